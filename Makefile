@@ -1,0 +1,40 @@
+# Everything runs from .venv, which `make setup` creates once from requirements.lock (network needed that one time).
+VENV   := .venv
+PYTHON := $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+STAMP  := $(VENV)/.stamp
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint bench clean
+
+help:       ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
+
+setup: $(STAMP)  ## create .venv from requirements.lock (done once)
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "placealg needs Python >= 3.11 with the venv module; none found on PATH" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## cost and prove zero3 and hsdp for Llama-3-70B, and refute a broken variant
+	@$(BIN)/python -m placealg.cli.demo
+
+test: $(STAMP)  ## the default suite, doctests included
+	$(BIN)/python -m pytest -q -n 2 -p no:benchmark
+
+test-slow: $(STAMP)  ## the long random runs
+	$(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
+
+lint: $(STAMP)  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## timings
+	$(BIN)/python -m pytest -q tests/bench_*.py --benchmark-columns=min,median,rounds --benchmark-sort=name
+
+clean:      ## remove .venv and all caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

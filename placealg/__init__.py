@@ -1,0 +1,130 @@
+"""placealg: a placement becomes a step program, closed forms and a proof.
+
+>>> import placealg as pa
+>>> pa.communication(pa.zero3(), pa.abstract()).total
+Ψ·m·(2·w + wire)·(dp − 1)/dp bytes
+
+Names load when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from placealg.cost.communication import Communication
+    from placealg.cost.formula import Formula
+    from placealg.cost.memory import Memory
+    from placealg.errors import InputError
+    from placealg.model.abstract import abstract
+    from placealg.model.model import Model
+    from placealg.prove.verdict import Report
+    from placealg.simulate import Outcome, Setting
+    from placealg.step.derive import derive
+    from placealg.strategy.catalogue import (
+        catalogue,
+        dp,
+        fsdp,
+        fsdp_no_reshard,
+        hsdp,
+        offload_optimizer,
+        zero1,
+        zero2,
+        zero3,
+    )
+    from placealg.strategy.expression import parse_strategy
+    from placealg.strategy.spec import Strategy
+
+_HOME = {
+    "InputError": "placealg.errors",
+    "Strategy": "placealg.strategy.spec",
+    "parse_strategy": "placealg.strategy.expression",
+    **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
+                     "offload_optimizer"), "placealg.strategy.catalogue"),
+    "Model": "placealg.model.model",
+    "abstract": "placealg.model.abstract",
+    "derive": "placealg.step.derive",
+    "Formula": "placealg.cost.formula",
+    "Setting": "placealg.simulate.setting",
+}
+"""Public name -> the module that defines it."""
+
+__all__ = [
+    "abstract", "catalogue", "communication", "derive", "dp", "Formula", "fsdp", "fsdp_no_reshard",
+    "hsdp", "InputError", "memory", "Model", "offload_optimizer", "parse_strategy", "prove", "Setting", "simulate",
+    "Strategy", "zero1", "zero2", "zero3",
+]
+
+
+def memory(strategy: Strategy, model: Model) -> Memory:
+    """What each device holds: a Formula per state at rest, transient, host, total and peak, in bytes."""
+    from placealg.cost.memory import memory as of
+    from placealg.step.derive import derive
+
+    return of(derive(strategy, model))
+
+
+def communication(strategy: Strategy, model: Model) -> Communication:
+    """What each device sends in a step: a Formula per event, axis set, phase, and in all."""
+    from placealg.cost.communication import communication as of
+    from placealg.step.derive import derive
+
+    return of(derive(strategy, model))
+
+
+class _Prove(ModuleType):
+    """The room `prove`, which is also the function of that name."""
+
+    def __call__(self, strategy: Strategy, model: Model) -> Report:
+        """Whether the distributed step equals the single-device step: a Verdict per obligation, one overall."""
+        from placealg.check.prove import prove
+        from placealg.step.derive import derive
+
+        return prove(derive(strategy, model))
+
+
+class _Simulate(ModuleType):
+    """The room `simulate`, which is also the function of that name."""
+
+    def __call__(self, strategy: Strategy, model: Model, setting: Setting, steps: int = 2) -> Outcome:
+        """Whether one concrete run, rank by rank on exact rationals, equals the single device's."""
+        from placealg.simulate.run import simulate
+        from placealg.step.derive import derive
+
+        return simulate(derive(strategy, model), setting, steps)
+
+
+_CALLABLE = {"prove": _Prove, "simulate": _Simulate}
+
+
+class _Face(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CALLABLE and isinstance(value, ModuleType):
+            value.__class__ = _CALLABLE[name]
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
+
+if TYPE_CHECKING:
+    prove: _Prove
+    simulate: _Simulate
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CALLABLE:
+        return import_module(f"placealg.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'placealg' has no attribute '{name}'")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "__version__"})

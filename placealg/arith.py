@@ -1,0 +1,238 @@
+"""Arithmetic that users write: a whitelist parser, and monomials in named sizes.
+
+Text from files reaches neither `eval` nor `sympify`. A parsed expression is folded over any ring
+that the caller brings (Fraction, SymPy, a solver's terms), so each floor reads the same text.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from placealg.errors import InputError
+
+FUNCTIONS = ("Max", "Min", "ceiling", "floor")
+_MAX_TEXT = 20_000
+_MAX_DIGITS = 100
+_MAX_EXPONENT = 64
+_MAX_DEGREE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A parsed expression: a number, a name, or an operator with arguments.
+
+    `op` is one of num, name, +, -, *, /, **, neg, and the names in FUNCTIONS.
+
+    >>> parse("2*(dp - 1)/dp").names()
+    ('dp',)
+    >>> parse("2*(dp - 1)/dp").evaluate({"dp": Fraction(8)})
+    Fraction(7, 4)
+    """
+
+    op: str
+    value: Any = None
+    args: tuple[Expr, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """The names that occur, sorted, each once."""
+        if self.op == "name":
+            return (str(self.value),)
+        return tuple(sorted({n for a in self.args for n in a.names()}))
+
+    def fold(self, number: Callable[[Fraction], Any], name: Callable[[str], Any],
+             functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
+        """The value in the ring given by `number`, `name` and the values' own operators."""
+        if self.op == "num":
+            return number(self.value)
+        if self.op == "name":
+            return name(self.value)
+        args = [a.fold(number, name, functions) for a in self.args]
+        if self.op == "neg":
+            return -args[0]
+        if self.op == "**":
+            return args[0] ** self.value
+        if self.op in _BINARY:
+            return _BINARY[self.op](*args)
+        return (functions or _EXACT)[self.op](*args)
+
+    def evaluate(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
+        """The exact value at `sizes`; a name without a size and a zero divisor are InputErrors."""
+        def look_up(name: str) -> Fraction:
+            if name not in sizes:
+                raise InputError(f"no value for symbol '{name}'", name=name, valid=sizes)
+            return Fraction(sizes[name])
+        try:
+            return Fraction(self.fold(Fraction, look_up))
+        except ZeroDivisionError:
+            raise InputError("division by zero") from None
+
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+}
+_EXACT: dict[str, Callable[..., Any]] = {
+    "Max": max,
+    "Min": min,
+    "ceiling": lambda x: Fraction(-((-x) // 1)),
+    "floor": lambda x: Fraction(x // 1),
+}
+_OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+def parse(text: str, known: Iterable[str] | None = None) -> Expr:
+    """Read arithmetic over `known` names (any name when None); everything else is an InputError.
+
+    >>> parse("__import__('os')")
+    Traceback (most recent call last):
+    placealg.errors.InputError: '__import__' is not a function here; valid: Max, Min, ceiling, floor
+    """
+    if len(text) > _MAX_TEXT:
+        raise InputError(f"an expression of {len(text)} characters is too long (at most {_MAX_TEXT})")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntaxWarning)
+            warnings.simplefilter("error", DeprecationWarning)
+            tree = ast.parse(text.strip(), mode="eval")
+        return _convert(tree.body, text.strip(), None if known is None else tuple(known))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"'{_short(text)}' is not arithmetic") from None
+
+
+def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None) -> Expr:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        digits = ast.get_source_segment(text, node) or repr(node.value)
+        power = digits.lower().partition("e")[2] if isinstance(node.value, float) else ""
+        if len(digits) > _MAX_DIGITS or abs(int(power or 0)) > _MAX_DIGITS:
+            raise InputError(f"the number {_short(digits)} is too long")
+        return Expr("num", Fraction(digits))
+    if isinstance(node, ast.Name):
+        if known is not None and node.id not in known:
+            raise InputError(f"unknown symbol '{node.id}'", name=node.id, valid=known)
+        return Expr("name", node.id)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return Expr("neg", None, (_convert(node.operand, text, known),))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        exponent = _convert(node.right, text, known)
+        value = exponent.evaluate({}) if not exponent.names() else None
+        if value is None or value.denominator != 1 or abs(value) > _MAX_EXPONENT:
+            raise InputError(f"the exponent in '{_short(text)}' is not a small whole number")
+        base = _convert(node.left, text, known)
+        if _degree(base) * abs(value) > _MAX_DEGREE:
+            raise InputError(f"the powers in '{_short(text)}' are too high")
+        return Expr("**", int(value), (base,))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return Expr(_OPERATORS[type(node.op)], None,
+                    (_convert(node.left, text, known), _convert(node.right, text, known)))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        if node.func.id not in FUNCTIONS:
+            raise InputError(f"'{node.func.id}' is not a function here",
+                             name=node.func.id, valid=FUNCTIONS)
+        if not node.args:
+            raise InputError(f"'{node.func.id}' needs an argument")
+        return Expr(node.func.id, None, tuple(_convert(a, text, known) for a in node.args))
+    raise InputError(f"'{_short(text)}' is not arithmetic")
+
+
+def _degree(expr: Expr) -> int:
+    if expr.op == "**":
+        return abs(int(expr.value)) * _degree(expr.args[0])
+    degrees = [_degree(a) for a in expr.args] or [1]
+    return sum(degrees) if expr.op in "*/" else max(degrees)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:57] + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Monomial:
+    """A rational coefficient times named powers, canonical on construction.
+
+    >>> Monomial.of("dp") * Monomial.of("m") / Monomial.of("dp")
+    m
+    >>> Monomial.parse("dp_replicate*dp_shard/2")
+    dp_replicate*dp_shard/2
+    """
+
+    coefficient: Fraction = Fraction(1)
+    powers: tuple[tuple[str, int], ...] = ()
+
+    @staticmethod
+    def of(*names: str) -> Monomial:
+        """The product of `names`, each to the first power."""
+        product = Monomial()
+        for name in names:
+            product = product * Monomial(Fraction(1), ((name, 1),))
+        return product
+
+    @staticmethod
+    def number(value: int | Fraction) -> Monomial:
+        """A constant."""
+        return Monomial(Fraction(value))
+
+    @staticmethod
+    def parse(text: str, known: Iterable[str] | None = None) -> Monomial:
+        """Read a quotient of monomials; sums and functions are InputErrors."""
+        try:
+            value = parse(text, known).fold(Monomial.number, Monomial.of, {})
+        except (TypeError, KeyError):
+            raise InputError(f"'{_short(text)}' is not a quotient of products of symbols") from None
+        except ZeroDivisionError:
+            raise InputError(f"'{_short(text)}' divides by zero") from None
+        assert isinstance(value, Monomial)
+        return value
+
+    def __mul__(self, other: Monomial) -> Monomial:
+        powers = dict(self.powers)
+        for name, power in other.powers:
+            powers[name] = powers.get(name, 0) + power
+        kept = tuple(sorted((n, p) for n, p in powers.items() if p))
+        return Monomial(self.coefficient * other.coefficient, kept)
+
+    def __truediv__(self, other: Monomial) -> Monomial:
+        return self * other**-1
+
+    def __pow__(self, exponent: int) -> Monomial:
+        return Monomial(self.coefficient**exponent,
+                        tuple((n, p * exponent) for n, p in self.powers) if exponent else ())
+
+    def names(self) -> tuple[str, ...]:
+        """The names that occur, sorted."""
+        return tuple(n for n, _ in self.powers)
+
+    def evaluate(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
+        """The exact value at `sizes`."""
+        value = self.coefficient
+        for name, power in self.powers:
+            if name not in sizes:
+                raise InputError(f"no value for symbol '{name}'", name=name, valid=sizes)
+            value *= Fraction(sizes[name]) ** power
+        return value
+
+    def __str__(self) -> str:
+        top = [f"{n}**{p}" if p > 1 else n for n, p in self.powers if p > 0]
+        bottom = [f"{n}**{-p}" if p < -1 else n for n, p in self.powers if p < 0]
+        if self.coefficient.numerator != 1 or not top:
+            top.insert(0, str(self.coefficient.numerator))
+        if self.coefficient.denominator != 1:
+            bottom.insert(0, str(self.coefficient.denominator))
+        text = "*".join(top)
+        if not bottom:
+            return text
+        return f"{text}/{bottom[0]}" if len(bottom) == 1 else f"{text}/({'*'.join(bottom)})"
+
+    __repr__ = __str__
+
+
+ONE = Monomial()

@@ -1,0 +1,1 @@
+"""The verdict a user sees: prove, replay every refutation, look for a repair."""

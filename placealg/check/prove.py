@@ -1,0 +1,108 @@
+"""The verdict that a user sees: prove, replay every refutation on the simulator, look for a repair.
+
+A candidate of the prover becomes REFUTED only when the independent simulator, given its sizes, owners and
+counts, differs from the single device. One that does not replay is UNDECIDED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from placealg.check.repair import find_repair
+from placealg.prove.counterexample import Facts, facts
+from placealg.prove.prover import Candidate, Findings, examine
+from placealg.prove.verdict import NOT_COVERED, REFUTED, UNDECIDED, Counterexample, Report, Verdict, overall
+from placealg.simulate import Outcome, Setting, simulate
+from placealg.step.program import Step
+
+LARGEST_REPLAY = 64
+"""Devices times microbatches beyond which a counterexample is not replayed."""
+
+
+def prove(step: Step, base: Step | None = None) -> Report:
+    """The report on one step; `base` is the derived program that a repair may lead back to."""
+    findings = examine(step)
+    replayed = {(c.verdict.id, c.verdict.group): (c, f, o) for c, f, o in _replays(step, findings)}
+    verdicts = tuple(_confirmed(v, replayed) for v in findings.verdicts)
+    verdict, cls = overall(verdicts)
+    return Report(
+        strategy=step.reference.strategy, model=step.reference.model, verdict=verdict, cls=cls,
+        hypotheses=findings.hypotheses, not_covered=NOT_COVERED, obligations=verdicts,
+        counterexample=_counterexample(step, base, verdicts, replayed) if verdict == REFUTED else None,
+        lemmas=findings.lemmas, versions=findings.versions)
+
+
+Replayed = tuple[Candidate, Facts, Outcome]
+
+
+def _replays(step: Step, findings: Findings) -> Iterator[Replayed]:
+    for candidate in findings.candidates:
+        found = facts(candidate, step.reference)
+        outcome = replay(step, found)
+        if outcome is not None:
+            yield candidate, found, outcome
+
+
+def replay(step: Step, found: Facts) -> Outcome | None:
+    """The simulator's outcome that differs, over a few seeds and token counts; else the last one that was equal."""
+    devices = found.microbatches
+    for number in found.sizes.values():
+        devices *= number
+    if devices > LARGEST_REPLAY:
+        return None
+    outcome = None
+    for seed, tokens in ((0, 1), (1, 2), (2, 3)):
+        outcome = simulate(step, setting(step, found, tokens, seed))
+        if not outcome.equal:
+            return outcome
+    return outcome
+
+
+def setting(step: Step, found: Facts, tokens: int, seed: int) -> Setting:
+    """The concrete run that a counterexample describes."""
+    plain = Setting.equal(step.reference, found.sizes, found.microbatches, tokens, seed=seed)
+    counts = dict(plain.counts)
+    if found.unequal:
+        others = [cell for cell in counts if cell != found.cell]
+        for k, cell in enumerate(reversed(others)):
+            counts[cell] = tokens + 2 if k == 0 else tokens + k % 2
+    return Setting(found.sizes, found.microbatches, counts, owners=found.owners, seed=seed)
+
+
+def _confirmed(verdict: Verdict, replayed: dict[tuple[str, str], Replayed]) -> Verdict:
+    if verdict.verdict != REFUTED:
+        return verdict
+    found = replayed.get((verdict.id, verdict.group))
+    if found is None:
+        return replace(verdict, verdict=UNDECIDED, cls=None, reason="the counterexample is too large to replay")
+    if found[2].equal:
+        return replace(verdict, verdict=UNDECIDED, cls=None,
+                       reason=f"the counterexample does not replay: {verdict.reason}")
+    return verdict
+
+
+def _counterexample(step: Step, base: Step | None, verdicts: tuple[Verdict, ...],
+                    replayed: dict[tuple[str, str], Replayed]) -> Counterexample:
+    """The first refuted obligation of the table, at its first event in program order."""
+    order = {e.path: k for k, e in enumerate(step.events)}
+    first = next(v.id for v in verdicts if v.verdict == REFUTED)
+    lead = min((v for v in verdicts if v.id == first and v.verdict == REFUTED),
+               key=lambda v: order.get(v.event, len(order)))
+    candidate, found, outcome = replayed[lead.id, lead.group]
+    difference = outcome.difference
+    assert difference is not None
+    sizes = {**found.sizes, "m": found.microbatches}
+    unit = ", ".join([f"{a} = {c}" for a, c in zip(step.reference.data_axes, found.cell[0], strict=True)]
+                     + [f"microbatch {found.cell[1]}"])
+    return Counterexample(
+        obligation=lead.id, event=candidate.failure.event, group=lead.group,
+        sizes=tuple(sizes.items()), device=tuple(found.device.items()),
+        unit=f"a token on {unit}", got=found.got, want=found.want, mass=found.mass,
+        explanation=found.explanation,
+        single_device=difference.want, distributed=f"{difference.got} ({_where(difference)})",
+        repair=find_repair(step, base) if base else None)
+
+
+def _where(difference: object) -> str:
+    return str(difference).split(": got")[0]

@@ -1,0 +1,101 @@
+"""What each command does: read its words, ask the rooms below, print, and say how it ended."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from placealg.cli.inputs import Case, read_case
+from placealg.cli.output import print_json, print_lines, width, write_file
+
+Command = Callable[[Namespace], int]
+
+
+def list_strategies(chosen: Namespace) -> int:
+    """`placealg list`."""
+    from placealg.placement import STATES
+    from placealg.render.listing import catalogue_rows
+    from placealg.render.show import mode_text
+    from placealg.strategy.catalogue import catalogue
+    from placealg.strategy.expression import parse_strategy
+
+    entries = [(entry, parse_strategy(entry.name)) for entry in catalogue().values()]
+    if chosen.format == "json":
+        print_json({"version": 1, "strategies": [{
+            "name": e.name, "aliases": list(e.aliases), "kind": e.kind, "title": e.title, "source": e.source,
+            "axes": list(e.axes),
+            "placements": {state: {a: mode_text(s, state, a) for a in s.mesh.names} for state in STATES},
+        } for e, s in entries]})
+    else:
+        print_lines(catalogue_rows(entries, width()))
+    return 0
+
+
+def show(chosen: Namespace) -> int:
+    """`placealg show STRATEGY`."""
+    from placealg.render.show import show as page
+    from placealg.step.text import write_program
+
+    case = _case(chosen, chosen.strategy)
+    if chosen.write_program:
+        write_file(chosen.write_program, write_program(case.step, case.strategy))
+    elif chosen.format == "json":
+        print_json({"version": 1, "strategy": case.strategy.name, "model": case.model.name, "events": [{
+            "path": e.path, "rule": e.rule.name, "why": e.rule.why} for e in case.step.events]})
+    else:
+        print_lines(page(case.strategy, case.step, width(), chosen.why))
+    return 0
+
+
+def model(chosen: Namespace) -> int:
+    """`placealg model NAME`."""
+    from placealg.model.config import resolve_model
+    from placealg.render.listing import model_page
+
+    found = resolve_model(chosen.name)
+    if chosen.format == "json":
+        print_json({"version": 1, "model": found.name, "parameters": None if found.abstract else found.total(),
+                    "sizes": dict(found.sizes), "units": [{
+                        "name": u.name, "count": str(u.count), "parameters": [{
+                            "name": p.name, "dims": {d: str(n) for d, n in p.dims.items()},
+                            "elements": str(p.elements), "sites": list(p.sites),
+                        } for p in found.of_unit(u.name)]} for u in found.units]})
+    else:
+        print_lines(model_page(found, width()))
+    return 0
+
+
+def explain(chosen: Namespace) -> int:
+    """`placealg explain NAME`."""
+    from placealg.cli.explain import explain as find
+    from placealg.render.listing import explanation
+
+    found = find(chosen.name)
+    if chosen.format == "json":
+        print_json({"version": 1, "name": chosen.name, "found": [
+            {"name": e.name, "kind": e.kind, "sentences": list(e.sentences)} for e in found]})
+    else:
+        for k, (name, kind, sentences) in enumerate(found):
+            print_lines([*([()] if k else []), *explanation(name, kind, sentences, width())])
+    return 0
+
+
+def _case(chosen: Namespace, word: str) -> Case:
+    return read_case(word, chosen.model, chosen.sizes)
+
+
+def _lazy(name: str) -> Command:
+    def run(chosen: Namespace) -> int:
+        from placealg.cli import readers
+
+        command: Any = getattr(readers, name)
+        return int(command(chosen))
+    return run
+
+
+COMMANDS: dict[str, Command] = {
+    "list": list_strategies, "show": show, "model": model, "explain": explain,
+    "cost": _lazy("cost"), "prove": _lazy("prove"), "compare": _lazy("compare"), "simulate": _lazy("simulate"),
+}
+"""Command -> the function that runs it and returns its exit code."""

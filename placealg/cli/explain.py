@@ -1,0 +1,117 @@
+"""`placealg explain NAME`: three sentences about a name, read from the tables that the code itself reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from placealg.errors import InputError
+from placealg.model.config import resolve_model
+from placealg.placement import MODES, STATES
+from placealg.prove.verdict import OBLIGATIONS
+from placealg.render.show import mode_text
+from placealg.step.derive import derive
+from placealg.step.verbs import VERBS
+from placealg.strategy.catalogue import catalogue
+from placealg.strategy.expression import parse_strategy
+
+HYPOTHESES = {
+    "equal_counts": (
+        "Every rank of the data axes holds equally many tokens in every microbatch.",
+        "Under it the mean of local means is the token mean.",
+        "The loss preset mean_of_means assumes it; assume = [] in [loss] withdraws it, and token_mean does without.",
+    ),
+    "units_independent": (
+        "The model outside its parameters is computed alike on every device.",
+        "What a rank computes from its tokens then equals the single device's, given the same parameters.",
+        "A verdict about a model without an op graph, such as abstract, assumes it.",
+    ),
+}
+"""Named hypothesis -> what it says, what follows from it, who assumes it."""
+
+
+SAYS = {name: sentences[0][0].lower() + sentences[0][1:].rstrip(".") for name, sentences in HYPOTHESES.items()}
+"""Named hypothesis -> what it says, as part of a sentence."""
+
+
+class Explained(NamedTuple):
+    """A name, the kind of thing that it is, and its sentences."""
+
+    name: str
+    kind: str
+    sentences: tuple[str, ...]
+
+
+def explanations() -> Iterator[Explained]:
+    """Everything that can be explained, kind by kind."""
+    for row in MODES:
+        yield Explained(row.mode, "mode", (
+            f"{row.mode} means {row.name}, along one mesh axis of n devices.",
+            f"At rest a device holds {row.at_rest}; while in use, {row.in_use}; the tier is the {row.tier}.",
+            f"It is used by {row.used_by}."))
+    for verb in VERBS.values():
+        kind = "a collective: every rank of its group takes part" if verb.collective else "local to each rank"
+        axes = ", and it names its mesh axes" if verb.needs_axes else ""
+        yield Explained(verb.name, "verb", (
+            f"{verb.name} is {kind}{axes}.", f"It applies to {_joined(verb.values)}.",
+            f"Its meaning: {verb.meaning}."))
+    for identifier, statement in OBLIGATIONS.items():
+        yield Explained(identifier, "obligation", (
+            f"The obligation {identifier} holds iff {statement}.",
+            "It is generated from the single-device reference step, so that no edit of the program can remove it.",
+            f"It stands {_ordinal(list(OBLIGATIONS).index(identifier))} of {len(OBLIGATIONS)}: a report leads with the "
+            "first one refuted."))
+    yield from _strategies()
+    yield from _rules()
+    for name, sentences in HYPOTHESES.items():
+        yield Explained(name, "hypothesis", sentences)
+
+
+def explain(name: str) -> list[Explained]:
+    """Every explanation of `name`; an InputError when there is none."""
+    every = list(explanations())
+    found = [e for e in every if e.name == name] or [e for e in every if e.name.lower() == name.lower()]
+    if not found:
+        raise InputError(f"nothing is called '{name}'", name=name, valid=list(dict.fromkeys(e.name for e in every)))
+    return found
+
+
+def _strategies() -> Iterator[Explained]:
+    for entry in catalogue().values():
+        strategy = parse_strategy(entry.name)
+        placed = "; ".join(
+            f"along {axis} " + ", ".join(f"{state} {mode_text(strategy, state, axis)}" for state in STATES)
+            for axis in strategy.mesh.names)
+        first = f"{entry.name} is {entry.title}."
+        second = f"It places {placed}." if entry.axes else "It brings no axis and applies to what stands to its left."
+        for name in (entry.name, *entry.aliases):
+            yield Explained(name, "strategy", (first, second, f"Source: {entry.source}."))
+
+
+def _rules() -> Iterator[Explained]:
+    """The rules of every catalogue strategy, with the reasons they give."""
+    reasons: dict[str, dict[str, None]] = {}
+    verbs: dict[str, dict[str, None]] = {}
+    used: dict[str, dict[str, None]] = {}
+    for entry in catalogue().values():
+        strategy = parse_strategy(entry.name)
+        for event in derive(strategy, resolve_model("abstract")).events:
+            reasons.setdefault(event.rule.name, {})[event.rule.why] = None
+            verbs.setdefault(event.rule.name, {})[event.verb] = None
+            used.setdefault(event.rule.name, {})[entry.name] = None
+    for name, whys in reasons.items():
+        told = "Its reasons: " + "; ".join(whys) + "." if len(whys) > 1 else f"Its reason: {next(iter(whys))}."
+        yield Explained(name, "rule", (
+            f"The rule {name} puts {_joined(verbs[name])} into a program.", told,
+            f"It is used by {_joined(used[name])}."))
+
+
+def _joined(words: object) -> str:
+    """Words as a list in prose."""
+    every = [str(w) for w in words] if isinstance(words, list | tuple | dict) else [str(words)]
+    return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
+
+
+def _ordinal(k: int) -> str:
+    return ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth",
+            "eleventh", "twelfth")[k]

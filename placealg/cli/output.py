@@ -1,0 +1,49 @@
+"""Where results go: lines and JSON on stdout, files written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.render.page import Line, width_of, write
+
+
+def width() -> int:
+    """The width of stdout, for layout."""
+    return width_of(sys.stdout)
+
+
+def print_lines(lines: Iterable[Line]) -> None:
+    """Print lines on stdout."""
+    write(lines, sys.stdout)
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_file(path: str, text: str) -> None:
+    """Write `text` to `path` in one move: a reader sees the old file or the new one, never a part."""
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InputError(f"cannot write there: {error.strerror}", where=path) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        if target.is_dir():
+            raise InputError("is a folder", where=path)
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except OSError as error:
+        raise InputError(f"cannot write there: {error.strerror}", where=path) from None
+    finally:
+        Path(name).unlink(missing_ok=True)

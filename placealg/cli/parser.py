@@ -1,0 +1,166 @@
+"""The command line's words: commands, options, and usage errors of one line with the nearest valid name."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from placealg.errors import InputError
+
+FORMATS = ("text", "latex", "markdown", "python", "json")
+_SIZE = re.compile(r"[A-Za-z_]\w*=")
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "list": ("the catalogue, a placement row each", ""),
+    "show": ("placements and the step program, each event with its reason", "STRATEGY"),
+    "cost": ("memory, communication and flop in closed form", "STRATEGY"),
+    "prove": ("the obligations and their verdicts", "STRATEGY..."),
+    "compare": ("costs side by side, with ratios", "STRATEGY..."),
+    "simulate": ("run the program rank by rank against the single device", "STRATEGY"),
+    "model": ("units, parameter groups, dims, exact counts", "NAME"),
+    "explain": ("a mode, verb, obligation, rule, hypothesis or strategy, in three sentences", "NAME"),
+}
+"""Command -> what it prints, what it takes."""
+
+EPILOG = """\
+STRATEGY is a TOML file, or an expression over the catalogue:
+  zero3    zero3[fsdp]    zero3[512]    hsdp[dp_replicate=2,dp_shard=4]    zero2*offload_optimizer
+
+exit codes:
+  0 done, proved, or as the file expects    1 refuted, or not as expected    2 bad input
+  3 undecided                               130 interrupted"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are InputErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the usage error as one line."""
+        where = "" if self.prog == "placealg" else self.prog.removeprefix("placealg ")
+        text = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
+        raise InputError(text.replace("the following arguments are required: ", "missing "), where=where)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            what = "command" if action.dest == "command" else f"{'/'.join(action.option_strings)} value"
+            raise InputError(f"unknown {what} '{value}'", name=str(value), valid=map(str, action.choices))
+
+
+def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; a usage error is an InputError."""
+    parser, commands = _parser()
+    chosen, rest = parser.parse_known_args(_split_sizes(words))
+    if chosen.command is None and not chosen.version:
+        raise InputError("no command given", valid=COMMANDS)
+    if rest:
+        options = [o for o in commands.get(chosen.command, parser)._option_string_actions if o.startswith("--")]
+        word = rest[0].partition("=")[0]
+        if word.startswith("-"):
+            raise InputError(f"unknown option '{word}'", where=chosen.command, name=word, valid=options)
+        raise InputError(f"unexpected argument '{rest[0]}'", where=chosen.command)
+    return chosen
+
+
+def _split_sizes(words: Iterable[str]) -> list[str]:
+    """Each NAME=VALUE that follows --set becomes an option of its own, so that a strategy may follow."""
+    found: list[str] = []
+    after = 0
+    for word in words:
+        if word == "--set":
+            after = 1
+            continue
+        if after and (after == 1 or _SIZE.match(word)):
+            found.append(f"--set={word}")
+            after = 2
+            continue
+        if after == 1:
+            found.append("--set")
+        after = 0
+        found.append(word)
+    return [*found, "--set"] if after == 1 else found
+
+
+def _parser() -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(prog="placealg", description="Costs and proofs of distributed training, from placements.",
+                    epilog=EPILOG, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--version", action="store_true", help="print the version")
+    rooms = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
+    made = {}
+    for name, (text, takes) in COMMANDS.items():
+        made[name] = rooms.add_parser(name, help=f"{takes:<12}{text}", description=f"{text[0].upper()}{text[1:]}.",
+                                      allow_abbrev=False)
+        _ARGUMENTS[name](made[name])
+    return parser, made
+
+
+def _strategies(parser: Parser, several: bool, *formats: str) -> None:
+    if several:
+        parser.add_argument("strategies", nargs="+", metavar="STRATEGY", help="a TOML file, or an expression")
+    else:
+        parser.add_argument("strategy", metavar="STRATEGY", help="a TOML file, or an expression")
+    parser.add_argument("--model", metavar="FILE|NAME", help="a config.json, or the name of a shipped configuration")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
+                        help="sizes: --set dp=8 m=4; devices=512 checks or completes the mesh")
+    _format(parser, formats)
+
+
+def _format(parser: Parser, formats: Sequence[str]) -> None:
+    parser.add_argument("--format", choices=formats, default="text", metavar="|".join(formats), help="how to print")
+
+
+def _costs(parser: Parser) -> None:
+    parser.add_argument("--convention", choices=("exact", "asymptotic"), default="exact", metavar="exact|asymptotic",
+                        help="keep each event's (n - 1)/n, or replace it by 1")
+    parser.add_argument("--unit", choices=("bytes", "elements"), default="bytes", metavar="bytes|elements",
+                        help="the unit of communication")
+    parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
+
+
+def _timing(parser: Parser) -> None:
+    parser.add_argument("--no-timing", action="store_true", help="leave times out, so that runs can be compared")
+
+
+def _list(parser: Parser) -> None:
+    _format(parser, ("text", "json"))
+
+
+def _show(parser: Parser) -> None:
+    _strategies(parser, False, "text", "json")
+    parser.add_argument("--why", action="store_true", help="name the rule beside every reason")
+    parser.add_argument("--write-program", metavar="FILE", help="write the program as TOML, which reads back equal")
+
+
+def _cost(parser: Parser) -> None:
+    _strategies(parser, False, *FORMATS)
+    _costs(parser)
+
+
+def _prove(parser: Parser) -> None:
+    _strategies(parser, True, "text", "json")
+    _timing(parser)
+
+
+def _compare(parser: Parser) -> None:
+    _strategies(parser, True, "text", "markdown", "json")
+    _costs(parser)
+
+
+def _simulate(parser: Parser) -> None:
+    _strategies(parser, False, "text", "json")
+    parser.add_argument("--seed", type=int, default=0, help="of the network and its data")
+
+
+def _model(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, or abstract")
+    _format(parser, ("text", "json"))
+
+
+def _explain(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis or strategy")
+    _format(parser, ("text", "json"))
+
+
+_ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "compare": _compare,
+              "simulate": _simulate, "model": _model, "explain": _explain}

@@ -1,0 +1,157 @@
+"""The commands that read a program: cost, prove, compare, simulate."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from placealg.cli.inputs import Case, read_case, read_strategy
+from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.verdicts import BAD_INPUT, DONE, FAILED, disagreements, exit_code, of_several
+from placealg.errors import InputError
+from placealg.render.page import Line, Span, dim, indent, line, prose
+
+LARGEST_RUN = 512
+"""Ranks times microbatches beyond which `simulate` refuses."""
+
+
+def prove(chosen: Namespace) -> int:
+    """`placealg prove STRATEGY...`."""
+    from placealg.check.prove import prove as check
+    from placealg.cli.explain import SAYS
+    from placealg.render.proof import proof
+
+    codes: list[int] = []
+    documents: list[dict[str, Any]] = []
+    for case in _cases(chosen, codes):
+        report = check(case.step, case.base if case.step != case.base else None)
+        codes.append(exit_code(report, case.expect))
+        documents.append(report.to_json(timing=not chosen.no_timing))
+        if chosen.format == "json":
+            continue
+        lines = proof(report, width(), timing=not chosen.no_timing, says=SAYS)
+        if case.source:
+            lines += indent(prose(f"source: {case.source}", width() - 2, "dim"))
+        if case.expect:
+            lines += _expected(disagreements(report, case.expect), case.expect.verdict)
+        print_lines([*([()] if len(documents) > 1 else []), *lines])
+    if chosen.format == "json" and documents:
+        print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})
+    return of_several(codes)
+
+
+def _expected(wrong: list[str], verdict: str) -> list[Line]:
+    if wrong:
+        return [(), *(line(Span("✗ ", "bold red"), text) for text in wrong)]
+    return [(), line(Span("✓ ", "green"), f"as the file expects: {verdict}")]
+
+
+def simulate(chosen: Namespace) -> int:
+    """`placealg simulate STRATEGY`: every axis 2 ranks, 2 microbatches and unequal counts unless told otherwise."""
+    from placealg.simulate import Setting
+    from placealg.simulate import simulate as run
+
+    case = read_case(chosen.strategy, chosen.model, chosen.sizes)
+    reference = case.step.reference
+    sizes = {a: int(case.sizes.get(a, reference.mesh[a].size or 2)) for a in reference.mesh.names}
+    microbatches = reference.microbatches or int(case.sizes.get("m", Fraction(2)))
+    cells = prod(sizes.values()) * microbatches
+    if cells > LARGEST_RUN:
+        raise InputError(f"{cells} ranks times microbatches are too large a run to simulate (at most {LARGEST_RUN})")
+    equal = "equal_counts" in reference.hypotheses
+    make = Setting.equal if equal else Setting.unequal
+    outcome = run(case.step, make(reference, sizes, microbatches, seed=chosen.seed))
+    found = outcome.difference
+    if chosen.format == "json":
+        print_json({"version": 1, "strategy": case.strategy.name, "model": case.model.name, "sizes": sizes,
+                    "microbatches": microbatches, "equal_counts": equal, "seed": chosen.seed,
+                    "equal": outcome.equal, "observed": outcome.observed,
+                    "difference": None if found is None else {
+                        "step": found.step, "event": found.event, "rank": dict(found.rank), "subject": found.subject,
+                        "instance": found.instance, "element": found.element, "got": found.got, "want": found.want,
+                        "microbatch": found.microbatch, "resumed": found.resumed}})
+        return DONE if outcome.equal else FAILED
+    shown = ", ".join(f"{n} = {v}" for n, v in {**sizes, "m": microbatches}.items())
+    counts = "equal counts" if equal else "unequal counts"
+    verdict = Span("EQUAL", "green") if outcome.equal else Span("DIFFERS", "bold red")
+    lines = [line(f"{case.strategy.name} on {case.model.name} at {shown}, {counts}, seed {chosen.seed}: ", verdict)]
+    lines += indent([line(f"{outcome.observed} numbers observed on every rank, over a run and a resumed one", dim(
+        "; all equal the single device's" if outcome.equal else "; the first difference:"))])
+    if found:
+        lines += indent(prose(str(found), width() - 4), 4)
+    print_lines(lines)
+    return DONE if outcome.equal else FAILED
+
+
+def _cases(chosen: Namespace, codes: list[int]) -> Iterator[Case]:
+    """The readable cases in order; an unreadable one is told on stderr and counts as bad input.
+
+    A size may name an axis of any of the strategies.
+    """
+    axes: dict[str, tuple[str, ...]] = {}
+    for word in chosen.strategies:
+        try:
+            axes[word] = read_strategy(word).mesh.names
+        except InputError:
+            axes[word] = ()
+    told: set[str] = set()
+    for word in chosen.strategies:
+        try:
+            case = read_case(word, chosen.model, chosen.sizes, {a for names in axes.values() for a in names})
+        except InputError as error:
+            sys.stdout.flush()
+            if str(error) not in told:
+                print(f"placealg: {error}", file=sys.stderr)
+            told.add(str(error))
+            codes.append(BAD_INPUT)
+            continue
+        yield case
+
+
+def cost(chosen: Namespace) -> int:
+    """`placealg cost STRATEGY`."""
+    from placealg.cost.communication import communication
+    from placealg.cost.document import ASSUMED, cost_json, parameters
+    from placealg.cost.memory import memory
+    from placealg.render import export
+    from placealg.render.cost import cost as page
+
+    case = read_case(chosen.strategy, chosen.model, chosen.sizes)
+    title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
+    if chosen.format == "json":
+        print_json(cost_json(case.step, case.sizes, chosen.convention, chosen.unit))
+        return DONE
+    held, sent = memory(case.step), communication(case.step, chosen.convention, chosen.unit)
+    if chosen.format == "text":
+        count = parameters(case.step)
+        print_lines(page(title, count, held, sent, case.sizes, ASSUMED, width(), chosen.gib))
+        return DONE
+    parts = export.sections(held, sent)
+    text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),
+            "latex": lambda: export.latex(title, parts), "python": lambda: export.python(title, parts)}
+    sys.stdout.write(text[chosen.format]())
+    return DONE
+
+
+def compare(chosen: Namespace) -> int:
+    """`placealg compare STRATEGY...`."""
+    from placealg.cost.communication import communication
+    from placealg.cost.memory import memory
+    from placealg.render.compare import Compared, document
+    from placealg.render.compare import compare as page
+
+    codes: list[int] = []
+    cases = list(_cases(chosen, codes))
+    if codes:
+        return of_several(codes)
+    every = [Compared(c.strategy.name, memory(c.step), communication(c.step, chosen.convention, chosen.unit), c.sizes)
+             for c in cases]
+    if chosen.format == "json":
+        print_json(document(every, cases[0].model.name))
+    else:
+        print_lines(page(every, cases[0].model.name, width(), chosen.gib))
+    return DONE

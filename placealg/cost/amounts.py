@@ -1,0 +1,246 @@
+"""Amounts: numbers of elements per parameter group, opaque until a formula is written.
+
+An amount is a linear form over (group, part): part `one` is one instance of the group's unit, `others` all
+further instances. When all parts weigh alike the form is a multiple of Psi; what one unit has beyond the others
+is a multiple of Psi_unit when that unit is the largest; anything else is written in the model's own sizes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import sympy
+
+from placealg.arith import Monomial, parse
+from placealg.cost.formula import Formula, symbol, tidy
+from placealg.cost.held import Share
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.mesh import SYMBOLS
+from placealg.step.program import Group, Reference
+
+Part = tuple[str, str]
+"""(group, `one` or `others`)."""
+
+Linear = Mapping[Part, Any]
+"""Part -> SymPy coefficient."""
+
+Tally = Counter[tuple[str, str, str, Share]]
+"""(group, part, element size, share) -> how many such buffers: memory, before any symbol is made."""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """The amounts of one reference, and the formulas made of them."""
+
+    reference: Reference
+    largest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        numbers = {u.name: sum((self._number(g) for g in self.of_unit(u.name)), Fraction(0))
+                   for u in self.reference.units}
+        known = 0 not in numbers.values()
+        one = next(iter(numbers), "") if len(numbers) == 1 else ""
+        object.__setattr__(self, "largest", max(numbers, key=lambda u: numbers[u]) if known else one)
+
+    def of_unit(self, unit: str) -> tuple[Group, ...]:
+        """The groups that belong to `unit`."""
+        return tuple(g for g in self.reference.groups if g.unit == unit)
+
+    def _number(self, group: Group) -> Fraction:
+        try:
+            return sum((e.evaluate(self.reference.sizes) for e in group.elements), Fraction(0))
+        except InputError:
+            return Fraction(0)
+
+    @cached_property
+    def one(self) -> dict[str, Any]:
+        """Group -> elements of one instance, in the model's sizes."""
+        return {g.name: sympy.factor(sum((_monomial(e) for e in g.elements), sympy.S.Zero))
+                for g in self.reference.groups}
+
+    @cached_property
+    def all(self) -> dict[str, Any]:
+        """Group -> elements of all instances; the one place that knows that abstract units sum to Psi."""
+        if self.reference.abstract:
+            return {g.name: symbol("Psi") for g in self.reference.groups}
+        return {g.name: _monomial(g.count) * self.one[g.name] for g in self.reference.groups}
+
+    @cached_property
+    def others(self) -> dict[str, Any]:
+        """Group -> elements of all instances but one."""
+        return {g.name: self.all[g.name] - self.one[g.name] for g in self.reference.groups}
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Every part there is: `others` only where a unit has more than one instance."""
+        groups = self.reference.groups
+        return (*((g.name, "one") for g in groups),
+                *((g.name, "others") for g in groups if g.count != Monomial()))
+
+    @cached_property
+    def total(self) -> Any:
+        """The number of parameters in the model's sizes."""
+        return sum(self.all.values(), sympy.S.Zero)
+
+    @cached_property
+    def values(self) -> FrozenMap[str, Fraction]:
+        """What is known as a number: types, microbatches (1 unless fixed), bound axes, the model's sizes, Psi."""
+        ref = self.reference
+        values = {n: s.default for n, s in SYMBOLS.items() if s.default is not None}
+        values.update({n: parse(t).evaluate({}) for n, t in ref.types.items()})
+        values.update({n: Fraction(size) for n, size in (*ref.mesh.sizes().items(), *ref.sizes.items())})
+        if ref.microbatches is not None:
+            values["m"] = Fraction(ref.microbatches)
+        if self.largest:
+            bound = {symbol(n): size for n, size in ref.sizes.items()}
+            total = self.total.subs(bound)
+            if total.is_number:
+                values["Psi"] = Fraction(int(total))
+                values["Psi_unit"] = sum((self._number(g) for g in self.of_unit(self.largest)), Fraction(0))
+        return FrozenMap(values)
+
+    def size(self, group: Group, name: str) -> Any:
+        """Bytes per element: a symbol, or the number that the group says instead, or arithmetic over both."""
+        return parse(name, SYMBOLS).fold(
+            lambda x: sympy.Rational(x.numerator, x.denominator),
+            lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n), {})
+
+    def linear(self, tally: Tally) -> dict[Part, Any]:
+        """The coefficients of a tally of buffers: sizes over shares, summed."""
+        form: dict[Part, Any] = {}
+        for (group, part, size, share), count in tally.items():
+            term = count * self.size(self.reference.group(group), size) / devices(share)
+            form[group, part] = form.get((group, part), sympy.S.Zero) + term
+        return form
+
+    def write(self, form: Linear, name_unit: bool = False) -> tuple[Any, str]:
+        """The expression of a linear form, and a note; `name_unit` writes the largest unit's excess in Psi_unit.
+
+        Of two exact forms, a multiple of Psi with what differs from it, and a sum over groups, the shorter one.
+        """
+        weights = {part: form.get(part, sympy.S.Zero) for part in self.parts}
+        base = next((w for (_, part), w in weights.items() if part == "others"), next(iter(weights.values())))
+        expr, note = self._write(weights, base, name_unit)
+        if base == 0 or not expr.free_symbols & self.sizes:
+            return expr, note
+        expanded = self._write(weights, sympy.S.Zero, name_unit)
+        return expanded if sympy.count_ops(expanded[0]) < sympy.count_ops(expr) else (expr, note)
+
+    @cached_property
+    def sizes(self) -> set[Any]:
+        """The symbols of the model's sizes."""
+        return set().union(*(e.free_symbols for e in self.one.values())) - {symbol("Psi_unit")}
+
+    def of_group(self, group: Group, coefficient: Any) -> Any:
+        """All instances of one group, each element weighing `coefficient`, as an expression."""
+        if self.reference.groups == (group,):
+            return tidy(coefficient) * symbol("Psi")
+        return tidy(coefficient) * self.all[group.name]
+
+    def _write(self, weights: Linear, base: Any, name_unit: bool) -> tuple[Any, str]:
+        note = ""
+        terms: dict[Any, Any] = {base: symbol("Psi")}
+        for unit in self.reference.units:
+            groups = self.of_unit(unit.name)
+            names = {g.name for g in groups}
+            extra = {p: _difference(w, base) for p, w in weights.items() if p[0] in names}
+            first = {extra[n, "one"] for n in names}
+            if name_unit and unit.name == self.largest and len(first) == 1 and self._stands_out(first, extra):
+                more = first.pop()
+                terms[more] = terms.get(more, sympy.S.Zero) + symbol("Psi_unit")
+                extra = {p: e for p, e in extra.items() if p[1] == "others"}
+                note = f"Psi_unit is the {unit.name}" if len(self.reference.units) > 1 else ""
+            for group in groups:
+                for coefficient, amount in self._instances(group, extra):
+                    terms[coefficient] = terms.get(coefficient, sympy.S.Zero) + amount
+        return sum((tidy(c) * amount for c, amount in terms.items() if c != 0), sympy.S.Zero), note
+
+    def _stands_out(self, first: set[Any], extra: Linear) -> bool:
+        return first != {0} and not any(e in first for (_, part), e in extra.items() if part == "others")
+
+    def _instances(self, group: Group, extra: Linear) -> Iterator[tuple[Any, Any]]:
+        one, others = extra.get((group.name, "one")), extra.get((group.name, "others"))
+        if one is not None and one == others:
+            yield one, self.all[group.name]
+            return
+        if one is not None:
+            yield one, self.one[group.name]
+        if others is not None:
+            yield others, self.others[group.name]
+
+    def formula(self, form: Linear, unit: str, convention: str = "exact", name_unit: bool = False) -> Formula:
+        """The Formula of a linear form."""
+        expr, note = self.write(form, name_unit)
+        return self.made(expr, unit, convention, note)
+
+    def made(self, expr: Any, unit: str, convention: str = "exact", note: str = "") -> Formula:
+        """A Formula with the reference's values and axes."""
+        return Formula(expr, unit, convention, self.values, note=note, axes=self.reference.mesh.names)
+
+    def most(self, tallies: Iterable[Tally]) -> Linear | tuple[Linear, ...]:
+        """The largest of several tallies for all sizes; several when none is always the largest."""
+        kept: list[Tally] = []
+        for tally in dict.fromkeys(frozenset(t.items()) for t in tallies):
+            mine = Tally(dict(tally))
+            if not any(mine <= k for k in kept):
+                kept = [*(k for k in kept if not k <= mine), mine]
+        forms = [self.linear(t) for t in kept] or [{}]
+        best: list[Linear] = []
+        for form in forms:
+            if not any(self._at_most(form, b) for b in best):
+                best = [*(b for b in best if not self._at_most(b, form)), form]
+        return best[0] if len(best) == 1 else tuple(best)
+
+    def peak(self, tallies: Iterable[Tally]) -> Formula:
+        """The largest of several tallies as a Formula: a Max where sizes decide which it is."""
+        most = self.most(tallies)
+        if not isinstance(most, tuple):
+            return self.formula(most, "bytes", name_unit=True)
+        written = [self.write(m, name_unit=True) for m in most]
+        notes = "; ".join(dict.fromkeys(n for _, n in written if n))
+        return self.made(sympy.Max(*(e for e, _ in written)), "bytes", note=notes)
+
+    def _at_most(self, small: Linear, large: Linear) -> bool:
+        """Whether `small` never exceeds `large`, whatever the axis sizes and bytes per element."""
+        difference = sum(((large.get(p, sympy.S.Zero) - small.get(p, sympy.S.Zero)) * self._weight(p)
+                          for p in {*small, *large}), sympy.S.Zero)
+        return never_negative(difference)
+
+    def _weight(self, part: Part) -> Any:
+        """The elements of a part: a number where the model's sizes are known, else a nonnegative symbol."""
+        group = self.reference.group(part[0])
+        number = self._number(group)
+        if number:
+            bound = {symbol(n): size for n, size in self.reference.sizes.items()}
+            return sympy.Integer(int(number)) if part[1] == "one" else self.others[part[0]].subs(bound)
+        return sympy.Symbol(f"{part[0]} {part[1]}", nonnegative=True)
+
+
+def devices(axes: Iterable[str]) -> Any:
+    """The product of the sizes of `axes`."""
+    return sympy.Mul(*(symbol(a) for a in sorted(axes)))
+
+
+def never_negative(expr: Any) -> bool:
+    """Whether no positive sizes make the expression negative; False where that is not plain to see.
+
+    Axis sizes are at least 1, so n is written 1 + n': nonnegative coefficients then decide.
+    """
+    top, bottom = sympy.fraction(sympy.together(expr))
+    moved = top.subs({s: s + 1 for s in top.free_symbols if s.is_integer and s.is_positive})
+    return bool(bottom.is_positive) and all(c >= 0 for c in sympy.expand(moved).as_coefficients_dict().values())
+
+
+def _difference(a: Any, b: Any) -> Any:
+    return sympy.S.Zero if a == b else a if b == 0 else sympy.cancel(a - b)
+
+
+def _monomial(value: Monomial) -> Any:
+    number = sympy.Rational(value.coefficient.numerator, value.coefficient.denominator)
+    return sympy.Mul(number, *(symbol(n) ** p for n, p in value.powers))

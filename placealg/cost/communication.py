@@ -1,0 +1,231 @@
+"""Communication per device and step: what every event sends, by the table of placement.SENT and nothing else.
+
+Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other
+axes at that moment, in the element size of the event: `wire` for gradients, `w` for weights, or what the event
+says. The asymptotic convention replaces (n - 1) by n in that factor, and nothing else. Totals are one training
+step; scalars (norm, count) and events of init, save and resume are listed, not added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sympy
+
+from placealg.arith import parse
+from placealg.cost.amounts import Amounts, Part, devices
+from placealg.cost.formula import Formula, symbol, tidy
+from placealg.cost.held import State, apply, origin_of, unset, visits
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.placement import SENT
+from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
+from placealg.step.verbs import VERBS
+
+LINKS = ("offload", "fetch")
+"""The verbs that move data over the host link."""
+
+SCALARS = "scalars, listed and left out of totals"
+OUTSIDE = "not part of a training step, left out of totals"
+"""Why an event's volume is not in the totals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one event sends in all its executions: `formula`; it runs `count` times per step.
+
+    `left_out` says why the totals leave it out; "" where they contain it.
+    """
+
+    path: str
+    axes: tuple[str, ...]
+    collective: str
+    formula: Formula
+    count: Formula
+    left_out: str = ""
+
+    @property
+    def convention(self) -> str:
+        """The formula's convention."""
+        return self.formula.convention
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """Volumes per device and step: in total, per set of axes, per phase, over the host link, per event."""
+
+    total: Formula
+    by_axes: FrozenMap[str, Formula]
+    by_phase: FrozenMap[str, Formula]
+    host_link: Formula
+    events: tuple[Sent, ...]
+
+
+def communication(step: Step, convention: str = "exact", unit: str = "bytes") -> Communication:
+    """What one device sends in a step, in `bytes` or `elements`, `exact` or `asymptotic`."""
+    if unit not in ("bytes", "elements"):
+        raise InputError(f"communication has no unit '{unit}'", name=unit, valid=("bytes", "elements"))
+    amounts = Amounts(step.reference)
+    rows = list(_rows(step, amounts, convention, unit))
+
+    def add(chosen: Iterable[_Row]) -> Formula:
+        form: dict[Part, Any] = {}
+        for row in chosen:
+            for part in amounts.parts:
+                if part[0] == row.event.group:
+                    form[part] = form.get(part, sympy.S.Zero) + row.weight
+        return amounts.formula(form, unit, convention)
+
+    counted = [r for r in rows if not r.left_out and r.event.verb not in LINKS]
+    links = [r for r in rows if not r.left_out and r.event.verb in LINKS]
+    axes = dict.fromkeys(",".join(r.event.axes) for r in counted)
+    phases = dict.fromkeys(r.event.phase for r in counted)
+    return Communication(
+        total=add(counted),
+        by_axes=FrozenMap({a: add(r for r in counted if ",".join(r.event.axes) == a) for a in axes}),
+        by_phase=FrozenMap({p: add(r for r in counted if r.event.phase == p) for p in phases}),
+        host_link=add(links),
+        events=tuple(Sent(r.event.path, r.event.axes, r.collective, amounts.made(_volume(amounts, r), unit, convention),
+                          amounts.made(tidy(_executions(step, r.event)), "1"), r.left_out) for r in rows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One event; `weight` is what it sends per element of its group, or per scalar."""
+
+    event: Event
+    collective: str
+    weight: Any
+    left_out: str
+
+
+def _volume(amounts: Amounts, row: _Row) -> Any:
+    if not row.event.group:
+        return tidy(row.weight)
+    return amounts.of_group(amounts.reference.group(row.event.group), row.weight)
+
+
+def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[_Row]:
+    for event, state in _held_at(step):
+        collective = collective_of(event)
+        if not collective:
+            continue
+        factor = sent_factor(collective, event.axes, convention) * _times(step, event)
+        left_out = "" if event.phase in STEP_PHASES else OUTSIDE
+        if not event.group:
+            size = sympy.S.One if unit == "elements" else _scalar_size(event)
+            yield _Row(event, collective, factor * size, left_out or SCALARS)
+            continue
+        group = step.reference.group(event.group)
+        moved = (_landing(event, state) if event.verb in LINKS else _read(event, state) - frozenset(event.axes))
+        size = sympy.S.One if unit == "elements" else amounts.size(group, event.bytes or _size_of(event))
+        yield _Row(event, collective, factor * size / devices(moved), left_out)
+
+
+def _held_at(step: Step) -> Iterator[tuple[Event, State]]:
+    """Every event of the program, in order, with what is held before it."""
+    seen = visits(step)
+    before = {id(v.event): v.before for v in reversed(seen)}
+    state: State = unset(step)
+    for event in step.phase("init"):
+        yield event, state
+        state = apply(step, state, event)
+    state = seen[-1].after if seen else state
+    for event in step.events:
+        if event.phase in STEP_PHASES:
+            yield event, before.get(id(event), state)
+    for event in step.phase("save", "resume"):
+        yield event, state
+        state = apply(step, state, event)
+
+
+def collective_of(event: Event) -> str:
+    """The collective that an event is, as placement.SENT names it; "" for one that sends nothing.
+
+    >>> collective_of(Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="I"))
+    'all_reduce'
+    """
+    if event.verb in LINKS:
+        return "host link"
+    if not VERBS[event.verb].collective or not event.axes:
+        return ""
+    if event.verb == "reduce":
+        return "reduce_scatter" if event.to == "S" else "all_reduce"
+    return "all_gather" if event.verb in ("gather", "publish") else event.verb
+
+
+@lru_cache(maxsize=256)
+def sent_factor(collective: str, axes: tuple[str, ...], convention: str) -> Any:
+    """What one device sends, as a factor of the tensor, on the product of `axes`.
+
+    >>> sent_factor("all_reduce", ("dp",), "exact"), sent_factor("all_reduce", ("dp",), "asymptotic")
+    (2*(dp - 1)/dp, 2)
+    """
+    if collective == "host link":
+        return sympy.S.One
+    n = sympy.Symbol("n", positive=True, integer=True)
+    exact = parse(SENT[collective], ("n",)).fold(lambda x: sympy.Rational(x.numerator, x.denominator), lambda _: n, {})
+    factor = sympy.factor(exact)
+    return (factor.subs(n - 1, n) if convention == "asymptotic" else factor).subs(n, devices(axes))
+
+
+def _read(event: Event, state: State) -> frozenset[str]:
+    """The share of the value that a collective works on."""
+    key = origin_of(event) if event.verb == "publish" else (event.group, event.value, event.tiers[0])
+    held = state.get(key) if key else None
+    return held.readable if held else frozenset()
+
+
+def _landing(event: Event, state: State) -> frozenset[str]:
+    """The share that a copy over the host link moves: what is held at its source, where `where` selects."""
+    key = origin_of(event)
+    held = state.get(key) if key else None
+    return (held.readable if held else frozenset()) | {c.axis for c in event.where if c.rank is None}
+
+
+def _size_of(event: Event) -> str:
+    if event.value == "weight":
+        return "w"
+    if event.value in ("grad", "grad_sum"):
+        return "g" if event.verb in LINKS else "wire"
+    return "o"
+
+
+def _scalar_size(event: Event) -> Any:
+    return parse(event.bytes or "4").fold(lambda x: sympy.Rational(x.numerator, x.denominator), symbol, {})
+
+
+def _times(step: Step, event: Event) -> Any:
+    """How often an event of one instance runs per step: by its positions in the microbatch loop.
+
+    `first` and `last` are one microbatch when m = 1; `middle` are m - 2 when there are as many.
+    """
+    m = symbol("m")
+    at = set(event.at)
+    if event.phase not in LOOPED:
+        return sympy.S.One
+    if not at or {"first", "middle", "last"} <= at:
+        return m
+    times = sympy.Integer(len(at & {"first", "last"}))
+    if "middle" in at:
+        times += sympy.Max(m - 2, 0)
+    if {"first", "last"} <= at:
+        times -= sympy.Max(2 - m, 0)
+    if "only" in at and not {"first", "last"} & at:
+        times += sympy.Max(2 - m, 0)
+    return times
+
+
+def _executions(step: Step, event: Event) -> Any:
+    """How often the event runs per step, over all microbatches and instances of its unit."""
+    unit = step.unit_of(event)
+    counts = {u.name: u.count for u in step.reference.units}
+    count = counts.get(unit)
+    if count is None:
+        return _times(step, event)
+    size = sympy.Mul(*(symbol(n) ** p for n, p in count.powers), sympy.Rational(str(count.coefficient)))
+    return _times(step, event) * size

@@ -1,0 +1,310 @@
+"""Formula: a closed form with a unit and a convention, exact in every size.
+
+All symbols are positive; sizes are integers. Two formulas are equal when their difference cancels.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import sympy
+
+from placealg.arith import parse
+from placealg.cost.notation import latex_name, text_of
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.mesh import SYMBOLS, Axis
+
+UNITS = ("bytes", "elements", "flop", "1")
+CONVENTIONS = ("exact", "asymptotic")
+
+Size = int | Fraction | float | str
+_FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
+
+
+@lru_cache(maxsize=1024)
+def symbol(name: str) -> Any:
+    """The SymPy symbol of a size: a positive integer, or a positive rational for bytes per element."""
+    if name in SYMBOLS and SYMBOLS[name].assumption == "positive rational":
+        return sympy.Symbol(name, positive=True, rational=True)
+    return sympy.Symbol(name, positive=True, integer=True)
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Formula:
+    """A SymPy expression with its unit, its convention, and the values its symbols have by default.
+
+    `expr` None says that there is no closed form; `reason` says why. `note` says what a reader must know,
+    such as which unit is the largest. `axes` are the mesh axes, which may be bound though absent from `expr`.
+
+    >>> volume = Formula.parse("3*Psi*(dp - 1)/dp", "elements")
+    >>> volume.ratio(Formula.parse("2*Psi*(dp - 1)/dp", "elements"))
+    3/2
+    >>> volume.value(Psi=8, dp=4), volume.limit("dp")
+    (18, 3·Ψ elements)
+    >>> volume + Formula.parse("w*Psi", "bytes")
+    Traceback (most recent call last):
+    placealg.errors.InputError: cannot add bytes to elements
+    """
+
+    expr: Any
+    unit: str
+    convention: str = "exact"
+    values: FrozenMap[str, Fraction] = FrozenMap()
+    reason: str = ""
+    note: str = field(default="", compare=False)
+    axes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise InputError(f"unknown unit '{self.unit}'", name=self.unit, valid=UNITS)
+        if self.convention not in CONVENTIONS:
+            raise InputError(f"unknown convention '{self.convention}'", name=self.convention, valid=CONVENTIONS)
+
+    @staticmethod
+    def parse(text: str, unit: str, convention: str = "exact", symbols: Iterable[str] | None = None,
+              values: Mapping[str, Fraction | int] | None = None) -> Formula:
+        """Read arithmetic over `symbols` (default: the table's symbols, and names of mesh axes)."""
+        tree = parse(text, symbols)
+        axes = tuple(n for n in tree.names() if n not in SYMBOLS)
+        if symbols is None:
+            for name in axes:
+                Axis(name)
+        expr = tree.fold(lambda x: sympy.Rational(x.numerator, x.denominator), symbol, _FUNCTIONS)
+        if expr.has(sympy.zoo, sympy.nan, sympy.oo):
+            raise InputError(f"'{text}' divides by zero")
+        return Formula(expr, unit, convention, FrozenMap({k: Fraction(v) for k, v in (values or {}).items()}),
+                       axes=axes)
+
+    @staticmethod
+    def none(unit: str, reason: str) -> Formula:
+        """No closed form, and why."""
+        return Formula(None, unit, reason=reason)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The symbols that occur, in the order of the symbol table, axes last."""
+        if self.expr is None:
+            return ()
+        order = {n: k for k, n in enumerate(SYMBOLS)}
+        return tuple(sorted((str(s) for s in self.expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
+
+    def subs(self, **sizes: Size) -> Formula:
+        """The formula with `sizes` bound; an unknown symbol or a size that is none is an InputError."""
+        bound = self._bind(sizes)
+        if self.expr is None:
+            return self
+        expr = self.expr.subs({symbol(n): _rational(v) for n, v in bound.items()})
+        return replace(self, expr=expr, values=self.values.plus(bound))
+
+    def value(self, **sizes: Size) -> int | Fraction | None:
+        """The exact value at `sizes` and the defaults; None while a symbol is free or there is no closed form."""
+        bound = {**self.values, **self._bind(sizes)}
+        if self.expr is None or any(n not in bound for n in self.names):
+            return None
+        number = sympy.Rational(self.expr.subs({symbol(n): _rational(bound[n]) for n in self.names}))
+        exact = Fraction(int(number.p), int(number.q))
+        return exact.numerator if exact.denominator == 1 else exact
+
+    def _bind(self, sizes: Mapping[str, Size]) -> dict[str, Fraction]:
+        known = (*self.names, *self.axes, *SYMBOLS)
+        bound = {}
+        for name, size in sizes.items():
+            if name not in known:
+                raise InputError(f"unknown symbol '{name}'", name=name, valid=dict.fromkeys(known))
+            bound[name] = exact_size(name, size)
+        return bound
+
+    def __add__(self, other: Formula) -> Formula:
+        return self._join(other, "add", lambda a, b: a + b)
+
+    def __sub__(self, other: Formula) -> Formula:
+        return self._join(other, "subtract", lambda a, b: a - b)
+
+    def __mul__(self, factor: int | Fraction) -> Formula:
+        return self if self.expr is None else replace(self, expr=self.expr * _rational(Fraction(factor)))
+
+    __rmul__ = __mul__
+
+    def _join(self, other: Formula, verb: str, operation: Any) -> Formula:
+        if self.unit != other.unit:
+            word = "to" if verb == "add" else "from"
+            raise InputError(f"cannot {verb} {other.unit} {word} {self.unit}")
+        convention = "asymptotic" if "asymptotic" in (self.convention, other.convention) else "exact"
+        values, axes = self.values.plus(other.values), tuple(dict.fromkeys((*self.axes, *other.axes)))
+        if self.expr is None or other.expr is None:
+            return Formula(None, self.unit, convention, values, self.reason or other.reason, axes=axes)
+        note = "; ".join(dict.fromkeys(n for n in (self.note, other.note) if n))
+        return Formula(tidy(operation(self.expr, other.expr)), self.unit, convention, values, note=note, axes=axes)
+
+    def ratio(self, other: Formula) -> Formula:
+        """The quotient of the formula and `other`, of the same unit, as a number of unit 1."""
+        if self.unit != other.unit:
+            raise InputError(f"the ratio of {self.unit} to {other.unit} has no meaning here")
+        if other.expr is not None and other.expr.is_zero:
+            return replace(self, expr=None, unit="1", reason="the divisor is zero", note="")
+        return replace(self._join(other, "divide", lambda a, b: sympy.factor(sympy.cancel(a / b))), unit="1")
+
+    def limit(self, name: str) -> Formula:
+        """The limit as the size `name` grows without bound."""
+        self._bind({name: 1})
+        if self.expr is None:
+            return self
+        limit = _limit(self.expr, symbol(name))
+        if limit is None:
+            return replace(self, expr=None, reason=f"grows without bound in {name}", note="")
+        return replace(self, expr=tidy(limit))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Formula) or self.unit != other.unit:
+            return False
+        if self.expr is None or other.expr is None:
+            return self.expr is other.expr
+        return bool(self.expr == other.expr or sympy.cancel(sympy.together(self.expr - other.expr)) == 0)
+
+    def __hash__(self) -> int:
+        return hash((self.unit, None if self.expr is None else sympy.cancel(sympy.together(self.expr))))
+
+    def text(self) -> str:
+        """The formula in readable unicode, without its unit; "" when there is none.
+
+        >>> Formula.parse("3*Psi*(dp - 1)/dp", "elements").text()
+        '3·Ψ·(dp − 1)/dp'
+        """
+        return "" if self.expr is None else text_of(self.expr)
+
+    def __repr__(self) -> str:
+        if self.expr is None:
+            return f"none ({self.reason})"
+        return self.text() if self.unit == "1" else f"{self.text()} {self.unit}"
+
+    __str__ = __repr__
+
+    def latex(self) -> str:
+        r"""The formula in LaTeX, without its unit.
+
+        >>> print(Formula.parse("w*Psi/dp", "bytes").latex())
+        \frac{\Psi w}{N_{\mathrm{dp}}}
+        """
+        if self.expr is None:
+            return rf"\text{{none: {self.reason}}}"
+        return str(sympy.latex(self.expr, symbol_names={symbol(n): latex_name(n) for n in self.names}))
+
+    def _repr_latex_(self) -> str:
+        unit = "" if self.unit == "1" or self.expr is None else rf"\ \text{{{self.unit}}}"
+        return f"${self.latex()}{unit}$"
+
+    def markdown(self) -> str:
+        """The formula as Markdown with inline mathematics, its unit behind it."""
+        if self.expr is None:
+            return f"none ({self.reason})"
+        return f"${self.latex()}$" + ("" if self.unit == "1" else f" {self.unit}")
+
+    def python(self, name: str = "formula") -> str:
+        """A standalone Python function of the formula's symbols, with the defaults that it has.
+
+        >>> Formula.parse("w*Psi/dp", "bytes", values={"w": 2}).python("weights").splitlines()[0]
+        'def weights(Psi, dp, w=2):'
+        """
+        if self.expr is None:
+            return f"def {name}():\n    \"\"\"none: {self.reason}.\"\"\"\n    return None"
+        spelled = {n: n + "_" if keyword.iskeyword(n) else n for n in self.names}
+        body = sympy.pycode(self.expr.xreplace({symbol(n): sympy.Symbol(s) for n, s in spelled.items()}))
+        free = [spelled[n] for n in self.names if n not in self.values]
+        bound = [f"{spelled[n]}={_literal(self.values[n])}" for n in self.names if n in self.values]
+        lines = [f"def {name}({', '.join(free + bound)}):", f'    """{self.unit}, {self.convention}."""',
+                 f"    return {body}"]
+        if "math." in body:
+            lines.insert(0, "import math\n\n")
+        return "\n".join(lines)
+
+    def to_json(self, **sizes: Size) -> dict[str, Any]:
+        """The leaf `{expr, unit, value}` with `reason` where there is no expression; the value is at `sizes`."""
+        if self.expr is None:
+            return {"expr": None, "unit": self.unit, "value": None, "reason": self.reason}
+        value = self.value(**sizes)
+        if isinstance(value, Fraction):
+            value = float(value)  # type: ignore[assignment]
+        leaf = {"expr": str(self.expr), "unit": self.unit, "value": value}
+        return {**leaf, "note": self.note} if self.note else leaf
+
+    @staticmethod
+    def from_json(leaf: Mapping[str, Any], symbols: Iterable[str] | None = None,
+                  convention: str = "exact") -> Formula:
+        """The formula of a leaf, read over the listed `symbols` only."""
+        text, unit = leaf.get("expr"), leaf.get("unit")
+        if not isinstance(unit, str) or not isinstance(text, str | None):
+            raise InputError("a formula is an object with 'expr' (text or null) and 'unit'")
+        if text is None:
+            return Formula.none(unit, str(leaf.get("reason", "")))
+        return replace(Formula.parse(text, unit, convention, symbols), note=str(leaf.get("note", "")))
+
+
+def exact_size(name: str, size: Size) -> Fraction:
+    """`size` as an exact positive number, whole unless it is a number of bytes per element."""
+    try:
+        exact = Fraction(str(size)) if isinstance(size, float | str) else Fraction(size)
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise InputError(f"{name} = {size!r} is not a number") from None
+    rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
+    if exact <= 0 or (exact.denominator != 1 and not rational):
+        kind = "a positive number" if rational else "a whole number of at least 1"
+        raise InputError(f"{name} = {size}: a size is {kind}" if not rational else
+                         f"{name} = {size}: bytes per element are {kind}")
+    return exact
+
+
+def _limit(expr: Any, size: Any) -> Any:
+    """The limit as `size` grows: by degrees in a fraction, part by part around Max and Min; None when it diverges."""
+    top, bottom = sympy.fraction(sympy.together(expr))
+    if top.is_polynomial(size) and bottom.is_polynomial(size):
+        top, bottom = sympy.fraction(sympy.cancel(top / bottom))
+        high, low = sympy.Poly(top, size), sympy.Poly(bottom, size)
+        if top == 0 or high.degree() < low.degree():
+            return sympy.S.Zero
+        return high.LC() / low.LC() if high.degree() == low.degree() else None
+    parts = [_limit(part, size) for part in expr.args]
+    if None not in parts and isinstance(expr, sympy.Add | sympy.Mul | sympy.Max | sympy.Min):
+        return expr.func(*parts)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def tidy(expr: Any) -> Any:
+    """The shorter of two exact forms: one factored fraction, or a sum with one term per function of the axes.
+
+    >>> dp, w, o = symbol("dp"), symbol("w"), symbol("o")
+    >>> tidy(w - w / dp), tidy(w + o / dp)
+    (w*(dp - 1)/dp, w + o/dp)
+    """
+    if expr.is_number or expr.is_Symbol:
+        return expr
+    by_axes: dict[Any, Any] = {}
+    for term in sympy.Add.make_args(expr):
+        outside, axes = sympy.S.One, sympy.S.One
+        for part in sympy.Mul.make_args(term):
+            if all(s.name in SYMBOLS for s in part.free_symbols):
+                outside *= part
+            else:
+                axes *= part
+        by_axes[axes] = by_axes.get(axes, sympy.S.Zero) + outside
+    if len(by_axes) == 1:
+        ((axes, outside),) = by_axes.items()
+        return sympy.factor(outside) * (axes if axes.is_Add else sympy.factor(axes))
+    split = sum((sympy.factor(outside) * axes for axes, outside in by_axes.items()), sympy.S.Zero)
+    whole = sympy.factor(expr)
+    negative = any(outside.could_extract_minus_sign() for outside in by_axes.values())
+    return whole if negative or sympy.count_ops(whole) <= sympy.count_ops(split) else split
+
+
+def _rational(value: Fraction) -> Any:
+    return sympy.Rational(value.numerator, value.denominator)
+
+
+def _literal(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"

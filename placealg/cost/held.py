@@ -1,0 +1,252 @@
+"""What each device holds, event by event: the program interpreted over shares instead of numbers.
+
+A *share* is the set of mesh axes over which a device holds only 1/n of a value. `visits` walks the program
+once per position of the microbatch loop, in the steady state (after one step), and says what is held before
+and after every event, and which values are still to be read. One instance stands for all of a unit's.
+
+Two shares are kept apart. `content` is what a device's values mean: a reduction to [S] leaves it only the
+owner's part. `space` is the storage: reductions work in place, so storage shrinks only by slice and free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, Loop, Step
+from placealg.step.verbs import SOURCES
+
+Share = frozenset[str]
+Key = tuple[str, str, str]
+"""(group, value, tier)."""
+
+WHOLE: Share = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One value of one group on one tier: its content, its storage, and a gathered copy.
+
+    A copy for which the storage has no room is a buffer of its own. `copies` counts the units whose gathered
+    copies are held at once: one, and those that are prefetched.
+    """
+
+    content: Share
+    space: Share
+    copy: Share | None = None
+    copies: int = 1
+
+    @property
+    def readable(self) -> Share:
+        """The share that a reader finds: the gathered copy's while there is one."""
+        return self.content if self.copy is None else self.copy
+
+    @property
+    def buffer(self) -> Share | None:
+        """The share of a gathered copy that needs storage of its own; None when there is none."""
+        return None if self.copy is None or self.space <= self.copy else self.copy
+
+
+State = Mapping[Key, Held]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One event in the steady state: what is held before it, while it runs, and after it.
+
+    Only values that are still to be read are held. `run` numbers the maximal runs of events inside one unit's
+    loop; None outside.
+    """
+
+    event: Event
+    run: int | None
+    before: State
+    during: State
+    after: State
+
+
+def owners(event: Event) -> Share:
+    """The axes along which `where` selects owners."""
+    return frozenset(c.axis for c in event.where if c.rank is None)
+
+
+def positions(microbatches: int | None) -> tuple[str, ...]:
+    """The positions of the microbatch loop that occur; a symbolic count has all three."""
+    return {1: ("only",), 2: ("first", "last")}.get(microbatches or 3, ("first", "middle", "last"))
+
+
+def active(event: Event, position: str) -> bool:
+    """Whether the event runs at `position`; `first` and `last` include `only`."""
+    if not event.at or event.phase not in LOOPED or position in event.at:
+        return True
+    return position == "only" and bool({"first", "last"} & set(event.at))
+
+
+def unset(step: Step) -> State:
+    """What is held before `init`: whole weights, whatever they contain."""
+    return {(g.name, "weight", "device"): Held(WHOLE, WHOLE) for g in step.reference.groups}
+
+
+def initial(step: Step) -> State:
+    """What is held before the first step: what `init` makes of the weights."""
+    state = unset(step)
+    for event in step.phase("init"):
+        state = apply(step, state, event)
+    return state
+
+
+def visits(step: Step) -> tuple[Visit, ...]:
+    """Every event of one training step, in the steady state."""
+    trace = list(_trace(step))
+    state = initial(step)
+    for event, _ in trace:
+        state = apply(step, state, event)
+    found = []
+    around = _liveness(step, [event for event, _ in trace])
+    for k, ((event, run), (early, at, late)) in enumerate(zip(trace, around, strict=True)):
+        before, state = state, apply(step, state, event, _prefetched(step, trace, k))
+        found.append(Visit(event, run, _only(before, early), _only(state, at), _only(state, late)))
+    return tuple(found)
+
+
+def _only(state: State, live: frozenset[Key]) -> State:
+    return {key: held for key, held in state.items() if key in live}
+
+
+def _trace(step: Step) -> Iterator[tuple[Event, int | None]]:
+    runs = 0
+    for node in step.tree(*STEP_PHASES):
+        inside = isinstance(node, Loop) and node.name == "microbatch"
+        for position in positions(step.reference.microbatches) if inside else ("only",):
+            for part in node.body if isinstance(node, Loop) and inside else (node,):
+                events = part.body if isinstance(part, Loop) else (part,)
+                runs += isinstance(part, Loop)
+                for event in events:
+                    if isinstance(event, Event) and active(event, position):
+                        yield event, runs if isinstance(part, Loop) else None
+
+
+def _prefetched(step: Step, trace: list[tuple[Event, int | None]], k: int) -> int:
+    """Units gathered ahead by the gather at `k`: only copies that live for one use are fetched ahead."""
+    gather, run = trace[k]
+    if gather.verb != "gather" or not step.reference.prefetch:
+        return 0
+    for event, later in trace[k + 1:]:
+        if event.phase != gather.phase or later != run:
+            return 0
+        if event.group == gather.group and event.verb == "free" and event.value == "weight":
+            return step.reference.prefetch
+    return 0
+
+
+def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, Held]:
+    """What is held after `event`, given what is held before it."""
+    new = dict(state)
+    if event.verb == "compute" and event.phase == "backward":
+        for group in step.reference.groups:
+            if event.unit in group.sites:
+                weight = state.get((group.name, "weight", "device"))
+                share = weight.readable if weight else WHOLE
+                new[group.name, "grad", "device"] = Held(share, share)
+    if not event.group:
+        return new
+    source, target = event.tiers
+    key = (event.group, event.value, target)
+    held, axes = state.get(key), frozenset(event.axes)
+    match event.verb:
+        case "zero":
+            share = owners(event) & held.space if held else owners(event)
+            new[key] = Held(share, share)
+        case "assign" | "offload" | "fetch":
+            where_from = origin_of(event)
+            origin = state.get(where_from) if where_from else Held(WHOLE, WHOLE)
+            if origin is None:
+                new.pop(key, None)
+            else:
+                share = origin.readable | owners(event)
+                share = share & held.content if held and event.where else share
+                new[key] = Held(share, share)
+        case "publish":
+            master = state.get((event.group, "master", source))
+            if held and master and event.axes:
+                gained = (master.readable - axes) | owners(event)
+                new[key] = Held(held.content & gained, held.space & gained, held.copy)
+        case "gather" | "all_gather" if held:
+            share = held.readable - axes
+            copies = 1 + ahead if held.copy is None else held.copies
+            new[key] = replace(held, copy=None if share == held.content else share, copies=copies)
+        case "broadcast" if held:
+            new[key] = Held(held.content - axes, held.space - axes)
+        case "slice" if held:
+            new[key] = Held(held.content | axes, held.space | axes)
+        case "reduce" if held and event.to == "S":
+            new[key] = replace(held, content=held.content | axes)
+        case "free" if held and not event.axes:
+            del new[key]
+        case "free" if held and held.copy is not None:
+            share = held.copy | axes
+            new[key] = replace(held, copy=share if share < held.content else None)
+        case "free" if held:
+            new[key] = Held(held.content | axes, held.space | axes)
+    return new
+
+
+def origin_of(event: Event) -> Key | None:
+    """What assign, offload and fetch copy, publish sends, accumulate adds; None for a constant."""
+    if event.verb == "publish":
+        return event.group, "master", event.tiers[0]
+    if event.verb == "accumulate":
+        return event.group, event.source or "grad", event.tiers[0]
+    value = event.source
+    if not value:
+        value = event.value if event.verb in ("offload", "fetch") else SOURCES.get(event.value, "")
+    return (event.group, value, event.tiers[0]) if value else None
+
+
+def accesses(step: Step, event: Event) -> tuple[set[Key], set[Key]]:
+    """(values whose content the event reads or works on in place, values that it creates afresh)."""
+    if event.verb == "compute":
+        used = [g for g in step.reference.groups if event.unit in g.sites]
+        reads = {(g.name, "weight", "device") for g in used}
+        if event.phase != "backward":
+            return reads, set()
+        fresh = {(g.name, "grad", "device") for g in used if event.unit == g.sites[-1]}
+        return reads | ({(g.name, "grad", "device") for g in used} - fresh), fresh
+    if not event.group:
+        return set(), set()
+    source, tier = event.tiers
+    own = (event.group, event.value, tier)
+    match event.verb:
+        case "assign" | "offload" | "fetch":
+            origin = origin_of(event)
+            return {origin} if origin else set(), {own}
+        case "publish":
+            return {(event.group, "master", source), own}, set()
+        case "accumulate":
+            return {(event.group, event.source or "grad", source), own}, set()
+        case "norm" | "clip":
+            return {(event.group, "grad_sum", tier)}, set()
+        case "update":
+            return {(event.group, v, tier) for v in ("grad_sum", "master", "moments")}, set()
+        case "free" if not event.axes:
+            return set(), set()
+    return {own}, set()
+
+
+def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]]:
+    """For each event, the values live before it, while it runs, after it; the end of a step flows into its start.
+
+    A value that no event touches is live throughout: it rests.
+    """
+    uses = [accesses(step, e) for e in events]
+    touched = {key for reads, fresh in uses for key in reads | fresh}
+    idle = {(g.name, v, t) for g in step.reference.groups for v in GROUP_VALUES for t in ("device", "host")} - touched
+    live: set[Key] = set(idle)
+    around: list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]] = []
+    for _ in range(2):
+        around = []
+        for reads, fresh in reversed(uses):
+            late = live
+            live = (late - fresh) | reads
+            around.append((frozenset(live), frozenset(late | reads | fresh), frozenset(late)))
+    return around[::-1]

@@ -1,0 +1,78 @@
+"""How formulas are written: readable unicode, and the LaTeX names of the symbol table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from placealg.mesh import SYMBOLS, axis_symbol
+
+ORDER = {name: k for k, name in enumerate(SYMBOLS)}
+"""The place of each symbol of the table; axes come after all of them."""
+
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_GREEK = {"Psi": "Ψ", "Psi_unit": "Ψ_unit"}
+_SPELLED = {"ceiling": "⌈{}⌉", "floor": "⌊{}⌋", "Max": "max({})", "Min": "min({})"}
+
+
+def latex_name(name: str) -> str:
+    r"""The LaTeX of a symbol: the table's, or that of a mesh axis.
+
+    >>> print(latex_name("Psi"), latex_name("dp"))
+    \Psi N_{\mathrm{dp}}
+    """
+    return (SYMBOLS[name].latex or name) if name in SYMBOLS else axis_symbol(name).latex
+
+
+def text_of(expr: Any) -> str:
+    """The expression in unicode, its terms and factors in the order of the symbol table.
+
+    >>> text_of(2 * sympy.Symbol("Psi") ** 2 / (sympy.Symbol("dp") + 1))
+    '2·Ψ²/(dp + 1)'
+    """
+    if expr.is_Symbol:
+        return str(_GREEK.get(expr.name, expr.name))
+    if expr.is_Add:
+        return _sum(expr)
+    if expr.is_Mul or (expr.is_Pow and expr.exp.is_negative):
+        return _quotient(expr)
+    if expr.is_Pow:
+        return _atom(expr.base) + str(expr.exp).translate(_SUPERSCRIPT)
+    if type(expr).__name__ in _SPELLED:
+        return _SPELLED[type(expr).__name__].format(", ".join(sorted(text_of(a) for a in expr.args)))
+    return str(expr).replace("-", "−")
+
+
+def _key(term: Any) -> tuple[Any, ...]:
+    places = sorted((ORDER.get(s.name, len(ORDER)), s.name) for s in term.free_symbols)
+    return (not places, places, str(term))
+
+
+def _sum(expr: Any) -> str:
+    text = ""
+    for term in sorted(expr.args, key=lambda t: (bool(t.could_extract_minus_sign()), _key(t))):
+        minus = term.could_extract_minus_sign()
+        sign = (" − " if minus else " + ") if text else ("−" if minus else "")
+        text += sign + text_of(-term if minus else term)
+    return text
+
+
+def _quotient(expr: Any) -> str:
+    if expr.could_extract_minus_sign():
+        return f"−{text_of(-expr)}"
+    top, bottom = sympy.fraction(expr, exact=True)
+    text = _product(top)
+    if bottom == 1:
+        return text
+    below = _product(bottom)
+    return f"{text}/({below})" if bottom.is_Mul else f"{text}/{below}"
+
+
+def _product(expr: Any) -> str:
+    factors = sorted(sympy.Mul.make_args(expr), key=lambda f: (not f.is_number, f.is_Add, _key(f)))
+    return "·".join(_atom(f) if f.is_Add else text_of(f) for f in factors)
+
+
+def _atom(expr: Any) -> str:
+    return text_of(expr) if expr.is_Symbol or expr.is_Integer else f"({text_of(expr)})"

@@ -1,0 +1,60 @@
+"""The one error class of bad input: what is wrong, where it stands, and what would have been valid."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_MAX_NAME = 200
+
+
+class InputError(ValueError):
+    """Bad input, reported as one line; the command line exits with 2.
+
+    >>> raise InputError("unknown mode 'Q'", where="s.toml:4", valid=["R", "S"])
+    Traceback (most recent call last):
+    placealg.errors.InputError: s.toml:4: unknown mode 'Q'; valid: R, S
+    """
+
+    def __init__(self, what: str, *, where: str = "", name: str = "", valid: Iterable[str] = ()):
+        self.what = what
+        self.where = where
+        self.hint = _hint(name, tuple(valid))
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        line = " ".join((text + self.hint).split())
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+    def at(self, where: str) -> InputError:
+        """The same error, placed at `where` unless it already has a place."""
+        error = InputError(self.what, where=self.where or where)
+        error.hint = self.hint
+        error.args = (str(error),)
+        return error
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The valid name closest to `name`, or "" when none is near.
+
+    >>> nearest("zero33", ["dp", "zero3", "hsdp"])
+    'zero3'
+    """
+    names = list(valid)
+    name = name[:_MAX_NAME]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return close[0]
+    lowered = {n.lower(): n for n in names}
+    return lowered.get(name.lower(), "")
+
+
+def _hint(name: str, valid: tuple[str, ...]) -> str:
+    if not valid:
+        return ""
+    best = nearest(name, valid) if name else ""
+    if best:
+        return f"; did you mean '{best}'?"
+    shown = ", ".join(valid[:12]) + (", ..." if len(valid) > 12 else "")
+    return f"; valid: {shown}"

@@ -1,0 +1,145 @@
+"""The device mesh: named axes with symbolic sizes, and the table of symbols that formulas use."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from placealg.errors import InputError
+
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,39}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A symbol of the formulas: what it means, what values it takes, its LaTeX, its default."""
+
+    name: str
+    meaning: str
+    assumption: str = "positive integer"
+    latex: str = ""
+    default: Fraction | None = None
+
+
+def _element(name: str, meaning: str, default: int) -> Symbol:
+    return Symbol(name, meaning, "positive rational", name if len(name) == 1 else rf"\mathrm{{{name}}}",
+                  Fraction(default))
+
+
+SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
+    Symbol("Psi", "parameters of the model", latex=r"\Psi"),
+    Symbol("Psi_unit", "parameters of the largest unit gathered at once", latex=r"\Psi_{unit}"),
+    _element("w", "bytes per parameter of the weights", 2),
+    _element("g", "bytes per parameter of the gradients at rest", 2),
+    _element("wire", "bytes per parameter of a gradient while it is reduced", 2),
+    _element("o", "bytes per parameter of the optimizer state, fp32 master copy included", 12),
+    _element("act", "bytes per element of the activations", 2),
+    Symbol("b", "sequences per device and microbatch"),
+    Symbol("m", "microbatches per step", default=Fraction(1)),
+    Symbol("s", "sequence length"),
+    Symbol("h", "hidden size"),
+    Symbol("a", "attention heads"),
+    Symbol("kv", "key and value heads"),
+    Symbol("f", "feed-forward size"),
+    Symbol("L", "layers"),
+    Symbol("V", "vocabulary"),
+    Symbol("d", "size of one attention head"),
+    Symbol("s_max", "positions of a learned position table", latex=r"s_{max}"),
+    Symbol("experts", "routed experts"),
+    Symbol("topk", "experts per token"),
+    Symbol("v", "pipeline chunks per rank"),
+)}
+"""Every symbol that is not an axis size. An axis size carries the axis's own name."""
+
+_SYMPY_NAMES = ("E", "I", "N", "O", "Q", "S")
+
+
+def axis_symbol(name: str) -> Symbol:
+    """The symbol of an axis size: its name, printed as N with the name as index."""
+    return Symbol(name, f"devices along mesh axis {name}",
+                  latex=rf"N_{{\mathrm{{{name.replace('_', chr(92) + '_')}}}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the device mesh; `size` None keeps it symbolic.
+
+    >>> Axis("dp"), Axis("tp", 8)
+    (dp, tp=8)
+    """
+
+    name: str
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name) or keyword.iskeyword(self.name):
+            raise InputError(f"'{self.name}' is not an axis name (a letter, then letters, digits or _)")
+        if self.name in SYMBOLS or self.name in _SYMPY_NAMES:
+            meaning = SYMBOLS[self.name].meaning if self.name in SYMBOLS else "a name that SymPy keeps for itself"
+            raise InputError(f"axis name '{self.name}' is taken: it means {meaning}")
+        if self.size is not None and (type(self.size) is not int or self.size < 1):
+            raise InputError(f"axis {self.name} has size {self.size!r}: a size is a whole number of at least 1")
+
+    def __repr__(self) -> str:
+        return self.name if self.size is None else f"{self.name}={self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """An ordered product of axes, the first one major.
+
+    >>> mesh = Mesh((Axis("dp"), Axis("tp", 8)))
+    >>> mesh.names, mesh.devices
+    (('dp', 'tp'), 'dp*tp')
+    """
+
+    axes: tuple[Axis, ...] = ()
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for axis in self.axes:
+            if axis.name in seen:
+                raise InputError(f"axis '{axis.name}' is used twice")
+            seen.add(axis.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axis names, major to minor."""
+        return tuple(a.name for a in self.axes)
+
+    @property
+    def devices(self) -> str:
+        """The device count as a product of axis names."""
+        return "*".join(self.names) or "1"
+
+    def __iter__(self) -> Iterator[Axis]:
+        return iter(self.axes)
+
+    def __getitem__(self, name: str) -> Axis:
+        for axis in self.axes:
+            if axis.name == name:
+                return axis
+        raise InputError(f"unknown axis '{name}'", name=name, valid=self.names)
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes that are bound to numbers."""
+        return {a.name: a.size for a in self.axes if a.size is not None}
+
+    def bind(self, sizes: Mapping[str, int]) -> Mesh:
+        """The mesh with `sizes` bound on the axes that they name."""
+        return Mesh(tuple(Axis(a.name, sizes.get(a.name, a.size)) for a in self.axes))
+
+    def subset(self, names: Iterable[str]) -> tuple[str, ...]:
+        """`names` in mesh order."""
+        wanted = set(names)
+        return tuple(n for n in self.names if n in wanted)
+
+    def ranks(self, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """Every rank at concrete `sizes`, as a coordinate per axis, the last axis fastest."""
+        ranks: list[dict[str, int]] = [{}]
+        for name in self.names:
+            ranks = [{**rank, name: k} for rank in ranks for k in range(sizes[name])]
+        return iter(ranks)

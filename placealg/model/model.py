@@ -1,0 +1,92 @@
+"""What is trained: parameters with named dims, the units in which they are gathered, exact counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter tensor of one unit.
+
+    `dims` maps each logical dim to its size as a monomial in model symbols; the element count is
+    their product. `sites` are the units that use it, in forward order: two for a tied embedding.
+    `matrix` says that a per-matrix optimizer treats it as a matrix (at least two dims).
+    """
+
+    name: str
+    unit: str
+    dims: FrozenMap[str, Monomial]
+    sites: tuple[str, ...]
+
+    @property
+    def elements(self) -> Monomial:
+        """Elements of one instance (one layer's, for a parameter of a layer)."""
+        product = Monomial()
+        for size in self.dims.values():
+            product = product * size
+        return product
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A part of the model that is gathered, used and freed together; `count` instances of it."""
+
+    name: str
+    count: Monomial = Monomial()
+
+    @property
+    def repeated(self) -> bool:
+        """Whether there is more than one instance (the layers)."""
+        return self.count != Monomial()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model: units in forward order, parameters, and the sizes that are known as numbers.
+
+    In an `abstract` model the units need not be equal: all of them together hold Psi parameters,
+    the largest holds Psi_unit.
+    """
+
+    name: str
+    units: tuple[Unit, ...]
+    parameters: tuple[Parameter, ...]
+    sizes: FrozenMap[str, int] = FrozenMap()
+    abstract: bool = False
+    source: str = field(default="", compare=False)
+
+    @staticmethod
+    def from_config(path_or_name: str | Path) -> Model:
+        """The model of a HuggingFace config.json, given its path, its folder, or a shipped name.
+
+        >>> Model.from_config("gpt2").total()
+        124439808
+        """
+        from placealg.model.config import from_config
+
+        return from_config(path_or_name)
+
+    def unit(self, name: str) -> Unit:
+        """The unit called `name`."""
+        return next(u for u in self.units if u.name == name)
+
+    def of_unit(self, name: str) -> tuple[Parameter, ...]:
+        """The parameters of one unit, in order."""
+        return tuple(p for p in self.parameters if p.unit == name)
+
+    def total(self, sizes: Mapping[str, int] | None = None) -> int:
+        """The exact number of parameters, all instances included."""
+        bound = {**self.sizes, **(sizes or {})}
+        if self.abstract:
+            return int(Monomial.of("Psi").evaluate(bound))
+        total = Fraction(0)
+        for p in self.parameters:
+            total += (p.elements * self.unit(p.unit).count).evaluate(bound)
+        return int(total)

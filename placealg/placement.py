@@ -1,0 +1,184 @@
+"""Modes, value types, and the redistribution table with its backward column: all of it data.
+
+A *mode* says how a state is held along one mesh axis. A *value type* says what a tensor means along
+one axis. Code, documentation and proofs read these tables; nothing restates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+
+
+class Mode(Enum):
+    """How one state is held along one mesh axis of size n."""
+
+    R = "R"
+    S = "S"
+    GATHERED = "S*"
+    M = "M"
+
+    def __repr__(self) -> str:
+        return self.value
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRow:
+    """One row of the mode table: what rests on a device, what exists while in use, who uses it."""
+
+    mode: str
+    name: str
+    at_rest: str
+    in_use: str
+    tier: str
+    used_by: str
+
+
+MODES: tuple[ModeRow, ...] = (
+    ModeRow("R", "replicated", "all of it", "all of it", "device", "data parallel parameters, optimizer, gradients"),
+    ModeRow("S", "sharded", "1/n", "1/n: the computation is sharded the same way", "device",
+            "tensor, pipeline, expert parallel; ZeRO optimizer and gradients"),
+    ModeRow("S*", "sharded with gather", "1/n", "all of it, one unit at a time, freed after use", "device",
+            "ZeRO-3 and FSDP parameters"),
+    ModeRow("M", "materialized", "nothing", "all of it, one unit at a time, produced when needed", "device",
+            "recomputed activations; full gradients between backward and their reduction"),
+    ModeRow("O", "offloaded", "nothing on the device; the host holds it, itself R or S", "streamed", "host",
+            "ZeRO-Offload, ZeRO-Infinity"),
+)
+"""The five modes. O is a tier beside a mode: written O alone, S+O when combined."""
+
+STATES = ("parameters", "optimizer", "gradients", "activations")
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlacement:
+    """One state's mode along each axis, and the tier on which it rests.
+
+    >>> StatePlacement.parse({"dp": "S+O"})
+    {dp: S+O}
+    """
+
+    modes: FrozenMap[str, Mode] = FrozenMap()
+    offloaded: bool = False
+
+    @staticmethod
+    def parse(table: Mapping[str, str]) -> StatePlacement:
+        """Read `{axis = mode}`; a mode is R, S, S*, M, or one of them with +O, or O for R+O."""
+        modes: dict[str, Mode] = {}
+        tiers: set[bool] = set()
+        for axis, text in table.items():
+            mode, _, tier = text.replace(" ", "").partition("+")
+            if mode == "O" and not tier:
+                mode, tier = "R", "O"
+            if mode not in {m.value for m in Mode} or tier not in ("", "O"):
+                raise InputError(f"unknown mode '{text}' for axis {axis}", name=text,
+                                 valid=("R", "S", "S*", "M", "O", "R+O", "S+O"))
+            modes[axis] = Mode(mode)
+            tiers.add(tier == "O")
+        if len(tiers) > 1:
+            raise InputError("a state rests on one tier: +O on every axis or on none")
+        return StatePlacement(FrozenMap(modes), True in tiers)
+
+    def mode(self, axis: str) -> Mode:
+        """The mode along `axis`; an axis on which nothing is said is R."""
+        return self.modes.get(axis, Mode.R)
+
+    def sharded(self, axis: str) -> bool:
+        """Whether 1/n rests on each rank along `axis`."""
+        return self.mode(axis) in (Mode.S, Mode.GATHERED)
+
+    def text(self, axis: str) -> str:
+        """The mode along `axis` as users write it."""
+        mode = str(self.mode(axis))
+        if not self.offloaded:
+            return mode
+        return "O" if mode == "R" else f"{mode}+O"
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{a}: {self.text(a)}" for a in self.modes) + "}"
+
+
+class Kind(Enum):
+    """What a value means along one axis.
+
+    I: one logical computation, the same on every rank. R: n independent uses of the same value.
+    S: each rank owns part. P: the true value is the sum over the axis.
+    """
+
+    I = "I"  # noqa: E741  the field's letter
+    R = "R"
+    S = "S"
+    P = "P"
+
+    def __repr__(self) -> str:
+        return f"[{self.value}]"
+
+    __str__ = __repr__
+
+
+DUAL: Mapping[Kind, Kind] = {Kind.I: Kind.I, Kind.R: Kind.P, Kind.P: Kind.R, Kind.S: Kind.S}
+"""A value's kind -> its gradient's kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redistribution:
+    """One row of the redistribution table.
+
+    `sent` is what one device sends, as a factor of the tensor's bytes S (local to all other axes)
+    in the axis size n. `backward` is the event by which the gradient returns.
+    """
+
+    source: Kind
+    target: Kind
+    event: str
+    sent: str
+    backward: str
+
+
+I, R, S, P = Kind.I, Kind.R, Kind.S, Kind.P  # noqa: E741
+REDISTRIBUTIONS: tuple[Redistribution, ...] = (
+    Redistribution(I, R, "none", "0", "all_reduce"),
+    Redistribution(R, I, "none", "0", "scale 1/n"),
+    Redistribution(I, S, "slice", "0", "all_gather"),
+    Redistribution(I, P, "scale 1/n", "0", "none"),
+    Redistribution(R, S, "slice", "0", "zero-pad"),
+    Redistribution(R, P, "scale 1/n", "0", "scale 1/n"),
+    Redistribution(S, I, "all_gather", "(n - 1)/n", "slice"),
+    Redistribution(S, R, "all_gather", "(n - 1)/n", "reduce_scatter"),
+    Redistribution(S, P, "zero-pad", "0", "slice"),
+    Redistribution(P, I, "all_reduce", "2*(n - 1)/n", "none"),
+    Redistribution(P, R, "all_reduce", "2*(n - 1)/n", "all_reduce"),
+    Redistribution(P, S, "reduce_scatter", "(n - 1)/n", "all_gather"),
+    Redistribution(S, S, "all_to_all", "(n - 1)/n**2", "all_to_all"),
+)
+"""Every redistribution there is along one axis (all_to_all changes the owner function)."""
+
+
+def redistribution(source: Kind, target: Kind) -> Redistribution:
+    """The row from `source` to `target`.
+
+    >>> redistribution(Kind.P, Kind.S).event
+    'reduce_scatter'
+    """
+    for row in REDISTRIBUTIONS:
+        if (row.source, row.target) == (source, target):
+            return row
+    raise InputError(f"no redistribution from {source} to {target}")
+
+
+def backward(row: Redistribution) -> Redistribution:
+    """The row that the gradient takes: dual(target) -> dual(source)."""
+    return redistribution(DUAL[row.target], DUAL[row.source])
+
+
+SENT: Mapping[str, str] = {
+    **{row.event: row.sent for row in REDISTRIBUTIONS if row.sent != "0"},
+    "broadcast": "1", "send": "1", "shift": "1",
+}
+"""Event -> what one device sends, as a factor of the full tensor S (nccl's bus convention)."""

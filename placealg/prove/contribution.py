@@ -1,0 +1,259 @@
+"""The contribution calculus: what a device's value is, as counted contributions, and how events change it.
+
+A *position* names a coordinate along one axis: "c" the device itself, "unit" the rank that computes the
+contribution, "own:L" the owner of element i under layout L, "other:L" of a second element j of the same
+matrix, "peer" any rank at all, or a numeral. A *term* is a coefficient times the indicator
+that the device stands at given positions. A *value* is a sum of terms, with a mask (where it is held), side
+conditions (where it is defined) and the transforms applied to it. Everything is plain data, canonical on
+construction, so that equal means equal. No solver is needed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
+
+DEVICE = "c"
+UNIT = "unit"
+PEER = "peer"
+
+Equality = tuple[str, str, str]
+"""(axis, position, position): the two positions are the same coordinate."""
+
+SIZE_ONE = "="
+"""Marks the equality (axis, "=", "1"): the axis has one rank."""
+
+def size_one(axis: str) -> Equality:
+    """The condition that `axis` has a single rank."""
+    return (axis, SIZE_ONE, "1")
+
+
+def count_name(cell: Mapping[str, str]) -> str:
+    """The symbol of the number of tokens in a cell: axes (and `microbatch`) fixed at positions, others summed.
+
+    >>> count_name({"dp": "c", "microbatch": "unit"})
+    'N[dp@c,microbatch@unit]'
+    """
+    return f"N[{','.join(f'{a}@{p}' for a, p in sorted(cell.items()))}]"
+
+
+def count_cell(name: str) -> dict[str, str] | None:
+    """The cell of a count symbol, or None when `name` is another symbol."""
+    if not name.startswith("N["):
+        return None
+    inside = name[2:-1]
+    return dict(part.split("@") for part in inside.split(",")) if inside else {}
+
+
+def move(coefficient: Monomial, axis: str, position: str) -> Monomial:
+    """The coefficient as the device at `position` along `axis` has it."""
+    moved = Monomial(coefficient.coefficient)
+    for name, power in coefficient.powers:
+        cell = count_cell(name)
+        if cell and cell.get(axis) == DEVICE:
+            name = count_name({**cell, axis: position})
+        moved = moved * Monomial.of(name) ** power
+    return moved
+
+
+def depends(coefficient: Monomial, axis: str) -> bool:
+    """Whether the coefficient differs between ranks along `axis`."""
+    return any((count_cell(n) or {}).get(axis) == DEVICE for n in coefficient.names())
+
+
+def _put(equality: Equality, axis: str, position: str) -> Equality | None:
+    """The equality with the device's coordinate on `axis` set; None when it became true."""
+    a, p, q = equality
+    if a != axis or DEVICE not in (p, q):
+        return equality
+    p, q = sorted(position if x == DEVICE else x for x in (p, q))
+    return None if p == q else (a, p, q)
+
+
+def _put_all(equalities: Iterable[Equality], axis: str, position: str) -> frozenset[Equality]:
+    return frozenset(e for e in (_put(x, axis, position) for x in equalities) if e is not None)
+
+
+def equality(axis: str, p: str, q: str) -> frozenset[Equality]:
+    """The condition that two positions coincide: empty when they are the same name."""
+    return frozenset() if p == q else frozenset({(axis, min(p, q), max(p, q))})
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """coefficient * product over `at` of [device stands at position] * product of the `given` equalities."""
+
+    coefficient: Monomial
+    at: FrozenMap[str, str] = FrozenMap()
+    given: frozenset[Equality] = frozenset()
+
+    def times(self, factor: Monomial) -> Term:
+        """The term scaled."""
+        return replace(self, coefficient=self.coefficient * factor)
+
+    def summed(self, axis: str) -> Term:
+        """The sum over all ranks of `axis`: the indicator picks its rank, else all ranks count alike."""
+        if axis in self.at:
+            position = self.at[axis]
+            at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
+            return Term(move(self.coefficient, axis, position), at, _put_all(self.given, axis, position))
+        if depends(self.coefficient, axis) or any(a == axis and DEVICE in (p, q) for a, p, q in self.given):
+            content = f"{axis}|{self.coefficient}|{sorted(self.given)}".encode()
+            unknown = Monomial.of(f"opaque{hashlib.sha1(content).hexdigest()[:10]}")
+            return Term(unknown, self.at, frozenset(e for e in self.given if e[0] != axis))
+        return self.times(Monomial.of(axis))
+
+    def read_at(self, axis: str, position: str) -> Term:
+        """The term as the rank at `position` along `axis` has it, on every rank."""
+        given = _put_all(self.given, axis, position)
+        if axis in self.at:
+            given |= equality(axis, self.at[axis], position)
+        at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
+        return Term(move(self.coefficient, axis, position), at, given)
+
+
+def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Like terms added, zero terms dropped, in a canonical order."""
+    total: dict[tuple[object, ...], Term] = {}
+    for term in terms:
+        key = (term.coefficient.powers, frozenset(term.at.items()), term.given)
+        if key in total:
+            number = total[key].coefficient.coefficient + term.coefficient.coefficient
+            term = replace(term, coefficient=Monomial(number, term.coefficient.powers))
+        total[key] = term
+    kept = [t for t in total.values() if t.coefficient.coefficient != 0]
+    return tuple(sorted(kept, key=lambda t: (str(t.coefficient), sorted(t.at.items()), sorted(t.given))))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A partial norm: terms over elements (1 where the element is counted), and the value that was counted."""
+
+    terms: tuple[Term, ...]
+    counted: Value
+    where: frozenset[tuple[str, str]]
+    defined: bool = True
+
+    def summed(self, axes: tuple[str, ...], mean: bool) -> Slot:
+        """The slot after an all_reduce over `axes`."""
+        terms = self.terms
+        for axis in axes:
+            terms = tuple(t.summed(axis) for t in terms)
+        factor = ONE / Monomial.of(*axes) if mean else ONE
+        return replace(self, terms=merged(t.times(factor) for t in terms))
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A nonlinear transform that was applied, with the norm it used, as the rank at `rank` had it."""
+
+    name: str
+    slot: Slot | None
+    rank: FrozenMap[str, str] = FrozenMap()
+    mixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A gradient-like value of the unit under scrutiny, on every rank at once.
+
+    `mask` holds (axis, position) pairs: a rank holds the element iff it stands at all of them. `sides`
+    must hold for what is held to be defined. `held` False: no rank holds it. `garbage`: held, never defined.
+    `mixed`: ranks outside the mask hold something else, about which nothing is claimed.
+    """
+
+    terms: tuple[Term, ...] = ()
+    mask: frozenset[tuple[str, str]] = frozenset()
+    sides: frozenset[Equality] = frozenset()
+    tags: tuple[Tag, ...] = ()
+    held: bool = True
+    garbage: bool = False
+    mixed: bool = False
+
+    def stale(self) -> Value:
+        """What is left of the value at the next step: the same ranks hold it, its content is garbage."""
+        return Value(mask=self.mask, held=self.held, garbage=True, mixed=self.mixed) if self.held else ABSENT
+
+    def scaled(self, factor: Monomial) -> Value:
+        """The value times a factor."""
+        return replace(self, terms=merged(t.times(factor) for t in self.terms))
+
+    def masked(self, pairs: Iterable[tuple[str, str]]) -> Value:
+        """The value held only where the device stands at all `pairs` as well."""
+        return replace(self, mask=self.mask | frozenset(pairs))
+
+    def plus(self, other: Value) -> Value:
+        """`other` added where this value is held; undefined where `other` is not held."""
+        if not self.held:
+            return self
+        if not other.held:
+            return replace(self, garbage=True)
+        missing = frozenset(e for a, p in other.mask - self.mask for e in equality(a, DEVICE, p))
+        tags = self.tags if self.tags == other.tags else (Tag("unequal", None, mixed=True),)
+        return replace(self, terms=merged((*self.terms, *other.terms)), tags=tags,
+                       sides=self.sides | other.sides | missing, garbage=self.garbage or other.garbage)
+
+    def reduced(self, axes: tuple[str, ...], factor: Monomial) -> Value:
+        """The sum over `axes` on every rank, times `factor`: defined only where every peer holds the element."""
+        if not self.held:
+            return self
+        value = self
+        for axis in axes:
+            alone = {size_one(axis) for a, _ in value.mask if a == axis}
+            tags = tuple(replace(t, rank=t.rank.plus({axis: PEER})) if axis not in t.rank else t for t in value.tags)
+            value = replace(
+                value, terms=merged(t.summed(axis) for t in value.terms), tags=tags,
+                mask=frozenset((a, p) for a, p in value.mask if a != axis),
+                sides=_put_all(value.sides, axis, PEER) | alone)
+        return value.scaled(factor)
+
+    def gathered(self, axes: Mapping[str, str]) -> Value:
+        """Every rank gets what the rank at the given position along each axis holds; undefined if it holds nothing."""
+        if not self.held:
+            return replace(self, held=True, garbage=True)
+        value = self
+        for axis, position in axes.items():
+            lacking = frozenset(e for a, p in value.mask if a == axis for e in equality(axis, p, position))
+            tags = tuple(replace(t, rank=t.rank.plus({axis: position})) if axis not in t.rank else t
+                         for t in value.tags)
+            value = replace(
+                value, terms=merged(t.read_at(axis, position) for t in value.terms), tags=tags,
+                mask=frozenset((a, p) for a, p in value.mask if a != axis),
+                sides=_put_all(value.sides, axis, position) | lacking)
+        return value
+
+
+ABSENT = Value(held=False)
+
+
+def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
+    """`new` on the ranks of `where`, `old` elsewhere (about which nothing is claimed unless nothing is held)."""
+    if not where or new == old:
+        return new
+    if not new.held:
+        return replace(old, garbage=True, mixed=True) if old.held else new
+    outside = old.held and not (old.mask and old.mask >= where)
+    return replace(new.masked(where), mixed=new.mixed or outside)
+
+
+def per_element(value: Value, rename: Callable[[str], str]) -> Value:
+    """The same value at another element: owner positions renamed."""
+    def term(t: Term) -> Term:
+        coefficient = Monomial(t.coefficient.coefficient)
+        for name, power in t.coefficient.powers:
+            cell = count_cell(name)
+            if cell:
+                name = count_name({a: rename(p) for a, p in cell.items()})
+            coefficient = coefficient * Monomial.of(name) ** power
+        return Term(coefficient, FrozenMap({a: rename(p) for a, p in t.at.items()}), equalities(t.given))
+
+    def equalities(given: frozenset[Equality]) -> frozenset[Equality]:
+        return frozenset(e for axis, p, q in given
+                         for e in ([(axis, p, q)] if p == SIZE_ONE else equality(axis, rename(p), rename(q))))
+
+    return replace(value, terms=merged(term(t) for t in value.terms), sides=equalities(value.sides),
+                   mask=frozenset((a, rename(p)) for a, p in value.mask))

@@ -1,0 +1,234 @@
+"""A solver's model as facts of the domain: sizes, device, unit, owners, counts; got, want and their mass.
+
+This is the one place where a raw model is read. Above it, nothing knows what a solver is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from placealg.arith import ONE, Monomial
+from placealg.prove import correct
+from placealg.prove.contribution import DEVICE, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
+from placealg.prove.machine import MICROBATCH, Read, Updated
+from placealg.prove.microbatches import Case
+from placealg.prove.prover import Candidate
+from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
+from placealg.step.program import Reference
+
+HELD = {CURRENT: "the copy of the step's start", NEXT: "the updated copy", GARBAGE: "a stale or undefined copy",
+        UNHELD: "nothing: the element is not held"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a counterexample says, in the terms of the domain; owners map (layout, axis, element) to a rank.
+
+    Element 0 stands for the element under scrutiny, element 1 for another element of its matrix. `cell` is
+    the unit's place: coordinates on the data axes and its microbatch. `unequal` says that counts differ.
+    """
+
+    sizes: dict[str, int]
+    microbatches: int
+    device: dict[str, int]
+    cell: tuple[tuple[int, ...], int]
+    owners: dict[tuple[str, str, int], int]
+    unequal: bool
+    got: str
+    want: str
+    mass: str | None
+    explanation: str
+
+
+def facts(candidate: Candidate, reference: Reference) -> Facts:
+    """Read the model of a candidate."""
+    model, failure = candidate.model, candidate.failure
+    axes = reference.mesh.names
+    microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
+    case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
+                failure.cases[0] if failure.cases else None)
+    place = _Place(model, {a: model.get(a, 2) for a in axes})
+    got, want, mass, explanation = _told(candidate, reference, place)
+    return Facts(
+        sizes=place.sizes,
+        microbatches=microbatches,
+        device={a: place.coordinate(a, DEVICE) for a in axes},
+        cell=(tuple(place.coordinate(a, UNIT) for a in reference.data_axes), _microbatch(case, microbatches)),
+        owners={(name.split("@")[0].split(":")[1], name.split("@")[1], 0 if name.startswith("own:") else 1): rank
+                for name, rank in model.items() if name.startswith(("own:", "other:"))},
+        unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
+        got=got, want=want, mass=mass, explanation=explanation)
+
+
+def _microbatch(case: Case | None, microbatches: int) -> int:
+    """The index of the unit's microbatch, for the smallest runs of passive ones."""
+    if case is None:
+        return 0
+    if case.name == "last":
+        return microbatches - 1
+    before = next(k for k, i in enumerate(case.iterations) if i.active)
+    return min(before, microbatches - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where things stand in one model; positions that the model leaves open stand at 0."""
+
+    model: Mapping[str, int]
+    sizes: dict[str, int]
+
+    def coordinate(self, axis: str, position: str) -> int:
+        return int(position) if position.isdigit() else self.model.get(f"{position}@{axis}", 0)
+
+    def holds(self, test: Equality) -> bool:
+        axis, p, q = test
+        return self.sizes[axis] == 1 if p == SIZE_ONE else self.coordinate(axis, p) == self.coordinate(axis, q)
+
+    def leaf(self, version: Version) -> str:
+        while isinstance(version, Choice):
+            version = version.yes if self.holds(version.test) else version.no
+        return HELD[version.version if isinstance(version, Guarded) else version]
+
+    def held(self, value: Value) -> bool:
+        return value.held and all(self.holds((a, DEVICE, p)) for a, p in value.mask)
+
+    def defined(self, value: Value) -> bool:
+        return self.held(value) and not value.garbage and all(self.holds(e) for e in value.sides)
+
+
+def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
+    failure = candidate.failure
+    if failure.obligation in ("gradient", "normalizer") and failure.update:
+        return _weights(failure.update, candidate.siblings, reference, place, failure.obligation == "normalizer")
+    if failure.obligation == "update" and failure.update:
+        return _transforms(failure.update, reference, place)
+    if failure.read:
+        return _copy(failure.read, place, failure.says)
+    return failure.says, OWN_WANT.get(failure.obligation, "every rank"), None, f"{failure.event} {failure.says}"
+
+
+OWN_WANT = {
+    "random": "the stream keyed by logical coordinates",
+    "forward": "every unit runs in every microbatch, after its input",
+    "schedule": "every rank of the group takes part, or none",
+}
+
+
+def _copy(read: Read, place: _Place, says: str) -> tuple[str, str, str | None, str]:
+    what = {"hyper": "the step counter", "rng": "the random stream"}.get(read.kind, "the parameters")
+    return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}: {what}"
+
+
+def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: _Place,
+             own: bool) -> tuple[str, str, str | None, str]:
+    want = correct.reference_weight(reference)
+    weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
+    value, at = update.gradient, update.event
+    if not place.held(value):
+        return ("nothing: the element is not held", tell(weighting(want)), None,
+                f"{at} reads a gradient that is not there")
+    if not place.defined(value):
+        return ("undefined: garbage, or a foreign element's bytes", tell(weighting(want)), None,
+                f"{at} reads a gradient of which some contributions are undefined")
+    share = _mass_of_class(update, siblings, want, reference, place)
+    got = _got(value.terms, weighting)
+    if own:
+        explanation = f"{at} reads a weight that depends on how the tokens are distributed"
+    elif share == "1" and not _scattered(value.terms):
+        return got, tell(weighting(want)), share, f"{at}: the norm was taken of a gradient that is not the reference's"
+    else:
+        explanation = f"{at} reads a gradient whose contributions are not each counted once at the reference's scale"
+    return got, tell(weighting(want)), share, explanation
+
+
+def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
+                   place: _Place) -> str | None:
+    """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ."""
+    values = {name: u.gradient for name, u in siblings.items()}
+    if set(values) != {"first", "middle", "last"} or all(v.terms == update.gradient.terms for v in values.values()):
+        return mass(update.gradient.terms, want, reference, place)
+    first, middle, last = (mass(values[n].terms, want, reference, place) for n in ("first", "middle", "last"))
+    if first is None or middle is None or last is None:
+        return None
+    if first == middle == last:
+        return first
+    middles = "" if middle == "0" else "m - 2" if middle == "1" else f"({middle})*(m - 2)"
+    parts = [p for p in (first, middles, last) if p and p != "0"]
+    return f"({' + '.join(parts)})/m" if len(parts) > 1 else f"{parts[0]}/m" if parts else "0"
+
+
+def _scattered(terms: tuple[Term, ...]) -> bool:
+    return any(t.at or t.given for t in terms)
+
+
+def _got(terms: tuple[Term, ...], weighting: correct.Weighting) -> str:
+    """The weight on units that the device computed itself, and on others."""
+    own = _sum([weighting(t.coefficient) for t in terms])
+    foreign = _sum([weighting(t.coefficient) for t in terms if not t.at])
+    return own if own == foreign else f"{own} on the device's own units, {foreign} on the others"
+
+
+def _sum(parts: list[Monomial]) -> str:
+    return " + ".join(tell(p) for p in parts) or "0"
+
+
+def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _Place) -> str | None:
+    """sum of got / sum of want over the unit class under equal counts, in the axis sizes."""
+    weighting = correct.equal_counts(reference)
+    total: dict[tuple[tuple[str, int], ...], Monomial] = {}
+    for term in terms:
+        part = weighting(term.coefficient) / weighting(want)
+        for axis, position in term.at.items():
+            if position == UNIT or position.startswith("own:"):
+                part = part / Monomial.of(axis)
+            elif not place.holds((axis, DEVICE, position)):
+                part = part * Monomial.number(0)
+        if not all(place.holds(e) for e in term.given):
+            part = part * Monomial.number(0)
+        old = total.get(part.powers, Monomial.number(0))
+        total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
+    kept = [str(p) for p in total.values() if p.coefficient]
+    if any("opaque" in p or "N[" in p for p in kept):
+        return None
+    return " + ".join(kept) or "0"
+
+
+def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
+    tags = update.gradient.tags
+    declared = ("clip",) if reference.clip else ()
+    got = tuple(t.name for t in tags)
+    if got != declared:
+        return (", ".join(got) or "no transform", ", ".join(declared) or "no transform", None,
+                f"{update.event} reads a gradient that was not transformed as the reference's is")
+    for tag in tags:
+        if tag.slot is None or not tag.slot.defined:
+            return "no norm of this step", "1", None, f"{update.event}: the clip factor used an undefined norm"
+        if tag.slot.counted.tags:
+            return "a norm of the clipped gradient", "a norm of the gradient", None, f"{update.event}: norm after clip"
+        share = mass(tag.slot.terms, ONE, reference, place)
+        if share != "1" or _scattered(tag.slot.terms):
+            return (f"each element counted {share} times in the norm (on average over elements)", "once", share,
+                    f"{update.event}: the norm behind the clip factor does not count each element once")
+    return ("only the device's own elements", "every element of the matrix", None,
+            f"{update.event} reads elements of the matrix that the device does not hold")
+
+
+def tell(weight: Monomial) -> str:
+    """A weight in words that need no legend: counts by their cell.
+
+    >>> tell(Monomial.parse("1/m") / Monomial.of("N[dp@unit,microbatch@unit]"))
+    '1/(m*tokens[dp, microbatch])'
+    """
+    renamed = Monomial(weight.coefficient)
+    for name, power in weight.powers:
+        cell = count_cell(name)
+        if cell is not None:
+            name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
+        elif name == "N_cell":
+            name = "tokens_per_cell"
+        renamed = renamed * Monomial.of(name) ** power
+    return str(renamed)
+
+
+__all__ = ["MICROBATCH", "Facts", "facts", "mass", "tell"]

@@ -1,0 +1,154 @@
+"""Every state that a run can reach, abstractly: initialise, then steps until the state repeats, then resume.
+
+The chain of steps from an initial state closes when the state after a step has been seen before: from then on
+all steps are alike. That is the induction over steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from placealg.prove import transfer, versions
+from placealg.prove.machine import Machine, Read
+from placealg.prove.microbatches import CASES, Case, Iteration, takes_part
+from placealg.prove.versions import CURRENT, GARBAGE, UNHELD
+from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
+
+OUTSIDE = Iteration("", False)
+_LONGEST_CHAIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The events that touch one group (global ones included), by phase."""
+
+    init: tuple[Event, ...]
+    step: tuple[Event, ...]
+    save: tuple[Event, ...]
+    resume: tuple[Event, ...]
+
+    @staticmethod
+    def of(step: Step, group: Group) -> Program:
+        """The part of `step` that one group sees."""
+        mine = tuple(e for e in step.events if e.group in ("", group.name))
+
+        def phase(*names: str) -> tuple[Event, ...]:
+            return tuple(e for e in mine if e.phase in names)
+        return Program(phase("init"), phase(*STEP_PHASES), phase("save"), phase("resume"))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One abstract step: where it started, where it ended (with its log), whether it stands for every m of its case."""
+
+    case: Case
+    start: Machine
+    end: Machine
+    whole: bool
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Steps from an initial state; `closed` when the last state was seen before."""
+
+    runs: tuple[Run, ...]
+    last: Machine
+    closed: bool
+
+
+def initial(reference: Reference, group: Group, site: str) -> Machine:
+    """Before `init`: rank 0 of the mesh holds the initial weights, every other copy is garbage."""
+    machine = Machine(reference, group, site)
+    machine.versions["weight", "device"] = versions.where([(a, "0") for a in reference.mesh.names], CURRENT, GARBAGE)
+    return machine
+
+
+def execute(machine: Machine, events: tuple[Event, ...]) -> Machine:
+    """Run events outside the microbatch loop, in place."""
+    for event in events:
+        transfer.execute(machine, event, OUTSIDE)
+    return machine
+
+
+def initialised(reference: Reference, group: Group, site: str, program: Program) -> Machine:
+    """The state after `init`."""
+    return execute(initial(reference, group, site), program.init)
+
+
+def resumed(machine: Machine, program: Program) -> Machine:
+    """A fresh machine after `resume`, from where `machine` had stored; what it stored is the store's own obligation."""
+    stored = {k: versions.each(v, lambda leaf: UNHELD if leaf == UNHELD else CURRENT)
+              for k, v in machine.stored.items()}
+    fresh = Machine(machine.reference, machine.group, machine.site, stored=stored)
+    return execute(fresh, program.resume)
+
+
+def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Run:
+    """One step, for every m of `case`."""
+    machine = start.copy()
+    whole = True
+    for looped, events in itertools.groupby(program.step, key=lambda e: e.phase in LOOPED):
+        if not looped:
+            execute(machine, tuple(events))
+            continue
+        body = tuple(events)
+        for iteration in case.iterations:
+            _iterate(machine, body, iteration)
+            if iteration.many:
+                before = machine.snapshot()
+                again = machine.copy()
+                _iterate(again, body, iteration)
+                whole = whole and again.snapshot() == before
+    execute(machine, program.save)
+    return Run(case, start, machine, whole, index)
+
+
+def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:
+    machine.begin()
+    for event in body:
+        if takes_part(event.at, iteration.position):
+            transfer.execute(machine, event, iteration)
+
+
+def settled(machine: Machine) -> Machine:
+    """The state when every update in it was right."""
+    state = machine.copy()
+    state.versions = {k: versions.each(v, versions.trusted) for k, v in machine.versions.items()}
+    state.stored = {k: versions.each(v, versions.trusted) for k, v in machine.stored.items()}
+    return state
+
+
+def shapes(reference: Reference) -> tuple[tuple[Case, ...], ...]:
+    """The cases by class of m; only m = 1 when the strategy fixes a single microbatch."""
+    chosen = [c for c in CASES if reference.microbatches != 1 or c.least == 1]
+    return tuple(tuple(g) for _, g in itertools.groupby(chosen, key=lambda c: c.shape))
+
+
+def chain(start: Machine, program: Program, case: Case) -> Chain:
+    """Steps from `start` until the state repeats."""
+    states, runs = [start], list[Run]()
+    for index in range(_LONGEST_CHAIN):
+        run = run_step(states[-1], program, case, index)
+        runs.append(run)
+        later = settled(run.end.next_step())
+        if any(later.snapshot() == s.snapshot() for s in states):
+            return Chain(tuple(runs), later, True)
+        states.append(later)
+    return Chain(tuple(runs), states[-1], False)
+
+
+def top(like: Machine) -> Machine:
+    """The state in which every copy that `like` knows is held everywhere and right."""
+    state = Machine(like.reference, like.group, like.site)
+    state.versions = dict.fromkeys(like.versions, CURRENT)
+    return state
+
+
+def observed(run: Run, program: Program) -> tuple[Read, ...]:
+    """What shows whether the updates of `run` were right: what is stored, and what the next step's passes read."""
+    following = run_step(run.end.next_step(), program, run.case)
+    reads = [r for r in run.end.reads if r.kind == "store"] + [r for r in following.end.reads if r.kind == "weight"]
+    distinct = {(r.version, r.want): r for r in reads if r.version != r.want}
+    return tuple(distinct.values())

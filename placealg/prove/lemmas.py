@@ -1,0 +1,60 @@
+"""The closed forms of sums that the calculus uses, each proved once by explicit induction.
+
+The solver never sees an unbounded sum. A lemma gives a partial sum S(k) over ranks 0..k-1 in closed form:
+S(0) is right (base), and S(k+1) = S(k) + f(k) (step), for every k, every position tau and every f.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import z3
+
+from placealg.prove.solver import PROCESS, UNSAT
+
+
+@dataclass(frozen=True, slots=True)
+class Lemma:
+    """A closed form: what it says, its summand f(k) and its partial sum S(k)."""
+
+    name: str
+    statement: str
+    summand: Callable[[Any], Any]
+    partial: Callable[[Any], Any]
+
+
+_tau, _k, _value = z3.Ints("tau k value")
+_f = z3.Function("f", z3.IntSort(), z3.IntSort())
+
+LEMMAS: tuple[Lemma, ...] = (
+    Lemma("sum_of_owner", "sum over c of [c = tau] f(c) is f(tau), for tau inside the axis",
+          lambda c: z3.If(c == _tau, _f(c), 0), lambda k: z3.If(k > _tau, _f(_tau), 0)),
+    Lemma("sum_of_constant", "sum over the n ranks of an axis of x is n x",
+          lambda c: _value, lambda k: k * _value),
+)
+"""Every closed form that the transfer rules use."""
+
+
+def obligations(lemma: Lemma) -> tuple[list[Any], list[Any]]:
+    """(base, step) as assertions whose unsatisfiability proves the lemma."""
+    premises = [_k >= 0, _tau >= 0]
+    base = [*premises, lemma.partial(z3.IntVal(0)) != 0]
+    step = [*premises, lemma.partial(_k + 1) != lemma.partial(_k) + lemma.summand(_k)]
+    return base, step
+
+
+@lru_cache(maxsize=1)
+def proved_lemmas() -> tuple[str, ...]:
+    """The lemmas that the solver proved in this process, as `name: statement`.
+
+    Raises ArithmeticError when one fails: nothing may be proved on it.
+    """
+    for lemma in LEMMAS:
+        for part in obligations(lemma):
+            answer = PROCESS.ask(part)
+            if answer.status != UNSAT:
+                raise ArithmeticError(f"lemma {lemma.name} is not proved: {answer.status} {answer.reason}")
+    return tuple(f"{lemma.name}: {lemma.statement}" for lemma in LEMMAS)

@@ -1,0 +1,108 @@
+"""The abstract machine: what one parameter group's values are, on every rank at once, as events run.
+
+For one unknown element i of the group, one unknown unit (token), and one unknown device c, the machine holds
+a *version* of each state and a *value* of each gradient (see versions.py and contribution.py). Events change
+it by the rules of transfer.py. No solver is needed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from placealg.arith import Monomial
+from placealg.prove import versions
+from placealg.prove.contribution import ABSENT, Slot, Value
+from placealg.prove.versions import UNHELD, Version
+from placealg.step.program import Group, Reference
+
+MICROBATCH = "microbatch"
+STATES = ("weight", "master", "moments")
+GLOBALS = ("step", "rng")
+Key = tuple[str, str]
+Pairs = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An observed read, right iff `version` is `want`; where nothing is read, `version` is `want`."""
+
+    event: str
+    kind: str
+    position: str
+    version: Version
+    want: int
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """One update event as it ran: what it read, and the name of the function that says whether it was right."""
+
+    event: str
+    flag: str
+    gradient: Value
+    slot: Slot | None
+    others: tuple[tuple[str, Version], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One execution of a unit in one iteration: whether its inputs were there."""
+
+    event: str
+    phase: str
+    unit: str
+    position: str
+    ready: bool
+    where: Pairs
+
+
+@dataclass(slots=True)
+class Machine:
+    """The state of the abstract machine, and the log of what was observed."""
+
+    reference: Reference
+    group: Group
+    site: str
+    versions: dict[Key, Version] = field(default_factory=dict)
+    stored: dict[str, Version] = field(default_factory=dict)
+    values: dict[Key, Value] = field(default_factory=dict)
+    slot: Slot | None = None
+    count: Monomial | None = None
+    seed: Monomial | None = None
+    fresh: dict[tuple[str, str], Pairs] = field(default_factory=dict)
+    reads: list[Read] = field(default_factory=list)
+    updates: list[Updated] = field(default_factory=list)
+    ran: list[Ran] = field(default_factory=list)
+    steps: int = 0
+
+    def copy(self) -> Machine:
+        """The same state with an empty log."""
+        return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
+                       fresh=dict(self.fresh), reads=[], updates=[], ran=[])
+
+    def version(self, value: str, tier: str = "device") -> Version:
+        """The version of a state; what was never written is not held."""
+        return self.versions.get((value, tier), UNHELD)
+
+    def value(self, value: str, tier: str = "device") -> Value:
+        """A gradient's value; what was never written is not held."""
+        return self.values.get((value, tier), ABSENT)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Equal snapshots mean equal states."""
+        return (dict(self.versions), dict(self.stored), dict(self.values), self.slot, self.count, self.seed)
+
+    def begin(self) -> None:
+        """A microbatch begins: what the last one left in the network is stale."""
+        self.fresh.clear()
+
+    def next_step(self) -> Machine:
+        """The state as the next step finds it: version 1 has become the reference, everything else is stale."""
+        later = self.copy()
+        later.versions = {k: versions.each(v, versions.aged) for k, v in self.versions.items()}
+        later.stored = {k: versions.each(v, versions.aged) for k, v in self.stored.items()}
+        later.values = {k: v.stale() for k, v in self.values.items()}
+        later.slot = later.count = later.seed = None
+        later.fresh.clear()
+        later.steps += 1
+        return later

@@ -1,0 +1,217 @@
+"""The obligations of one parameter group: formulas that are satisfiable iff something can go wrong.
+
+Each is generated from the reference step and the declared update, never from an event alone, so that
+deleting an event cannot delete its obligation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import z3
+
+from placealg.prove import correct, symbols
+from placealg.prove.explore import (
+    Chain,
+    Program,
+    Run,
+    chain,
+    initialised,
+    observed,
+    resumed,
+    run_step,
+    shapes,
+    top,
+)
+from placealg.prove.machine import Ran, Read, Updated
+from placealg.prove.microbatches import Case
+from placealg.prove.transfer import pairs
+from placealg.step.program import Group, Step
+from placealg.step.verbs import VERBS
+
+OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "invariant"}
+"""Kind of read -> the obligation that fails when the step itself makes it wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
+
+    `cases` are the places of the unit's microbatch in which the same formula arises.
+    """
+
+    obligation: str
+    event: str
+    formula: Any
+    says: str
+    cases: tuple[Case, ...] = ()
+    update: Updated | None = None
+    read: Read | None = None
+    site: str = ""
+    exact: bool = True
+
+
+@dataclass(slots=True)
+class Obligations:
+    """All failures of one group, how many instances were checked, and what could not be closed."""
+
+    failures: dict[Hashable, Failure] = field(default_factory=dict)
+    updates: dict[tuple[str, str, Case], Updated] = field(default_factory=dict)
+    instances: Counter[str] = field(default_factory=Counter)
+    open: list[str] = field(default_factory=list)
+
+    def add(self, key: Hashable, case: Case | None, failure: Callable[[], Failure]) -> None:
+        """Add a way to fail, or one more case of a way that is known."""
+        known = self.failures.get(key) or failure()
+        more = () if case is None or case in known.cases else (case,)
+        self.failures[key] = replace(known, cases=(*known.cases, *more))
+
+
+def obligations(step: Step, group: Group) -> Obligations:
+    """Every obligation of one group, for every class of m, site of use and step of a run."""
+    program = Program.of(step, group)
+    found = Obligations()
+    for site in group.sites:
+        for cases in shapes(step.reference):
+            _of_shape(found, step, group, site, program, cases)
+    _schedule(found, step, group)
+    _random(found, step)
+    return found
+
+
+def _of_shape(found: Obligations, step: Step, group: Group, site: str, program: Program,
+              cases: tuple[Case, ...]) -> None:
+    start = initialised(step.reference, group, site, program)
+    steps = chain(start, program, cases[0])
+    ideal = chain(top(steps.last), program, cases[0])
+    again = chain(resumed(steps.last, program), program, cases[0])
+    if not (steps.closed and ideal.closed and again.closed):
+        found.open.append("the states of a run do not repeat")
+    _reads(found, steps, ideal, again if program.resume else None)
+    for run in steps.runs:
+        shown = observed(run, program)
+        for case in cases:
+            mine = run if case == run.case else run_step(run.start, program, case, run.index)
+            if not mine.whole:
+                found.open.append("the loop over microbatches has no fixpoint: checked for small m only")
+            _updates(found, step, group, mine, shown)
+            _forward(found, step, mine)
+
+
+def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Chain | None) -> None:
+    """Every observed read of every step of a run, blamed on what makes it wrong.
+
+    From an ideal state the step's own reads are right or the step is at fault (`view`, or `invariant` when only a
+    later step sees it); a read that is wrong only from the real start is the fault of `init`.
+    """
+    settled = {(r.event, r.kind, r.position): r for r in ideal.runs[-1].end.reads}
+    for run in steps.runs:
+        for read in run.end.reads:
+            blamed = OWN_KIND[read.kind] if run.index == 0 else "invariant"
+            found.instances[blamed] += 1
+            found.instances["init"] += 1
+            ideally = settled.get((read.event, read.kind, read.position))
+            if not correct.always_right(read):
+                _blame(found, read, ideally, blamed, run)
+    lasting = {(r.event, r.kind, r.position): r for r in steps.runs[-1].end.reads}
+    for run in again.runs if again else ():
+        for read in run.end.reads:
+            found.instances["init"] += 1
+            before = lasting.get((read.event, read.kind, read.position))
+            if not correct.always_right(read):
+                found.add(("resume", run.index, read, before), run.case,
+                          lambda read=read, before=before, run=run: _restored(read, before, run))  # type: ignore[misc]
+
+
+def _restored(read: Read, before: Read | None, run: Run) -> Failure:
+    """A read that is wrong after resuming, and was right before saving."""
+    lasting = z3.BoolVal(True) if before is None else z3.Not(correct.wrong_read(before))
+    return Failure("init", read.event, z3.And(correct.wrong_read(read), lasting),
+                   f"reads a copy that resuming did not restore, in step {run.index + 1} after it", read=read)
+
+
+def _blame(found: Obligations, read: Read, ideally: Read | None, blamed: str, run: Run) -> None:
+    def fault(obligation: str, own: bool, says: str) -> Failure:
+        at_fault = z3.BoolVal(False) if ideally is None else correct.wrong_read(ideally)
+        formula = z3.And(correct.wrong_read(read), at_fault if own else z3.Not(at_fault))
+        return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
+
+    found.add((blamed, run.index, read, ideally), run.case,
+              lambda: fault(blamed, True, "reads a stale or undefined copy in"))
+    found.add(("init", run.index, read, ideally), run.case,
+              lambda: fault("init", False, "reads a copy that initialisation did not set, in"))
+
+
+def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tuple[Read, ...]) -> None:
+    """Wrong updates that an observed read shows, and would not see if they were right: dead ones do not count."""
+    reference = step.reference
+    conditions: Mapping[str, Callable[[Updated], Any]] = {
+        "gradient": lambda u: correct.gradient_integrity(u, reference, group, correct.equal_counts(reference)),
+        "normalizer": lambda u: correct.gradient_integrity(u, reference, group, correct.own_counts(reference)),
+        "update": lambda u: correct.update_integrity(u, reference, group),
+    }
+    for name, condition in conditions.items():
+        for update in run.end.updates:
+            found.instances[name] += 1
+            found.updates.setdefault((update.event, run.end.site, run.case), update)
+
+            def failure(name: str = name, update: Updated = update,
+                        condition: Callable[[Updated], Any] = condition) -> Failure:
+                right = condition(update)
+                seen = z3.Or([z3.And(correct.wrong_read(r, lambda f: right if f == update.flag else z3.BoolVal(True)),
+                                     z3.Not(correct.wrong_read(r)))
+                              for r in shown])
+                return Failure(name, update.event, seen, f"{name} at the update", update=update,
+                               site=run.end.site, exact=run.whole)
+            found.add((name, update, shown, run.whole), run.case, failure)
+
+
+def _forward(found: Obligations, step: Step, run: Run) -> None:
+    """Every unit runs in every microbatch, forward and backward, after what it needs, on every rank."""
+    ran: dict[tuple[str, str, str], list[Ran]] = {}
+    for entry in run.end.ran:
+        ran.setdefault((entry.phase, entry.unit, entry.position), []).append(entry)
+    wanted = [("forward", u.name) for u in step.reference.units] + [("forward", "loss")]
+    wanted += [("backward", u.name) for u in reversed(step.reference.units)]
+    for position in dict.fromkeys(i.position for i in run.case.iterations):
+        for phase, unit in wanted:
+            found.instances["forward"] += 1
+            entries = ran.get((phase, unit, position), [])
+            if any(e.ready and not e.where for e in entries):
+                continue
+            done = [symbols.at_pairs(e.where) for e in entries if e.ready]
+            event = entries[0].event if entries else f"{phase}.{unit}.compute"
+            says = "runs before its input is there" if entries else "does not run"
+            failure = Failure("forward", event, z3.Not(z3.Or(done)), f"{says} ({position} microbatch)", exact=run.whole)
+            found.add(("forward", phase, unit, position, tuple(entries)), run.case, lambda failure=failure: failure)  # type: ignore[misc]
+
+
+def _schedule(found: Obligations, step: Step, group: Group) -> None:
+    """A collective is called by all ranks of its group or by none: else the others wait for ever."""
+    for event in step.events:
+        if event.group not in ("", group.name) or not VERBS[event.verb].collective or not event.axes:
+            continue
+        found.instances["schedule"] += 1
+        if event.where:
+            called = symbols.at_pairs(pairs(event))
+            peer = correct.on_rank(called, dict.fromkeys(event.axes, "peer"))
+            failure = Failure("schedule", event.path, z3.And(called, z3.Not(peer)),
+                              "some ranks of the group do not take part: deadlock")
+            found.add(("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
+
+
+def _random(found: Obligations, step: Step) -> None:
+    """A stream keyed by rank or by a local index draws other numbers than the reference's, which is keyed logically."""
+    data = step.reference.data_axes
+    for key in step.reference.random_keys:
+        axes = [a for a in step.reference.mesh.names if key == f"rank({a})"] or list(data)
+        elsewhere = z3.Or([symbols.coordinate(a, "unit" if a in data else "c") != 0 for a in axes])
+        for event in step.phase("forward"):
+            if event.value == "activation" and event.verb == "compute":
+                failure = Failure("random", event.path, elsewhere,
+                                  f"draws from a stream keyed by {key}: equal to the reference in distribution only")
+                found.instances["random"] += 1
+                found.add(("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]

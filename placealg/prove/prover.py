@@ -1,0 +1,231 @@
+"""From a Step to verdicts and candidate counterexamples: generate the obligations, ask the solver, report.
+
+What the solver finds satisfiable is a *candidate*: it becomes REFUTED only after it was replayed by an
+independent engine, which this floor does not know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import z3
+
+from placealg.prove import correct, lemmas, symbols
+from placealg.prove.contribution import count_cell
+from placealg.prove.machine import Updated
+from placealg.prove.obligations import Failure, Obligations, obligations
+from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
+from placealg.prove.transfer import NoRule
+from placealg.prove.verdict import OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
+from placealg.step.program import Event, Group, Step
+
+PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A possible counterexample: the failure, and a model of it as integers by constant name.
+
+    `siblings` is the same update for a unit in the first, a middle and the last of many microbatches.
+    """
+
+    verdict: Verdict
+    group: Group
+    failure: Failure
+    model: dict[str, int]
+    siblings: Mapping[str, Updated]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All verdicts of a step (REFUTED ones pending their replay), and the candidates behind them."""
+
+    verdicts: tuple[Verdict, ...]
+    candidates: tuple[Candidate, ...]
+    hypotheses: tuple[str, ...]
+    lemmas: tuple[str, ...]
+    versions: str
+
+
+def examine(step: Step) -> Findings:
+    """Check every obligation of every parameter group; groups that are treated alike are checked once."""
+    proved = lemmas.proved_lemmas()
+    verdicts: list[Verdict] = list(_once(step))
+    candidates: list[Candidate] = []
+    done: dict[object, list[Verdict]] = {}
+    for group in step.reference.groups:
+        key = _signature(step, group)
+        if key in done:
+            verdicts += [replace(v, group=group.name, seconds=0.0, reason=v.reason or f"as {v.group}")
+                         for v in done[key]]
+            continue
+        found, maybe = _examine_group(step, group)
+        verdicts += found
+        candidates += maybe
+        if not maybe:
+            done[key] = found
+    order = list(OBLIGATIONS)
+    verdicts.sort(key=lambda v: order.index(v.id))
+    return Findings(tuple(verdicts), tuple(candidates), hypotheses(step), proved, versions())
+
+
+def hypotheses(step: Step) -> tuple[str, ...]:
+    """The named hypotheses under which the verdicts hold, in words."""
+    named = []
+    if "equal_counts" in step.reference.hypotheses and step.reference.data_axes:
+        named.append(f"equal_counts over {{{', '.join((*step.reference.data_axes, 'microbatch'))}}}")
+    named.append("units_independent: the model outside the parameters is computed alike on every device")
+    if step.reference.microbatches == 1:
+        named.append("microbatches = 1")
+    return tuple(named)
+
+
+def _signature(step: Step, group: Group) -> object:
+    """Groups with equal signatures have equal obligations."""
+    def alike(event: Event) -> object:
+        if event.verb == "compute" and event.unit:
+            used = event.unit in group.sites
+            return ("compute", event.phase, event.at, event.where, used or event.unit, event.divisor)
+        return replace(event, group="*" if event.group else "", line=0, bytes="", rule=step.events[0].rule)
+    mine = tuple(alike(e) for e in step.events if e.group in ("", group.name) and not _other_unit(e, group))
+    return mine, len(group.sites), group.locality, group.whole_reads
+
+
+def _other_unit(event: Event, group: Group) -> bool:
+    return event.verb == "compute" and event.unit not in ("loss", *group.sites)
+
+
+def _examine_group(step: Step, group: Group) -> tuple[list[Verdict], list[Candidate]]:
+    try:
+        generated = obligations(step, group)
+    except NoRule as gap:
+        return [Verdict(i, group.name, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in PER_GROUP], []
+    verdicts, candidates = [], []
+    for identifier in PER_GROUP:
+        verdict, candidate = _decide(step, group, identifier, generated)
+        verdicts.append(verdict)
+        if candidate:
+            candidates.append(candidate)
+    return verdicts, candidates
+
+
+def _decide(step: Step, group: Group, identifier: str,
+            generated: Obligations) -> tuple[Verdict, Candidate | None]:
+    start = time.perf_counter()
+    failures = [f for f in generated.failures.values() if f.obligation == identifier]
+    possible = [f for f in failures if not z3.is_false(z3.simplify(f.formula))]
+    instances = generated.instances[identifier]
+    verdict = Verdict(identifier, group.name, OBLIGATIONS[identifier], PROVED, PARAMETRIC, instances)
+    if not instances:
+        verdict = replace(verdict, reason=f"no event of {group.name} has anything to check")
+    candidate: Candidate | None = None
+    if possible:
+        answer = ask(step, [z3.Or([_in_case(f) for f in possible])])
+        if answer.status == SAT:
+            failure, model = _smallest(step, possible, answer)
+            verdict = replace(verdict, verdict=REFUTED, cls="BOUNDED", event=failure.event, reason=failure.says)
+            candidate = Candidate(verdict, group, failure, model, _siblings(failure, generated))
+        elif answer.status != UNSAT:
+            verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason=answer.reason or "the solver gave up")
+    if verdict.verdict == PROVED and generated.open:
+        verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason="; ".join(dict.fromkeys(generated.open)))
+    verdict = replace(verdict, seconds=time.perf_counter() - start)
+    if candidate:
+        candidate = replace(candidate, verdict=verdict)
+    return verdict, candidate
+
+
+def _siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
+    """The failing update, by the place of the unit's microbatch among three."""
+    return {case.name: update for (event, site, case), update in generated.updates.items()
+            if failure.update and event == failure.update.event and site == failure.site and case.least == 3
+            and (case.exact or case.name != "middle")}
+
+
+def _in_case(failure: Failure) -> Any:
+    """The failure in one of its cases."""
+    count = symbols.size(symbols.MICROBATCH)
+    cases = [count == c.least if c.exact or not failure.exact else count >= c.least for c in failure.cases]
+    return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
+
+
+def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+    """The solver's answer, under the premises of every constant that the assertions mention."""
+    listed = list(assertions)
+    return PROCESS.ask([*premises(step, listed), *listed])
+
+
+def premises(step: Step, assertions: list[Any]) -> list[Any]:
+    """Sizes and counts are positive and realisable, positions lie inside their axis."""
+    names = [str(c) for c in correct.constants(z3.And(assertions))]
+    counts = [n for n in names if count_cell(n) is not None]
+    places = [(n.split("@")[1], n.split("@")[0]) for n in names if "@" in n and n not in counts]
+    for name in counts:
+        places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
+    others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts]
+    return [*symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
+            *symbols.count_premises(counts), *others]
+
+
+_SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
+"""Bounds tried for a counterexample: smallest and largest axis size, largest m."""
+
+
+def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Failure, dict[str, int]]:
+    """The first failure in program order that can happen, at the smallest sizes tried."""
+    order = {e.path: k for k, e in enumerate(step.events)}
+    ranked = sorted(failures, key=lambda f: order.get(f.event, len(order)))
+    for low, high, most in _SIZES:
+        bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= high) for a in step.reference.mesh.names]
+        bounds.append(symbols.size(symbols.MICROBATCH) <= most)
+        for failure in ranked:
+            found = ask(step, [_in_case(failure), *bounds])
+            if found.status == SAT:
+                return failure, dict(found.model)
+    for failure in ranked:
+        found = ask(step, [_in_case(failure)])
+        if found.status == SAT:
+            return failure, dict(found.model)
+    return ranked[0], dict(answer.model)
+
+
+def _once(step: Step) -> Iterable[Verdict]:
+    """The obligations of the step as a whole: partition and vacuity."""
+    yield _partition(step)
+    yield _vacuity(step)
+
+
+def _partition(step: Step) -> Verdict:
+    """Every unit is computed on exactly one rank of the data axes; every element has exactly one owner."""
+    start = time.perf_counter()
+    layouts = sorted({(a, f"own:{e.layout}") for e in step.events for a in (*e.axes, *(c.axis for c in e.where))})
+    places = [(a, "unit") for a in step.reference.data_axes] + layouts
+    peers = [z3.And(symbols.device(a) == symbols.coordinate(a, p), symbols.coordinate(a, "peer") ==
+                    symbols.coordinate(a, p), symbols.device(a) != symbols.coordinate(a, "peer")) for a, p in places]
+    answer = ask(step, [z3.Or(peers)])
+    proved = answer.status == UNSAT
+    return Verdict("partition", "", OBLIGATIONS["partition"], PROVED if proved else UNDECIDED,
+                   PARAMETRIC if proved else None, len(places), time.perf_counter() - start,
+                   "" if places else "nothing is split")
+
+
+def _vacuity(step: Step) -> Verdict:
+    """The premises have models at sizes 2 and 3, and every `where` holds on some rank."""
+    start = time.perf_counter()
+    wheres = {frozenset((c.axis, "own:" + e.layout if c.rank is None else str(c.rank)) for c in e.where)
+              for e in step.events}
+    reason, checked = "", 0
+    for number in (2, 3):
+        pinned = [symbols.size(a) == number for a in (*step.reference.mesh.names, symbols.MICROBATCH)]
+        possible = [z3.And(symbols.at_pairs(w)) for w in sorted(wheres, key=sorted)]
+        renamed = [correct.on_rank(w, {a: f"some{k}" for a in step.reference.mesh.names})
+                   for k, w in enumerate(possible)]
+        answer = ask(step, [*pinned, *renamed])
+        checked += 1 + len(renamed)
+        if answer.status != SAT:
+            reason = f"no rank satisfies every `where` at sizes {number}"
+    return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
+                   None if reason else PARAMETRIC, checked, time.perf_counter() - start, reason)

@@ -1,0 +1,131 @@
+"""The one module that runs Z3: a query in, an answer out, in a process that can be killed.
+
+A query is SMT-LIB 2 text, so that what is answered here is exactly what a certificate holds. Bounds: a
+resource limit, which is deterministic, and a wall-clock limit after which the process is killed, because
+the solver's own timeout is not a bound. Seeds are fixed. `unknown`, a kill and a crash are all answers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import z3
+
+SAT, UNSAT, UNKNOWN = "sat", "unsat", "unknown"
+RESOURCE_LIMIT = 20_000_000
+WALL_SECONDS = 20.0
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the solver said: sat with a model, unsat, or unknown with the reason; `rlimit` is the work done."""
+
+    status: str
+    model: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+    rlimit: int = 0
+
+
+def versions() -> str:
+    """The solver and its version."""
+    return f"z3 {z3.get_version_string()}"
+
+
+def text_of(assertions: Iterable[Any]) -> str:
+    """A query as SMT-LIB 2 text."""
+    solver = z3.Solver()
+    solver.add(*assertions)
+    return str(solver.to_smt2())
+
+
+def _answer(text: str, limit: int) -> Answer:
+    solver = z3.Solver()
+    solver.set("rlimit", limit)
+    solver.set("random_seed", SEED)
+    solver.from_string(text)
+    status = solver.check()
+    used = next((int(v) for k, v in _statistics(solver) if k == "rlimit count"), 0)
+    if status == z3.sat:
+        model = solver.model()
+        ints = {d.name(): model[d].as_long() for d in model.decls() if z3.is_int_value(model[d])}
+        return Answer(SAT, ints, "", used)
+    return Answer(UNSAT if status == z3.unsat else UNKNOWN, {}, solver.reason_unknown(), used)
+
+
+def _statistics(solver: Any) -> list[tuple[str, Any]]:
+    statistics = solver.statistics()
+    return [(key, statistics.get_key_value(key)) for key in statistics.keys()]  # noqa: SIM118  not a mapping
+
+
+def _serve(connection: Connection) -> None:
+    while True:
+        try:
+            text, limit = connection.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        try:
+            connection.send(_answer(text, limit))
+        except z3.Z3Exception as error:
+            connection.send(Answer(UNKNOWN, {}, f"solver error: {error}"))
+
+
+class SolverProcess:
+    """A solver in a process of its own, started when first asked and replaced when it had to be killed."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    def ask(self, assertions: Iterable[Any], *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Answer:
+        """Whether the assertions have a model."""
+        return self.ask_text(text_of(assertions), limit=limit, seconds=seconds)
+
+    def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Answer:
+        """The same for SMT-LIB 2 text."""
+        connection = self._start()
+        try:
+            connection.send((text, limit))
+            if not connection.poll(seconds):
+                self.stop()
+                return Answer(UNKNOWN, {}, f"the solver was stopped after {seconds:g} s")
+            answer = connection.recv()
+        except (EOFError, OSError):
+            self.stop()
+            return Answer(UNKNOWN, {}, "the solver's process ended")
+        except BaseException:
+            self.stop()
+            raise
+        assert isinstance(answer, Answer)
+        return answer
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+    def _start(self) -> Connection:
+        if self._connection is None:
+            methods = multiprocessing.get_all_start_methods()
+            context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+            ours, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+            self._connection = ours
+        return self._connection
+
+
+PROCESS = SolverProcess()
+"""The process that proofs use."""
+
+atexit.register(PROCESS.stop)

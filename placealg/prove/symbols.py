@@ -1,0 +1,130 @@
+"""The solver's constants, and the one place where the calculus becomes solver terms.
+
+Every size, coordinate and token count is an integer constant. Sizes and counts are positive; coordinates
+lie inside their axis. Coefficients are sent as cleared polynomials: never a division, never an inverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import z3
+
+from placealg.arith import ONE, Monomial
+from placealg.prove.contribution import DEVICE, SIZE_ONE, Equality, Term, count_cell
+
+Bool = Any
+Int = Any
+MICROBATCH = "microbatch"
+
+
+def size(axis: str) -> Int:
+    """The size of an axis; of `microbatch`, the number of microbatches."""
+    return z3.Int("m" if axis == MICROBATCH else axis)
+
+
+def coordinate(axis: str, position: str) -> Int:
+    """A position along an axis, as an integer."""
+    return z3.IntVal(int(position)) if position.isdigit() else z3.Int(f"{position}@{axis}")
+
+
+def device(axis: str) -> Int:
+    """The coordinate of the device under scrutiny."""
+    return coordinate(axis, DEVICE)
+
+
+def equal(pair: Equality) -> Bool:
+    """An equality of the calculus as a solver formula."""
+    axis, p, q = pair
+    return size(axis) == 1 if p == SIZE_ONE else coordinate(axis, p) == coordinate(axis, q)
+
+
+def conjunction(pairs: Iterable[Equality]) -> Bool:
+    """All of the equalities."""
+    return z3.And([equal(e) for e in sorted(pairs)])
+
+
+def at_pairs(pairs: Iterable[tuple[str, str]]) -> Bool:
+    """The device stands at every (axis, position) pair."""
+    return z3.And([device(a) == coordinate(a, p) for a, p in sorted(pairs)])
+
+
+def indicator(term: Term) -> Bool:
+    """Where the term counts."""
+    return z3.And(at_pairs(term.at.items()), conjunction(term.given))
+
+
+def symbol(name: str) -> Int:
+    """A size, `m`, a token count or an opaque sum as an integer constant."""
+    return z3.Int(name)
+
+
+def product(monomial: Monomial) -> Int:
+    """A monomial without denominators, as an integer term."""
+    value: Int = z3.IntVal(int(monomial.coefficient))
+    for name, power in monomial.powers:
+        for _ in range(power):
+            value = value * symbol(name)
+    return value
+
+
+def equals(terms: Iterable[Term], want: Monomial) -> Bool:
+    """sum of terms = want, multiplied by a common denominator."""
+    listed = list(terms)
+    common = _denominator([t.coefficient for t in listed] + [want])
+    got = [z3.If(indicator(t), product(t.coefficient * common), z3.IntVal(0)) for t in listed]
+    return z3.Sum([z3.IntVal(0), *got]) == product(want * common)
+
+
+def _denominator(monomials: list[Monomial]) -> Monomial:
+    number, powers = 1, dict[str, int]()
+    for monomial in monomials:
+        number *= monomial.coefficient.denominator
+        for name, power in monomial.powers:
+            powers[name] = max(powers.get(name, 0), -power)
+    return Monomial(Fraction(number), tuple(sorted((n, p) for n, p in powers.items() if p)))
+
+
+def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
+    """The monomial when all cells hold equally many tokens: every count is its number of cells times `N_cell`."""
+    cleared = Monomial(monomial.coefficient)
+    for name, power in monomial.powers:
+        cell = count_cell(name)
+        factor = Monomial.of(name)
+        if cell is not None:
+            factor = Monomial.of("N_cell")
+            for axis in axes:
+                if axis not in cell:
+                    factor = factor * Monomial.of("m" if axis == MICROBATCH else axis)
+        cleared = cleared * factor**power
+    return cleared
+
+
+def ranges(axes: Iterable[str], positions: Iterable[tuple[str, str]]) -> list[Bool]:
+    """Sizes are at least 1; every (axis, position) lies inside its axis."""
+    premises = [size(a) >= 1 for a in axes]
+    for axis, position in sorted(set(positions)):
+        here = coordinate(axis, position)
+        premises += [here >= 0, here < size(axis)]
+    return premises
+
+
+def count_premises(names: Iterable[str]) -> list[Bool]:
+    """Token counts that can be realised: positive, monotone in the cell, and functions of the cell."""
+    cells = {n: count_cell(n) or {} for n in sorted(set(names))}
+    premises = [symbol(n) >= 1 for n in cells]
+    for small, inner in cells.items():
+        for large, outer in cells.items():
+            if small == large or not set(outer) <= set(inner):
+                continue
+            together = [coordinate(a, inner[a]) == coordinate(a, outer[a]) for a in outer if inner[a] != outer[a]]
+            alone = [size(a) == 1 for a in inner if a not in outer]
+            premises.append(z3.Implies(z3.And(together), symbol(small) <= symbol(large)))
+            premises.append(z3.Implies(z3.And([*together, *alone]), symbol(small) == symbol(large)))
+    return premises
+
+
+__all__ = ["MICROBATCH", "ONE", "at_pairs", "clear_counts", "conjunction", "coordinate", "count_premises", "device",
+           "equal", "equals", "indicator", "product", "ranges", "size", "symbol"]

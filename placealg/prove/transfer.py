@@ -1,0 +1,345 @@
+"""The transfer rules: how each verb changes the abstract machine.
+
+Each rule says what the verb's meaning (step/verbs.py) makes of versions and values on every rank at once. An
+event without a rule leaves the verdict open; none is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
+from placealg.prove import versions
+from placealg.prove.contribution import (
+    ABSENT,
+    DEVICE,
+    UNIT,
+    Equality,
+    Slot,
+    Tag,
+    Term,
+    Value,
+    chosen,
+    count_cell,
+    count_name,
+    depends,
+    equality,
+    merged,
+)
+from placealg.prove.machine import GLOBALS, MICROBATCH, STATES, Key, Machine, Pairs, Ran, Read, Updated
+from placealg.prove.microbatches import Iteration
+from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
+from placealg.step.program import LOOPED, Event
+from placealg.step.verbs import SOURCES
+
+
+class NoRule(Exception):
+    """An event for which the calculus has no transfer rule: the verdict is UNDECIDED, and says so."""
+
+
+def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
+    """Apply the transfer rule of one event, in place."""
+    rule = RULES.get(event.verb)
+    if rule is None:
+        raise NoRule(f"{event.path}: no transfer rule for {event.verb}")
+    rule(machine, event, iteration)
+
+
+def pairs(event: Event) -> Pairs:
+    """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0."""
+    owner = f"own:{event.layout}" if event.group else "0"
+    return frozenset((c.axis, owner if c.rank is None else str(c.rank)) for c in event.where)
+
+
+def owner_pairs(event: Event) -> Pairs:
+    """The owners along the event's axes."""
+    return frozenset((a, f"own:{event.layout}") for a in event.axes)
+
+
+def _at(version: Version, places: Mapping[str, str]) -> Version:
+    """The version on the rank that stands at `places`."""
+    for axis, position in places.items():
+        version = versions.read_at(version, axis, position)
+    return version
+
+
+def _set(machine: Machine, key: Key, new: Version, event: Event) -> None:
+    machine.versions[key] = versions.where(pairs(event), new, machine.version(*key))
+
+
+def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
+    machine.values[key] = chosen(new, machine.value(*key), pairs(event))
+
+
+def _broadcast(machine: Machine, event: Event, _: Iteration) -> None:
+    tier = event.tiers[0]
+    root = _at(machine.version(event.value, tier), {a: str(event.root) for a in event.axes})
+    _set(machine, (event.value, tier), versions.each(root, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
+
+
+def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
+    key = (event.value, event.tiers[0])
+    if event.value in STATES:
+        kept = versions.where(owner_pairs(event), machine.version(*key), UNHELD) if event.axes else UNHELD
+        _set(machine, key, kept, event)
+    else:
+        old = machine.value(*key)
+        _set_value(machine, key, old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT, event)
+
+
+def _gather(machine: Machine, event: Event, _: Iteration) -> None:
+    key = (event.value, event.tiers[0])
+    places = {a: f"own:{event.layout}" for a in event.axes}
+    if event.value in STATES:
+        owned = _at(machine.version(*key), places)
+        _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
+    else:
+        _set_value(machine, key, machine.value(*key).gathered(places), event)
+
+
+def _assign(machine: Machine, event: Event, _: Iteration) -> None:
+    source = event.source if event.source in (*STATES, "grad", "grad_sum") else SOURCES.get(event.value, "")
+    key = (event.value, event.tiers[1])
+    if event.value == "grad_sum":
+        _set_value(machine, key, machine.value(source, event.tiers[0]), event)
+    elif source:
+        _set(machine, key, machine.version(source, event.tiers[0]), event)
+    else:
+        _set(machine, key, CURRENT if event.phase == "init" else GARBAGE, event)
+
+
+def _zero(machine: Machine, event: Event, _: Iteration) -> None:
+    _set_value(machine, (event.value, event.tiers[1]), Value(), event)
+
+
+def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
+    read, written = event.tiers
+    if read == written:
+        read, written = ("device", "host") if event.verb == "offload" else ("host", "device")
+    source = event.source if event.source in (*STATES, "grad", "grad_sum") else event.value
+    if event.value in STATES:
+        _set(machine, (event.value, written), machine.version(source, read), event)
+    else:
+        _set_value(machine, (event.value, written), machine.value(source, read), event)
+
+
+def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | None:
+    """An event's divisor in sizes and counts; None where it reads a count that nothing defined."""
+    monomial = event.divisor
+    result = Monomial(monomial.coefficient)
+    for name, power in monomial.powers:
+        factor = Monomial.of(name)
+        if name == "tokens":
+            factor = Monomial.of(_tokens(machine, event, iteration))
+        elif name == "count":
+            if machine.count is None:
+                return None
+            factor = machine.count
+        result = result * factor**power
+    return result
+
+
+def _tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
+    """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside."""
+    cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
+    if event.phase in LOOPED:
+        cell[MICROBATCH] = UNIT if iteration.active else iteration.position
+    return count_name(cell)
+
+
+def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
+    if event.value == "count":
+        machine.count = Monomial.of(_tokens(machine, event, iteration))
+        return
+    units = [u.name for u in machine.reference.units]
+    where = pairs(event)
+    if event.unit == "loss":
+        ready = machine.fresh.get(("forward", units[-1]))
+        by = divisor(machine, event, iteration)
+        machine.seed = ONE / by if by is not None and ready is not None else None
+    elif event.phase == "backward":
+        behind = units.index(event.unit) + 1
+        kept = machine.fresh.get(("forward", event.unit))
+        after = machine.fresh.get(("backward", units[behind]) if behind < len(units) else ("forward", "loss"))
+        ready = None if kept is None or after is None else kept | after
+        if machine.seed is None:
+            ready = None
+        _read_weights(machine, event, iteration)
+        _contribute(machine, event, iteration, where if ready is None else where | ready, ready is not None)
+    else:
+        before = units.index(event.unit) - 1
+        ready = frozenset() if before < 0 else machine.fresh.get(("forward", units[before]))
+        _read_weights(machine, event, iteration)
+        _observe(machine, event, "rng", machine.version("rng"), iteration)
+    machine.ran.append(Ran(event.path, event.phase, event.unit, iteration.position, ready is not None, where))
+    if ready is not None:
+        machine.fresh[event.phase, event.unit] = ready | where
+
+
+def _observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration) -> None:
+    """Log an observed read, on the ranks where the event runs."""
+    read = versions.where(pairs(event), version, CURRENT)
+    machine.reads.append(Read(event.path, kind, iteration.position, read, CURRENT))
+
+
+def _read_weights(machine: Machine, event: Event, iteration: Iteration) -> None:
+    if event.unit in machine.group.sites:
+        _observe(machine, event, "weight", machine.version("weight"), iteration)
+
+
+def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pairs, ready: bool) -> None:
+    group = machine.group
+    if event.unit not in group.sites:
+        return
+    terms: tuple[Term, ...] = ()
+    if iteration.active and event.unit == machine.site and machine.seed is not None:
+        at = FrozenMap({a: UNIT for a in machine.reference.data_axes})
+        terms = (Term(machine.seed, at),)
+    sides: frozenset[Equality] = frozenset(e for a, p in where for e in equality(a, DEVICE, p))
+    new = Value(terms, sides=sides, garbage=not ready and iteration.active)
+    first_use = event.unit == group.sites[-1]
+    old = machine.value("grad")
+    machine.values["grad", "device"] = new if first_use or not old.held else old.plus(new)
+
+
+def _scale(machine: Machine, event: Event, iteration: Iteration) -> None:
+    by = divisor(machine, event, iteration)
+    if event.value == "loss":
+        machine.seed = None if by is None or machine.seed is None or event.where else machine.seed / by
+        return
+    key = (event.value, event.tiers[1])
+    old = machine.value(*key)
+    _set_value(machine, key, replace(old, garbage=True) if by is None else old.scaled(ONE / by), event)
+
+
+def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
+    tier = event.tiers[1]
+    added = machine.value("grad_sum", tier).plus(machine.value("grad", tier))
+    _set_value(machine, ("grad_sum", tier), added, event)
+
+
+def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
+    key = (event.value, event.tiers[0])
+    by = divisor(machine, event, iteration)
+    if by is None:
+        machine.values[key] = replace(machine.value(*key), garbage=True)
+        return
+    factor = ONE / by
+    if event.op == "mean":
+        factor = factor / Monomial.of(*event.axes)
+    new = machine.value(*key).reduced(event.axes, factor)
+    if event.to == "S" and new.held:
+        new = new.masked(owner_pairs(event))
+    _set_value(machine, key, new, event)
+
+
+def _all_reduce(machine: Machine, event: Event, _: Iteration) -> None:
+    mean = event.op == "mean"
+    if event.value == "norm":
+        machine.slot = machine.slot.summed(event.axes, mean) if machine.slot and not event.where else None
+        return
+    if machine.count is None or event.where:
+        machine.count = None
+        return
+    count: Monomial | None = machine.count
+    for axis in event.axes:
+        count = _count_over(count, axis) if count is not None else None
+    machine.count = count / Monomial.of(*event.axes) if count is not None and mean else count
+
+
+def _count_over(count: Monomial, axis: str) -> Monomial | None:
+    if not depends(count, axis):
+        return count * Monomial.of(axis)
+    total = Monomial(count.coefficient)
+    for name, power in count.powers:
+        cell = count_cell(name)
+        if cell and cell.get(axis) == DEVICE:
+            if power != 1:
+                return None
+            name = count_name({a: p for a, p in cell.items() if a != axis})
+        total = total * Monomial.of(name) ** power
+    return total
+
+
+def _norm(machine: Machine, event: Event, _: Iteration) -> None:
+    counted, where = machine.value("grad_sum", event.tiers[0]), pairs(event)
+    at: dict[str, str] = {}
+    given: frozenset[Equality] = frozenset()
+    for axis, position in sorted(counted.mask | where):
+        if axis in at:
+            given |= equality(axis, at[axis], position)
+        else:
+            at[axis] = position
+    defined = not (counted.mixed and not where >= counted.mask)
+    machine.slot = Slot(merged([Term(ONE, FrozenMap(at), given)]), counted, counted.mask | where, defined)
+
+
+def _clip(machine: Machine, event: Event, _: Iteration) -> None:
+    key = (event.value, event.tiers[0])
+    old = machine.value(*key)
+    tag = Tag("clip", machine.slot)
+    _set_value(machine, key, replace(old, tags=(*old.tags, tag)) if old.held else old, event)
+
+
+def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
+    if event.value in GLOBALS:
+        old = machine.version(event.value)
+        _set(machine, (event.value, "device"), versions.each(old, lambda v: NEXT if v == CURRENT else GARBAGE), event)
+        return
+    tier, where = event.tiers[0], pairs(event)
+    master, moments = machine.version("master", tier), machine.version("moments", tier)
+    flag = f"right{machine.steps}:{len(machine.updates)}"
+    _observe(machine, event, "hyper", machine.version("step"), iteration)
+    machine.updates.append(Updated(event.path, flag, machine.value("grad_sum", tier), machine.slot,
+                                   (("master", master), ("moments", moments))))
+    inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
+    for value, old in (("master", master), ("moments", moments)):
+        kept = versions.both(inputs, old, lambda new, was: was if new == UNHELD else new)
+        machine.versions[value, tier] = versions.where(where, kept, old)
+
+
+def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
+    """What an update makes of its inputs: nothing where no master is held, garbage where one is not current."""
+    if master == UNHELD:
+        return UNHELD
+    guards: frozenset[tuple[str, FrozenMap[str, str]]] = frozenset({(flag, FrozenMap())})
+    for leaf in (master, moments):
+        if isinstance(leaf, Guarded) and leaf.version == CURRENT:
+            guards |= leaf.updates
+        elif leaf != CURRENT:
+            return GARBAGE
+    return Guarded(guards, NEXT)
+
+
+def _publish(machine: Machine, event: Event, _: Iteration) -> None:
+    master = _at(machine.version("master", event.tiers[0]), {a: f"own:{event.layout}" for a in event.axes})
+    missing: Version = GARBAGE if event.axes else machine.version("weight")
+    _set(machine, ("weight", "device"), _else(master, missing), event)
+
+
+def _else(version: Version, missing: Version) -> Version:
+    """`version` where something is held, `missing` where nothing is."""
+    return versions.both(version, missing, lambda leaf, other: other if leaf == UNHELD else leaf)
+
+
+def _store(machine: Machine, event: Event, _: Iteration) -> None:
+    version = machine.version(event.value, event.tiers[0])
+    read = versions.where(pairs(event), versions.each(version, lambda leaf: NEXT if leaf == UNHELD else leaf), NEXT)
+    machine.reads.append(Read(event.path, "store", "", read, NEXT))
+    old = machine.stored.get(event.value, UNHELD)
+    machine.stored[event.value] = versions.where(pairs(event), _else(version, old), old)
+
+
+def _load(machine: Machine, event: Event, _: Iteration) -> None:
+    _set(machine, (event.value, event.tiers[1]), machine.stored.get(event.value, UNHELD), event)
+
+
+RULES: Mapping[str, Callable[[Machine, Event, Iteration], None]] = {
+    "broadcast": _broadcast, "slice": _keep_owned, "free": _keep_owned, "gather": _gather, "all_gather": _gather,
+    "assign": _assign, "zero": _zero, "offload": _copy_tier, "fetch": _copy_tier, "compute": _compute,
+    "scale": _scale, "accumulate": _accumulate, "reduce": _reduce, "all_reduce": _all_reduce, "norm": _norm,
+    "clip": _clip, "update": _update, "publish": _publish, "store": _store, "load": _load,
+}
+"""Verb -> transfer rule."""

@@ -1,0 +1,148 @@
+"""What a proof run says: one Verdict per obligation, one Report overall, at most one Counterexample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PROVED, REFUTED, UNDECIDED, NOT_CHECKED = "PROVED", "REFUTED", "UNDECIDED", "NOT_CHECKED"
+PARAMETRIC, CUTOFF, BOUNDED = "PARAMETRIC", "CUTOFF", "BOUNDED"
+
+OBLIGATIONS: Mapping[str, str] = {
+    "partition": "data and elements have owners; layouts agree where they meet",
+    "forward": "each op instance under its placement equals the op",
+    "gradient": "w = w_ref at every live update, equal counts assumed",
+    "normalizer": "w = w_ref at every live update under only the named hypotheses",
+    "view": "every observed read sees the reference version, defined",
+    "update": "update locality, the list of transforms, each element counted once in the norm, uniform hyper-scalars",
+    "invariant": "after the step every live copy equals the reference",
+    "init": "initialisation and resume establish the invariant",
+    "random": "random streams equal the reference's, keyed by logical coordinates",
+    "schedule": "no cycle, no deadlock, one order of collectives per group",
+    "vacuity": "the premises are satisfiable at sizes 2 and 3",
+}
+"""Obligation identifier -> what it says; the order is the order of reports."""
+
+NOT_COVERED = (
+    "floating-point order and precision",
+    "races inside one collective",
+    "whether running code does what the strategy says",
+)
+"""What no verdict covers."""
+
+
+class Undecidable(TypeError):
+    """A verdict has no truth value: compare it with PROVED, REFUTED or UNDECIDED by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One obligation of one parameter group (or of the whole step, group ""), and how it ended."""
+
+    id: str
+    group: str
+    statement: str
+    verdict: str
+    cls: str | None
+    instances: int
+    seconds: float | None = None
+    reason: str = ""
+    event: str = ""
+
+    def __bool__(self) -> bool:
+        raise Undecidable("a verdict is not a truth value: compare .verdict with PROVED, REFUTED, UNDECIDED")
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One edit of the program that makes it provable, and what the edit costs per step."""
+
+    edit: str
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """A concrete failure: the smallest sizes found, where it shows, and both runs' numbers.
+
+    `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want
+    over the unit class under equal counts, as a formula in the axis sizes where one exists.
+    `single_device` and `distributed` are the numbers of the replay on the simulator.
+    """
+
+    obligation: str
+    event: str
+    group: str
+    sizes: tuple[tuple[str, int], ...]
+    device: tuple[tuple[str, int], ...]
+    unit: str
+    got: str
+    want: str
+    mass: str | None
+    explanation: str
+    single_device: str = ""
+    distributed: str = ""
+    repair: Repair | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The verdicts of all obligations of one program, and the overall one."""
+
+    strategy: str
+    model: str
+    verdict: str
+    cls: str | None
+    hypotheses: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    obligations: tuple[Verdict, ...]
+    counterexample: Counterexample | None = None
+    lemmas: tuple[str, ...] = ()
+    versions: str = ""
+
+    def __bool__(self) -> bool:
+        raise Undecidable("a report is not a truth value: compare .verdict with PROVED, REFUTED, UNDECIDED")
+
+    def of(self, identifier: str) -> tuple[Verdict, ...]:
+        """The verdicts of one obligation identifier."""
+        return tuple(v for v in self.obligations if v.id == identifier)
+
+    def refuted(self) -> tuple[str, ...]:
+        """The identifiers that were refuted, in table order."""
+        return tuple(i for i in OBLIGATIONS if any(v.verdict == REFUTED for v in self.of(i)))
+
+    def to_json(self, timing: bool = True) -> dict[str, Any]:
+        """The report as the JSON object of `placealg prove --format json`."""
+        found = self.counterexample
+        return {
+            "version": 1, "strategy": self.strategy, "model": self.model,
+            "verdict": self.verdict, "class": self.cls,
+            "hypotheses": list(self.hypotheses), "not_covered": list(self.not_covered),
+            "obligations": [{
+                "id": v.id, "group": v.group, "statement": v.statement, "verdict": v.verdict, "class": v.cls,
+                "instances": v.instances, "seconds": v.seconds if timing else None, "reason": v.reason,
+            } for v in self.obligations],
+            "counterexample": None if found is None else {
+                "obligation": found.obligation, "event": found.event, "group": found.group,
+                "sizes": dict(found.sizes), "device": dict(found.device), "unit": found.unit,
+                "got": found.got, "want": found.want, "mass": found.mass, "explanation": found.explanation,
+                "single_device": found.single_device, "distributed": found.distributed,
+                "repair": None if found.repair is None else {"edit": found.repair.edit, "cost": found.repair.cost},
+            },
+            "certificate": None,
+        }
+
+
+def overall(verdicts: Iterable[Verdict]) -> tuple[str, str | None]:
+    """The verdict of the whole and its class: REFUTED, else UNDECIDED, else PROVED with the weakest class.
+
+    Every identifier of OBLIGATIONS must occur; one that is absent or NOT_CHECKED leaves UNDECIDED.
+    """
+    seen = list(verdicts)
+    if any(v.verdict == REFUTED for v in seen):
+        return REFUTED, BOUNDED
+    if {v.id for v in seen} < set(OBLIGATIONS) or any(v.verdict != PROVED for v in seen):
+        return UNDECIDED, None
+    strength = (PARAMETRIC, CUTOFF, BOUNDED)
+    return PROVED, strength[max((strength.index(v.cls) for v in seen if v.cls), default=0)]

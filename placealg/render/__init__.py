@@ -1,0 +1,1 @@
+"""Text for people: placements, programs, formulas and verdicts as aligned lines."""

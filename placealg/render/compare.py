@@ -1,0 +1,116 @@
+"""Strategies side by side: each quantity's formulas, values, and ratios to the first strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from placealg.cost.communication import Communication
+from placealg.cost.formula import Formula
+from placealg.cost.memory import Memory
+from placealg.render.cost import Sizes, known_sizes, value_of
+from placealg.render.page import Cell, Line, bold, dim, indent, line, table
+from placealg.render.values import SCALES, scaled
+
+_READABLE = 36
+_NONE = "—"
+
+QUANTITIES = ("parameters", "optimizer", "gradients", "states", "transient", "host", "total", "peak")
+
+
+class Compared(NamedTuple):
+    """One strategy's costs, with the sizes at which its values are taken."""
+
+    name: str
+    held: Memory
+    sent: Communication
+    sizes: Sizes
+
+    def quantities(self) -> dict[str, Formula]:
+        """What is compared, by name."""
+        found = {n: f for n, f in self.held.items() if n in QUANTITIES}
+        return {**found, "sent": self.sent.total, "host link": self.sent.host_link}
+
+
+class Ratio(NamedTuple):
+    """One quantity of a strategy over the same of another: the formula, and its value where sizes are known."""
+
+    formula: Formula
+    value: Fraction | None
+
+
+def ratio(mine: Formula, theirs: Formula, my_sizes: Sizes, their_sizes: Sizes) -> Ratio:
+    """`mine` over `theirs`; a formula only where one symbol has one size on both sides."""
+    one, two = {**mine.values, **my_sizes}, {**theirs.values, **their_sizes}
+    top, bottom = value_of(mine, my_sizes), value_of(theirs, their_sizes)
+    clash = [n for n in one if one[n] != two.get(n, one[n]) and n in (*mine.names, *theirs.names)]
+    formula = mine.ratio(theirs) if not clash else Formula.none("1", f"{', '.join(clash)} differ")
+    if top is not None and bottom:
+        return Ratio(formula, Fraction(top) / Fraction(bottom))
+    value = value_of(formula, {**their_sizes, **my_sizes})
+    return Ratio(formula, None if value is None else Fraction(value))
+
+
+def compare(every: Sequence[Compared], model: str, width: int, gib: bool) -> list[Line]:
+    """A block per quantity, a row per strategy."""
+    first = every[0]
+    title = line(bold(f"{', '.join(c.name for c in every)} on {model}"))
+    sizes: Mapping[str, Fraction] = {n: v for c in every for n, v in c.sizes.items()}
+    known = known_sizes((f for c in every for f in c.quantities().values()), sizes, _clashing(every))
+    lines = [title, *indent(table([[dim(k), dim(t)] for k, t in known], "ll", width - 2, wrap={1: 30})), ()]
+    head: list[Cell] = [bold("of a device"), bold("strategy"), bold("formula"), "", bold(f"over {first.name}"), ""]
+    rows = [head]
+    for name, base in first.quantities().items():
+        if all(c.quantities()[name].expr == 0 for c in every):
+            continue
+        if name == "peak" and all(c.held.peak == c.held.total for c in every):
+            continue
+        unit, scale = SCALES[base.unit, gib]
+        rows.append([])
+        for k, c in enumerate(every):
+            mine = c.quantities()[name]
+            value = scaled(value_of(mine, c.sizes), scale)
+            told = ratio(mine, base, c.sizes, first.sizes) if k else None
+            rows.append([bold(name) if k == 0 else "", c.name, mine.text() or dim(mine.reason),
+                         f"{value} {unit}" if value else "", *_ratio_cells(told)])
+    return lines + table(rows, "lllrlr", width, wrap={2: 24, 4: 18})
+
+
+def document(every: Sequence[Compared], model: str) -> dict[str, Any]:
+    """The comparison as a JSON object: a leaf per quantity and strategy, and its ratio to the first."""
+    first = every[0].quantities()
+    rows = []
+    for c in every:
+        told = {n: ratio(f, first[n], c.sizes, every[0].sizes) for n, f in c.quantities().items()}
+        rows.append({
+            "strategy": c.name,
+            "quantities": {n: _leaf(f, c.sizes) for n, f in c.quantities().items()},
+            "ratios": {n: {**r.formula.to_json(), "value": None if r.value is None else float(r.value)}
+                       for n, r in told.items()}})
+    return {"version": 1, "model": model, "base": every[0].name, "strategies": rows}
+
+
+def _leaf(formula: Formula, sizes: Sizes) -> dict[str, Any]:
+    return formula.to_json(**{n: v for n, v in sizes.items() if n in formula.names})
+
+
+def _ratio_cells(told: Ratio | None) -> tuple[Cell, Cell]:
+    """The ratio's formula where it is short enough to be read, and its value."""
+    if told is None:
+        return "", ""
+    value = "" if told.value is None else str(told.value) if told.value.denominator == 1 else f"{float(told.value):.4g}"
+    text = told.formula.text()
+    if len(text) > _READABLE:
+        return (dim("needs sizes"), "") if told.value is None else ("", value)
+    return (text or dim(_NONE)), ("" if value == text else value)
+
+
+def _clashing(every: Sequence[Compared]) -> set[str]:
+    """The symbols that have different values in different strategies."""
+    seen: dict[str, set[Fraction]] = {}
+    for c in every:
+        for formula in c.quantities().values():
+            for name, value in {**formula.values, **c.sizes}.items():
+                seen.setdefault(name, set()).add(value)
+    return {name for name, values in seen.items() if len(values) > 1}

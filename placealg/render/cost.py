@@ -1,0 +1,115 @@
+"""Costs as text: every formula with its number beside it, units and conventions said."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from fractions import Fraction
+
+from placealg.cost.communication import Communication, Sent
+from placealg.cost.formula import Formula
+from placealg.cost.memory import Memory
+from placealg.mesh import SYMBOLS
+from placealg.render.page import Cell, Line, bold, dim, indent, line, table
+from placealg.render.values import SCALES, number, plain_number, scaled
+
+Sizes = Mapping[str, Fraction]
+CONVENTIONS = {
+    "exact": "exact: an event on n devices keeps its factor (n − 1)/n",
+    "asymptotic": "asymptotic: (n − 1)/n is replaced by 1 in communication, never in memory",
+}
+_NOTHING = "—"
+
+
+def value_of(formula: Formula, sizes: Sizes) -> int | Fraction | None:
+    """The formula's value at `sizes`; None while a symbol is free."""
+    return formula.value(**{n: v for n, v in sizes.items() if n in formula.names})
+
+
+def known_sizes(formulas: Iterable[Formula], sizes: Sizes, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """What the values stand on: axis sizes and m, bytes per element, the model's sizes, and what is free."""
+    every = list(formulas)
+    used = dict.fromkeys(n for f in every for n in f.names if n not in without)
+    bound: dict[str, Fraction] = {}
+    for f in every:
+        bound.update(f.values)
+    bound.update(sizes)
+    kinds: dict[str, list[str]] = {"sizes": [], "bytes": [], "model": [], "free": []}
+    for name in (*(n for n in used if n not in SYMBOLS), *(n for n in SYMBOLS if n in used)):
+        if name not in bound:
+            kinds["free"].append(_sign(name))
+            continue
+        element = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
+        kind = "bytes" if element else "model" if name in SYMBOLS and name not in ("m", "b", "s") else "sizes"
+        value = bound[name]
+        kinds[kind].append(f"{_sign(name)} = {number(int(value)) if value >= 10**4 else plain_number(value)}")
+    return [(kind, ", ".join(shown)) for kind, shown in kinds.items() if shown]
+
+
+def _sign(name: str) -> str:
+    return name.replace("Psi", "Ψ")
+
+
+def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: Sizes, hypotheses: Iterable[str],
+         width: int, gib: bool = False) -> list[Line]:
+    """The parameters, memory, communication by axes, phase and event, and what they stand on."""
+    formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events)]
+    head = SCALES["bytes", gib][0]
+    number_of = value_of(count, sizes)
+    known: list[list[Cell]] = [
+        [dim("parameters"), count.text() + ("" if number_of is None else f" = {number(int(number_of))}")]]
+    for kind, text in known_sizes(formulas, sizes):
+        known.append([dim(kind), dim(text)])
+    lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
+    lines.append(line(bold("memory of a device"), dim(f", bytes; values in {head}")))
+    lines += indent(_block([(n, f, f.text()) for n, f in held.items()], sizes, gib, width - 2)) + [()]
+    unit = sent.total.unit
+    lines.append(line(bold("sent by a device in a step"), dim(f", {unit}; values in {SCALES[unit, gib][0]}")))
+    lines += indent(_block(_sums(sent), sizes, gib, width - 2)) + [()]
+    lines.append(line(bold("of which, event by event")))
+    lines += indent(_events([e for e in sent.events if not e.left_out], sizes, gib, width - 2)) + [()]
+    rows: list[list[Cell]] = [[dim("convention"), CONVENTIONS[sent.total.convention]]]
+    notes = dict.fromkeys(n for _, f in held.items() for n in f.note.split("; ") if n)
+    rows += [[dim("note" if k == 0 else ""), note.replace("Psi", "Ψ")] for k, note in enumerate(notes)]
+    rows += [[dim("left out" if k == 0 else ""), text] for k, text in enumerate(_left_out(sent))]
+    rows += [[dim("assuming" if k == 0 else ""), text] for k, text in enumerate(hypotheses)]
+    return lines + indent(table(rows, "ll", width - 2, wrap={1: 30}))
+
+
+def _block(items: Iterable[tuple[str, Formula, str]], sizes: Sizes, gib: bool, width: int) -> list[Line]:
+    rows: list[list[Cell]] = []
+    for name, formula, text in items:
+        value = value_of(formula, sizes)
+        shown = scaled(value, SCALES[formula.unit, gib][1])
+        told: Cell = dim(f"{_NOTHING} {formula.reason}") if formula.expr is None else text
+        main = name in ("states", "total", "peak")
+        rows.append([bold(name) if main else name, told, bold(shown) if main else shown])
+    return table(rows, "lld", width, gap=3, wrap={1: 30})
+
+
+def _sums(sent: Communication) -> list[tuple[str, Formula, str]]:
+    several = len(sent.by_axes) > 1
+    total = " + ".join(f.text() for f in sent.by_axes.values()) if several else sent.total.text()
+    rows = [("total", sent.total, total)]
+    if several:
+        rows += [(f"over {axes}", f, f.text()) for axes, f in sent.by_axes.items()]
+    rows += [(f"in {phase}", f, f.text()) for phase, f in sent.by_phase.items()]
+    if sent.host_link.expr != 0:
+        rows.append(("host link, apart", sent.host_link, sent.host_link.text()))
+    return rows
+
+
+def _events(events: Iterable[Sent], sizes: Sizes, gib: bool, width: int) -> list[Line]:
+    rows: list[list[Cell]] = []
+    for event in events:
+        rows.append([event.path, dim(event.collective), event.formula.text(),
+                     scaled(value_of(event.formula, sizes), SCALES[event.formula.unit, gib][1])])
+    return table(rows, "llld", width, wrap={2: 24}, spill=46 if width > 100 else 0)
+
+
+def _left_out(sent: Communication) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for event in sent.events:
+        if event.left_out:
+            found.setdefault(event.left_out, []).append(event.path)
+    return [f"{len(paths)} event{'s' * (len(paths) > 1)} ({', '.join(paths[:2])}{', ...' * (len(paths) > 2)}): {why}"
+            for why, paths in found.items()]

@@ -1,0 +1,83 @@
+"""Costs for other documents: Markdown tables, LaTeX alignments, Python functions."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from placealg.cost.communication import Communication
+from placealg.cost.formula import Formula
+from placealg.cost.memory import Memory
+from placealg.render.cost import value_of
+from placealg.render.values import SCALES, scaled
+
+Rows = list[tuple[str, Formula]]
+Sections = dict[str, Rows]
+
+_MARKDOWN, _ESCAPE = re.compile(r"([\\`*_{}\[\]<>#|])"), r"\\\1"
+_LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "#": r"\#", "%": r"\%", "&": r"\&", "$": r"\$", "{": r"\{",
+          "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def sections(held: Memory, sent: Communication) -> Sections:
+    """Every quantity by section, named as in the JSON document."""
+    return {
+        "memory": list(held.items()),
+        "communication": [("total", sent.total), *((f"over {a}", f) for a, f in sent.by_axes.items()),
+                          *((f"in {p}", f) for p, f in sent.by_phase.items()), ("host link", sent.host_link)],
+        "events": [(e.path, e.formula) for e in sent.events if not e.left_out],
+    }
+
+
+def escaped(text: str) -> str:
+    r"""Text that LaTeX prints as it stands.
+
+    >>> print(escaped("grad_sum.reduce[dp]"))
+    grad\_sum.reduce[dp]
+    """
+    return "".join(_LATEX.get(c, c) for c in text)
+
+
+def markdown(title: str, parts: Sections, sizes: Mapping[str, Fraction], gib: bool) -> str:
+    """A Markdown table per section: quantity, formula, value."""
+    lines = [f"# {_MARKDOWN.sub(_ESCAPE, title)}"]
+    for name, rows in parts.items():
+        unit = rows[0][1].unit if rows else "bytes"
+        head, scale = SCALES[unit, gib]
+        lines += ["", f"## {name}", "", f"| quantity | {unit} | {head} |", "|---|---|---:|"]
+        for quantity, formula in rows:
+            text = f"${formula.latex()}$" if formula.expr is not None else f"none: {formula.reason}"
+            lines.append(f"| `{quantity}` | {text} | {scaled(value_of(formula, sizes), scale)} |")
+    return "\n".join(lines) + "\n"
+
+
+def latex(title: str, parts: Sections) -> str:
+    """An `align*` per section, to be input into a document that uses amsmath."""
+    lines = [f"% {title}"]
+    for name, rows in parts.items():
+        unit = rows[0][1].unit if rows else "bytes"
+        lines += [rf"\paragraph{{{escaped(name)}}} ({unit})", r"\begin{align*}"]
+        lines += [rf"  \text{{{escaped(q)}}} &= {f.latex()} \\" for q, f in rows]
+        lines.append(r"\end{align*}")
+    return "\n".join(lines) + "\n"
+
+
+def python(title: str, parts: Sections) -> str:
+    """A Python module with a function per quantity; it needs the standard library only."""
+    bodies = [f.python(function_name(section, q)) for section, rows in parts.items() for q, f in rows]
+    needs = any(body.startswith("import math") for body in bodies)
+    code = [body.removeprefix("import math\n").strip("\n") for body in bodies]
+    head = f"# Costs of {title}\n" + ("\nimport math\n" if needs else "")
+    return head + "".join(f"\n\n{body}\n" for body in code)
+
+
+def function_name(*words: str) -> str:
+    """The words as a Python name.
+
+    >>> function_name("events", "forward.layer.weight.gather[dp]")
+    'events_forward_layer_weight_gather_dp'
+    """
+    name = re.sub(r"\W+", "_", "_".join(words)).strip("_")
+    return name + "_" if keyword.iskeyword(name) else name

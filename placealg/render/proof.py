@@ -1,0 +1,128 @@
+"""A report as text: one line per obligation, what is assumed and not covered, and the counterexample told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from placealg.prove.verdict import (
+    NOT_CHECKED,
+    OBLIGATIONS,
+    PROVED,
+    REFUTED,
+    UNDECIDED,
+    Counterexample,
+    Report,
+    Verdict,
+    overall,
+)
+from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+
+MARKS = {PROVED: Span("✓", "green"), REFUTED: Span("✗", "bold red"), UNDECIDED: Span("?", "yellow"),
+         NOT_CHECKED: Span("–", "dim")}
+SAYS = {
+    (PROVED, "PARAMETRIC"): "the distributed step equals the single-device step, for all sizes",
+    (PROVED, "CUTOFF"): "the distributed step equals the single-device step, for all sizes (by a cutoff lemma)",
+    (PROVED, "BOUNDED"): "the distributed step equals the single-device step, at the sizes that were checked",
+    (REFUTED, "BOUNDED"): "the distributed step differs from the single-device step",
+}
+
+
+def coloured(verdict: str) -> Span:
+    """A verdict in its colour."""
+    return Span(verdict, {PROVED: "green", REFUTED: "bold red", UNDECIDED: "yellow"}.get(verdict, "dim"))
+
+
+STATEMENTS_FROM = 110
+"""The width from which the statements of the obligations stand beside their verdicts."""
+
+
+def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, str] | None = None) -> list[Line]:
+    """The whole report; `says` maps the name of a hypothesis to what it says."""
+    head = line(bold(f"{report.strategy} on {report.model}"), ": ", coloured(report.verdict))
+    meaning = SAYS.get((report.verdict, report.cls or ""), "")
+    lines = [line(*head, dim(f", {report.cls}" if report.cls else ""))]
+    lines += indent(prose(meaning, width - 2)) if meaning else []
+    lines += [(), *indent(obligations(report, width - 2, timing)), ()]
+    lines += indent(conditions(report, width - 2, says or {}))
+    if report.counterexample:
+        lines += [(), line(bold("counterexample")), *indent(counterexample(report.counterexample, width - 2))]
+        others = len(report.refuted()) - 1
+        if others > 0:
+            text = f"{others} more obligation{'s' * (others > 1)} refuted: {', '.join(report.refuted()[1:])}"
+            lines += [(), *indent(prose(text, width - 2, "dim"))]
+    return lines
+
+
+def obligations(report: Report, width: int, timing: bool) -> list[Line]:
+    """One line per identifier: how it ended, over how many groups and instances, in how many milliseconds."""
+    heads = ("obligation", "verdict", "class", "groups", "instances", "time" if timing else "", "")
+    rows: list[list[Cell]] = [[dim("  " + heads[0]), *(dim(h) for h in heads[1:])]]
+    for identifier, statement in OBLIGATIONS.items():
+        found = report.of(identifier)
+        verdict, cls = joined(found)
+        groups = {v.group for v in found if v.group}
+        instances = sum(v.instances for v in found)
+        known = [v.seconds for v in found if v.seconds is not None]
+        told = _reason(found, verdict) if verdict != PROVED or not instances else ""
+        if not told and width >= STATEMENTS_FROM - 2:
+            told = statement
+        rows.append([
+            line(MARKS[verdict], " ", identifier), coloured(verdict), dim(cls or ""), str(len(groups) or ""),
+            str(instances), f"{1000 * sum(known):.1f} ms" if known and timing else "", dim(told)])
+    return table(rows, "lllrrr", width, wrap={6: 20})
+
+
+def joined(found: Iterable[Verdict]) -> tuple[str, str | None]:
+    """(verdict, class) of several verdicts of one identifier."""
+    seen = list(found)
+    if not seen or all(v.verdict == NOT_CHECKED for v in seen):
+        return NOT_CHECKED, None
+    verdict, cls = overall([*seen, *(Verdict(i, "", "", PROVED, None, 0) for i in OBLIGATIONS)])
+    return verdict, cls if any(v.cls for v in seen) else None
+
+
+def _reason(found: Iterable[Verdict], verdict: str) -> str:
+    for v in found:
+        if v.verdict == verdict and (v.reason or v.event):
+            place = f"{v.event}: " if v.event and verdict == REFUTED else ""
+            return place + v.reason if v.reason else v.event
+    return ""
+
+
+def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line]:
+    """What the verdict assumes, and what no verdict covers."""
+    rows: list[list[Cell]] = []
+    for k, text in enumerate(report.hypotheses or ("nothing",)):
+        said = says.get(text.split(" ")[0].rstrip(":"), "")
+        rows.append([dim("assuming" if k == 0 else ""), f"{text}: {said}" if said and ":" not in text else text])
+    for k, text in enumerate(report.not_covered):
+        rows.append([dim("not covered" if k == 0 else ""), text])
+    for k, text in enumerate(report.lemmas):
+        rows.append([dim("lemmas" if k == 0 else ""), text])
+    if report.versions:
+        rows.append([dim("checked by"), report.versions])
+    return table(rows, "ll", width, wrap={1: 30})
+
+
+def counterexample(found: Counterexample, width: int) -> list[Line]:
+    """What goes wrong, where it shows, both runs' numbers, and the edit that repairs it."""
+    def sizes(pairs: Iterable[tuple[str, int]]) -> str:
+        return ", ".join(f"{name} = {value}" for name, value in pairs)
+
+    lines = [*prose(found.explanation, width), ()]
+    rows: list[tuple[str, str]] = [
+        ("obligation", found.obligation + (f" of {found.group}" if found.group else "")),
+        ("event", found.event),
+        ("sizes", sizes(found.sizes)),
+        ("device", sizes(found.device)),
+        ("unit", found.unit),
+        ("got", found.got),
+        ("want", found.want),
+        ("mass", f"{found.mass}  (sum of got / sum of want)" if found.mass else ""),
+        ("single device", found.single_device),
+        ("distributed", found.distributed),
+    ]
+    if found.repair:
+        rows += [("repair", found.repair.edit), ("its cost", found.repair.cost)]
+    lines += table([[dim(name), text] for name, text in rows if text], "ll", width, wrap={1: 30})
+    return lines

@@ -1,0 +1,151 @@
+"""Placements as a table, and the step program as an indented tree in which every event gives its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placealg.arith import ONE
+from placealg.errors import InputError
+from placealg.placement import STATES
+from placealg.render.page import Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.values import readable, short
+from placealg.step.program import PHASES, Event, Loop, Node, Step
+from placealg.strategy.spec import Strategy
+
+SENTENCES_FROM = 110
+"""The width from which the reasons stand beside the events as sentences; below, as names of rules."""
+
+_STYLES = {"R": "", "S": "cyan", "S*": "cyan", "M": "magenta", "O": "yellow"}
+
+
+def mode_span(text: str) -> Span:
+    """A mode in its colour."""
+    return Span(text, _STYLES.get(text.partition("+")[0], "") if "+" not in text else "yellow")
+
+
+def mode_text(strategy: Strategy, state: str, axis: str) -> str:
+    """The mode of a state along an axis; activations on a split dim say which."""
+    placement = strategy.state(state)
+    split = [d for d in strategy.dims.get(axis, ()) if "none" not in d]
+    if state == "activations" and axis not in placement.modes and split:
+        return f"S({split[0]})"
+    return placement.text(axis)
+
+
+def placements(strategy: Strategy) -> list[Line]:
+    """A row per state, a column per axis."""
+    axes = strategy.mesh.names
+    head: list[Span | str] = [dim(""), *(bold(repr(a)) for a in strategy.mesh)]
+    rows: list[list[Span | str]] = [head]
+    for state in STATES:
+        rows.append([state, *(mode_span(mode_text(strategy, state, a)) for a in axes)])
+    for rule in strategy.groups:
+        for state, placement in rule.states.items():
+            rows.append([f"{state} of {rule.match}", *(mode_span(placement.text(a)) for a in axes)])
+    return table(rows, "l" + "c" * len(axes), gap=3)
+
+
+def settings(strategy: Strategy) -> list[tuple[str, str]]:
+    """What the strategy says beside its placements, as (subject, text)."""
+    name, locality, _ = strategy.optimizer()
+    clip = "clipped by the global norm" if strategy.option("optimizer", "clip") == "global_norm" else "not clipped"
+    loss = strategy.loss()
+    assume = ", ".join(str(a).replace("_", " ") for a in loss["assume"])
+    count = {"mean_of_means": "mean of local means", "token_mean": "token mean"}[str(loss["preset"])]
+    rows = [
+        ("optimizer", f"{name}, {locality}; gradients {clip}"),
+        ("loss", count + (f", assuming {assume}" if assume else ", assuming nothing")),
+        ("microbatches", str(strategy.option("schedule", "microbatches"))),
+    ]
+    lifetimes = dict(strategy.option("schedule", "lifetime"))
+    if lifetimes:
+        rows.append(("lifetime", ", ".join(f"{life} along {axis}" for axis, life in lifetimes.items())))
+    if strategy.option("schedule", "prefetch"):
+        rows.append(("prefetch", f"{strategy.option('schedule', 'prefetch')} unit ahead"))
+    return rows
+
+
+def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[Line]:
+    """Placements, then the program; `why` adds the name of the rule to every reason."""
+    lines = [line(bold(f"{strategy.name} on {step.reference.model}")), ()]
+    lines += indent(placements(strategy)) + [()]
+    lines += indent(table([[dim(a), b] for a, b in settings(strategy)], wrap={1: 40}, width=width - 2)) + [()]
+    sentences = why or width >= SENTENCES_FROM
+    rows: list[list[Line | Span | str]] = []
+    before = ""
+    for depth, node in _walk(step):
+        if isinstance(node, str):
+            rows.append([line("  " * depth, bold(node))])
+            before = before if "×" in node else ""
+            continue
+        reason = f"{node.rule.name}: {node.rule.why}" if why else node.rule.why if sentences else node.rule.name
+        told = "″" if reason == before and not why else reason
+        before = reason
+        rows.append(["  " * depth + node.path.removeprefix(node.phase + "."), claim(node), size(step, node), dim(told)])
+    lines += table(rows, "lll", width, wrap={1: 18, 3: 34} if sentences else {1: 18}, spill=44)
+    if not sentences:
+        lines += [(), line(bold("rules"))]
+        for name, text in dict.fromkeys((e.rule.name, e.rule.why) for e in step.events):
+            lines += indent(prose(f"{name}: {text}", width - 2, hang=4))
+    return lines
+
+
+def _walk(step: Step) -> Iterator[tuple[int, str | Event]]:
+    for phases in (("init",), PHASES[1:7], ("save",), ("resume",)):
+        yield from _nodes(step.tree(*phases), 0, "")
+
+
+def _nodes(nodes: tuple[Node, ...], depth: int, phase: str) -> Iterator[tuple[int, str | Event]]:
+    for node in nodes:
+        first = node if isinstance(node, Event) else _first(node)
+        in_microbatch = isinstance(node, Loop) and node.name == "microbatch"
+        if isinstance(node, Loop) and in_microbatch:
+            yield depth, f"microbatch × {readable(str(node.count))}"
+            yield from _nodes(node.body, depth + 1, "")
+            phase = ""
+            continue
+        if first.phase != phase:
+            phase = first.phase
+            yield depth, phase
+        if isinstance(node, Loop):
+            yield depth + 1, f"{node.name} × {readable(str(node.count))}" + (", last to first" if node.reverse else "")
+            yield from ((depth + 2, event) for event in node.body if isinstance(event, Event))
+        else:
+            yield depth + 1, node
+
+
+def _first(loop: Loop) -> Event:
+    head = loop.body[0]
+    return head if isinstance(head, Event) else _first(head)
+
+
+def claim(event: Event) -> str:
+    """What the event claims beside its name: kinds, operator, divisor, ranks, positions, tiers."""
+    parts = []
+    if event.source in ("I", "R", "S", "P") and event.to:
+        parts.append(f"[{event.source}]→[{event.to}]")
+    elif event.source:
+        parts.append(f"from {event.source}")
+    if event.op:
+        parts.append(event.op)
+    if event.divisor != ONE:
+        parts.append(f"/ {event.divisor}")
+    if event.tier != "device":
+        parts.append(event.tier.replace("->", "→"))
+    if event.where:
+        parts.append("at " + ", ".join(map(repr, event.where)))
+    if event.at:
+        parts.append("on " + ", ".join(event.at))
+    return " ".join(parts)
+
+
+def size(step: Step, event: Event) -> str:
+    """The elements that a collective on a parameter group moves (one instance), where they are known or short."""
+    if not event.group or not event.axes or event.verb in ("free", "slice", "norm"):
+        return ""
+    group = step.reference.group(event.group)
+    try:
+        return short(int(sum(e.evaluate(step.reference.sizes) for e in group.elements)))
+    except InputError:
+        text = readable(" + ".join(map(str, group.elements)))
+        return text if len(text) <= 16 else f"size of {group.name}" if len(group.name) < 9 else ""

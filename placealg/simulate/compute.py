@@ -1,0 +1,128 @@
+"""What `compute` does on a machine: a unit's forward and backward, the loss, the token count."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from placealg.errors import InputError
+from placealg.simulate import network
+from placealg.simulate.machine import Activations, Machine, tiers
+from placealg.simulate.network import Matrix, Token, Vector
+from placealg.simulate.reference import Place, Slot
+from placealg.step.program import Event
+
+
+def compute(m: Machine, e: Event) -> None:
+    """Run a compute event on every rank that `where` selects."""
+    for rank in m.ranks:
+        if m.chosen(e, rank):
+            if e.value == "count":
+                m.table("", "count")[rank][0] = Fraction(m.token_count(rank))
+            elif e.value == "loss":
+                _loss(m, e, rank)
+            else:
+                _unit(m, e, rank)
+
+
+def start_backward(m: Machine, e: Event) -> None:
+    """Divide the value from which backward starts, where the loss has been computed."""
+    for rank in m.ranks:
+        at = m.activations[rank]
+        if m.chosen(e, rank) and at.seed is not None:
+            at.seed = m.divided(e, rank, at.seed)
+
+
+def _tokens(m: Machine, rank: int) -> list[Token]:
+    if m.microbatch is None:
+        return []
+    return [network.token(m.setting.seed, m.number, i) for i in m.token_ids(rank, m.microbatch)]
+
+
+def _loss(m: Machine, e: Event, rank: int) -> None:
+    at = m.activations[rank]
+    at.final = at.outputs.get(len(m.chain) - 1)
+    at.seed = m.divided(e, rank, Fraction(1))
+
+
+def _unit(m: Machine, e: Event, rank: int) -> None:
+    position = m.positions.get((e.unit, m.instance))
+    if position is None:
+        raise InputError(f"{e.path}: no unit '{e.unit}' computes", name=e.unit,
+                         valid=[u.name for u in m.reference.units])
+    place = m.chain[position]
+    matrices = [_matrix(m, e, rank, slot) for slot in place.slots]
+    run = _backward if e.phase == "backward" else _forward
+    run(m, e, rank, position, place, matrices)
+
+
+def _matrix(m: Machine, e: Event, rank: int, slot: Slot) -> Matrix:
+    table = m.table(tiers(e)[0], "weight", *slot)[rank]
+    numbers = [table.get(element) for element in range(4)]
+    m.watch.weight(m, e, rank, slot, numbers)
+    a, b, c, d = (m.garbage() if n is None else n for n in numbers)
+    return a, b, c, d
+
+
+def _forward(m: Machine, e: Event, rank: int, position: int, place: Place, matrices: list[Matrix]) -> None:
+    held = m.scalar("rng", rank)
+    m.watch.stream(m, e, rank, held)
+    if m.reads_only:
+        return
+    stream, tokens, at = m.garbage() if held is None else held, _tokens(m, rank), m.activations[rank]
+    factors = [_factor(m, e, rank, place, stream, token, i) for i, token in enumerate(tokens)]
+    entering = at.outputs.get(position - 1) if position else tuple(t.x for t in tokens)
+    if entering is None:
+        at.outputs.pop(position, None)
+        at.kept.pop(position, None)
+    else:
+        at.outputs[position], at.kept[position] = network.forward(matrices, entering, factors)
+
+
+def _factor(m: Machine, e: Event, rank: int, place: Place, stream: Fraction, token: Token, index: int) -> Fraction:
+    key, deviation = token.id, []
+    for text in m.reference.random_keys:
+        name, _, inside = text.rstrip(")").partition("(")
+        if name == "rank" and inside in m.axes:
+            coordinate = m.coordinates[rank][m.axes[inside]]
+            deviation += [f"{inside}={coordinate}"] if coordinate else []
+        elif text == "local(batch)":
+            key = index
+        else:
+            raise InputError(f"random key '{text}' is not a deviation", name=text,
+                             valid=["local(batch)", *(f"rank({a})" for a in m.axes)])
+    number = network.random_factor(m.setting.seed, stream, key, place.unit, place.instance, *deviation)
+    m.watch.factor(m, e, rank, token.id, number)
+    return number
+
+
+def _backward(m: Machine, e: Event, rank: int, position: int, place: Place, matrices: list[Matrix]) -> None:
+    if m.reads_only:
+        return
+    at = m.activations[rank]
+    kept, flowing = at.kept.get(position), _incoming(m, at, rank, position)
+    if kept is None or flowing is None:
+        at.gradients.pop(position - 1, None)
+        for slot in place.slots:
+            _deposit(m, e, rank, position, slot, None)
+        return
+    at.gradients[position - 1], found = network.backward(matrices, kept, flowing)
+    for slot, matrix in zip(place.slots, found, strict=True):
+        _deposit(m, e, rank, position, slot, matrix)
+
+
+def _incoming(m: Machine, at: Activations, rank: int, position: int) -> tuple[Vector, ...] | None:
+    """The gradient of the outputs at `position`: the loss's at the end of the chain."""
+    if position < len(m.chain) - 1:
+        return at.gradients.get(position)
+    if at.final is None or at.seed is None:
+        return None
+    return network.loss_gradient(at.final, (t.target for t in _tokens(m, rank)), at.seed)
+
+
+def _deposit(m: Machine, e: Event, rank: int, position: int, slot: Slot, found: Matrix | None) -> None:
+    """Set grad at the first use of a parameter in backward order, add to it at later uses."""
+    table = m.table(tiers(e)[1], "grad", *slot)[rank]
+    first = not any(slot in place.slots for place in m.chain[position + 1:])
+    for element in range(4):
+        before = Fraction(0) if first else table.get(element)
+        table[element] = m.garbage() if found is None or before is None else before + found[element]

@@ -1,0 +1,234 @@
+"""Every verb, executed: one small function each, and the loops that run a step's tree on a machine.
+
+The meaning of a verb is its row of `placealg.step.verbs.VERBS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+
+from placealg.errors import InputError
+from placealg.simulate import network
+from placealg.simulate.compute import compute, start_backward
+from placealg.simulate.machine import Machine, Table, tiers
+from placealg.simulate.network import FIRST_STREAM, ZERO
+from placealg.simulate.setting import ELEMENTS
+from placealg.step.program import GROUP_VALUES, Event, Node
+from placealg.step.verbs import SOURCES
+
+_INITIAL = {"moments": ZERO, "step": ZERO, "rng": FIRST_STREAM}
+
+
+def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> None:
+    """Execute `nodes` in order; a microbatch loop stops after its first `microbatches`."""
+    for node in nodes:
+        if isinstance(node, Event):
+            if m.runs_now(node):
+                EXECUTE[node.verb](m, node)
+        elif node.name == "microbatch":
+            for k in range(m.setting.microbatches)[:microbatches]:
+                m.enter(k)
+                run(m, node.body)
+            m.enter(None)
+        else:
+            instances = range(m.setting.layers)
+            for instance in reversed(instances) if node.reverse else instances:
+                m.instance = instance
+                run(m, node.body)
+            m.instance = 0
+
+
+def _put(table: Table, element: int, number: Fraction | None) -> None:
+    if number is None:
+        table.pop(element, None)
+    else:
+        table[element] = number
+
+
+def _broadcast(m: Machine, e: Event) -> None:
+    source, target = m.source(e), m.target(e)
+    for element, team in m.teams(e):
+        root = team.get((e.root,) * len(e.axes))
+        number = m.garbage() if root is None else source[root].get(element)
+        for rank in team.values():
+            _put(target[rank], element, number)
+
+
+def _gather(m: Machine, e: Event) -> None:
+    source, target = m.source(e), m.target(e)
+    for element, team in m.teams(e):
+        number = source[team[m.owners(e, element)]].get(element)
+        for rank in team.values():
+            target[rank][element] = m.garbage() if number is None else number
+
+
+def _keep_owned(m: Machine, e: Event) -> None:
+    source, target = m.source(e), m.target(e)
+    for rank, element in m.pairs(e):
+        owned = m.on_axes(e, rank) == m.owners(e, element)
+        _put(target[rank], element, source[rank].get(element) if owned else None)
+
+
+def _free(m: Machine, e: Event) -> None:
+    if e.axes:
+        _keep_owned(m, e)
+        return
+    target = m.target(e)
+    for rank, element in m.pairs(e):
+        _put(target[rank], element, None)
+
+
+def _copy(m: Machine, e: Event) -> None:
+    source, target = m.source(e), m.target(e)
+    for rank, element in m.pairs(e):
+        _put(target[rank], element, source[rank].get(element))
+
+
+def _assign(m: Machine, e: Event) -> None:
+    named = e.source if e.source in GROUP_VALUES else SOURCES.get(e.value)
+    source, target = m.table(tiers(e)[0], named, *m.slot(e)) if named else None, m.target(e)
+    for rank, element in m.pairs(e):
+        _put(target[rank], element, _INITIAL[e.value] if source is None else source[rank].get(element))
+
+
+def _zero(m: Machine, e: Event) -> None:
+    target = m.target(e)
+    for rank, element in m.pairs(e):
+        target[rank][element] = ZERO
+
+
+def _scale(m: Machine, e: Event) -> None:
+    if e.value == "loss":
+        start_backward(m, e)
+        return
+    source, target = m.source(e), m.target(e)
+    for rank, element in m.pairs(e):
+        number = source[rank].get(element)
+        _put(target[rank], element, None if number is None else _over(m, e, rank, number))
+
+
+def _over(m: Machine, e: Event, rank: int, number: Fraction) -> Fraction:
+    quotient = m.divided(e, rank, number)
+    return m.garbage() if quotient is None else quotient
+
+
+def _accumulate(m: Machine, e: Event) -> None:
+    source, target = m.source(e), m.target(e)
+    for rank, element in m.pairs(e):
+        if element in target[rank]:
+            number = source[rank].get(element)
+            target[rank][element] = m.garbage() if number is None else target[rank][element] + number
+
+
+def _reduce(m: Machine, e: Event) -> None:
+    _sum(m, e, m.source(e), m.target(e))
+
+
+def _all_reduce(m: Machine, e: Event) -> None:
+    if e.value != "norm" or e.group:
+        _reduce(m, e)
+        return
+    for slot in m.slots:
+        partial = m.table("", "norm", *slot)
+        _sum(m, e, partial, partial)
+
+
+def _sum(m: Machine, e: Event, source: list[Table], target: list[Table]) -> None:
+    if e.op not in ("", "sum", "mean"):
+        raise InputError(f"{e.path}: op = '{e.op}' does not reduce numbers", name=e.op, valid=("sum", "mean"))
+    for element, team in m.teams(e):
+        held = [source[rank][element] for rank in team.values() if element in source[rank]]
+        total = sum(held, ZERO) / (len(team) if e.op == "mean" else 1)
+        keepers = [team[m.owners(e, element)]] if e.to == "S" else list(team.values())
+        for rank in team.values():
+            if not held or rank not in keepers:
+                _put(target[rank], element, None)
+            else:
+                target[rank][element] = _over(m, e, rank, total) if len(held) == len(team) else m.garbage()
+
+
+def _norm(m: Machine, e: Event) -> None:
+    source, target = m.source(e), m.target(e)
+    for rank in m.ranks:
+        counted = (n for element, n in source[rank].items() if m.chosen(e, rank, element))
+        target[rank][0] = sum((n * n for n in counted), ZERO)
+
+
+def _clip(m: Machine, e: Event) -> None:
+    source, target = m.source(e), m.target(e)
+    factors = [_factor(m, rank) for rank in m.ranks]
+    for rank, element in m.pairs(e):
+        number = source[rank].get(element)
+        _put(target[rank], element, None if number is None else number * factors[rank])
+
+
+def _factor(m: Machine, rank: int) -> Fraction:
+    partial = [m.table("", "norm", *slot)[rank].get(0) for slot in m.slots]
+    squares = [n for n in partial if n is not None]
+    if len(squares) < len(partial):
+        return m.garbage()
+    return network.clip_factor(sum(squares, ZERO))
+
+
+def _update(m: Machine, e: Event) -> None:
+    if e.group:
+        _optimize(m, e)
+        return
+    source, target = m.source(e), m.target(e)
+    for rank, _ in m.pairs(e):
+        target[rank][0] = source[rank][0] + 1 if source[rank] else m.garbage()
+
+
+def _optimize(m: Machine, e: Event) -> None:
+    group, (read, written) = m.reference.group(e.group), tiers(e)
+    reads = group.whole_reads if group.locality == "matrix" else ()
+    values = {v: m.table(read, v, *m.slot(e)) for v in ("master", "moments", "grad_sum")}
+    master, moments = (m.table(written, v, *m.slot(e)) for v in ("master", "moments"))
+    for rank in m.ranks:
+        here, step = {v: dict(table[rank]) for v, table in values.items()}, m.scalar("step", rank)
+        whole = None
+        if all(len(here[v]) == len(ELEMENTS) for v in reads):
+            whole = network.whole_matrix([here[v][element] for element in ELEMENTS] for v in reads)
+        for element, before in here["master"].items():
+            if m.chosen(e, rank, element):
+                heavy, gradient = here["moments"].get(element), here["grad_sum"].get(element)
+                if heavy is None or gradient is None or step is None or whole is None:
+                    after = m.garbage(), m.garbage()
+                else:
+                    after = network.optimize(before, heavy, gradient, step, whole)
+                master[rank][element], moments[rank][element] = after
+
+
+def _publish(m: Machine, e: Event) -> None:
+    if e.axes:
+        _gather(m, e)
+        return
+    source, target = m.source(e), m.target(e)
+    for rank, element in m.pairs(e):
+        if element in source[rank]:
+            target[rank][element] = source[rank][element]
+
+
+def _store(m: Machine, e: Event) -> None:
+    source = m.source(e)
+    kept = m.checkpoint.setdefault((e.value, *m.slot(e)), [{} for _ in m.ranks])
+    for rank, element in m.pairs(e):
+        if element in source[rank]:
+            kept[rank][element] = source[rank][element]
+            m.watch.stored(m, e, rank, element, source[rank][element])
+
+
+def _load(m: Machine, e: Event) -> None:
+    kept, target = m.checkpoint.get((e.value, *m.slot(e))), m.target(e)
+    for rank, element in m.pairs(e):
+        _put(target[rank], element, kept[rank].get(element) if kept else None)
+
+
+EXECUTE: Mapping[str, Callable[[Machine, Event], None]] = {
+    "broadcast": _broadcast, "slice": _keep_owned, "free": _free, "gather": _gather, "all_gather": _gather,
+    "assign": _assign, "zero": _zero, "compute": compute, "scale": _scale, "accumulate": _accumulate,
+    "reduce": _reduce, "all_reduce": _all_reduce, "norm": _norm, "clip": _clip, "update": _update,
+    "publish": _publish, "offload": _copy, "fetch": _copy, "store": _store, "load": _load,
+}
+"""Verb -> what it does on a machine. Every verb of the language has one."""

@@ -1,0 +1,131 @@
+"""The single device's run, written straight down: the states that every distributed run is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from placealg.errors import InputError
+from placealg.simulate import network
+from placealg.simulate.network import FIRST_STREAM, ZERO, Matrix
+from placealg.simulate.setting import Cell, Setting, cells
+from placealg.step.program import Group, Reference
+
+Slot = tuple[str, int]
+"""(parameter group, instance of its unit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The single device's state between two steps."""
+
+    weight: Mapping[Slot, Matrix]
+    moments: Mapping[Slot, Matrix]
+    step: Fraction
+    rng: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One instance of a unit in the chain, with the groups that it uses."""
+
+    unit: str
+    instance: int
+    slots: tuple[Slot, ...]
+
+
+def chain(reference: Reference, layers: int) -> tuple[Place, ...]:
+    """The instances of all units in forward order, each with the slots that it applies in turn."""
+    repeated = {u.name: u.repeated for u in reference.units}
+
+    def slot(group: Group, unit: str, instance: int) -> Slot:
+        return group.name, instance if repeated[group.unit] and repeated[unit] else 0
+
+    return tuple(Place(u.name, i, tuple(slot(g, u.name, i) for g in reference.groups if u.name in g.sites))
+                 for u in reference.units for i in range(layers if u.repeated else 1))
+
+
+def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
+    """Every instance of every group."""
+    return tuple((g.name, i) for g in reference.groups for i in range(layers if reference.unit(g.unit).repeated else 1))
+
+
+@lru_cache(maxsize=512)
+def token_ids(reference: Reference, setting: Setting) -> Mapping[Cell, range]:
+    """The logical numbers of the tokens of each cell; InputError where a cell has no count or all are empty."""
+    ids: dict[Cell, range] = {}
+    total = 0
+    for cell in cells(reference, setting.sizes, setting.microbatches):
+        if cell not in setting.counts:
+            raise InputError(f"the setting has no count for rank {cell[0]} in microbatch {cell[1]}")
+        ids[cell] = range(total, total + setting.counts[cell])
+        total += setting.counts[cell]
+    if not total:
+        raise InputError("the batch is empty: at least one cell needs a token")
+    return ids
+
+
+def token_weight(reference: Reference, setting: Setting, microbatch: int) -> Fraction:
+    """The reference weight of a token of `microbatch`; 0 where it has none."""
+    counts = setting.counts
+    if reference.weighting == "token_mean":
+        return Fraction(1, sum(counts.values()))
+    if reference.weighting != "microbatch_mean":
+        raise InputError(f"unknown reference weighting '{reference.weighting}'",
+                         name=reference.weighting, valid=("token_mean", "microbatch_mean"))
+    inside = sum(n for (_, k), n in counts.items() if k == microbatch)
+    return Fraction(1, setting.microbatches * inside) if inside else ZERO
+
+
+@lru_cache(maxsize=128)
+def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[State, ...]:
+    """The states before the first step and after each of `steps` steps."""
+    every = slots(reference, setting.layers)
+    start = State({s: network.initial_weight(setting.seed, *s) for s in every},
+                  dict.fromkeys(every, (ZERO,) * 4), ZERO, FIRST_STREAM)
+    states = [start]
+    for number in range(steps):
+        states.append(_after(reference, setting, number, states[-1]))
+    return tuple(states)
+
+
+def _after(reference: Reference, setting: Setting, number: int, state: State) -> State:
+    gradient = _gradient(reference, setting, number, state)
+    factor = Fraction(1)
+    if reference.clip:
+        factor = network.clip_factor(sum((g * g for matrix in gradient.values() for g in matrix), ZERO))
+    weight, moments = {}, {}
+    for slot, found in gradient.items():
+        clipped = [g * factor for g in found]
+        values = {"master": state.weight[slot], "moments": state.moments[slot], "grad_sum": clipped}
+        group = reference.group(slot[0])
+        reads = group.whole_reads if group.locality == "matrix" else ()
+        whole = network.whole_matrix(values[v] for v in reads)
+        results = [network.optimize(w, m, g, state.step, whole)
+                   for w, m, g in zip(state.weight[slot], state.moments[slot], clipped, strict=True)]
+        (w0, m0), (w1, m1), (w2, m2), (w3, m3) = results
+        weight[slot], moments[slot] = (w0, w1, w2, w3), (m0, m1, m2, m3)
+    return State(weight, moments, state.step + 1, state.rng + 1)
+
+
+def _gradient(reference: Reference, setting: Setting, number: int, state: State) -> dict[Slot, Matrix]:
+    places = chain(reference, setting.layers)
+    total: dict[Slot, Matrix] = dict.fromkeys(state.weight, (ZERO,) * 4)
+    for (_, microbatch), ids in token_ids(reference, setting).items():
+        tokens = [network.token(setting.seed, number, i) for i in ids]
+        values = tuple(t.x for t in tokens)
+        kept = []
+        for place in places:
+            factors = [network.random_factor(setting.seed, state.rng, t.id, place.unit, place.instance) for t in tokens]
+            values, saved = network.forward([state.weight[s] for s in place.slots], values, factors)
+            kept.append(saved)
+        flowing = network.loss_gradient(values, (t.target for t in tokens),
+                                        token_weight(reference, setting, microbatch))
+        for place, saved in zip(reversed(places), reversed(kept), strict=True):
+            flowing, found = network.backward([state.weight[s] for s in place.slots], saved, flowing)
+            for slot, (a, b, c, d) in zip(place.slots, found, strict=True):
+                w, x, y, z = total[slot]
+                total[slot] = w + a, x + b, y + c, z + d
+    return total

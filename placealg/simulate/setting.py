@@ -1,0 +1,97 @@
+"""What a symbolic step needs to become one concrete run: sizes, microbatches, owners and token counts."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.step.program import Reference
+
+ELEMENTS = range(4)
+"""The elements of one instance of a parameter group: a 2x2 matrix, row by row."""
+
+Cell = tuple[tuple[int, ...], int]
+"""(coordinates on the data axes, microbatch): the tokens of one rank in one microbatch."""
+
+_SHARES = (0, 1, 2, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One concrete run of a step.
+
+    `sizes` maps each axis to its size, `counts` each cell to its number of tokens (zero allowed). `layers` is the
+    number of instances of every repeated unit. `owners` maps (layout, axis, element of an instance) to a rank, for
+    all groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance.
+    Raises InputError where a size, a count or an owner is out of range.
+    """
+
+    sizes: Mapping[str, int]
+    microbatches: int
+    counts: Mapping[Cell, int]
+    layers: int = 2
+    owners: Mapping[tuple[str, str, int], int] = FrozenMap()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("sizes", "counts", "owners"):
+            object.__setattr__(self, name, FrozenMap(getattr(self, name)))
+        for name, size in {**self.sizes, "m": self.microbatches, "layers": self.layers}.items():
+            if type(size) is not int or size < 1:
+                raise InputError(f"{name} = {size!r} is not a size: a size is a whole number of at least 1")
+        for cell, count in self.counts.items():
+            if type(count) is not int or count < 0:
+                raise InputError(f"cell {cell} has {count!r} tokens: a count is a whole number of at least 0")
+        for (layout, axis, element), rank in self.owners.items():
+            if axis in self.sizes and not 0 <= rank < self.sizes[axis]:
+                raise InputError(f"element {element} of layout {layout} is owned by rank {rank} of axis {axis}, "
+                                 f"which has {self.sizes[axis]}")
+
+    def owner(self, layout: str, axis: str, element: int, spread: int = 0) -> int:
+        """The coordinate on `axis` that owns `element`; `spread` moves the default from instance to instance.
+
+        >>> setting = Setting({"dp": 3}, 1, {}, owners={("own", "dp", 0): 2})
+        >>> [setting.owner("own", "dp", e) for e in ELEMENTS], [setting.owner("alt", "dp", e) for e in ELEMENTS]
+        ([2, 1, 2, 2], [0, 1, 1, 2])
+        """
+        size = self.sizes[axis]
+        if size == 1:
+            return 0
+        if (layout, axis, element) in self.owners:
+            return self.owners[layout, axis, element]
+        turn, shift = zlib.crc32(axis.encode()), spread
+        if layout != "own":
+            code = zlib.crc32(layout.encode())
+            turn, shift = turn + code // size, shift + 1 + code % (size - 1)
+        return (_SHARES[(element + turn) % len(ELEMENTS)] + shift) % size
+
+    @staticmethod
+    def equal(reference: Reference, sizes: Mapping[str, int], microbatches: int, tokens: int = 2, *,
+              layers: int = 2, seed: int = 0) -> Setting:
+        """The setting in which every rank has `tokens` tokens in every microbatch."""
+        counts = dict.fromkeys(cells(reference, sizes, microbatches), tokens)
+        return Setting(sizes, microbatches, counts, layers, seed=seed)
+
+    @staticmethod
+    def unequal(reference: Reference, sizes: Mapping[str, int], microbatches: int, *,
+                layers: int = 2, seed: int = 0) -> Setting:
+        """A setting whose counts (1 to 3) differ between ranks and between microbatches."""
+        draw = random.Random(seed)
+        counts = {cell: draw.choice((1, 2)) for cell in cells(reference, sizes, microbatches)}
+        first, last = next(iter(counts)), next(reversed(counts))
+        return Setting(sizes, microbatches, {**counts, first: 1, last: 3}, layers, seed=seed)
+
+
+def cells(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> Iterator[Cell]:
+    """Every cell, in the order in which tokens are numbered: microbatch by microbatch, last data axis fastest."""
+    for axis in reference.mesh.names:
+        if axis not in sizes:
+            raise InputError(f"axis '{axis}' has no size", name=axis, valid=sizes)
+    for k in range(microbatches):
+        for coordinates in itertools.product(*(range(sizes[a]) for a in reference.data_axes)):
+            yield coordinates, k

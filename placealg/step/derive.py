@@ -1,0 +1,160 @@
+"""Derivation: a strategy and a model become a Step, by the rules of `rules.py` and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.model import Model
+from placealg.step import rules
+from placealg.step.groups import Plan, group_parameters
+from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
+from placealg.step.rules import Averaging
+from placealg.strategy.spec import DEFAULTS, Strategy, check
+
+MICROBATCH = "microbatch"
+
+
+def derive(strategy: Strategy, model: Model) -> Step:
+    """The step program of `strategy` on `model`, with the reference that it is to be held against.
+
+    The number of events does not depend on layers, microbatches or devices.
+    """
+    check(strategy)
+    plans = group_parameters(strategy, model)
+    return Step(reference_of(strategy, model, plans), tuple(_events(strategy, model, plans)))
+
+
+def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Reference:
+    """What the single device does: read off strategy and model, never off the program."""
+    loss = strategy.loss()
+    microbatches = strategy.option("schedule", "microbatches")
+    return Reference(
+        strategy=strategy.name,
+        model=model.name,
+        mesh=strategy.mesh,
+        data_axes=strategy.data_axes,
+        units=tuple(LoopUnit(u.name, u.count) for u in model.units),
+        groups=tuple(p.group for p in plans),
+        weighting=str(loss["reference"]),
+        clip=strategy.option("optimizer", "clip") == "global_norm",
+        microbatches=microbatches if isinstance(microbatches, int) else None,
+        hypotheses=tuple(loss["assume"]),
+        random_keys=tuple(strategy.option("random", "dropout")),
+        types=strategy_types(strategy),
+        sizes=model.sizes,
+        prefetch=int(strategy.option("schedule", "prefetch")),
+        abstract=model.abstract,
+    )
+
+
+def strategy_types(strategy: Strategy) -> FrozenMap[str, str]:
+    """Bytes per element by symbol: what the strategy says, else the defaults."""
+    return FrozenMap({s: str(strategy.option("types", s)) for s in DEFAULTS["types"]})
+
+
+def averaging_of(strategy: Strategy) -> Averaging:
+    """The loss's divisor, and the axes that it covers."""
+    loss = strategy.loss()
+    counted = tuple(loss["count_axes"] or ())
+    for axis in counted:
+        if axis != MICROBATCH and axis not in strategy.mesh.names:
+            raise InputError(f"[loss] count_axes names axis '{axis}', which the mesh lacks", name=axis,
+                             valid=(*strategy.mesh.names, MICROBATCH))
+    return Averaging(str(loss["divisor"]), counted)
+
+
+def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Iterator[Event]:
+    averaging = averaging_of(strategy)
+    state = Rule("global_state", "the step counter and the random stream are states of their own")
+    for plan in plans:
+        yield from rules.initialise(plan)
+    yield Event("init", "assign", "step", rule=state)
+    yield Event("init", "assign", "rng", rule=state)
+
+    for plan in plans:
+        yield from rules.clear_gradients(plan)
+        yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"), "step")
+    if MICROBATCH in averaging.counted:
+        yield from _count(averaging, "prepare")
+
+    yield from _forward(strategy, model, plans)
+    if averaging.counted and MICROBATCH not in averaging.counted:
+        yield from _count(averaging, "forward")
+    yield Event("forward", "compute", "loss", unit="loss", divisor=Monomial.of(averaging.divisor), rule=Rule(
+        "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
+    if MICROBATCH not in averaging.counted:
+        yield Event("backward", "scale", "loss", unit="loss", divisor=Monomial.of("m"), rule=Rule(
+            "loss", "the step's loss is the mean over microbatches"))
+    yield from _backward(strategy, model, plans, averaging)
+
+    for plan in plans:
+        yield from rules.free(plan, "reduce", _living(strategy, plan, "step"), "step")
+        yield from rules.reduce_once(plan, averaging)
+
+    if strategy.option("optimizer", "clip") == "global_norm":
+        for plan in plans:
+            yield from rules.partial_norm(plan)
+        yield from rules.total_norm(strategy.mesh.names)
+        for plan in plans:
+            yield from rules.clip(plan)
+    for plan in plans:
+        yield from rules.update(plan)
+    yield Event("update", "update", "step", rule=state)
+    yield Event("update", "update", "rng", rule=state)
+    for plan in plans:
+        yield from rules.publish(plan)
+
+    for plan in plans:
+        yield from rules.save(plan)
+    yield Event("save", "store", "step", rule=state)
+    yield Event("save", "store", "rng", rule=state)
+    for plan in plans:
+        yield from rules.resume(plan)
+    yield Event("resume", "load", "step", rule=state)
+    yield Event("resume", "load", "rng", rule=state)
+
+
+def _count(averaging: Averaging, phase: str) -> Iterator[Event]:
+    axes = tuple(a for a in averaging.counted if a != MICROBATCH)
+    yield Event(phase, "compute", "count", unit="loss", rule=Rule(
+        "loss", "the loss is divided by a token count, which the ranks must agree on"))
+    if axes:
+        yield Event(phase, "all_reduce", "count", unit="loss", axes=axes, op="sum", source="P", to="I", bytes="4",
+                    rule=Rule("loss", "the divisor counts the tokens of all ranks along its axes"))
+
+
+def _living(strategy: Strategy, plan: Plan, lifetime: str) -> tuple[str, ...]:
+    """The gathered axes of `plan` whose copies live for one `lifetime`; a tied group lives for a microbatch."""
+    lives = {a: strategy.lifetime(a) for a in plan.gathered}
+    if len(plan.group.sites) > 1:
+        lives = {a: "microbatch" if life == "use" else life for a, life in lives.items()}
+    return tuple(a for a in plan.gathered if lives[a] == lifetime)
+
+
+def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Iterator[Event]:
+    for unit in model.units:
+        starting = [p for p in plans if p.group.sites[0] == unit.name]
+        for plan in starting:
+            for lifetime in ("microbatch", "use"):
+                yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime), lifetime)
+        yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
+            "compute", "the unit runs on the rank's tokens of the microbatch"))
+        for plan in starting:
+            yield from rules.free(plan, "forward", _living(strategy, plan, "use"), "use")
+
+
+def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging) -> Iterator[Event]:
+    for unit in reversed(model.units):
+        ending = [p for p in plans if p.group.sites[0] == unit.name]
+        for plan in ending:
+            yield from rules.gather(plan, "backward", _living(strategy, plan, "use"), "use")
+        yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(
+            "compute", "the unit's gradients, from what its forward kept"))
+        for plan in ending:
+            for lifetime in ("use", "microbatch"):
+                yield from rules.free(plan, "backward", _living(strategy, plan, lifetime), lifetime)
+        for plan in ending:
+            yield from rules.reduce_microbatch(plan, averaging)

@@ -1,0 +1,282 @@
+"""Edits: how a program differs from a derived one, each a pattern over the paths of the unedited program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from placealg.errors import InputError, nearest
+from placealg.frozen import FrozenMap
+from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, with_fields
+from placealg.step.program import LOOPED, Event, Reference, Rule, Step
+from placealg.step.text import read_path, subjects
+from placealg.strategy.options import placed, shown
+from placealg.strategy.positions import NOWHERE, Positions
+
+CHANGES = tuple(key for key in FIELDS if key not in ("group", "unit"))
+ACTIONS: Mapping[str, tuple[str, ...]] = {
+    "drop": (),
+    "double": (),
+    "set": CHANGES,
+    "replace": CHANGES,
+    "move": (*CHANGES, "before", "after"),
+    "insert": ("before", "after"),
+}
+"""Action -> the keys that may stand beside it. `insert` holds its fields in a table: `path`, or FIELDS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit: an action on the events whose paths match `pattern`, or before or after those that match `anchor`.
+
+    `fields` maps Event fields (and `why`, the second half of the rule) to new values.
+    """
+
+    action: str
+    pattern: str = ""
+    fields: FrozenMap[str, Any] = FrozenMap()
+    anchor: str = ""
+    before: bool = True
+    line: int = 0
+    file: str = ""
+
+    @property
+    def place(self) -> str:
+        """`FILE:LINE`, "" for an edit that stands in no file."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a whole path; `*` crosses dots, a leading `*.` may be left out.
+
+    >>> matches("grad_sum.reduce[dp]", "reduce.layer.weight.grad_sum.reduce[dp]"), matches("norm", "update.norm")
+    (True, True)
+    >>> matches("publish.*", "publish.layer.weight.publish[dp]"), matches("date.*", "update.norm")
+    (True, False)
+    """
+    return _whole(pattern, path) or _whole(f"*.{pattern}", path)
+
+
+def _whole(pattern: str, path: str) -> bool:
+    first, *rest = pattern.split("*")
+    if not rest:
+        return pattern == path
+    at = len(first)
+    if not path.startswith(first) or not path.endswith(rest[-1]) or len(path) - len(rest[-1]) < at:
+        return False
+    end = len(path) - len(rest[-1])
+    for part in rest[:-1]:
+        found = path.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def read_edits(tables: Sequence[Mapping[str, Any]], reference: Reference,
+               positions: Positions = NOWHERE) -> tuple[Edit, ...]:
+    """The edits of a file's [[edit]] tables, in order."""
+    return tuple(_read_edit(table, index, reference, positions) for index, table in enumerate(tables))
+
+
+def _read_edit(table: Mapping[str, Any], index: int, reference: Reference, positions: Positions) -> Edit:
+    path = ("edit", index)
+    actions = [key for key in table if key in ACTIONS]
+    with placed(positions.place, *path):
+        if not actions:
+            unknown = next(iter(table), "")
+            raise InputError("an edit needs one action" + (f", and '{unknown}' is none" if unknown else ""),
+                             name=unknown, valid=ACTIONS)
+        if len(actions) > 1:
+            raise InputError(f"an edit is one action; this one says {' and '.join(actions)}")
+    action, = actions
+    line = positions.line(*path, action)
+    fields = read_fields(table, (action, *ACTIONS[action]), reference, positions, *path)
+    pattern = table[action]
+    if action == "insert":
+        fields, pattern = _read_insert(pattern, reference, positions, index), ""
+    else:
+        _need_pattern(pattern, action, positions.where(*path, action))
+    anchors = [key for key in ("before", "after") if key in table]
+    if "before" in ACTIONS[action] and len(anchors) != 1:
+        raise InputError(f"{action} needs before or after, one of them", where=positions.where(*path, action))
+    for key in anchors:
+        _need_pattern(table[key], key, positions.where(*path, key))
+    if action == "set" and not fields:
+        raise InputError("set changes nothing: name a field beside it", where=positions.where(*path), valid=CHANGES)
+    return Edit(action, pattern, FrozenMap(fields), table[anchors[0]] if anchors else "", "before" in table, line,
+                positions.file)
+
+
+def _need_pattern(value: Any, key: str, where: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{key} is {shown(value)}: expected the path of an event, or a pattern", where=where)
+
+
+def _read_insert(table: Any, reference: Reference, positions: Positions, index: int) -> dict[str, Any]:
+    path = ("edit", index, "insert")
+    with placed(positions.place, *path):
+        if not isinstance(table, Mapping):
+            raise InputError(f"insert is {shown(table)}: expected a table of fields, such as {{ verb = ... }}")
+        if "path" in table:
+            event = read_path(table["path"], reference, subjects(reference))
+            said = ("phase", "verb", "value", "group", "unit", "axes")
+            named = {name: getattr(event, name) for name in said}
+            keys: tuple[str, ...] = ("path", *(k for k in FIELDS if k not in said))
+            return {**named, **read_fields(table, keys, reference, positions, *path)}
+        for key in ("verb", "value"):
+            if key not in table:
+                raise InputError(f"insert needs {key}, or a path", valid=("path", "verb", "value"))
+        return read_fields(table, FIELDS, reference, positions, *path)
+
+
+def apply_edits(step: Step, edits: Sequence[Edit]) -> Step:
+    """The step with its program edited; every pattern addresses the unedited program.
+
+    Equal paths that result are numbered #2, #3. A changed event keeps its place, a moved or inserted one takes
+    the phase, and so the loop, of its anchor. An event that is dropped stays an anchor.
+    """
+    draft = _Draft(step)
+    for edit in edits:
+        try:
+            draft.apply(edit)
+        except InputError as error:
+            raise error.at(edit.place) from None
+    return replace(step, events=tuple(draft.events()))
+
+
+class _Draft:
+    """The unedited events, and what the edits say about each of them."""
+
+    def __init__(self, step: Step):
+        self.reference = step.reference
+        self.base = step.events
+        self.paths = [e.path for e in step.events]
+        self.changed: dict[int, Event] = {}
+        self.dropped: set[int] = set()
+        self.doubled: dict[int, int] = {}
+        self.moved: dict[int, tuple[str, Mapping[str, Any]]] = {}
+        self.beside: dict[tuple[int, bool], list[int | Event]] = {}
+
+    def find(self, pattern: str) -> list[int]:
+        found = [i for i, path in enumerate(self.paths) if matches(pattern, path)]
+        if not found:
+            parts = pattern.removeprefix("*.").replace("*", "").count(".") + 1
+            tails = {".".join(path.split(".")[-parts:]): path for path in reversed(self.paths)}
+            best = tails.get(nearest(pattern.removeprefix("*."), tails), pattern)
+            raise InputError(f"no event '{pattern}' in the unedited program", name=best, valid=self.paths)
+        return found
+
+    def apply(self, edit: Edit) -> None:
+        targets = self.find(edit.pattern) if edit.action != "insert" else []
+        anchors = self.find(edit.anchor) if edit.anchor else []
+        if edit.action == "drop":
+            self.dropped.update(targets)
+        elif edit.action == "insert":
+            self.insert(edit, anchors)
+        for target in targets:
+            event = self.changed.get(target, self.base[target])
+            if edit.action == "double":
+                self.doubled[target] = self.doubled.get(target, 0) + 1
+            elif edit.action == "set":
+                self.changed[target] = self.checked(with_fields(event, edit.fields))
+            elif edit.action == "replace":
+                plain = default_event(event.phase, event.verb, event.value, event.group, event.unit)
+                plain = replace(plain, axes=event.axes, rule=_RULE)
+                self.changed[target] = self.checked(with_fields(plain, edit.fields))
+            elif edit.action == "move":
+                self.move(edit, target, anchors)
+
+    def checked(self, event: Event) -> Event:
+        check_event(event, self.reference)
+        return event
+
+    def move(self, edit: Edit, target: int, anchors: list[int]) -> None:
+        if target in self.moved:
+            raise InputError(f"{self.paths[target]} is moved twice")
+        anchor = self.anchor_of(self.base[target].group, edit, anchors, self.paths[target])
+        if anchor == target:
+            raise InputError(f"{self.paths[target]} cannot be moved {'before' if edit.before else 'after'} itself")
+        self.moved[target] = (self.base[anchor].phase, edit.fields)
+        self.beside.setdefault((anchor, edit.before), []).append(target)
+        self.checked(self.final(target))
+
+    def insert(self, edit: Edit, anchors: list[int]) -> None:
+        said = dict(edit.fields)
+        phase = said.pop("phase", "")
+        verb, value = said.pop("verb"), said.pop("value")
+        own = "group" in said or "unit" in said
+        if said.get("group") and len(anchors) > 1:
+            anchors = [self.anchor_of(said["group"], edit, anchors, f"{said['group']}.{value}.{verb}")]
+        for index in anchors:
+            anchor = self.base[index]
+            if phase and phase != anchor.phase:
+                raise InputError(f"the inserted event says phase {phase}, its anchor {anchor.path} stands in "
+                                 f"{anchor.phase}")
+            group, unit = said.get("group", ""), said.get("unit", "")
+            if not own:
+                group, unit = self.of_anchor(anchor, value, verb)
+            fields = {k: v for k, v in said.items() if k not in ("group", "unit")}
+            event = replace(default_event(anchor.phase, verb, value, group, unit), rule=_RULE, line=edit.line)
+            self.beside.setdefault((index, edit.before), []).append(self.checked(with_fields(event, fields)))
+
+    def of_anchor(self, anchor: Event, value: str, verb: str) -> tuple[str, str]:
+        pairs = tuple(holders(value, verb, self.reference))
+        return next((pair for pair in ((anchor.group, ""), ("", anchor.unit)) if pair in pairs),
+                    pairs[0] if len(pairs) == 1 else ("", ""))
+
+    def anchor_of(self, group: str, edit: Edit, anchors: list[int], moved: str) -> int:
+        if len(anchors) == 1:
+            return anchors[0]
+        own = [i for i in anchors if group and self.base[i].group == group]
+        if len(own) != 1:
+            raise InputError(f"'{edit.anchor}' matches {len(anchors)} events, and {len(own) or 'none'} of them of the "
+                             f"group of {moved}", valid=[self.paths[i] for i in own or anchors])
+        return own[0]
+
+    def final(self, index: int) -> Event:
+        event = self.changed.get(index, self.base[index])
+        if index not in self.moved:
+            return event
+        phase, fields = self.moved[index]
+        at = event.at if phase in LOOPED else ()
+        return with_fields(replace(event, phase=phase, at=at), fields)
+
+    def emitted(self, item: int | Event) -> Iterator[tuple[Event, bool]]:
+        if isinstance(item, Event):
+            yield item, False
+        elif item not in self.dropped:
+            event = self.final(item)
+            yield event, event.path == self.paths[item]
+            for _ in range(self.doubled.get(item, 0)):
+                yield event, False
+
+    def events(self) -> Iterator[Event]:
+        order: list[int | Event] = []
+        for index in range(len(self.base)):
+            order.extend(self.beside.get((index, True), ()))
+            if index not in self.moved:
+                order.append(index)
+            order.extend(self.beside.get((index, False), ()))
+        program = [pair for item in order for pair in self.emitted(item)]
+        used = {event.path for event, kept in program if kept}
+        for event, kept in program:
+            if not kept:
+                event = replace(event, copy=1)
+                while event.path in used:
+                    event = replace(event, copy=event.copy + 1)
+                used.add(event.path)
+            yield event
+
+
+_RULE = Rule("edit", "stands in an edit")
+
+
+def edit(step: Step, *tables: Mapping[str, Any], **table: Any) -> Step:
+    """The step under edits written as in a file: tables, or one table's keys as arguments.
+
+    `edit(step, drop="*.grad_sum.reduce[dp]")`, `edit(step, {"set": "*.assign", "from": "weight"})`.
+    """
+    written = (*tables, table) if table else tables
+    return apply_edits(step, read_edits(written, step.reference))

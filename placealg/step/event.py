@@ -1,0 +1,195 @@
+"""Events, and the reference that they are held against: the vocabulary of the step program."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from placealg.arith import ONE, Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.mesh import Mesh
+
+PHASES = ("init", "prepare", "forward", "backward", "reduce", "update", "publish", "save", "resume")
+LOOPED = ("forward", "backward")
+"""The phases inside the loop over microbatches."""
+
+STEP_PHASES = PHASES[1:7]
+"""The phases of one training step."""
+
+GROUP_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "norm")
+GLOBAL_VALUES = ("step", "rng", "norm", "count", "loss", "activation")
+POSITIONS = ("only", "first", "middle", "last")
+TIERS = ("device", "host", "device->host", "host->device")
+
+_CLAUSE = re.compile(r"(?:all|owner\((\w+)\)|rank\((\w+)\)=(\d+))\Z")
+_UNNAMED = ("gather", "free", "publish", "clip", "update", "norm", "broadcast", "slice", "store", "load", "compute")
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One condition of `where`: the rank that owns the element along an axis, or a fixed rank."""
+
+    axis: str
+    rank: int | None = None
+
+    def __repr__(self) -> str:
+        return f"owner({self.axis})" if self.rank is None else f"rank({self.axis})={self.rank}"
+
+
+def parse_where(text: str, axes: tuple[str, ...]) -> tuple[Clause, ...]:
+    """Read comma-joined `all`, `owner(axis)`, `rank(axis)=k`.
+
+    >>> parse_where("owner(dp_shard), rank(dp_replicate)=0", ("dp_replicate", "dp_shard"))
+    (owner(dp_shard), rank(dp_replicate)=0)
+    """
+    clauses = []
+    for part in (p.strip() for p in text.split(",") if p.strip()):
+        found = _CLAUSE.match(part.replace(" ", ""))
+        if not found:
+            raise InputError(f"where = '{part}' is not a condition; valid: all, owner(AXIS), rank(AXIS)=K")
+        axis = found[1] or found[2]
+        if axis is None:
+            continue
+        if axis not in axes:
+            raise InputError(f"where names axis '{axis}', which the mesh lacks", name=axis, valid=axes)
+        clauses.append(Clause(axis, int(found[3]) if found[3] is not None else None))
+    return tuple(clauses)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The named derivation rule that put an event there, and why, in one sentence."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: a claim that every reader checks or executes, and none believes.
+
+    `group` names a parameter group, `unit` a unit of the model ("loss" for the loss); both are empty
+    for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
+    the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
+    it to ranks. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
+    """
+
+    phase: str
+    verb: str
+    value: str
+    group: str = ""
+    unit: str = ""
+    axes: tuple[str, ...] = ()
+    op: str = ""
+    divisor: Monomial = ONE
+    at: tuple[str, ...] = ()
+    where: tuple[Clause, ...] = ()
+    source: str = ""
+    to: str = ""
+    root: int = 0
+    tier: str = "device"
+    layout: str = "own"
+    bytes: str = ""
+    copy: int = 1
+    rule: Rule = Rule("written", "stands in the program file")
+    line: int = field(default=0, compare=False)
+
+    @property
+    def subject(self) -> str:
+        """The middle of the path: what the event acts on."""
+        if not self.group:
+            own = "" if self.verb in ("compute", "scale") and self.value in ("loss", "activation") else self.value
+            return ".".join(p for p in (self.unit, own) if p)
+        if self.verb in ("norm", "clip", "update") or (self.value == "weight" and self.verb in _UNNAMED):
+            return self.group
+        return f"{self.group}.{self.value}"
+
+    @property
+    def path(self) -> str:
+        """The unique, stable, readable name of the event."""
+        axes = f"[{','.join(self.axes)}]" if self.axes else ""
+        copy = f"#{self.copy}" if self.copy > 1 else ""
+        return f"{self.phase}.{self.subject}.{self.verb}{axes}{copy}"
+
+    @property
+    def tiers(self) -> tuple[str, str]:
+        """(tier read, tier written)."""
+        source, _, target = self.tier.partition("->")
+        return source, target or source
+
+    def __repr__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters of one unit that are placed, reduced and updated alike: one entry for all of them.
+
+    `elements` are the element counts of its parameters in one instance of the unit, as monomials;
+    `count` the number of instances; `sites` the units that use it, in forward order. `locality` says what
+    one element's update reads of the values in `whole_reads`: the element (elementwise) or its matrix.
+    `types` are element sizes in bytes that differ from the strategy's.
+    """
+
+    name: str
+    unit: str
+    sites: tuple[str, ...]
+    parameters: tuple[str, ...]
+    elements: tuple[Monomial, ...]
+    count: Monomial = ONE
+    optimizer: str = "adamw"
+    locality: str = "elementwise"
+    whole_reads: tuple[str, ...] = ()
+    types: FrozenMap[str, str] = FrozenMap()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopUnit:
+    """A unit of the model in forward order; `count` instances of it run one after the other."""
+
+    name: str
+    count: Monomial = ONE
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it stands in the loop over layers."""
+        return self.count != ONE
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the single device does, and the facts of mesh, data and model that give it meaning.
+
+    `data_axes` split the batch. `weighting` is the reference weight of a token: token_mean, 1/|B|, or
+    microbatch_mean. `clip` says whether the gradient is clipped by its global norm. `hypotheses` are the
+    names that a verdict may assume. `random_keys` are deviations from logical keys of random streams.
+    `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers.
+    """
+
+    strategy: str
+    model: str
+    mesh: Mesh
+    data_axes: tuple[str, ...]
+    units: tuple[LoopUnit, ...]
+    groups: tuple[Group, ...]
+    weighting: str = "token_mean"
+    clip: bool = True
+    microbatches: int | None = None
+    hypotheses: tuple[str, ...] = ()
+    random_keys: tuple[str, ...] = ()
+    types: FrozenMap[str, str] = FrozenMap()
+    sizes: FrozenMap[str, int] = FrozenMap()
+    prefetch: int = 0
+    abstract: bool = False
+
+    def group(self, name: str) -> Group:
+        """The parameter group called `name`."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise InputError(f"unknown parameter group '{name}'", name=name, valid=[g.name for g in self.groups])
+
+    def unit(self, name: str) -> LoopUnit:
+        """The unit called `name`."""
+        return next(u for u in self.units if u.name == name)

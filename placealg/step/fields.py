@@ -1,0 +1,230 @@
+"""What may be said about an event: the gloss of TOML keys and Event fields, its readers, and its checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from placealg.arith import ONE, Monomial
+from placealg.errors import InputError
+from placealg.placement import Kind
+from placealg.step.program import (
+    GLOBAL_VALUES,
+    GROUP_VALUES,
+    LOOPED,
+    POSITIONS,
+    TIERS,
+    Clause,
+    Event,
+    Reference,
+    Rule,
+    parse_where,
+)
+from placealg.step.verbs import VERBS
+from placealg.strategy.options import DEFAULTS, placed, shown
+from placealg.strategy.positions import Positions
+
+VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
+KINDS = tuple(k.value for k in Kind)
+OPERATORS = ("sum", "mean", "none")
+LOCAL_WITH_AXES = ("slice", "free")
+"""The verbs without communication that name axes."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
+_MAX_TEXT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Gloss:
+    """A TOML key, the Event field that it is, how it is read, and how it is written."""
+
+    key: str
+    field: str
+    read: Callable[[str, Any, Reference], Any]
+    write: Callable[[Any], Any]
+
+
+def _choice(valid: Iterable[str]) -> Callable[[str, Any, Reference], str]:
+    names = tuple(valid)
+
+    def read(key: str, value: Any, _reference: Reference) -> str:
+        if value not in names:
+            raise InputError(f"{key} is {shown(value)}", name=str(value), valid=names)
+        return str(value)
+    return read
+
+
+def _text(key: str, value: Any, _reference: Reference) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{key} is {shown(value)}: expected a string")
+    return value
+
+
+def _op(key: str, value: Any, reference: Reference) -> str:
+    return "" if _choice(OPERATORS)(key, value, reference) == "none" else str(value)
+
+
+def _axes(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
+    names = value if isinstance(value, list | tuple) else None
+    if names is None or not all(isinstance(n, str) for n in names):
+        raise InputError(f"{key} is {shown(value)}: expected a list of axes")
+    for at, axis in enumerate(names):
+        if axis not in reference.mesh.names:
+            raise InputError(f"{key} names axis '{axis}', which the mesh lacks", name=axis, valid=reference.mesh.names)
+        if axis in names[:at]:
+            raise InputError(f"{key} names axis '{axis}' twice")
+    return tuple(names)
+
+
+def _divisor(key: str, value: Any, reference: Reference) -> Monomial:
+    if type(value) is not int and not isinstance(value, str):
+        raise InputError(f"{key} is {shown(value)}: expected a whole number, or a quotient of sizes such as \"dp*m\"")
+    divisor = Monomial.parse(str(value)[:_MAX_TEXT], (*reference.mesh.names, "m", "tokens", "count"))
+    if divisor.coefficient <= 0:
+        raise InputError(f"{key} is {shown(value)}: a divisor is positive")
+    return divisor
+
+
+def _at(key: str, value: Any, _reference: Reference) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if names == ["all"]:
+        return ()
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+        raise InputError(f"{key} is {shown(value)}: expected a position of the microbatch loop, or a list of them")
+    for at, name in enumerate(names):
+        if name not in POSITIONS:
+            raise InputError(f"{key} names position '{name}'", name=name, valid=(*POSITIONS, "all"))
+        if name in names[:at]:
+            raise InputError(f"{key} names position '{name}' twice")
+    return tuple(names)
+
+
+def _where(key: str, value: Any, reference: Reference) -> tuple[Clause, ...]:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise InputError(f"{key} is {shown(value)}: expected a string such as \"owner(dp)\"")
+    try:
+        return parse_where(value, reference.mesh.names)
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{key} is {shown(value)}: no such rank") from None
+
+
+def _root(key: str, value: Any, _reference: Reference) -> int:
+    if type(value) is not int or value < 0:
+        raise InputError(f"{key} is {shown(value)}: expected a rank, a whole number of at least 0")
+    return value
+
+
+def _layout(key: str, value: Any, _reference: Reference) -> str:
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise InputError(f"{key} is {shown(value)}: expected the name of an owner function, such as \"own\"")
+    return value
+
+
+def _bytes(key: str, value: Any, _reference: Reference) -> str:
+    text = str(value)[:_MAX_TEXT] if isinstance(value, str) or type(value) is int else ""
+    if not text or Monomial.parse(text, DEFAULTS["types"]).coefficient <= 0:
+        raise InputError(f"{key} is {shown(value)}: expected an element size, such as \"w\" or 4",
+                         valid=DEFAULTS["types"])
+    return text
+
+
+def _group(key: str, value: Any, reference: Reference) -> str:
+    return reference.group(_text(key, value, reference)).name
+
+
+def _unit(key: str, value: Any, reference: Reference) -> str:
+    return _choice((*(u.name for u in reference.units), "loss"))(key, value, reference)
+
+
+def _one_or_list(value: tuple[str, ...]) -> str | list[str]:
+    return value[0] if len(value) == 1 else list(value)
+
+
+FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
+    Gloss("verb", "verb", _choice(VERBS), str),
+    Gloss("value", "value", _choice(VALUES), str),
+    Gloss("group", "group", _group, str),
+    Gloss("unit", "unit", _unit, str),
+    Gloss("axes", "axes", _axes, list),
+    Gloss("op", "op", _op, str),
+    Gloss("divisor", "divisor", _divisor, str),
+    Gloss("at", "at", _at, _one_or_list),
+    Gloss("where", "where", _where, lambda clauses: ", ".join(map(repr, clauses))),
+    Gloss("from", "source", _choice((*GROUP_VALUES, *KINDS)), str),
+    Gloss("to", "to", _choice(KINDS), str),
+    Gloss("root", "root", _root, int),
+    Gloss("tier", "tier", _choice(TIERS), str),
+    Gloss("layout", "layout", _layout, str),
+    Gloss("bytes", "bytes", _bytes, str),
+    Gloss("rule", "rule", _text, lambda rule: rule.name),
+    Gloss("why", "why", _text, str),
+)}
+"""TOML key -> Event field. `rule` and `why` together are the field `rule`."""
+
+def read_fields(table: Mapping[str, Any], keys: Iterable[str], reference: Reference, positions: Positions,
+                *path: str | int) -> dict[str, Any]:
+    """The Event fields that `table` says under `keys`; any other key is an InputError at its line."""
+    allowed = tuple(keys)
+    fields = {}
+    for key, value in table.items():
+        with placed(positions.place, *path, key):
+            if key not in allowed:
+                raise InputError(f"unknown key '{key}' in {'.'.join(p for p in path if isinstance(p, str))}", name=key,
+                                 valid=allowed)
+            if key in FIELDS:
+                fields[FIELDS[key].field] = FIELDS[key].read(key, value, reference)
+    return fields
+
+
+def with_fields(event: Event, fields: Mapping[str, Any]) -> Event:
+    """`event` with `fields` replaced, where `rule` and `why` are the two halves of its rule."""
+    said = dict(fields)
+    rule = Rule(said.pop("rule", event.rule.name), said.pop("why", event.rule.why))
+    return replace(event, **said, rule=rule)
+
+
+def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, str]]:
+    """The (group, unit) pairs that have `value` as an object of `verb`; ("", "") for a global value."""
+    if value in ("activation", "loss", "count"):
+        units = [u.name for u in reference.units] if value == "activation" else ["loss"]
+        yield from (("", unit) for unit in units)
+    elif value in GROUP_VALUES and (value != "norm" or verb == "norm"):
+        yield from ((group.name, "") for group in reference.groups)
+    else:
+        yield "", ""
+
+
+def check_event(event: Event, reference: Reference) -> None:
+    """Raise InputError where an event says what can have no meaning; whether it is right is for the readers."""
+    verb = VERBS[event.verb]
+    if event.value not in verb.values:
+        raise InputError(f"{event.path}: {event.verb} does not apply to {event.value}", name=event.value,
+                         valid=verb.values)
+    pairs = tuple(holders(event.value, event.verb, reference))
+    if (event.group, event.unit) not in pairs:
+        named = event.group or event.unit
+        raise InputError(f"{event.path}: {event.verb} of {event.value} names " + (f"'{named}'" if named else "nothing"),
+                         name=named, valid=[g or u or "no group or unit" for g, u in pairs])
+    if verb.needs_axes and not event.axes:
+        raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
+    if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES:
+        raise InputError(f"{event.path}: {event.verb} is local and takes no axes")
+    if event.at and event.phase not in LOOPED:
+        raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
+                         f"{event.phase} stands outside it")
+    if event.verb == "reduce" and event.to not in ("", "I", "S"):
+        raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
+    sizes = reference.mesh.sizes()
+    for clause in event.where:
+        if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
+            raise InputError(f"{event.path}: where = {clause} names a rank that does not exist: {clause.axis} has "
+                             f"{sizes[clause.axis]}")
+
+
+def default_event(phase: str, verb: str, value: str, group: str = "", unit: str = "") -> Event:
+    """An event that says nothing but what its path says."""
+    return Event(phase, verb, value, group, unit, divisor=ONE)

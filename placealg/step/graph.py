@@ -1,0 +1,98 @@
+"""The step as a directed graph: who writes what a later event reads, in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from placealg.step.event import Event, Reference
+from placealg.step.verbs import SOURCES
+
+Storage = tuple[str, str, str]
+"""(group or unit, value, tier)."""
+
+_IN_PLACE = ("broadcast", "slice", "free", "gather", "all_gather", "scale", "reduce", "all_reduce", "clip")
+
+
+def reads(event: Event, reference: Reference) -> Iterator[Storage]:
+    """The storages that an event reads."""
+    source, target = event.tiers
+    if event.verb in _IN_PLACE or event.verb == "store":
+        yield event.group or event.unit, event.value, source
+    if event.verb in ("assign", "offload", "fetch"):
+        default = event.value if event.verb != "assign" else SOURCES.get(event.value, "")
+        value = event.source if event.source in SOURCES or event.source in ("moments", "grad") else default
+        if value:
+            yield event.group, value, source
+    if event.verb == "accumulate":
+        yield from ((event.group, "grad", source), (event.group, "grad_sum", target))
+    if event.verb == "norm":
+        yield event.group, "grad_sum", source
+    if event.verb == "clip":
+        yield from ((g.name, "norm", "device") for g in reference.groups)
+        yield "", "norm", "device"
+    if event.verb == "update" and event.group:
+        yield from ((event.group, v, source) for v in ("master", "moments", "grad_sum"))
+        yield "", "step", "device"
+    if event.verb == "update" and not event.group:
+        yield "", event.value, "device"
+    if event.verb == "publish":
+        yield event.group, "master", source
+    if event.verb == "all_reduce" and event.value == "norm":
+        yield from ((g.name, "norm", "device") for g in reference.groups)
+    if event.verb == "compute" and event.value == "activation":
+        yield from _computed(event, reference)
+    if event.verb == "compute" and event.value == "loss":
+        yield reference.units[-1].name, "activation", "device"
+    if "count" in event.divisor.names():
+        yield "loss", "count", "device"
+
+
+def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
+    units = [u.name for u in reference.units]
+    here = units.index(event.unit)
+    yield from ((g.name, "weight", "device") for g in reference.groups if event.unit in g.sites)
+    yield "", "rng", "device"
+    if event.phase == "backward":
+        yield event.unit, "activation", "device"
+        yield (units[here + 1], "gradient", "device") if here + 1 < len(units) else ("loss", "loss", "device")
+    elif here:
+        yield units[here - 1], "activation", "device"
+
+
+def writes(event: Event, reference: Reference) -> Iterator[Storage]:
+    """The storages that an event writes."""
+    target = event.tiers[1]
+    if event.verb == "compute" and event.value == "activation":
+        if event.phase == "forward":
+            yield event.unit, "activation", "device"
+        else:
+            yield event.unit, "gradient", "device"
+            yield from ((g.name, "grad", "device") for g in reference.groups if event.unit in g.sites)
+    elif event.verb == "update" and event.group:
+        yield from ((event.group, v, target) for v in ("master", "moments"))
+    elif event.verb == "norm":
+        yield event.group, "norm", "device"
+    elif event.verb != "store":
+        yield event.group or event.unit, event.value, target
+
+
+def graph(reference: Reference, events: tuple[Event, ...]) -> Any:
+    """A networkx.DiGraph: a node per event path, an edge from each storage's last writer to its later readers.
+
+    An edge carries `values`, the names of what flows. Edges run along program order inside one step, so the graph
+    has no cycle unless paths repeat.
+    """
+    import networkx as nx
+
+    result = nx.DiGraph()
+    writer: dict[Storage, str] = {}
+    for event in events:
+        result.add_node(event.path, event=event)
+        for storage in reads(event, reference):
+            if storage in writer:
+                values = result.edges.get((writer[storage], event.path), {}).get("values", ())
+                result.add_edge(writer[storage], event.path, values=(*values, ".".join(p for p in storage[:2] if p)))
+        for storage in writes(event, reference):
+            writer[storage] = event.path
+    return result

@@ -1,0 +1,149 @@
+"""Parameter groups, and the plan of each: on which axes its states are sharded, summed, gathered."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.model import Model, Parameter, Unit
+from placealg.placement import Mode, StatePlacement
+from placealg.step.program import Clause, Group
+from placealg.strategy.spec import GroupRule, Strategy
+
+ELEMENTWISE_ON_VECTORS = ("muon", "adafactor")
+"""Per-matrix optimizers that treat a parameter with fewer than two dims elementwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where one group's states are placed, as axis sets in mesh order.
+
+    `gathered`: parameters rest sharded and are gathered for use. `owned`: the optimizer state is sharded.
+    `scattered`: gradients rest sharded. `summed`: the gradient of one rank is a partial sum.
+    """
+
+    group: Group
+    axes: tuple[str, ...]
+    gathered: tuple[str, ...]
+    owned: tuple[str, ...]
+    scattered: tuple[str, ...]
+    summed: tuple[str, ...]
+    offloaded: bool
+    materialized: bool
+
+    @property
+    def reduced_each_microbatch(self) -> tuple[str, ...]:
+        """Axes over which every microbatch's gradient is reduced, because gradients rest sharded there."""
+        return tuple(a for a in self.summed if a in self.scattered)
+
+    @property
+    def reduced_once(self) -> tuple[str, ...]:
+        """Axes over which the accumulated gradient is reduced, once per step."""
+        return tuple(a for a in self.summed if a not in self.scattered)
+
+    @property
+    def grad_sum_axes(self) -> tuple[str, ...]:
+        """Axes over which the reduced gradient is sharded when the optimizer reads it."""
+        once = {a for a in self.reduced_once if a in self.owned}
+        return tuple(a for a in self.axes if a in self.scattered or a in once)
+
+    @property
+    def accumulates_on_host(self) -> bool:
+        """Whether the gradient's final reduction is in the loop, so that its sum rests on the host."""
+        return self.offloaded and bool(self.summed) and not self.reduced_once
+
+    @property
+    def state_tier(self) -> str:
+        """The tier on which master copy and moments rest."""
+        return "host" if self.offloaded else "device"
+
+    @property
+    def grad_sum_tier(self) -> str:
+        """The tier on which gradients accumulate."""
+        return "host" if self.accumulates_on_host else "device"
+
+
+def owners(axes: tuple[str, ...]) -> tuple[Clause, ...]:
+    """The condition of being the owner along every one of `axes`."""
+    return tuple(Clause(a) for a in axes)
+
+
+def group_parameters(strategy: Strategy, model: Model) -> tuple[Plan, ...]:
+    """One plan per group, in forward order of the units.
+
+    Parameters of a unit that are used, placed and updated alike form one group. The largest such class of
+    a unit is called `<unit>.weight`; every other parameter is a group under its own name.
+    """
+    for rule in strategy.groups:
+        if not any(_matches(rule, p) for p in model.parameters):
+            raise InputError(f"[groups.{rule.name}] match = '{rule.match}' matches no parameter of {model.name}",
+                             name=rule.match, valid=[p.name for p in model.parameters])
+    return tuple(_plan(strategy, group, rule)
+                 for unit in model.units for group, rule in _groups_of(strategy, model, unit))
+
+
+def _matches(rule: GroupRule, parameter: Parameter) -> bool:
+    return fnmatch.fnmatchcase(parameter.name, rule.match) or fnmatch.fnmatchcase(parameter.name, f"*.{rule.match}")
+
+
+def _groups_of(strategy: Strategy, model: Model, unit: Unit) -> Iterator[tuple[Group, GroupRule | None]]:
+    classes: dict[tuple[object, ...], list[Parameter]] = {}
+    for parameter in model.of_unit(unit.name):
+        rule = _rule_of(strategy, parameter)
+        key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract))
+        classes.setdefault(key, []).append(parameter)
+    if not classes:
+        return
+    largest = max(classes.values(), key=lambda members: sum((_size(model, p) for p in members), Fraction(0)))
+    for members in classes.values():
+        named = [(f"{unit.name}.weight", members)] if members is largest else [(p.name, [p]) for p in members]
+        for name, parameters in named:
+            rule = _rule_of(strategy, parameters[0])
+            optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
+            yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
+                        tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
+                        rule.types if rule else FrozenMap()), rule
+
+
+def _rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:
+    """The first group rule that matches a parameter."""
+    return next((r for r in strategy.groups if _matches(r, parameter)), None)
+
+
+def _size(model: Model, parameter: Parameter) -> Fraction:
+    names = parameter.elements.names()
+    return parameter.elements.evaluate({n: model.sizes.get(n, 1000) for n in names})
+
+
+def _optimizer(strategy: Strategy, rule: GroupRule | None, parameter: Parameter,
+               abstract: bool) -> tuple[str, str, tuple[str, ...]]:
+    name, locality, reads = strategy.optimizer(rule.optimizer if rule else "")
+    if name in ELEMENTWISE_ON_VECTORS and len(parameter.dims) < 2 and not abstract:
+        return "adamw", "elementwise", ()
+    return name, locality, reads
+
+
+def _plan(strategy: Strategy, group: Group, rule: GroupRule | None) -> Plan:
+    def state(name: str) -> StatePlacement:
+        placement = strategy.state(name)
+        if rule is None or name not in rule.states:
+            return placement
+        mine = rule.states[name]
+        return StatePlacement(placement.modes.plus(mine.modes), placement.offloaded or mine.offloaded)
+
+    axes = strategy.mesh.names
+    parameters, optimizer, gradients = state("parameters"), state("optimizer"), state("gradients")
+    return Plan(
+        group=group,
+        axes=axes,
+        gathered=tuple(a for a in axes if parameters.sharded(a)),
+        owned=tuple(a for a in axes if optimizer.sharded(a)),
+        scattered=tuple(a for a in axes if gradients.sharded(a)),
+        summed=strategy.data_axes,
+        offloaded=optimizer.offloaded,
+        materialized=any(gradients.mode(a) is Mode.M for a in axes),
+    )

@@ -1,0 +1,126 @@
+"""The step program: a reference, and an ordered list of events with its tree of loops.
+
+Read this first. A Step is a *reference* (what the single device does, and how data and parameters
+are grouped) and a *program* (an ordered list of events). The reference comes from strategy and
+model, never from the events; nothing that an event says is believed by a reader.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import placealg.step.graph as step_graph
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.step.event import (
+    GLOBAL_VALUES,
+    GROUP_VALUES,
+    LOOPED,
+    PHASES,
+    POSITIONS,
+    STEP_PHASES,
+    TIERS,
+    Clause,
+    Event,
+    Group,
+    LoopUnit,
+    Reference,
+    Rule,
+    parse_where,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A run of events that repeats: `microbatch` m times, a unit's name once per instance."""
+
+    name: str
+    count: Monomial
+    body: tuple[Node, ...]
+    reverse: bool = False
+
+
+Node = Event | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A training step on a mesh: the reference, and the events of the program in order."""
+
+    reference: Reference
+    events: tuple[Event, ...]
+
+    def event(self, path: str) -> Event:
+        """The event with this path."""
+        for event in self.events:
+            if event.path == path:
+                return event
+        raise InputError(f"no event '{path}'", name=path, valid=[e.path for e in self.events])
+
+    def why(self, event: Event | str) -> str:
+        """The rule that put the event there, with its reason."""
+        found = self.event(event) if isinstance(event, str) else event
+        return f"{found.rule.name}: {found.rule.why}"
+
+    @property
+    def graph(self) -> Any:
+        """The events as a networkx.DiGraph, an edge from each writer of a value to its later readers."""
+        return step_graph.graph(self.reference, self.events)
+
+    def phase(self, *names: str) -> tuple[Event, ...]:
+        """The events of these phases, in order."""
+        return tuple(e for e in self.events if e.phase in names)
+
+    def tree(self, *phases: str) -> tuple[Node, ...]:
+        """The events of `phases` (default: one training step) as nested loops.
+
+        Maximal runs of forward and backward events are the microbatch loop; in it and elsewhere,
+        maximal runs of events of one repeated unit are that unit's loop, reversed in backward.
+        """
+        chosen = self.phase(*(phases or STEP_PHASES))
+        nodes: list[Node] = []
+        for looped, run in _runs(chosen, lambda e: e.phase in LOOPED):
+            inner = tuple(self._unit_loops(run))
+            nodes.extend([Loop("microbatch", Monomial.of("m"), inner)] if looped else inner)
+        return tuple(nodes)
+
+    def _unit_loops(self, events: tuple[Event, ...]) -> Iterator[Node]:
+        repeated = {u.name: u for u in self.reference.units if u.repeated}
+        for (unit, phase), run in _runs(events, lambda e: (self.unit_of(e), e.phase)):
+            if unit in repeated:
+                yield Loop(unit, repeated[unit].count, run, reverse=phase == "backward")
+            else:
+                yield from run
+
+    def unit_of(self, event: Event) -> str:
+        """The unit whose loop runs the event: its group's, else its own; "" for global values."""
+        return self.reference.group(event.group).unit if event.group else event.unit
+
+
+def _runs(events: tuple[Event, ...], key: Callable[[Event], Any]) -> Iterator[tuple[Any, tuple[Event, ...]]]:
+    for value, run in itertools.groupby(events, key):
+        yield value, tuple(run)
+
+
+__all__ = [
+    "Clause",
+    "Event",
+    "GLOBAL_VALUES",
+    "GROUP_VALUES",
+    "Group",
+    "LOOPED",
+    "Loop",
+    "LoopUnit",
+    "Node",
+    "PHASES",
+    "POSITIONS",
+    "Reference",
+    "Rule",
+    "STEP_PHASES",
+    "Step",
+    "TIERS",
+    "parse_where",
+]

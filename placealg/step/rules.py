@@ -1,0 +1,200 @@
+"""The derivation rules: from one group's plan to events, each rule small, named, and saying why.
+
+A rule is a function of a plan (and of the schedule) that yields events in order. `derive` decides only
+in which phase, and around which computation, a rule is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placealg.arith import ONE, Monomial
+from placealg.step.groups import Plan, owners
+from placealg.step.program import Clause, Event, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """How a sum over ranks and microbatches becomes the loss's mean.
+
+    `counted` are the axes (and perhaps `microbatch`) that the loss's own divisor covers: there gradients are
+    summed. Over every other data axis they are averaged.
+    """
+
+    divisor: str
+    counted: tuple[str, ...]
+
+    def op(self, axes: tuple[str, ...]) -> tuple[str, Monomial]:
+        """(operator, divisor) of a reduction over `axes`."""
+        averaged = tuple(a for a in axes if a not in self.counted)
+        if not averaged:
+            return "sum", ONE
+        return ("mean", ONE) if averaged == axes else ("sum", Monomial.of(*averaged))
+
+
+def _names(axes: tuple[str, ...]) -> str:
+    return " and ".join(axes)
+
+
+def initialise(plan: Plan) -> Iterator[Event]:
+    """Replicas start equal, then every state takes its layout at rest."""
+    group = plan.group.name
+    if plan.axes:
+        yield Event("init", "broadcast", "weight", group, axes=plan.axes, rule=Rule(
+            "initialise", "rank 0 of the mesh holds the initial value; all copies start equal to it"))
+    where, why = owners(plan.owned), Rule("initialise", "the optimizer starts from the initial weights")
+    if plan.offloaded:
+        yield Event("init", "offload", "master", group, source="weight", where=where, tier="device->host", rule=why)
+    else:
+        yield Event("init", "assign", "master", group, source="weight", where=where, rule=why)
+    yield Event("init", "assign", "moments", group, where=where, tier=plan.state_tier, rule=Rule(
+        "initialise", "moments start at their initial value, where the optimizer state rests"))
+    if plan.gathered:
+        yield Event("init", "slice", "weight", group, axes=plan.gathered, rule=Rule(
+            "initialise", f"parameters rest sharded over {_names(plan.gathered)}"))
+
+
+def clear_gradients(plan: Plan) -> Iterator[Event]:
+    """The accumulator is cleared once per step, in its layout at rest."""
+    yield Event("prepare", "zero", "grad_sum", plan.group.name, where=owners(plan.scattered),
+                tier=plan.grad_sum_tier,
+                rule=Rule("accumulate", "a step sums the gradients of its own microbatches only"))
+
+
+def gather(plan: Plan, phase: str, axes: tuple[str, ...], lifetime: str) -> Iterator[Event]:
+    """Parameters that rest sharded are gathered before the computation that uses them whole."""
+    if axes:
+        yield Event(phase, "gather", "weight", plan.group.name, axes=axes, source="S", to="R", rule=Rule(
+            "gather_for_use", f"S*: parameters are used whole, one unit at a time; the copy lives for one {lifetime}"))
+
+
+def free(plan: Plan, phase: str, axes: tuple[str, ...], lifetime: str) -> Iterator[Event]:
+    """The gathered copy ends with its lifetime."""
+    if axes:
+        yield Event(phase, "free", "weight", plan.group.name, axes=axes, rule=Rule(
+            "gather_for_use", f"S*: the gathered copy ends with its {lifetime}; the shard stays"))
+
+
+def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
+    """Gradients that rest sharded are reduced to their owners every microbatch; then they accumulate."""
+    group = plan.group.name
+    axes = plan.reduced_each_microbatch
+    if axes:
+        op, divisor = averaging.op(axes)
+        yield Event("backward", "reduce", "grad", group, axes=axes, op=op, divisor=divisor, source="P", to="S",
+                    rule=Rule("reduce_gradient", f"gradients rest S over {_names(axes)}: reduced every microbatch"))
+    whole = tuple(a for a in plan.scattered if a not in plan.summed)
+    if whole:
+        yield Event("backward", "slice", "grad", group, axes=whole, rule=Rule(
+            "reduce_gradient", f"gradients rest S over {_names(whole)}, where every rank computes them whole"))
+    if plan.accumulates_on_host:
+        yield Event("backward", "offload", "grad", group, tier="device->host", where=owners(plan.scattered),
+                    bytes="g", rule=Rule("offload", "the optimizer state rests on the host: a gradient follows its "
+                                                    "final reduction there"))
+    yield Event("backward", "accumulate", "grad_sum", group, tier=plan.grad_sum_tier, rule=Rule(
+        "accumulate", "the step's gradient is the sum over its microbatches"))
+
+
+def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
+    """Gradients that rest whole are reduced once per step, to their owners first."""
+    group = plan.group.name
+    for to in ("S", "I"):
+        axes = tuple(a for a in plan.reduced_once if (a in plan.owned) == (to == "S"))
+        if axes:
+            op, divisor = averaging.op(axes)
+            why = (f"the optimizer is sharded over {_names(axes)}: each rank needs only what it updates" if to == "S"
+                   else f"every rank along {_names(axes)} updates its own copy: all need the whole sum")
+            yield Event("reduce", "reduce", "grad_sum", group, axes=axes, op=op, divisor=divisor,
+                        source="P", to=to, rule=Rule("reduce_gradient", why))
+    if plan.offloaded and not plan.accumulates_on_host:
+        yield Event("reduce", "offload", "grad_sum", group, tier="device->host", bytes="g",
+                    where=owners(plan.owned), rule=Rule(
+                        "offload", "the optimizer state rests on the host: the gradient follows its final reduction"))
+
+
+def partial_norm(plan: Plan) -> Iterator[Event]:
+    """Each element is counted once: at its owner where it shards, at one marked rank where it replicates."""
+    where = tuple(Clause(a) if a in plan.grad_sum_axes else Clause(a, 0) for a in plan.axes)
+    yield Event("update", "norm", "norm", plan.group.name, where=where, tier=plan.state_tier, rule=Rule(
+        "clip_by_global_norm", "each element counts once: at its owner where it shards, at rank 0 where it replicates"))
+
+
+def total_norm(axes: tuple[str, ...]) -> Iterator[Event]:
+    """One reduction of all partial norms over the union of axes."""
+    if axes:
+        yield Event("update", "all_reduce", "norm", axes=axes, op="sum", source="P", to="I", bytes="4", rule=Rule(
+            "clip_by_global_norm", "one reduction of all partial norms, over every axis"))
+
+
+def clip(plan: Plan) -> Iterator[Event]:
+    """Every rank scales what it holds by the same factor."""
+    yield Event("update", "clip", "grad_sum", plan.group.name, tier=plan.state_tier, rule=Rule(
+        "clip_by_global_norm", "the gradient is scaled by one factor, a function of the global norm"))
+
+
+def update(plan: Plan) -> Iterator[Event]:
+    """Each owner updates its elements; what an update reads beyond its own element is gathered first."""
+    group, tier = plan.group, plan.state_tier
+    wide: dict[str, tuple[str, ...]] = {"grad_sum": tuple(a for a in plan.grad_sum_axes if a not in plan.owned)}
+    for value in group.whole_reads:
+        wide[value] = plan.grad_sum_axes if value == "grad_sum" else plan.owned
+    for value, axes in wide.items():
+        if axes:
+            why = (f"{group.optimizer} reads whole matrices of {value}, which is sharded over {_names(axes)}"
+                   if value in group.whole_reads else
+                   f"every rank along {_names(axes)} updates all elements, and gradients rest sharded there")
+            yield Event("update", "all_gather", value, group.name, axes=axes, source="S", to="I", tier=tier,
+                        rule=Rule("update_owned", why))
+    yield Event("update", "update", "master", group.name, where=owners(plan.owned), tier=tier, rule=Rule(
+        "update_owned", f"{group.optimizer} runs where the optimizer state rests"))
+    for value, axes in wide.items():
+        if axes:
+            yield Event("update", "free", value, group.name, axes=axes, tier=tier, rule=Rule(
+                "update_owned", f"the gathered {value} ends with the update"))
+    if plan.materialized:
+        yield Event("update", "free", "grad_sum", group.name, rule=Rule(
+            "update_owned", "M: a gradient rests nowhere"))
+
+
+def publish(plan: Plan) -> Iterator[Event]:
+    """Updated elements reach every rank on which the parameters rest."""
+    group = plan.group.name
+    axes = tuple(a for a in plan.owned if a not in plan.gathered)
+    if plan.offloaded:
+        yield Event("publish", "fetch", "master", group, tier="host->device", bytes="w", where=owners(plan.owned),
+                    rule=Rule("offload", "the updated elements come back from the host, cast to the weights' type"))
+    why = (f"parameters rest whole over {_names(axes)}, the optimizer is sharded there" if axes
+           else "the updated master copy is cast into the weights where they rest")
+    where = owners(tuple(a for a in plan.gathered if a not in plan.owned))
+    yield Event("publish", "publish", "weight", group, axes=axes, where=where, rule=Rule("publish_parameters", why))
+    if plan.offloaded:
+        yield Event("publish", "free", "master", group, rule=Rule(
+            "offload", "the master copy rests on the host only"))
+
+
+def save(plan: Plan) -> Iterator[Event]:
+    """A checkpoint stores what rests: weights and moments; the master copy follows from the weights."""
+    group = plan.group.name
+    rule = Rule("save_state", "a checkpoint holds weights, moments, step and random state")
+    yield Event("save", "store", "weight", group, where=owners(plan.gathered), rule=rule)
+    yield Event("save", "store", "moments", group, where=owners(plan.owned), tier=plan.state_tier, rule=rule)
+
+
+def resume(plan: Plan) -> Iterator[Event]:
+    """A resumed run loads what was stored, and refreshes the master copy from the weights."""
+    group = plan.group.name
+    rule = Rule("resume_state", "a resumed run starts from the checkpoint")
+    yield Event("resume", "load", "weight", group, rule=rule)
+    yield Event("resume", "load", "moments", group, tier=plan.state_tier, rule=rule)
+    wide = tuple(a for a in plan.gathered if a not in plan.owned)
+    refresh = Rule("resume_state", "the master copy is not in the checkpoint: it is refreshed from the weights")
+    if wide:
+        yield Event("resume", "gather", "weight", group, axes=wide, source="S", to="R", rule=refresh)
+    if plan.offloaded:
+        yield Event("resume", "offload", "master", group, source="weight", where=owners(plan.owned),
+                    tier="device->host", rule=refresh)
+    else:
+        yield Event("resume", "assign", "master", group, source="weight", where=owners(plan.owned), rule=refresh)
+    if wide:
+        yield Event("resume", "free", "weight", group, axes=wide, rule=refresh)

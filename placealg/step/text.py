@@ -1,0 +1,139 @@
+"""The text of a whole program: `[loops]` and an ordered list of `[[event]]` tables, which read back equal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, with_fields
+from placealg.step.program import LOOPED, PHASES, Event, Reference, Step
+from placealg.step.verbs import VERBS
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.options import placed, shown
+from placealg.strategy.positions import NOWHERE, Positions
+from placealg.strategy.spec import Strategy
+from placealg.strategy.write import toml_table, toml_value, write_strategy
+
+_PATH = re.compile(r"(?P<phase>\w+)\.(?P<subject>.+)\.(?P<verb>\w+)(?:\[(?P<axes>[^\[\]]*)\])?"
+                   r"(?:#(?P<copy>\d{1,6}))?\Z")
+_MAX_PATH = 1000
+
+Subjects = Mapping[str, Mapping[str, Event]]
+"""Verb -> the subject of a path -> the event of which it is the subject, without phase."""
+
+
+def subjects(reference: Reference) -> Subjects:
+    """Every subject that a path may name, for each verb: the inverse of Event.subject."""
+    table: dict[str, dict[str, Event]] = {}
+    for name, verb in VERBS.items():
+        table[name] = {}
+        for value in verb.values:
+            for group, unit in holders(value, name, reference):
+                event = default_event("", name, value, group, unit)
+                table[name].setdefault(event.subject, event)
+    return table
+
+
+def read_path(text: Any, reference: Reference, known: Subjects) -> Event:
+    """The event that a path `<phase>.<subject>.<verb>[axes]#copy` names, with no other field said."""
+    found = _PATH.match(text) if isinstance(text, str) and len(text) <= _MAX_PATH else None
+    if not found:
+        raise InputError(f"path is {shown(text)}: expected PHASE.SUBJECT.VERB[AXES]")
+    if found["phase"] not in PHASES:
+        raise InputError(f"unknown phase '{found['phase']}' in {text}", name=found["phase"], valid=PHASES)
+    if found["verb"] not in VERBS:
+        raise InputError(f"unknown verb '{found['verb']}' in {text}", name=found["verb"], valid=VERBS)
+    if found["subject"] not in known[found["verb"]]:
+        raise InputError(f"{found['verb']} does not apply to '{found['subject']}' in {text}", name=found["subject"],
+                         valid=known[found["verb"]])
+    event = replace(known[found["verb"]][found["subject"]], phase=found["phase"], copy=int(found["copy"] or 1))
+    if found["axes"] is not None:
+        axes = [a.strip() for a in found["axes"].split(",")]
+        event = replace(event, axes=FIELDS["axes"].read(f"path {text}", axes, reference))
+    if event.path != text:
+        raise InputError(f"path '{text}' is written '{event.path}'")
+    return event
+
+
+def write_program(step: Step, strategy: Strategy | None = None, model: str = "") -> str:
+    """A strategy file that holds the whole program; reading it back gives an equal one.
+
+    `strategy` defaults to the catalogue expression that the reference names, `model` (a name or a path, as the
+    file's reader resolves it) to the reference's unless that is abstract.
+    """
+    chosen = strategy or parse_strategy(step.reference.strategy)
+    named = model or ("" if step.reference.abstract else step.reference.model)
+    known = subjects(step.reference)
+    tables = [write_strategy(chosen), toml_table("[loops]", loops_of(step.reference)),
+              *(toml_table("[[event]]", dict(_event_keys(event, known))) for event in step.events)]
+    return (f"model = {toml_value(named)}\n" if named else "") + "\n".join(tables)
+
+
+def _event_keys(event: Event, known: Subjects) -> Iterator[tuple[str, Any]]:
+    plain = replace(known[event.verb].get(event.subject, default_event("", event.verb, "")), phase=event.phase,
+                    axes=event.axes, copy=event.copy)
+    yield "path", event.path
+    for gloss in FIELDS.values():
+        if gloss.key == "why":
+            yield "why", event.rule.why
+        elif gloss.key == "rule" or getattr(event, gloss.field) != getattr(plain, gloss.field):
+            yield gloss.key, gloss.write(getattr(event, gloss.field))
+
+
+def loops_of(reference: Reference) -> dict[str, str | int]:
+    """The loops of a program and how often each runs: the microbatches, and every repeated unit."""
+    units = {u.name: str(u.count) for u in reference.units if u.repeated}
+    return {"microbatch": reference.microbatches or "m", **units}
+
+
+def read_program(tables: Sequence[Mapping[str, Any]], reference: Reference, positions: Positions = NOWHERE,
+                 loops: Mapping[str, Any] | None = None) -> tuple[Event, ...]:
+    """The events of a whole program's [[event]] tables, held against the names that `reference` knows.
+
+    `loops` is the file's [loops]: what it says must be what strategy and model say.
+    """
+    _check_loops(loops or {}, reference, positions)
+    known = subjects(reference)
+    events: list[Event] = []
+    lines: dict[str, int] = {}
+    for index, table in enumerate(tables):
+        line = positions.line("event", index)
+        if "path" not in table:
+            raise InputError("an event needs a path", where=positions.where("event", index))
+        with placed(positions.place, "event", index, "path"):
+            event = read_path(table["path"], reference, known)
+        said = read_fields(table, ("path", *(k for k in FIELDS if k not in ("verb", "axes"))), reference, positions,
+                           "event", index)
+        event = replace(with_fields(event, said), line=line)
+        with placed(positions.place, "event", index, *(["at"] if "at" in table else ["path"])):
+            check_event(event, reference)
+            if event.path != table["path"]:
+                raise InputError(f"path '{table['path']}' and the fields beside it disagree: they say '{event.path}'")
+            if event.path in lines:
+                raise InputError(f"path '{event.path}' stands on line {lines[event.path]} already; a copy is #2")
+            if events and _rank(event) < _rank(events[-1]):
+                raise InputError(f"{event.path} stands after {events[-1].path}: phases stand in the order "
+                                 f"{', '.join(PHASES)}")
+        lines[event.path] = line
+        events.append(event)
+    return tuple(events)
+
+
+def _rank(event: Event) -> int:
+    return PHASES.index(LOOPED[0] if event.phase in LOOPED else event.phase)
+
+
+def _check_loops(loops: Mapping[str, Any], reference: Reference, positions: Positions) -> None:
+    valid = loops_of(reference)
+    for name, count in loops.items():
+        with placed(positions.place, "loops", name):
+            if name not in valid:
+                raise InputError(f"unknown loop '{name}'", name=name, valid=valid)
+            if type(count) is not int and not isinstance(count, str):
+                raise InputError(f"loop {name} runs {shown(count)} times: expected a size")
+            if Monomial.parse(str(count)) != Monomial.parse(str(valid[name])):
+                raise InputError(f"loop {name} runs {count} times; strategy and model say {valid[name]}")

@@ -1,0 +1,1 @@
+"""Strategies as data: placements, composition, the catalogue, and their text."""

@@ -1,0 +1,87 @@
+"""Expressions over the catalogue: `zero3`, `zero3[fsdp]*dp[8]`, `hsdp[dp_replicate=2,dp_shard=4]`."""
+
+from __future__ import annotations
+
+import re
+
+from placealg.errors import InputError
+from placealg.mesh import Axis
+from placealg.strategy.catalogue import entry, instantiate, standalone
+from placealg.strategy.spec import Strategy, check
+
+_MAX_TEXT = 2000
+_FACTOR = re.compile(r"\s*(?P<name>\w+)\s*(?:\[(?P<items>[^\[\]*]*)\])?\s*")
+_ITEM = re.compile(r"\s*(?:(?P<axis>[A-Za-z]\w*)\s*(?:=\s*(?P<bound>[-+]?\w+))?|(?P<size>[-+]?\d+))\s*\Z")
+
+
+def parse_strategy(text: str) -> Strategy:
+    """The strategy that an expression writes: names joined by `*`, each with optional axes and sizes in brackets.
+
+    >>> parse_strategy("zero3[fsdp]*dp[8]").mesh.axes
+    (fsdp, dp=8)
+    >>> parse_strategy("zero33")
+    Traceback (most recent call last):
+    placealg.errors.InputError: strategy 'zero33', column 1: unknown strategy 'zero33'; did you mean 'zero3'?
+    """
+    if len(text) > _MAX_TEXT:
+        raise InputError(f"a strategy expression of {len(text)} characters is too long (at most {_MAX_TEXT})")
+    product: Strategy | None = None
+    at = 0
+    while True:
+        found = _FACTOR.match(text, at)
+        if not found:
+            raise _error(text, at, "expected the name of a strategy")
+        column = found.start("name")
+        try:
+            factor = _factor(text, found)
+            if product is None and factor.modifiers and found.end() < len(text):
+                raise InputError(f"modifier {factor.name} applies to what stands to its left, and nothing does")
+            product = product * factor if product else factor
+        except InputError as error:
+            raise error.at(_place(text, column)) from None
+        at = found.end()
+        if at == len(text):
+            break
+        if text[at] != "*":
+            raise _error(text, at, f"unexpected '{text[at]}'; factors are joined by *")
+        at += 1
+    strategy = standalone(product)
+    try:
+        check(strategy)
+    except InputError as error:
+        raise error.at(f"strategy '{text}'") from None
+    return strategy
+
+
+def _factor(text: str, found: re.Match[str]) -> Strategy:
+    name = found["name"]
+    entry(name)
+    if found["items"] is None:
+        return instantiate(name)
+    items: list[Axis | int] = []
+    column = found.start("items")
+    for item in found["items"].split(","):
+        read = _ITEM.match(item)
+        if not read:
+            raise _error(text, column, f"'{item.strip()}' is not an axis, a size or axis=size")
+        try:
+            items.append(_size(read["size"]) if read["size"] else
+                         Axis(read["axis"], _size(read["bound"]) if read["bound"] else None))
+        except InputError as error:
+            raise error.at(_place(text, column)) from None
+        column += len(item) + 1
+    return instantiate(name, *items)
+
+
+def _size(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
+        raise InputError(f"'{text}' is not a size: a whole number of at least 1")
+    return int(text)
+
+
+def _place(text: str, at: int) -> str:
+    return f"strategy '{text}', column {at + 1}"
+
+
+def _error(text: str, at: int, what: str) -> InputError:
+    return InputError(what, where=_place(text, at))

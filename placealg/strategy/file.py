@@ -1,0 +1,163 @@
+"""Strategy files: the TOML text of a strategy, what it is expected to prove, and its edits or its whole program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from placealg.arith import parse
+from placealg.errors import InputError
+from placealg.mesh import SYMBOLS
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.options import SCHEMA, Key, placed, read_value, shown
+from placealg.strategy.options import Path as KeyPath
+from placealg.strategy.positions import Positions, parse_toml, read_toml
+from placealg.strategy.spec import Strategy, overlay, problems
+
+TOP: Mapping[str, Key] = {
+    "name": Key("text"),
+    "source": Key("text"),
+    "model": Key("text"),
+    "base": Key("text"),
+    "expect": Key("expect"),
+    "edit": Key("tables"),
+    "loops": Key("table"),
+    "event": Key("tables"),
+}
+"""The keys of a strategy file beside the tables of SCHEMA."""
+
+EXPECT: Mapping[str, Key] = {
+    "verdict": Key("choice", ("proved", "refuted", "undecided")),
+    "obligation": Key("choice", ("partition", "forward", "gradient", "normalizer", "view", "update", "invariant",
+                                 "init", "random", "schedule", "vacuity")),
+    "ratio": Key("ratio"),
+    "group": Key("text"),
+    "class": Key("choice", ("PARAMETRIC", "CUTOFF", "BOUNDED")),
+}
+"""The keys of `expect`, which may also be a verdict alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """The verdict that a file expects; what is empty is not asked for.
+
+    `ratio` is arithmetic over axis sizes and symbols: the mass that the counterexample reports.
+    """
+
+    verdict: str
+    obligation: str = ""
+    ratio: str = ""
+    group: str = ""
+    cls: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyFile:
+    """What a strategy file says: a strategy, its expectation, and the raw [[edit]] and [[event]] tables.
+
+    `base` is the expression that the tables override, "" without one; `model` a model's name or path.
+    `positions` gives each key of the raw tables its line: `positions.where("edit", 0, "drop")`.
+    """
+
+    strategy: Strategy
+    expect: Expect | None
+    source: str
+    edits: tuple[Mapping[str, Any], ...]
+    events: tuple[Mapping[str, Any], ...]
+    path: str
+    loops: Mapping[str, Any]
+    base: str
+    model: str
+    positions: Positions
+
+
+def read_strategy_file(path: str | Path) -> StrategyFile:
+    """Read a strategy file; every mistake is an InputError at `FILE:LINE`."""
+    return _read(*read_toml(path))
+
+
+def parse_strategy_file(text: str, file: str = "strategy.toml") -> StrategyFile:
+    r"""Read the text of a strategy file, which errors call `file`.
+
+    >>> parse_strategy_file('base = "zero3"\n[mesh]\ndp = 8').strategy.mesh.axes
+    (dp=8,)
+    """
+    return _read(*parse_toml(text, file))
+
+
+def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
+    for key, value in said.items():
+        with placed(positions.place, key):
+            _check_top(key, value)
+    texts = {key: str(said.get(key, "")) for key in ("name", "source", "model", "base")}
+    if not texts["base"]:
+        for table in ("mesh", "dims"):
+            if table not in said:
+                raise InputError(f"has no [{table}] and no base: a strategy names its axes and what they split",
+                                 where=positions.file)
+    base = _base(texts["base"], positions) if texts["base"] else Strategy("")
+    tables = {key: value for key, value in said.items() if key in SCHEMA}
+    altered = bool(tables) or "edit" in said or "event" in said
+    name = texts["name"] or (base.name if not altered else Path(positions.file).stem)
+    strategy = replace(overlay(base, tables, positions.place), name=name)
+
+    def place(path: KeyPath) -> str:
+        return positions.where(*path) if path[0] in said else positions.where("base" if texts["base"] else "mesh")
+
+    for path, error in problems(strategy):
+        raise error.at(place(path))
+    if "loops" in said and "event" not in said:
+        raise InputError("[loops] belongs to a whole program, and the file has no [[event]]",
+                         where=positions.where("loops"))
+    return StrategyFile(strategy, _expect(said.get("expect"), strategy, positions), texts["source"],
+                        tuple(said.get("edit", ())), tuple(said.get("event", ())), positions.file,
+                        said.get("loops", {}), texts["base"], texts["model"], positions)
+
+
+def _base(text: str, positions: Positions) -> Strategy:
+    try:
+        return parse_strategy(text)
+    except InputError as error:
+        column, error.where = error.where, ""
+        raise error.at(f"{positions.where('base')}: {column}".removesuffix(": ")) from None
+
+
+def _check_top(key: str, value: Any) -> None:
+    if key not in TOP and key not in SCHEMA:
+        valid = (*SCHEMA, *TOP)
+        raise InputError(f"unknown table [{key}]" if isinstance(value, dict) else f"unknown key '{key}'", name=key,
+                         valid=valid)
+    kind = TOP[key].kind if key in TOP else "table"
+    if kind == "text" and not (isinstance(value, str) and value.strip()):
+        raise InputError(f"{key} is {shown(value)}: expected a non-empty string")
+    if kind == "table" and not isinstance(value, dict):
+        raise InputError(f"{key} is {shown(value)}: expected a table, [{key}]")
+    if kind == "tables" and not (isinstance(value, list) and value and all(isinstance(v, dict) for v in value)):
+        raise InputError(f"{key} is {shown(value)}: expected tables, each under [[{key}]]")
+
+
+def _expect(value: Any, strategy: Strategy, positions: Positions) -> Expect | None:
+    if value is None:
+        return None
+    said = {"verdict": value} if isinstance(value, str) else value
+    if not isinstance(said, dict) or "verdict" not in said:
+        raise InputError(f"expect is {shown(value)}: expected a verdict, or a table with a verdict",
+                         where=positions.where("expect"))
+    read: dict[str, str] = {}
+    for key, text in said.items():
+        with placed(positions.place, "expect", key):
+            if key not in EXPECT:
+                raise InputError(f"unknown key '{key}' in expect", name=key, valid=EXPECT)
+            row, label = EXPECT[key], f"expect {key}"
+            if row.kind == "ratio":
+                text = read_value(label, Key("text"), str(text) if type(text) is int else text, ())
+                parse(text, (*strategy.mesh.names, *SYMBOLS))
+            else:
+                text = read_value(label, row, text.upper() if key == "class" and isinstance(text, str) else text, ())
+            read["cls" if key == "class" else key] = text
+    if read["verdict"] == "proved" and {"obligation", "ratio", "group"} & set(read):
+        raise InputError("expect names an obligation, ratio or group, which only a refuted verdict has",
+                         where=positions.where("expect"))
+    return Expect(**read)

@@ -1,0 +1,278 @@
+"""What a strategy may say: one table of tables, keys, value kinds and defaults, and a reader per kind.
+
+Strategy files, the catalogue and Python callers read the same table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from placealg.arith import parse
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.placement import STATES, StatePlacement
+
+DIMS = ("batch",)
+"""The logical dims that an axis can split."""
+
+LIFETIMES = ("use", "microbatch", "step")
+
+OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "adamw": ("elementwise", ()),
+    "adam": ("elementwise", ()),
+    "sgd": ("elementwise", ()),
+    "muon": ("matrix", ("grad_sum", "moments")),
+    "adafactor": ("matrix", ("grad_sum", "moments")),
+    "lamb": ("matrix", ("grad_sum", "master", "moments")),
+}
+"""Optimizer -> (locality, the values of which one element's update reads the whole matrix)."""
+
+LOSSES: Mapping[str, Mapping[str, Any]] = {
+    "mean_of_means": {"divisor": "tokens", "count_axes": None, "assume": ("equal_counts",)},
+    "token_mean": {"divisor": "count", "count_axes": "data", "assume": ()},
+}
+"""Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0},
+    "optimizer": {"name": "adamw", "clip": "global_norm", "tier": "device"},
+    "loss": {"preset": "mean_of_means", "reference": "token_mean"},
+    "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
+    "random": {"dropout": ()},
+}
+"""Table -> field -> the value that holds where a strategy is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a table: the kind of its value, and the valid names where the kind is a choice."""
+
+    kind: str
+    valid: tuple[str, ...] = ()
+
+
+_MODES = {state: Key("modes") for state in STATES}
+
+SCHEMA: Mapping[str, Mapping[str, Key]] = {
+    "mesh": {"*": Key("size")},
+    "dims": {"*": Key("dims")},
+    "states": _MODES,
+    "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types")},
+    "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole")},
+    "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
+                  "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", ("device", "host"))},
+    "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
+             "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
+             "reference": Key("choice", ("token_mean", "microbatch_mean"))},
+    "types": {name: Key("bytes") for name in DEFAULTS["types"]},
+    "random": {"dropout": Key("streams")},
+}
+"""Table -> key -> kind of value. `*` stands for any axis of the mesh; [groups.NAME] holds one rule each."""
+
+Path = tuple[str | int, ...]
+Where = Callable[[Path], str]
+"""From a path of keys to the place in the text, `FILE:LINE`."""
+
+
+def nowhere(_path: Path) -> str:
+    """The place of tables that come from no text."""
+    return ""
+
+
+@contextmanager
+def placed(where: Where, *path: str | int) -> Iterator[None]:
+    """Give every InputError of the body its place, unless it has one."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(where(path)) from None
+
+
+def unknown_axis(label: str, axis: str, axes: Iterable[str]) -> InputError:
+    """The error of a table that names an axis which the mesh lacks."""
+    return InputError(f"{label} names axis '{axis}', which the mesh lacks", name=axis, valid=axes)
+
+
+def known_axis(label: str, axis: str, axes: tuple[str, ...]) -> None:
+    """Raise InputError unless the mesh has `axis`."""
+    if axis not in axes:
+        raise unknown_axis(label, axis, axes)
+
+
+def known_key(table: str, key: str, label: str = "") -> Key:
+    """The schema's row for `key` of `table`."""
+    keys = SCHEMA[table]
+    if key not in keys:
+        raise InputError(f"unknown key '{key}' in {label or f'[{table}]'}", name=key, valid=keys)
+    return keys[key]
+
+
+def option_key(table: str, key: str) -> Key:
+    """The schema's row for `key` of an option table; a table that does not exist is an InputError."""
+    if table not in DEFAULTS:
+        raise InputError(f"unknown table [{table}]", name=table, valid=SCHEMA)
+    return known_key(table, key)
+
+
+def shown(value: Any) -> str:
+    """A value from a file, short enough for one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read_value(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where = nowhere, path: Path = ()) -> Any:
+    """The canonical form of a value, or an InputError at its place that says what would be valid."""
+    with placed(where, *path):
+        return _READERS[key.kind](label, key, value, axes, where, path)
+
+
+def _text(label: str, _key: Key, value: Any, *_: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{label} is {shown(value)}: expected a non-empty string")
+    return value
+
+
+def _choice(label: str, key: Key, value: Any, *_: Any) -> str:
+    if value not in key.valid:
+        raise InputError(f"{label} is {shown(value)}", name=str(value), valid=key.valid)
+    return str(value)
+
+
+def _strings(label: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+        raise InputError(f"{label} is {shown(value)}: expected a list of strings")
+    for at, name in enumerate(value):
+        if name in value[:at]:
+            raise InputError(f"{label} names '{name}' twice")
+    return tuple(value)
+
+
+def _choices(label: str, key: Key, value: Any, *_: Any) -> tuple[str, ...]:
+    names = _strings(label, value)
+    for name in names:
+        if name not in key.valid:
+            raise InputError(f"{label} names '{name}'", name=name, valid=key.valid)
+    return names
+
+
+def _size(label: str, _key: Key, value: Any, *_: Any) -> int | None:
+    if value is None or value == "symbolic":
+        return None
+    if type(value) is not int or value < 1:
+        raise InputError(f"{label} is {shown(value)}: a size is a whole number of at least 1, or \"symbolic\"")
+    return value
+
+
+def _dims(label: str, _key: Key, value: Any, *_: Any) -> tuple[str, ...]:
+    return _strings(label, value)
+
+
+def _table(label: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{label} is {shown(value)}: expected a table, such as {{ dp = ... }}")
+    return value
+
+
+def _modes(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> StatePlacement:
+    table = _table(label, value)
+    for axis, mode in table.items():
+        with placed(where, *path, axis):
+            known_axis(label, axis, axes)
+            if not isinstance(mode, str):
+                raise InputError(f"{label} on {axis} is {shown(mode)}: a mode is a string such as \"S*\"")
+            StatePlacement.parse({axis: mode})
+    return StatePlacement.parse(table)
+
+
+def _group_optimizer(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where,
+                     path: Path) -> tuple[str, StatePlacement | None]:
+    if isinstance(value, str):
+        return _choice(label, Key("choice", tuple(OPTIMIZERS)), value), None
+    table = dict(_table(f"{label} (an optimizer's name, or a mode per axis)", value))
+    name = table.pop("name", "")
+    if name:
+        _choice(f"{label} name", Key("choice", tuple(OPTIMIZERS)), name)
+    return name, _modes(label, key, table, axes, where, path)
+
+
+def _types(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:
+    read = {}
+    for symbol, number in _table(label, value).items():
+        if symbol not in SCHEMA["types"]:
+            raise InputError(f"{label} names '{symbol}'", where=where((*path, symbol)), name=symbol,
+                             valid=SCHEMA["types"])
+        read[symbol] = read_value(f"{label}.{symbol}", SCHEMA["types"][symbol], number, axes, where, (*path, symbol))
+    return FrozenMap(read)
+
+
+def _bytes(label: str, _key: Key, value: Any, *_: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number")
+    try:
+        number = parse(value, ()).evaluate({}) if isinstance(value, str) else Fraction(str(value))
+    except (InputError, ValueError, OverflowError):
+        number = Fraction(0)
+    if number <= 0:
+        raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number, such as 2 or \"1/2\"")
+    return str(number)
+
+
+def _microbatches(label: str, _key: Key, value: Any, *_: Any) -> int | str:
+    if value != "m" and (type(value) is not int or value < 1):
+        raise InputError(f"{label} is {shown(value)}: expected \"m\" or a whole number of at least 1")
+    return value  # type: ignore[no-any-return]  # narrowed by the test above
+
+
+def _whole(label: str, _key: Key, value: Any, *_: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise InputError(f"{label} is {shown(value)}: expected a whole number of at least 0")
+    return value
+
+
+def _lifetimes(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Where,
+               path: Path) -> FrozenMap[str, str]:
+    table = _table(label, value)
+    for axis, life in table.items():
+        with placed(where, *path, axis):
+            known_axis(label, axis, axes)
+            _choice(f"{label} of {axis}", Key("choice", LIFETIMES), life)
+    return FrozenMap(table)
+
+
+def _count_axes(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) -> str | tuple[str, ...]:
+    if value == "data":
+        return "data"
+    if isinstance(value, str):
+        raise InputError(f"{label} is {shown(value)}: expected \"data\" or a list of axes")
+    names = _strings(label, value)
+    for axis in names:
+        known_axis(label, axis, (*axes, "microbatch"))
+    return names
+
+
+_STREAM = re.compile(r"(rank|local)\((\w+)\)\Z")
+
+
+def _streams(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) -> tuple[str, ...]:
+    names = _strings(label, value)
+    for name in names:
+        found = _STREAM.match(name)
+        if not found:
+            raise InputError(f"{label} names '{name}'; valid: rank(AXIS), local(DIM)")
+        if found[1] == "rank":
+            known_axis(label, found[2], axes)
+        elif found[2] not in DIMS:
+            raise InputError(f"{label} names dim '{found[2]}'", name=found[2], valid=DIMS)
+    return names
+
+
+_READERS: Mapping[str, Callable[..., Any]] = {
+    "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
+    "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes, "microbatches": _microbatches,
+    "whole": _whole, "lifetimes": _lifetimes, "count_axes": _count_axes, "streams": _streams,
+}

@@ -1,0 +1,55 @@
+"""The prover held against the simulator on one program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placealg.check.prove import prove
+from placealg.prove.verdict import PROVED, REFUTED, Report
+from placealg.simulate import Setting, simulate
+from placealg.step.program import Reference, Step
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the prover says, and where the simulator differs from the single device ("" when it never does)."""
+
+    report: Report
+    differs: str
+
+    @property
+    def complaint(self) -> str:
+        """Why the two engines disagree; "" when they agree."""
+        verdict = self.report.verdict
+        if verdict == PROVED:
+            return f"PROVED, but the simulator differs: {self.differs}" if self.differs else ""
+        if verdict == REFUTED:
+            return ""
+        reasons = [f"{v.id}: {v.reason}" for v in self.report.obligations if v.verdict != PROVED]
+        return f"UNDECIDED {reasons}; the simulator {'differs: ' + self.differs if self.differs else 'agrees'}"
+
+
+def settings(reference: Reference) -> Iterator[Setting]:
+    """Concrete runs: sizes 2 and 3 (unequal on two axes), one to three microbatches, unequal counts where allowed."""
+    axes = reference.mesh.names
+    for sizes in ((2, 3), (3, 2)):
+        bound = dict(zip(axes, sizes, strict=False))
+        for microbatches in (1, 2, 3):
+            if sizes == (3, 2) and microbatches == 3:
+                continue
+            yield Setting.equal(reference, bound, microbatches, 1, seed=microbatches)
+            if "equal_counts" not in reference.hypotheses and microbatches < 3:
+                yield Setting.unequal(reference, bound, microbatches, seed=microbatches)
+
+
+def compare(step: Step) -> Agreement:
+    """Prove; and run the simulator wherever a replay has not already shown a difference."""
+    report = prove(step)
+    if report.verdict == REFUTED:
+        return Agreement(report, "replayed")
+    for setting in settings(step.reference):
+        outcome = simulate(step, setting)
+        if not outcome.equal:
+            return Agreement(report, f"{outcome.difference} at {dict(setting.sizes)}, m = {setting.microbatches}")
+    return Agreement(report, "")

@@ -1,0 +1,43 @@
+"""What every test shares: the repository's root and a command line that runs in this process."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_placealg(*words: str) -> Outcome:
+    """Run `placealg WORDS` in this process."""
+    from placealg.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(list(words))
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def placealg(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """The command line, run at the root with a fixed width and no colour."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert sys.version_info >= (3, 11)
+    return run_placealg

@@ -1,0 +1,291 @@
+"""The command line: golden output, exit codes, one-line errors, files written whole, JSON of a fixed shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Outcome
+
+from placealg.cli.demo import DEMO
+from placealg.cli.output import write_file
+from placealg.cli.verdicts import disagreements, exit_code, of_several, same_ratio
+from placealg.errors import InputError
+from placealg.prove.verdict import OBLIGATIONS, Counterexample, Report, Verdict
+from placealg.strategy.file import Expect
+
+Run = Callable[..., Outcome]
+GOLDEN = ROOT / "tests" / "golden"
+REFUTED = "proofs/refuted/zero1_publish_dropped.toml"
+
+
+def golden_files() -> list[Path]:
+    return sorted(GOLDEN.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", golden_files(), ids=lambda p: p.stem)
+def test_golden(path: Path, placealg: Run) -> None:
+    """The first line of a golden file is its command; the rest is what it prints, then its exit code."""
+    command, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    got = placealg(*command.removeprefix("$ placealg ").split())
+    printed = f"{got.out}{got.err}[exit {got.code}]\n"
+    if os.environ.get("PLACEALG_WRITE_GOLDEN"):
+        path.write_text(f"{command}\n{printed}", encoding="utf-8")
+        rest = printed
+    assert printed == rest
+
+
+def test_golden_covers_what_people_read() -> None:
+    commands = {p.read_text(encoding="utf-8").split()[2] for p in golden_files()}
+    assert commands >= {"--help", "list", "show", "cost", "prove", "compare", "simulate", "model", "explain"}
+
+
+BAD = [
+    ([], "no command given"),
+    (["prov"], "did you mean 'prove'"),
+    (["cost"], "missing STRATEGY"),
+    (["cost", "zero3", "extra"], "unexpected argument 'extra'"),
+    (["cost", "zero3", "--mdel", "gpt2"], "did you mean '--model'"),
+    (["cost", "zero3", "--format", "jsn"], "did you mean 'json'"),
+    (["cost", "zero3", "--convention", "exakt"], "did you mean 'exact'"),
+    (["cost", "zero33"], "did you mean 'zero3'"),
+    (["cost", "dp*dp"], "'dp'"),
+    (["cost", "zero3", "--model", "lama-3-70b"], "did you mean 'llama-3-70b'"),
+    (["cost", "zero3", "--model", "nowhere/config.json"], "nowhere/config.json"),
+    (["cost", "nowhere.toml"], "nowhere.toml"),
+    (["cost", "zero3", "--set"], "--set"),
+    (["cost", "zero3", "--set", "dp"], "NAME=VALUE"),
+    (["cost", "hsdp", "--set", "dp_sharded=8"], "did you mean 'dp_shard'"),
+    (["cost", "zero3", "--set", "dp=0"], "whole number of at least 1"),
+    (["cost", "zero3", "--set", "dp=-2"], "whole number of at least 1"),
+    (["cost", "zero3", "--set", "dp=2.5"], "whole number of at least 1"),
+    (["cost", "zero3", "--set", "dp=8", "dp=4"], "already 8"),
+    (["cost", "zero3", "--set", "w=0"], "positive number of bytes"),
+    (["cost", "zero3", "--set", "dp=__import__('os')"], "not a function"),
+    (["cost", "zero3[8]", "--set", "dp=4"], "contradicts"),
+    (["cost", "zero3", "--model", "gpt2", "--set", "h=5"], "contradicts"),
+    (["cost", "zero3[8]", "--set", "devices=9"], "the mesh has 8 devices"),
+    (["cost", "hsdp", "--set", "devices=512"], "set all but one"),
+    (["cost", "hsdp[dp_shard=3]", "--set", "devices=512"], "not a multiple"),
+    (["model", "gpt22"], "did you mean 'gpt2'"),
+    (["explain", "gathr"], "did you mean 'gather'"),
+    (["prove", "zero3", "zero9"], "zero9"),
+    (["compare", "zero3", "zero9"], "zero9"),
+    (["simulate", "zero3", "--seed", "x"], "invalid int value"),
+    (["simulate", "zero3", "--set", "dp=4096"], "too large"),
+    (["show", "zero3", "--write-program", "nowhere/program.toml"], "nowhere/program.toml"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), BAD, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
+def test_bad_input_is_one_line(words: list[str], says: str, placealg: Run) -> None:
+    got = placealg(*words)
+    assert got.code == 2
+    assert got.err.startswith("placealg: ")
+    assert got.err.count("\n") == 1
+    assert says in got.err
+    assert "Traceback" not in got.err
+
+
+FILES = [
+    ('base = "zero3"\n[mesh]\ndp = 0\n', ":3"),
+    ('base = "zero9"\n', ":1"),
+    ('base = "zero3"\n[[edit]]\ndrop = "grad_sum.reduse[dp]"\n', ":3"),
+    ('base = "zero3"\n[schedul]\nprefetch = 1\n', "schedule"),
+    ("base = ", "1"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), FILES)
+def test_a_file_error_points_at_its_line(text: str, says: str, placealg: Run, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(text)
+    for command in ("show", "cost", "prove", "simulate"):
+        got = placealg(command, str(path))
+        assert (got.code, got.err.count("\n"), got.out) == (2, 1, "")
+        assert str(path) in got.err
+        assert says in got.err
+
+
+def test_several_strategies_report_the_rest(placealg: Run) -> None:
+    got = placealg("prove", "zero9", "zero3", "--no-timing")
+    assert got.code == 2
+    assert "zero3 on abstract: PROVED" in got.out
+    assert placealg("prove", "zero3", "zero9", "--format", "json").code == 2
+
+
+def test_exit_codes(placealg: Run, tmp_path: Path) -> None:
+    assert placealg("prove", "zero1").code == 0
+    assert placealg("prove", REFUTED).code == 0
+    bare = tmp_path / "bare.toml"
+    bare.write_text('base = "zero1"\n[[edit]]\ndrop = "publish.*.publish[dp]"\n')
+    assert placealg("prove", str(bare)).code == 1
+    assert placealg("simulate", str(bare)).code == 1
+    assert placealg("prove", "zero1", str(bare)).code == 1
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('base = "zero1"\nexpect = "refuted"\n')
+    got = placealg("prove", str(wrong))
+    assert got.code == 1
+    assert "expected verdict refuted, got proved" in got.out
+
+
+def a_report(verdict: str, cls: str | None = None, mass: str | None = None) -> Report:
+    found = Counterexample("gradient", "e", "layer", (("dp", 2),), (("dp", 0),), "u", "1", "2", mass, "")
+    verdicts = tuple(Verdict(i, "layer", s, verdict if i == "gradient" else "PROVED", cls, 1)
+                     for i, s in OBLIGATIONS.items())
+    return Report("s", "m", verdict, cls, (), (), verdicts, found if verdict == "REFUTED" else None)
+
+
+@pytest.mark.parametrize(("verdict", "expect", "code"), [
+    ("PROVED", None, 0), ("REFUTED", None, 1), ("UNDECIDED", None, 3),
+    ("PROVED", Expect("proved"), 0), ("PROVED", Expect("refuted"), 1), ("PROVED", Expect("undecided"), 1),
+    ("REFUTED", Expect("refuted"), 0), ("REFUTED", Expect("proved"), 1),
+    ("REFUTED", Expect("refuted", obligation="gradient"), 0), ("REFUTED", Expect("refuted", obligation="view"), 1),
+    ("REFUTED", Expect("refuted", ratio="1/dp"), 0), ("REFUTED", Expect("refuted", ratio="dp"), 1),
+    ("REFUTED", Expect("refuted", group="layer"), 0), ("REFUTED", Expect("refuted", group="head"), 1),
+    ("UNDECIDED", Expect("undecided"), 0), ("UNDECIDED", Expect("proved"), 3), ("UNDECIDED", Expect("refuted"), 3),
+])
+def test_what_is_expected_decides(verdict: str, expect: Expect | None, code: int) -> None:
+    assert exit_code(a_report(verdict, mass="2/(2*dp)"), expect) == code
+
+
+def test_disagreements_name_both_sides() -> None:
+    report = dataclasses.replace(a_report("PROVED"), cls="CUTOFF")
+    assert disagreements(report, Expect("proved", cls="PARAMETRIC")) == ["expected class PARAMETRIC, got CUTOFF"]
+    assert not same_ratio("1/dp", "dp")
+
+
+@pytest.mark.parametrize(("codes", "code"), [([0, 0], 0), ([0, 3], 3), ([3, 1, 0], 1), ([1, 2, 3], 2), ([], 0)])
+def test_the_first_of_2_1_3_0(codes: list[int], code: int) -> None:
+    assert of_several(codes) == code
+
+
+COST_KEYS = ["version", "strategy", "model", "sizes", "convention", "unit", "hypotheses", "symbols", "parameters",
+             "memory", "communication", "compute", "schedule"]
+PROVE_KEYS = ["version", "strategy", "model", "verdict", "class", "hypotheses", "not_covered", "obligations",
+              "counterexample", "certificate"]
+
+
+def test_json_shapes(placealg: Run) -> None:
+    cost = json.loads(placealg("cost", "zero3", "--set", "dp=8", "Psi=70000000000", "--format", "json").out)
+    assert list(cost) == COST_KEYS
+    assert cost["memory"]["states"]["value"] == 140_000_000_000
+    assert {"expr", "unit", "value"} <= set(cost["communication"]["total"])
+    prove = json.loads(placealg("prove", "zero3", "--format", "json", "--no-timing").out)
+    assert list(prove) == PROVE_KEYS
+    assert {o["seconds"] for o in prove["obligations"]} == {None}
+    both = json.loads(placealg("prove", "dp", REFUTED, "--format", "json", "--no-timing").out)
+    assert [r["verdict"] for r in both["reports"]] == ["PROVED", "REFUTED"]
+    assert both["reports"][1]["counterexample"]["sizes"]["dp"] == 2
+    for words in (["list"], ["model", "gpt2"], ["explain", "S*"], ["simulate", "dp"], ["compare", "dp", "zero3"],
+                  ["show", "dp"]):
+        assert json.loads(placealg(*words, "--format", "json").out)["version"] == 1
+
+
+def test_timing_is_left_out_on_request(placealg: Run) -> None:
+    assert " ms" in placealg("prove", "dp").out
+    assert " ms" not in placealg("prove", "dp", "--no-timing").out
+
+
+@pytest.mark.parametrize("form", ["latex", "markdown", "python"])
+def test_other_formats(form: str, placealg: Run) -> None:
+    text = placealg("cost", "hsdp", "--format", form, "--set", "dp_shard=8").out
+    if form == "python":
+        names: dict[str, object] = {}
+        exec(compile(text, "costs", "exec"), names)
+        assert names["memory_states"](Psi=8, dp_shard=4) == 32  # type: ignore[operator]
+    assert {"latex": r"\begin{align*}", "markdown": "| quantity |", "python": "def memory_states("}[form] in text
+
+
+def test_a_written_program_reads_back_equal(placealg: Run, tmp_path: Path) -> None:
+    path = tmp_path / "program.toml"
+    assert placealg("show", "hsdp", "--write-program", str(path)).code == 0
+    assert tomllib.loads(path.read_text())["event"]
+    assert [p.name for p in tmp_path.iterdir()] == ["program.toml"]
+    direct, again = placealg("show", "hsdp", "--why"), placealg("show", str(path), "--why")
+    assert direct.out == again.out
+    assert placealg("prove", str(path), "--no-timing").code == 0
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    with pytest.raises(InputError):
+        write_file(str(folder), "text")
+    with pytest.raises(InputError):
+        write_file(str(tmp_path / "no" / "file"), "text")
+    assert [p.name for p in tmp_path.iterdir()] == ["there"]
+    assert list(folder.iterdir()) == []
+
+
+def test_sizes_of_other_strategies_are_not_an_error(placealg: Run) -> None:
+    got = placealg("compare", "dp", "hsdp", "--set", "dp=8", "dp_shard=4", "dp_replicate=2")
+    assert (got.code, got.err) == (0, "")
+
+
+def test_values_and_options_reach_the_numbers(placealg: Run) -> None:
+    gb = placealg("cost", "dp", "--set", "Psi=70000000000", "dp=8").out
+    assert "1,120.000" in gb
+    assert "1,043.081" in placealg("cost", "dp", "--set", "Psi=70000000000", "dp=8", "--gib").out
+    assert "122.500" in placealg("cost", "dp", "--set", "Psi=70000000000", "dp=8", "--unit", "elements").out
+    asymptotic = placealg("cost", "dp", "--set", "Psi=70000000000", "dp=8", "--convention", "asymptotic").out
+    assert "280.000" in asymptotic
+    assert "280.000" not in gb
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "placealg", *words]
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    shell = f"{' '.join(command('show', 'hsdp'))} | head -n 1"
+    done = subprocess.run(["sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.startswith("hsdp on abstract")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command("show", "hsdp"), cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True,
+                              check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = ("import sys\nfrom placealg.cli import main\nmain(['--help'])\n"
+            "print(sorted({'sympy', 'z3', 'rich', 'networkx'} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_plain_text_without_a_terminal() -> None:
+    done = subprocess.run(command("prove", "dp"), cwd=ROOT, capture_output=True, text=True, check=True,
+                          env={**os.environ, "NO_COLOR": ""})
+    assert "\x1b[" not in done.stdout
+    assert all(text == text.rstrip() for text in done.stdout.splitlines())
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, placealg: Run) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(__import__("placealg.cli.commands", fromlist=["COMMANDS"]).COMMANDS, "list", interrupted)
+    got = placealg("list")
+    assert (got.code, got.out) == (130, "")
+    assert "Traceback" not in got.err
+
+
+def test_the_demo_shows_proofs_and_a_refutation(placealg: Run) -> None:
+    outcomes = [placealg(*words.split()) for words in DEMO if words.startswith("prove")]
+    assert [o.code for o in outcomes] == [0, 0]
+    assert outcomes[0].out.count(": PROVED, PARAMETRIC") == 2
+    assert ": REFUTED" in outcomes[1].out
+    assert "counterexample" in outcomes[1].out

@@ -1,0 +1,213 @@
+"""The house keeps its shape: floors, module lengths, words, paths, and a README that runs."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, run_placealg
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("errors", "frozen", "arith"),
+    ("mesh",),
+    ("placement",),
+    ("strategy", "model"),
+    ("step",),
+    ("cost", "prove", "simulate"),
+    ("check", "render"),
+    ("cli",),
+    ("placealg",),
+)
+"""From the ground up. A room imports only from floors below its own; `placealg` is the package's face.
+
+The ground floor is one room of small modules, which may import each other."""
+
+ONLY_IN = {"z3": "prove", "sympy": "cost"}
+"""Library -> the one room that may import it."""
+
+MAX_LINES = 400
+WORDS = ("helper", "utils", "utility", "manager", "no longer", "previously", "for now", "todo", "fixme", "legacy",
+         "will be", "used to be", "in the future", "not yet")
+MODULES = sorted((ROOT / "placealg").rglob("*.py"))
+
+
+def room(module: str) -> str:
+    """The room of a dotted module name."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "placealg"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] in ("__init__", "__main__") and len(parts) > 2 else parts).removesuffix(
+        ".__init__")
+
+
+def imports(source: str) -> set[str]:
+    """The modules that a source imports, at any depth."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            found |= {f"placealg.{a.name}" for a in node.names} if base == "placealg" else {base}
+            assert node.level == 0, "imports are absolute"
+    return found
+
+
+def breaches(module: str, source: str) -> list[str]:
+    """Every import of `source` that goes up, sideways, or to a library kept elsewhere."""
+    floor = {name: level for level, names in enumerate(FLOORS) for name in names}
+    here = room(module)
+    if here == "__main__":
+        here = "placealg"
+    found = [] if here in floor else [f"{module} is in no room of FLOORS"]
+    for target in sorted(imports(source)):
+        top = target.split(".")[0]
+        if top in ONLY_IN and here != ONLY_IN[top]:
+            found.append(f"{module} imports {top}, which only {ONLY_IN[top]} may")
+        if top != "placealg" or room(target) == here or here not in floor:
+            continue
+        there = floor.get(room(target), len(FLOORS) - 1)
+        if there > floor[here] or (there == floor[here] != 0):
+            found.append(f"{module} imports {target}")
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_down(path: Path) -> None:
+    assert breaches(module_name(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize(("module", "source"), [
+    ("placealg.mesh", "from placealg.cost import memory"),
+    ("placealg.cost.memory", "import placealg.prove.verdict"),
+    ("placealg.step.derive", "def f():\n    from placealg.step2 import x"),
+    ("placealg.simulate.run", "from placealg import prove"),
+    ("placealg.render.text", "import sympy"),
+    ("placealg.check.prove", "def f():\n    import z3"),
+    ("placealg.strategy.file", "from placealg.model.model import Model"),
+    ("placealg.misc", "import json"),
+])
+def test_a_breach_is_seen(module: str, source: str) -> None:
+    assert breaches(module, source)
+
+
+@pytest.mark.parametrize(("module", "source"), [
+    ("placealg.arith", "from placealg.errors import InputError"),
+    ("placealg.cost.memory", "import sympy\nfrom placealg.cost.formula import Formula\nfrom placealg.step import x"),
+    ("placealg", "from placealg.cli import main"),
+])
+def test_a_downward_import_is_free(module: str, source: str) -> None:
+    assert breaches(module, source) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < MAX_LINES
+
+
+def docstrings(source: str) -> str:
+    nodes = [n for n in ast.walk(ast.parse(source))
+             if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    return "\n".join(ast.get_docstring(n) or "" for n in nodes)
+
+
+def forbidden(text: str) -> list[str]:
+    return [w for w in WORDS if re.search(rf"\b{w}s?\b", text, re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_docstrings_say_what_a_thing_is(path: Path) -> None:
+    assert forbidden(docstrings(path.read_text())) == []
+    assert not re.search("helper|util|manager|process", path.stem)
+
+
+def test_a_forbidden_word_is_seen() -> None:
+    assert forbidden(docstrings('"""Helpers for meshes."""')) == ["helper"]
+
+
+def tracked() -> list[Path]:
+    """The text files of the repository: what git tracks or would track."""
+    listing = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                             capture_output=True, text=True, check=False)
+    names = listing.stdout.splitlines() if listing.returncode == 0 else []
+    return [ROOT / n for n in names if (ROOT / n).is_file() and Path(n).suffix not in (".png", ".svg")]
+
+
+README_WIDTH = 100
+OUTSIDE = re.compile(r"(?<![\w.$])/(?:work|home|Users|root|tmp|mnt)/\w|\.\./shared|file://")
+
+
+def outside(text: str) -> list[str]:
+    """The lines that name a place outside the repository."""
+    return [line for line in text.splitlines() if OUTSIDE.search(line)]
+
+
+def test_no_file_names_a_place_outside() -> None:
+    this = Path(__file__).resolve()
+    found = {str(p.relative_to(ROOT)): outside(p.read_text(encoding="utf-8")) for p in tracked() if p != this}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_an_outside_path_is_seen() -> None:
+    text = "see /work/x\nread ../shared/a.md\nhttps://github.com/a/home/b"
+    assert outside(text) == ["see /work/x", "read ../shared/a.md"]
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def sessions(block: str) -> list[tuple[str, str]]:
+    """(command, printed) for each `$ placealg ...` of a console block."""
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(p.partition("\n")[0], p.partition("\n")[2].strip("\n")) for p in parts]
+
+
+def agrees(want: str, got: str) -> bool:
+    """Whether `got` is `want`, where a line `...` stands for any lines and `...` in a line for any text."""
+    pattern = "".join(r"(?:.*\n)*?" if line.strip() == "..." else ".*".join(
+        re.escape(part.rstrip()) for part in line.split("...")) + r"[ ]*\n" for line in want.strip("\n").splitlines())
+    return re.fullmatch(pattern, got.strip("\n") + "\n") is not None
+
+
+def test_elision_is_strict_elsewhere() -> None:
+    assert agrees("a\n...\nd", "a\nb\nc\nd")
+    assert agrees("a ... c", "a b c")
+    assert not agrees("a\nd", "a\nb\nd")
+    assert not agrees("a\n...\nx", "a\nb\nd")
+
+
+@pytest.mark.parametrize("block", blocks("console"))
+def test_readme_sessions_print_what_they_show(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", str(README_WIDTH))
+    monkeypatch.setenv("NO_COLOR", "1")
+    for command, printed in sessions(block):
+        words = shlex.split(command)
+        if words[0] == "placealg":
+            got = run_placealg(*words[1:])
+            assert agrees(printed, got.out + got.err), f"$ {command}\n{got.out}{got.err}"
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_readme_python_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    test = doctest.DocTestParser().get_doctest(block, {}, "README", "README.md", 0)
+    assert test.examples, "a python block shows a session"
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
+
+
+def test_readme_has_a_line_for_every_module() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    modules = [p for p in MODULES if p.stem not in ("__init__", "__main__")]
+    assert [str(p) for p in modules if f"- `{p.name}`: " not in text] == []
+    assert [n for names in FLOORS[3:-1] for n in names if f"- `{n}/`: " not in text] == []

@@ -1,0 +1,216 @@
+"""Models: exact counts against published ones, the dims, the faults of a configuration with their lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.model.abstract import abstract
+from placealg.model.config import FIELDS, from_config, resolve_model, shipped
+from placealg.model.transformer import TENSORS
+
+COUNTS = {
+    # The sizes of the checkpoints' tensors on huggingface.co; 405B: the Llama 3.1 model card's checkpoint.
+    "gpt2": 124_439_808,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+}
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "intermediate_size": 96, "vocab_size": 100}
+GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 32, "vocab_size": 100}
+
+
+def write(folder: Path, *tables: dict[str, Any], drop: str = "") -> Path:
+    config = {k: v for table in tables for k, v in table.items() if k != drop}
+    path = folder / "config.json"
+    path.write_text(json.dumps(config, indent=1))
+    return path
+
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items())
+def test_counts_are_the_published_ones(name: str, count: int) -> None:
+    assert from_config(name).total() == count
+
+
+def test_gpt3_has_175_billion() -> None:
+    assert round(from_config("gpt3-175b").total() / 1e9) == 175
+
+
+def test_gpt2_xl(tmp_path: Path) -> None:
+    sizes = {"n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "vocab_size": 50257}
+    assert from_config(write(tmp_path, GPT2, sizes)).total() == 1_557_611_200
+
+
+def test_shipped_configurations_name_their_source() -> None:
+    from placealg.model.config import SHIPPED
+
+    for name in shipped():
+        assert len(json.loads((SHIPPED / f"{name}.json").read_text())["_source"]) > 20
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_units_dims_and_sites(name: str) -> None:
+    model = from_config(name)
+    assert [u.name for u in model.units] == ["embedding", "layer", "head"]
+    assert model.unit("layer").count == Monomial.of("L") and model.unit("layer").repeated
+    assert [u.name for u in model.units if u.repeated] == ["layer"]
+    order = [model.units.index(model.unit(p.unit)) for p in model.parameters]
+    assert order == sorted(order) and len({p.name for p in model.parameters}) == len(model.parameters)
+    for p in model.parameters:
+        assert p.name.startswith(p.unit + ".") and p.sites[0] == p.unit
+        assert not {"batch", "seq"} & set(p.dims)
+        assert set(p.elements.names()) <= set(model.sizes)
+    tied = "head.weight" not in [p.name for p in model.parameters]
+    assert [p.sites for p in model.parameters if p.name == "embedding.weight"] == [
+        ("embedding", "head") if tied else ("embedding",)]
+    assert tied == name.startswith("gpt")
+
+
+def test_attention_of_grouped_heads() -> None:
+    sizes = {p.name: {d: str(n) for d, n in p.dims.items()} for p in from_config("llama-3-70b").parameters}
+    assert sizes["layer.attn.q.weight"] == {"embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a"}
+    assert sizes["layer.attn.k.weight"] == {"embed": "h", "kv": "kv", "head_dim": "h/a"}
+    assert sizes["embedding.weight"] == {"vocab": "V", "embed": "h"}
+
+
+def test_a_size_equal_to_its_default_is_written_as_the_default(tmp_path: Path) -> None:
+    plain = from_config(write(tmp_path, LLAMA))
+    told = from_config(write(tmp_path, LLAMA, {"num_key_value_heads": 4, "head_dim": 16}))
+    assert plain.parameters == told.parameters and plain.sizes == told.sizes
+    wide = from_config(write(tmp_path, LLAMA, {"head_dim": 32}))
+    assert wide.parameters != plain.parameters
+    assert wide.total() - plain.total() == 2 * (4 * 64 * 4 * 16)
+
+
+def test_flags_add_parameters(tmp_path: Path) -> None:
+    base = from_config(write(tmp_path, LLAMA)).total()
+    assert from_config(write(tmp_path, LLAMA, {"attention_bias": True})).total() - base == 2 * 4 * 64
+    assert from_config(write(tmp_path, LLAMA, {"mlp_bias": True})).total() - base == 2 * (2 * 96 + 64)
+    assert base - from_config(write(tmp_path, LLAMA, {"tie_word_embeddings": True})).total() == 6400
+    gpt2 = from_config(write(tmp_path, GPT2)).total()
+    assert from_config(write(tmp_path, GPT2, {"tie_word_embeddings": False})).total() - gpt2 == 4800
+    assert from_config(write(tmp_path, GPT2, {"n_inner": 100})).total() - gpt2 == 3 * (100 - 192) * 97
+    assert from_config(write(tmp_path, GPT2, {"n_inner": None})).total() == gpt2
+
+
+@pytest.mark.parametrize(("family", "base"), [("llama", LLAMA), ("gpt2", GPT2)])
+def test_aliases(tmp_path: Path, family: str, base: dict[str, Any]) -> None:
+    want = from_config(write(tmp_path, base)).total()
+    for field in FIELDS[family]:
+        for alias in field.names[1:]:
+            if field.names[0] in base:
+                value = {alias: base[field.names[0]]}
+                assert from_config(write(tmp_path, base, value, drop=field.names[0])).total() == want
+                assert from_config(write(tmp_path, base, value)).total() == want
+                with pytest.raises(InputError, match="disagree"):
+                    from_config(write(tmp_path, base, {alias: 7 * value[alias]}))
+
+
+def test_every_flag_of_a_tensor_is_a_field() -> None:
+    for family, tensors in TENSORS.items():
+        flags = {f.symbol for f in FIELDS[family] if isinstance(f.default, bool)}
+        assert {t.flag for t in tensors if t.flag} <= flags
+
+
+@pytest.mark.parametrize("field", [f for f in FIELDS["llama"] if f.default is None], ids=lambda f: f.symbol)
+def test_a_missing_field_is_named(tmp_path: Path, field: Any) -> None:
+    with pytest.raises(InputError, match=rf"config.json: missing field '{field.names[0]}'"):
+        from_config(write(tmp_path, LLAMA, drop=field.names[0]))
+
+
+@pytest.mark.parametrize(("base", "table", "line", "message"), [
+    (LLAMA, {"hidden_size": 0}, 3, "hidden_size = 0: the hidden size is a whole number of at least 1"),
+    (LLAMA, {"hidden_size": -8}, 3, "hidden_size = -8"),
+    (LLAMA, {"hidden_size": 64.0}, 3, "hidden_size = 64.0"),
+    (LLAMA, {"hidden_size": "64"}, 3, 'hidden_size = "64"'),
+    (LLAMA, {"hidden_size": True}, 3, "hidden_size = true"),
+    (LLAMA, {"hidden_size": [64]}, 3, r"hidden_size = \[64\]"),
+    (LLAMA, {"hidden_size": 10**13}, 3, "at most 1000000000000"),
+    (LLAMA, {"vocab_size": float("nan")}, 7, "vocab_size = NaN"),
+    (LLAMA, {"num_attention_heads": 5}, 5, "hidden_size = 64 is not divisible by num_attention_heads = 5"),
+    (LLAMA, {"num_key_value_heads": 3}, 8, "num_attention_heads = 4 is not divisible by num_key_value_heads = 3"),
+    (LLAMA, {"num_key_value_heads": 8}, 8, "num_attention_heads = 4 is not divisible by num_key_value_heads = 8"),
+    (LLAMA, {"mlp_bias": 1}, 8, "mlp_bias = 1 is not true or false"),
+    (LLAMA, {"model_type": "lama"}, 2, r'model_type "lama" is not read \(families read: gpt2, llama\); did you mean'),
+    (LLAMA, {"model_type": "deepseek_v3"}, 2, "families read: gpt2, llama"),
+    (LLAMA, {"model_type": 7}, 2, "model_type 7 is not read"),
+    (LLAMA, {"model_type": None}, 0, "missing field 'model_type'"),
+    (GPT2, {"n_head": 5}, 5, "n_embd = 48 is not divisible by n_head = 5"),
+    (GPT2, {"add_cross_attention": True}, 8, "add_cross_attention = true adds parameters"),
+])
+def test_bad_fields(tmp_path: Path, base: dict[str, Any], table: dict[str, Any], line: int, message: str) -> None:
+    path = write(tmp_path, base, table)
+    with pytest.raises(InputError, match=message) as caught:
+        from_config(path)
+    assert str(caught.value).startswith(f"{path}:{line}: " if line else f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelled_field_is_shown(tmp_path: Path) -> None:
+    path = write(tmp_path, LLAMA, {"hiden_size": 64}, drop="hidden_size")
+    with pytest.raises(InputError, match=f"{path}:7: missing field 'hidden_size'.*'hiden_size'"):
+        from_config(path)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("{\n \"a\": ,\n}", "config.json:2: not JSON"),
+    ("", "config.json:1: not JSON"),
+    ("[1]", "config.json:1: not a configuration: the file holds a list"),
+    ("3", "holds a number"),
+    ("[" * 100_000, "nested too deeply"),
+    ('{"model_type": "llama", "hidden_size": ' + "9" * 5000 + "}", "a number too long"),
+])
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        from_config(path)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xff\xfe\x00{")
+    with pytest.raises(InputError, match="cannot be read: not UTF-8 text"):
+        from_config(path)
+
+
+@pytest.mark.parametrize(("name", "hint"), [
+    ("llama-3-7b", "did you mean 'llama-3-70b'"), ("lama-3-8b", "did you mean 'llama-3-8b'"),
+    ("GPT2", "did you mean 'gpt2'"), ("llama-3-70b.json", "did you mean 'llama-3-70b'"),
+    ("zzz", "valid: abstract, gpt2"),
+    ("abstrct", "did you mean 'abstract'"),
+])
+def test_unknown_names(name: str, hint: str) -> None:
+    with pytest.raises(InputError, match=f"no file and no shipped model '{name}'.*{hint}"):
+        resolve_model(name)
+
+
+def test_a_folder_is_its_config(tmp_path: Path) -> None:
+    write(tmp_path, LLAMA)
+    model = resolve_model(str(tmp_path))
+    assert model.name == tmp_path.name and model.total() == from_config(tmp_path / "config.json").total()
+
+
+def test_abstract() -> None:
+    model = abstract()
+    assert model.abstract and resolve_model("abstract") == model
+    assert [p.name for p in model.parameters] == ["layer.weight"]
+    assert model.parameters[0].elements == Monomial.of("Psi_unit")
+    with pytest.raises(InputError, match="no value for symbol 'Psi'"):
+        model.total()
+
+
+def test_models_do_not_import_sympy() -> None:
+    code = "import sys; import placealg.model.config; sys.exit('sympy' in sys.modules or 'z3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,157 @@
+"""The prover: what must be proved is proved, what must be refuted is refuted, for the stated reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placealg.check.prove import prove
+from placealg.model.abstract import abstract
+from placealg.model.config import resolve_model
+from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report
+from placealg.step.derive import derive
+from placealg.step.edit import edit
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.file import parse_strategy_file
+
+CATALOGUE = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "offload_optimizer",
+             "zero1*offload_optimizer", "zero2*offload_optimizer", "zero3*offload_optimizer",
+             "hsdp*offload_optimizer", "zero3[inner]*zero1[outer]", "dp[dp_replicate]*zero3[dp_shard]")
+LOSSES = {"mean_of_means": "", "token_mean": '[loss]\npreset = "token_mean"\n'}
+
+
+def step_of(text: str, model: str = "abstract") -> Step:
+    """The derived step of an expression or of a strategy file's text."""
+    strategy = parse_strategy_file(text).strategy if "\n" in text or "=" in text else parse_strategy(text)
+    return derive(strategy, abstract() if model == "abstract" else resolve_model(model))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("strategy", CATALOGUE)
+def test_every_strategy_is_proved_for_all_sizes(strategy: str, loss: str) -> None:
+    report = prove(step_of(f'base = "{strategy}"\n{LOSSES[loss]}'))
+    assert (report.verdict, report.cls) == (PROVED, PARAMETRIC)
+    assert {v.id for v in report.obligations} == set(OBLIGATIONS)
+    assert any(h.startswith("equal_counts") for h in report.hypotheses) == (loss == "mean_of_means")
+    assert report.not_covered and report.lemmas
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "lamb"])
+@pytest.mark.parametrize("model", ["gpt2", "llama-3-70b"])
+def test_real_models_are_proved_group_by_group(model: str, optimizer: str) -> None:
+    step = step_of(f'base = "zero3"\n[optimizer]\nname = "{optimizer}"\n', model)
+    report = prove(step)
+    assert report.verdict == PROVED
+    assert {v.group for v in report.of("gradient")} == {g.name for g in step.reference.groups}
+
+
+ADAMW_TOKENS = 'base = "{}"\n[loss]\npreset = "token_mean"\n'
+REFUTED_EDITS: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("dp", {"drop": "reduce.*.grad_sum.reduce[dp]"}, "gradient", "1"),
+    ("dp", {"set": "*.grad_sum.reduce[dp]", "op": "sum"}, "gradient", "dp"),
+    ("zero1", {"drop": "publish.*"}, "invariant", None),
+    (ADAMW_TOKENS.format("dp"), {"double": "*.grad_sum.reduce[dp]"}, "gradient", "dp"),
+    ("dp", {"move": "reduce.*.grad_sum.reduce[dp]", "before": "backward.*.grad_sum.accumulate", "at": "last"},
+     "gradient", "1"),
+    ("dp", {"set": "grad_sum.accumulate", "verb": "assign"}, "gradient", "1/m"),
+    ("dp", {"drop": "prepare.*.grad_sum.zero"}, "gradient", None),
+    ("hsdp", {"set": "init.*.broadcast*", "axes": ["dp_shard"]}, "init", None),
+    ("zero3", {"drop": "update.norm.all_reduce*"}, "update", "1/dp"),
+    ("hsdp", {"set": "update.*.norm", "where": "owner(dp_shard)"}, "update", "dp_replicate"),
+    ('base = "zero1"\n[optimizer]\nname = "muon"\n', {"drop": "update.*.grad_sum.all_gather*"}, "update", None),
+    ("zero3", {"drop": "resume.*.master.*"}, "init", None),
+    ("zero2*offload_optimizer", {"drop": "resume.*.master.*"}, "init", None),
+    ("zero3", {"drop": "forward.*.gather*"}, "view", None),
+    ("zero3", {"drop": "forward.layer.compute"}, "forward", None),
+    ("zero3", {"drop": "update.*.clip"}, "update", None),
+    ("zero3", {"double": "update.*.clip"}, "update", None),
+    ("zero3", {"drop": "update.rng.update"}, "invariant", None),
+    ("zero3", {"set": "*.grad.reduce[dp]", "where": "rank(dp)=0"}, "schedule", None),
+    ("zero1*offload_optimizer", {"drop": "publish.*.fetch"}, "invariant", None),
+]
+
+
+@pytest.mark.parametrize(("base", "change", "obligation", "mass"), REFUTED_EDITS,
+                         ids=[f"{b.split(chr(10))[0]} {c}" for b, c, _, _ in REFUTED_EDITS])
+def test_broken_programs_are_refuted_with_a_replay(base: str, change: dict[str, Any], obligation: str,
+                                                   mass: str | None) -> None:
+    derived = step_of(base)
+    assert prove(derived).verdict == PROVED
+    report = prove(edit(derived, **change), derived)
+    assert (report.verdict, report.cls) == (REFUTED, BOUNDED)
+    found = report.counterexample
+    assert found is not None
+    assert report.refuted()[0] == found.obligation
+    assert obligation in report.refuted()
+    assert found.mass == mass
+    assert found.single_device != found.distributed
+    assert all(2 <= n <= 3 for axis, n in found.sizes if axis != "m")
+
+
+@pytest.mark.parametrize(("base", "change"), [
+    ("dp", {"double": "*.grad_sum.reduce[dp]"}),
+    ("zero3", {"drop": "*.free*"}),
+    ("zero3", {"double": "*.gather*"}),
+    ("zero3", {"double": "init.*"}),
+    ("dp", {"double": "publish.*"}),
+])
+def test_harmless_changes_stay_proved(base: str, change: dict[str, Any]) -> None:
+    assert prove(edit(step_of(base), **change)).verdict == PROVED
+
+
+def test_a_mean_of_means_needs_equal_counts() -> None:
+    report = prove(step_of('base = "dp"\n[loss]\nassume = []\n'))
+    assert report.verdict == REFUTED
+    assert report.refuted() == ("normalizer",)
+    assert report.of("gradient")[0].verdict == PROVED
+
+
+def test_a_random_stream_keyed_by_rank_is_refuted() -> None:
+    report = prove(step_of('base = "dp"\n[random]\ndropout = ["rank(dp)"]\n'))
+    assert report.refuted() == ("random",)
+
+
+def test_one_repair_is_found_and_priced() -> None:
+    base = step_of("dp")
+    found = prove(edit(base, drop="reduce.*.grad_sum.reduce[dp]"), base).counterexample
+    assert found is not None and found.repair is not None
+    assert 'insert "reduce.layer.weight.grad_sum.reduce[dp]"' in found.repair.edit
+    assert "2·Ψ·wire·(dp − 1)/dp" in found.repair.cost
+
+
+def test_a_report_has_no_truth_value() -> None:
+    report = prove(step_of("dp"))
+    with pytest.raises(TypeError):
+        bool(report)
+    with pytest.raises(TypeError):
+        bool(report.obligations[0])
+
+
+def test_unknown_is_never_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    from placealg.prove import prover
+    from placealg.prove.solver import UNKNOWN, Answer
+    monkeypatch.setattr(prover.PROCESS, "ask", lambda *_, **__: Answer(UNKNOWN, {}, "gave up"))
+    assert _verdict_of_dp() == UNDECIDED
+
+
+def test_a_killed_solver_is_an_answer() -> None:
+    from placealg.prove.solver import UNKNOWN, SolverProcess
+    process = SolverProcess()
+    hard = "(declare-const x Int)(declare-const y Int)(declare-const z Int)" \
+           "(assert (and (> x 2) (> y 2) (> z 2) (= (+ (* x x x) (* y y y)) (* z z z))))(check-sat)"
+    answer = process.ask_text(hard, limit=0, seconds=0.5)
+    process.stop()
+    assert answer.status == UNKNOWN and "stopped" in answer.reason
+
+
+def _verdict_of_dp() -> str:
+    report: Report = prove(step_of("dp"))
+    return report.verdict
+
+
+def test_the_definition_of_correctness_stays_short() -> None:
+    from placealg.prove import correct
+    assert len(Path(correct.__file__).read_text().splitlines()) < 300

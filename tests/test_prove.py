@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,21 @@ def test_a_mean_of_means_needs_equal_counts() -> None:
 def test_a_random_stream_keyed_by_rank_is_refuted() -> None:
     report = prove(step_of('base = "dp"\n[random]\ndropout = ["rank(dp)"]\n'))
     assert report.refuted() == ("random",)
+
+
+def test_a_clip_needs_the_norm_of_every_group() -> None:
+    base = derive(parse_strategy("dp"), resolve_model("gpt2"))
+    found = {(e.verb, e.group): e for e in base.events if e.phase == "update"}
+    total = base.event("update.norm.all_reduce[dp]")
+    groups = [g.name for g in base.reference.groups]
+    first, others = groups[0], groups[1:]
+    order = [found["norm", first], total, found["clip", first], *(found["norm", g] for g in others),
+             replace(total, copy=2), *(found["clip", g] for g in others)]
+    rest = [e for e in base.events if e.phase == "update" and e not in order]
+    position = next(k for k, e in enumerate(base.events) if e.phase == "update")
+    kept = [e for e in base.events if e.phase != "update"]
+    report = prove(replace(base, events=(*kept[:position], *order, *rest, *kept[position:])))
+    assert "update" in report.refuted()
 
 
 def test_one_repair_is_found_and_priced() -> None:

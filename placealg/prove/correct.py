@@ -8,7 +8,7 @@ observed read sees the reference's version. Nothing here looks at how a program 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import z3
@@ -74,6 +74,18 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
             if tag.slot is not None:
                 conditions.append(_counted_gradient(tag.slot, reference.mesh.names, want, weighting))
     return z3.And(conditions)
+
+
+def norm_integrity(slot: Slot | None, where: Iterable[tuple[str, str]]) -> Bool:
+    """On every rank of `where`, the norm counts each element of the group once, untransformed."""
+    return z3.Implies(symbols.at_pairs(where), _whole_norm(Tag("clip", slot)))
+
+
+def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weighting) -> Bool:
+    """What the norm counts is the reference's gradient."""
+    if slot is None:
+        return z3.BoolVal(True)
+    return _counted_gradient(slot, reference.mesh.names, reference_weight(reference), weighting)
 
 
 def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighting: Weighting) -> Bool:

@@ -103,6 +103,8 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
         return _weights(failure.update, candidate.siblings, reference, place, failure.obligation == "normalizer")
     if failure.obligation == "update" and failure.update:
         return _transforms(failure.update, reference, place)
+    if failure.slot:
+        return failure.says, "a norm that counts every group once", None, f"{failure.event} {failure.says}"
     if failure.read:
         return _copy(failure.read, place, failure.says)
     return failure.says, OWN_WANT.get(failure.obligation, "every rank"), None, f"{failure.event} {failure.says}"

@@ -21,7 +21,7 @@ _LONGEST_CHAIN = 4
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The events that touch one group (global ones included), by phase."""
+    """The events that touch one group, by phase: its own, the global ones, and clips, which read its norm."""
 
     init: tuple[Event, ...]
     step: tuple[Event, ...]
@@ -31,7 +31,7 @@ class Program:
     @staticmethod
     def of(step: Step, group: Group) -> Program:
         """The part of `step` that one group sees."""
-        mine = tuple(e for e in step.events if e.group in ("", group.name))
+        mine = tuple(e for e in step.events if e.group in ("", group.name) or e.verb == "clip")
 
         def phase(*names: str) -> tuple[Event, ...]:
             return tuple(e for e in mine if e.phase in names)

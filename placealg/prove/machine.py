@@ -45,6 +45,15 @@ class Updated:
 
 
 @dataclass(frozen=True, slots=True)
+class Clipped:
+    """A clip of another group's gradient: its factor reads this group's partial norm, too."""
+
+    event: str
+    slot: Slot | None
+    where: Pairs
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """One execution of a unit in one iteration: whether its inputs were there."""
 
@@ -73,12 +82,13 @@ class Machine:
     reads: list[Read] = field(default_factory=list)
     updates: list[Updated] = field(default_factory=list)
     ran: list[Ran] = field(default_factory=list)
+    clipped: list[Clipped] = field(default_factory=list)
     steps: int = 0
 
     def copy(self) -> Machine:
         """The same state with an empty log."""
         return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
-                       fresh=dict(self.fresh), reads=[], updates=[], ran=[])
+                       fresh=dict(self.fresh), reads=[], updates=[], ran=[], clipped=[])
 
     def version(self, value: str, tier: str = "device") -> Version:
         """The version of a state; what was never written is not held."""

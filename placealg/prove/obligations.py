@@ -14,6 +14,7 @@ from typing import Any
 import z3
 
 from placealg.prove import correct, symbols
+from placealg.prove.contribution import Slot
 from placealg.prove.explore import (
     Chain,
     Program,
@@ -26,7 +27,7 @@ from placealg.prove.explore import (
     shapes,
     top,
 )
-from placealg.prove.machine import Ran, Read, Updated
+from placealg.prove.machine import Clipped, Ran, Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.transfer import pairs
 from placealg.step.program import Group, Step
@@ -40,7 +41,8 @@ OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "inva
 class Failure:
     """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
 
-    `cases` are the places of the unit's microbatch in which the same formula arises.
+    `cases` are the places of the unit's microbatch in which the same formula arises. `slot` holds the partial norm
+    when it is about another group's clip.
     """
 
     obligation: str
@@ -50,6 +52,7 @@ class Failure:
     cases: tuple[Case, ...] = ()
     update: Updated | None = None
     read: Read | None = None
+    slot: tuple[Slot | None, ...] = ()
     site: str = ""
     exact: bool = True
 
@@ -98,6 +101,7 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: str, program: 
             if not mine.whole:
                 found.open.append("the loop over microbatches has no fixpoint: checked for small m only")
             _updates(found, step, group, mine, shown)
+            _norms(found, step, mine)
             _forward(found, step, mine)
 
 
@@ -167,6 +171,27 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
                 return Failure(name, update.event, seen, f"{name} at the update", update=update,
                                site=run.end.site, exact=run.whole)
             found.add((name, update, shown, run.whole), run.case, failure)
+
+
+def _norms(found: Obligations, step: Step, run: Run) -> None:
+    """Clips of other groups read this group's partial norm: it must be whole by then."""
+    reference = step.reference
+    if not reference.clip:
+        return
+    for clip in run.end.clipped:
+        conditions: Mapping[str, Callable[[Clipped], Any]] = {
+            "gradient": lambda c: correct.counted_integrity(c.slot, reference, correct.equal_counts(reference)),
+            "normalizer": lambda c: correct.counted_integrity(c.slot, reference, correct.own_counts(reference)),
+            "update": lambda c: correct.norm_integrity(c.slot, c.where),
+        }
+        for name, condition in conditions.items():
+            found.instances[name] += 1
+
+
+            def failure(name: str = name, clip: Clipped = clip, holds: Callable[[Clipped], Any] = condition) -> Failure:
+                return Failure(name, clip.event, z3.Not(holds(clip)), "clips by a norm that miscounts this group",
+                               slot=(clip.slot,), exact=run.whole)
+            found.add((name, clip.slot, clip.where, run.whole), run.case, failure)
 
 
 def _forward(found: Obligations, step: Step, run: Run) -> None:

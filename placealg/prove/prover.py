@@ -90,8 +90,19 @@ def _signature(step: Step, group: Group) -> object:
             used = event.unit in group.sites
             return ("compute", event.phase, event.at, event.where, used or event.unit, event.divisor)
         return replace(event, group="*" if event.group else "", line=0, bytes="", rule=step.events[0].rule)
-    mine = tuple(alike(e) for e in step.events if e.group in ("", group.name) and not _other_unit(e, group))
-    return mine, len(group.sites), group.locality, group.whole_reads
+    own = [e for e in step.events if e.group in ("", group.name) and not _other_unit(e, group)]
+    return tuple(map(alike, own)), _clips(step, group), len(group.sites), group.locality, group.whole_reads
+
+
+def _clips(step: Step, group: Group) -> frozenset[object]:
+    """Where the clips of other groups stand among the events that make this group's norm."""
+    made, found = 0, set()
+    for event in step.events:
+        if event.value == "norm" and event.group in ("", group.name):
+            made += 1
+        elif event.verb == "clip" and event.group != group.name:
+            found.add((made, event.phase, event.at, event.where, event.layout))
+    return frozenset(found)
 
 
 def _other_unit(event: Event, group: Group) -> bool:
@@ -175,9 +186,9 @@ _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
 
 
 def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Failure, dict[str, int]]:
-    """The first failure in program order that can happen, at the smallest sizes tried."""
+    """The first failure in program order that can happen, at the smallest sizes tried; own updates before norms."""
     order = {e.path: k for k, e in enumerate(step.events)}
-    ranked = sorted(failures, key=lambda f: order.get(f.event, len(order)))
+    ranked = sorted(failures, key=lambda f: (bool(f.slot), order.get(f.event, len(order))))
     for low, high, most in _SIZES:
         bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= high) for a in step.reference.mesh.names]
         bounds.append(symbols.size(symbols.MICROBATCH) <= most)

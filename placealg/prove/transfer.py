@@ -28,7 +28,7 @@ from placealg.prove.contribution import (
     equality,
     merged,
 )
-from placealg.prove.machine import GLOBALS, MICROBATCH, STATES, Key, Machine, Pairs, Ran, Read, Updated
+from placealg.prove.machine import GLOBALS, MICROBATCH, STATES, Clipped, Key, Machine, Pairs, Ran, Read, Updated
 from placealg.prove.microbatches import Iteration
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
 from placealg.step.program import LOOPED, Event
@@ -277,6 +277,9 @@ def _norm(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _clip(machine: Machine, event: Event, _: Iteration) -> None:
+    if event.group != machine.group.name:
+        machine.clipped.append(Clipped(event.path, machine.slot, pairs(event)))
+        return
     key = (event.value, event.tiers[0])
     old = machine.value(*key)
     tag = Tag("clip", machine.slot)

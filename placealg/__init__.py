@@ -47,6 +47,7 @@ _HOME = {
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
                      "offload_optimizer"), "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
+    "Report": "placealg.prove.verdict",
     "abstract": "placealg.model.abstract",
     "derive": "placealg.step.derive",
     "Formula": "placealg.cost.formula",
@@ -56,8 +57,8 @@ _HOME = {
 
 __all__ = [
     "abstract", "catalogue", "communication", "derive", "dp", "Formula", "fsdp", "fsdp_no_reshard",
-    "hsdp", "InputError", "memory", "Model", "offload_optimizer", "parse_strategy", "prove", "Setting", "simulate",
-    "Strategy", "zero1", "zero2", "zero3",
+    "hsdp", "InputError", "memory", "Model", "offload_optimizer", "parse_strategy", "prove", "Report", "Setting",
+    "simulate", "Strategy", "zero1", "zero2", "zero3",
 ]
 
 
@@ -99,6 +100,8 @@ class _Simulate(ModuleType):
         return simulate(derive(strategy, model), setting, steps)
 
 
+# Importing the room `prove` binds its module to `placealg.prove`, over any function of that name: so the module itself
+# is callable, and `pa.prove(...)` works before and after `import placealg.prove.verdict`.
 _CALLABLE = {"prove": _Prove, "simulate": _Simulate}
 
 

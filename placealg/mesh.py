@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -54,7 +54,19 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
 )}
 """Every symbol that is not an axis size. An axis size carries the axis's own name."""
 
-_SYMPY_NAMES = ("E", "I", "N", "O", "Q", "S")
+RESERVED: Mapping[str, str] = {
+    **dict.fromkeys(("E", "I", "N", "O", "Q", "S"), "a name that SymPy keeps for itself"),
+    "devices": "the number of devices",
+    "microbatch": "the loop over microbatches",
+    "layer": "the loop over layers",
+    **dict.fromkeys(("tokens", "count"), "a number of tokens, in divisors"),
+    **dict.fromkeys(("host", "device"), "a tier"),
+    **dict.fromkeys(("rank", "owner"), "ranks, in `where`"),
+    "stage": "a pipeline stage",
+    **dict.fromkeys(("all", "only", "first", "middle", "last"), "a position in a loop"),
+    "name": "the optimizer's name, in a group's table",
+}
+"""Word that no axis may have as its name -> what it means elsewhere. The names of SYMBOLS are taken too."""
 
 
 def axis_symbol(name: str) -> Symbol:
@@ -77,8 +89,8 @@ class Axis:
     def __post_init__(self) -> None:
         if not _NAME.match(self.name) or keyword.iskeyword(self.name):
             raise InputError(f"'{self.name}' is not an axis name (a letter, then letters, digits or _)")
-        if self.name in SYMBOLS or self.name in _SYMPY_NAMES:
-            meaning = SYMBOLS[self.name].meaning if self.name in SYMBOLS else "a name that SymPy keeps for itself"
+        if self.name in SYMBOLS or self.name in RESERVED:
+            meaning = SYMBOLS[self.name].meaning if self.name in SYMBOLS else RESERVED[self.name]
             raise InputError(f"axis name '{self.name}' is taken: it means {meaning}")
         if self.size is not None and (type(self.size) is not int or self.size < 1):
             raise InputError(f"axis {self.name} has size {self.size!r}: a size is a whole number of at least 1")
@@ -131,11 +143,6 @@ class Mesh:
     def bind(self, sizes: Mapping[str, int]) -> Mesh:
         """The mesh with `sizes` bound on the axes that they name."""
         return Mesh(tuple(Axis(a.name, sizes.get(a.name, a.size)) for a in self.axes))
-
-    def subset(self, names: Iterable[str]) -> tuple[str, ...]:
-        """`names` in mesh order."""
-        wanted = set(names)
-        return tuple(n for n in self.names if n in wanted)
 
     def ranks(self, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
         """Every rank at concrete `sizes`, as a coordinate per axis, the last axis fastest."""

@@ -78,7 +78,7 @@ class StatePlacement:
                 mode, tier = "R", "O"
             if mode not in {m.value for m in Mode} or tier not in ("", "O"):
                 raise InputError(f"unknown mode '{text}' for axis {axis}", name=text,
-                                 valid=("R", "S", "S*", "M", "O", "R+O", "S+O"))
+                                 valid=(*(row.mode for row in MODES), *(f"{m}+O" for m in Mode)))
             modes[axis] = Mode(mode)
             tiers.add(tier == "O")
         if len(tiers) > 1:
@@ -105,11 +105,7 @@ class StatePlacement:
 
 
 class Kind(Enum):
-    """What a value means along one axis.
-
-    I: one logical computation, the same on every rank. R: n independent uses of the same value.
-    S: each rank owns part. P: the true value is the sum over the axis.
-    """
+    """What a value means along one axis: KINDS says it for each."""
 
     I = "I"  # noqa: E741  the field's letter
     R = "R"
@@ -121,6 +117,14 @@ class Kind(Enum):
 
     __str__ = __repr__
 
+
+KINDS: Mapping[Kind, str] = {
+    Kind.I: "one logical computation, the same on every rank",
+    Kind.R: "independent uses of one value, one on every rank",
+    Kind.S: "each rank owns part",
+    Kind.P: "the true value is the sum over the axis",
+}
+"""Kind -> what a value of that kind means along one axis."""
 
 DUAL: Mapping[Kind, Kind] = {Kind.I: Kind.I, Kind.R: Kind.P, Kind.P: Kind.R, Kind.S: Kind.S}
 """A value's kind -> its gradient's kind."""

@@ -159,9 +159,9 @@ def change(step: Step, pattern: str, **fields: Any) -> Step:
 
 
 def move(step: Step, pattern: str, before: str, **fields: Any) -> Step:
-    """The step with one event moved before another, and fields of it changed."""
+    """The step with one event moved before another, into its phase, and fields of it changed."""
     (i,), events = found(step, pattern), list(step.events)
     moved = replace(events.pop(i), **fields)
     (j,) = found(replace(step, events=tuple(events)), before)
-    events.insert(j, moved)
+    events.insert(j, replace(moved, phase=events[j].phase))
     return replace(step, events=tuple(events))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -76,6 +77,16 @@ BAD = [
     (["cost", "hsdp[dp_shard=3]", "--set", "devices=512"], "not a multiple"),
     (["model", "gpt22"], "did you mean 'gpt2'"),
     (["explain", "gathr"], "did you mean 'gather'"),
+    (["cost", "zero3", "--set", "pd=8"], "unknown symbol or axis 'pd'; did you mean 'dp'"),
+    (["cost", "zero3", "--set", "b=4"], "zero3 on abstract has no 'b' (sequences per device and microbatch)"),
+    (["cost", "zero3", "--set", "Psi=10", "Psi_unit=20"], "Psi_unit = 20 exceeds Psi = 10"),
+    (["cost", "zero3", "--set", "Psi_unit=20", "Psi=10"], "Psi_unit = 20 exceeds Psi = 10"),
+    (["cost", "zero3", "--model", "gpt2", "--set", "Psi=10"], "contradicts gpt2's Psi = 124439808"),
+    (["cost", "zero3", "--model", "gpt2", "--set", "Psi_unit=10"], "contradicts gpt2's Psi_unit"),
+    (["cost", "zero3[devices]"], "axis name 'devices' is taken: it means the number of devices"),
+    (["cost", "zero3[dq"], "column 9: missing ']'"),
+    (["cost", "dp*offload_optimizer*offload_optimizer"], "offload_optimizer is applied twice"),
+    (["cost", "placealg"], "is a directory"),
     (["prove", "zero3", "zero9"], "zero9"),
     (["compare", "zero3", "zero9"], "zero9"),
     (["simulate", "zero3", "--seed", "x"], "invalid int value"),
@@ -114,11 +125,75 @@ def test_a_file_error_points_at_its_line(text: str, says: str, placealg: Run, tm
         assert says in got.err
 
 
-def test_several_strategies_report_the_rest(placealg: Run) -> None:
-    got = placealg("prove", "zero9", "zero3", "--no-timing")
-    assert got.code == 2
-    assert "zero3 on abstract: PROVED" in got.out
-    assert placealg("prove", "zero3", "zero9", "--format", "json").code == 2
+@pytest.mark.parametrize("command", ["prove", "compare"])
+def test_every_strategy_is_read_before_anything_is_printed(command: str, placealg: Run) -> None:
+    for words in (["zero9", "zero3"], ["zero3", "zero9"], ["zero3", "zero9", "--format", "json"]):
+        got = placealg(command, *words)
+        assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(("table", "said"), [("[schedule]\nmicrobatches = 4", "m=8"), ("[types]\nw = 4", "w=2")])
+def test_sizes_do_not_contradict_the_strategy(table: str, said: str, placealg: Run, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(f'name = "mine"\nbase = "zero3"\n{table}\n')
+    got = placealg("cost", str(path), "--set", said)
+    assert (got.code, got.out) == (2, "")
+    assert f"contradicts the strategy's {said[0]} = 4" in got.err
+    assert placealg("cost", str(path), "--set", f"{said[0]}=4").code == 0
+
+
+WIDE = ["--help", "list", "show zero3", "show zero3 --why", "show hsdp*offload_optimizer --model llama-3-70b",
+        "compare dp zero3*offload_optimizer hsdp[dp_replicate=4,dp_shard=8]*offload_optimizer",
+        "compare dp zero2 zero3 --model gpt2 --set dp=8", f"prove {REFUTED}", "prove zero1",
+        "simulate proofs/refuted/zero1_muon_on_a_shard.toml", "simulate hsdp*offload_optimizer --model llama-3-70b",
+        "cost hsdp*offload_optimizer --model gpt2 --set dp_shard=8 devices=64", "explain schedule"]
+
+
+@pytest.mark.parametrize("words", WIDE)
+def test_nothing_is_wider_than_the_page(words: str, placealg: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = placealg(*words.split()).out
+        assert out
+        assert [text for text in out.splitlines() if len(text) > columns] == []
+
+
+def test_a_narrow_page_says_how_to_see_the_reasons(placealg: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "--why" in placealg("show", "dp").out
+    assert "--why" not in placealg("show", "dp", "--why").out
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "--why" not in placealg("show", "dp").out
+
+
+@pytest.mark.parametrize(("name", "kind"), [
+    ("Psi", "symbol"), ("Ψ_unit", "symbol"), ("transient", "quantity"), ("host link", "quantity"),
+    ("[P]", "value type"), ("P", "value type"), ("S", "value type"), ("S", "mode"), ("schedule", "table"),
+    ("token_mean", "loss preset"), ("muon", "optimizer"), ("sum_of_owner", "lemma"),
+])
+def test_every_kind_of_name_is_explained(name: str, kind: str, placealg: Run) -> None:
+    found = json.loads(placealg("explain", name, "--format", "json").out)["found"]
+    assert kind in {f["kind"] for f in found}
+    assert all(1 <= len(f["sentences"]) <= 3 for f in found)
+
+
+def test_one_scale_in_a_table(placealg: Run) -> None:
+    out = placealg("cost", "zero3", "--model", "gpt2", "--set", "dp=8").out
+    assert not re.search(r"\de-\d", out)
+    assert "values in MB" in out
+    rows = placealg("compare", "dp", "zero3", "--model", "gpt2", "--set", "dp=8").out
+    assert set(re.findall(r" ([kMG]?B) ", rows)) == {"GB"}
+    assert re.search(r"value +over dp +ratio", rows)
+
+
+def test_a_ratio_without_sizes_is_a_formula(placealg: Run) -> None:
+    out = placealg("compare", "dp", "zero3").out
+    total = out[out.index("total"):out.index("sent")]
+    assert "(Ψ·w + Ψ·g + Ψ·o + " in total
+
+
+def test_simulate_names_its_network(placealg: Run) -> None:
+    assert "a small network with the parameter groups of gpt2" in placealg("simulate", "dp", "--model", "gpt2").out
 
 
 def test_exit_codes(placealg: Run, tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from cost_steps import DP, GROUP, OWNER, PROGRAMS, ZERO1, ZERO3, backward, by_ha
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placealg import placement
 from placealg.arith import Monomial
 from placealg.cost.amounts import Amounts, never_negative
 from placealg.cost.communication import collective_of, communication, sent_factor
 from placealg.cost.document import cost_json, parameters
-from placealg.cost.formula import Formula, symbol
+from placealg.cost.formula import Formula, json_number, symbol
 from placealg.cost.held import visits
 from placealg.cost.memory import memory
 from placealg.errors import InputError
@@ -27,6 +28,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
 from placealg.placement import SENT
 from placealg.step.derive import derive
+from placealg.step.graph import creates, reads
 from placealg.step.program import Event, Group, LoopUnit, Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy
@@ -98,7 +100,7 @@ def test_the_events_decide_and_nothing_else() -> None:
     assert communication(edited(ZERO3, "gather", "backward")).total == bytes_of("(w + wire)*m*Psi*(dp - 1)/dp")
     assert communication(edited(DP, "reduce", bytes="g")).total == bytes_of("2*g*Psi*(dp - 1)/dp")
     unsliced = memory(edited(ZERO3, "slice"))
-    assert unsliced.optimizer == bytes_of("o*Psi"), "master is copied from whole weights"
+    assert unsliced.optimizer == bytes_of("4*Psi + (o - 4)*Psi/dp"), "master is copied from whole weights"
     assert unsliced.parameters == bytes_of("w*Psi/dp"), "the first free drops what is not owned"
     assert communication(edited(ZERO3, "gather", at=("first",))).by_phase["forward"] == bytes_of("w*Psi*(dp - 1)/dp")
 
@@ -321,8 +323,16 @@ def test_materialized_gradients_rest_nowhere() -> None:
 def test_a_matrix_optimizer_gathers_what_it_reads() -> None:
     plain, muon = step_of("zero1"), step_of("zero1", optimizer={"name": "muon"})
     more = communication(muon, unit="elements").total - communication(plain, unit="elements").total
-    assert more.value(dp=2, Psi=100) and communication(muon).by_phase["update"].expr != 0
+    assert more.value(dp=2, Psi=100)
+    assert communication(muon).by_phase["update"] == bytes_of("(wire + o - 4)*Psi*(dp - 1)/dp")
     assert memory(muon).states == memory(plain).states
+    assert memory(muon).transient == bytes_of("(o - 4)*Psi_unit"), "moments are gathered, the master copy is not"
+    lamb = step_of("zero1", optimizer={"name": "lamb"})
+    assert communication(lamb).by_phase["update"] == bytes_of("(wire + o)*Psi*(dp - 1)/dp")
+    assert memory(lamb).transient == bytes_of("o*Psi_unit")
+    assert [e.bytes for e in lamb.events if e.verb == "all_gather"] == ["", "4", "o - 4"]
+    heavier = Amounts(reference(replace(GROUP, types=FrozenMap({"o": "8"}))))
+    assert heavier.size(heavier.reference.groups[0], "o - 4") == 4
 
 
 def test_conventions() -> None:
@@ -355,6 +365,53 @@ def test_every_collective_has_a_volume() -> None:
         if verb.collective:
             assert collective_of(event) in SENT
     assert collective_of(Event("publish", "publish", "weight", "layer.weight")) == ""
+
+
+@pytest.mark.parametrize(("verb", "value", "to", "collective"), [
+    ("gather", "weight", "", "all_gather"), ("all_gather", "moments", "", "all_gather"),
+    ("publish", "weight", "", "all_gather"), ("reduce", "grad", "S", "reduce_scatter"),
+    ("reduce", "grad", "I", "all_reduce"), ("reduce", "grad", "", "all_reduce"),
+    ("all_reduce", "norm", "", "all_reduce"), ("broadcast", "weight", "", "broadcast"),
+])
+def test_a_collective_is_a_row_of_the_redistributions(verb: str, value: str, to: str, collective: str,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    event = Event("reduce", verb, value, "layer.weight", axes=("dp",), to=to)
+    assert collective_of(event) == collective
+    rows = tuple(replace(r, event=f"{r.event}, elsewhere") for r in placement.REDISTRIBUTIONS)
+    monkeypatch.setattr(placement, "REDISTRIBUTIONS", rows)
+    assert collective_of(event) == collective + ", elsewhere" * (verb != "broadcast")
+
+
+def test_what_an_event_reads_and_makes() -> None:
+    """The one account of accesses: what it says of reading and making decides liveness."""
+    step = step_of("zero3*offload_optimizer", "gpt2")
+    tied = "embedding.weight"
+
+    def kept(path: str) -> set[tuple[str, str, str]]:
+        return set(reads(step.event(path), step.reference))
+
+    def made(path: str) -> set[tuple[str, str, str]]:
+        return set(creates(step.event(path), step.reference))
+
+    assert (tied, "grad", "device") in made("backward.head.compute"), "the first use in backward sets grad"
+    assert (tied, "grad", "device") in kept("backward.embedding.compute") - made("backward.embedding.compute")
+    assert made("backward.layer.weight.grad.offload") == {("layer.weight", "grad", "host")}
+    assert kept("publish.layer.weight.publish") == {("layer.weight", "master", "device")}
+    assert not made("publish.layer.weight.publish") and not made("prepare.layer.weight.grad_sum.zero")
+    assert not kept("prepare.layer.weight.grad_sum.zero") and not kept("publish.layer.weight.master.free")
+    assert kept("backward.layer.weight.grad_sum.accumulate") == {
+        ("layer.weight", "grad", "host"), ("layer.weight", "grad_sum", "host")}
+    assert not kept("init.layer.weight.moments.assign")
+
+
+def test_the_origin_of_an_event() -> None:
+    for verb, value, source, origin in (
+        ("assign", "weight", "", "master"), ("assign", "weight", "moments", "moments"), ("assign", "moments", "", ""),
+        ("offload", "grad", "", "grad"), ("offload", "master", "weight", "weight"), ("publish", "weight", "", "master"),
+        ("accumulate", "grad_sum", "", "grad"), ("accumulate", "grad_sum", "grad_sum", "grad_sum"),
+        ("publish", "weight", "S", "master"), ("gather", "weight", "S", "weight"), ("reduce", "grad", "P", "grad"),
+    ):
+        assert Event("init", verb, value, "layer.weight", source=source).origin == origin
 
 
 @pytest.mark.parametrize(("collective", "exact", "rough"), [
@@ -403,6 +460,20 @@ def test_document(strategy: str, model: str) -> None:
     assert found["sizes"]["m"] == 3 or "m" not in found["symbols"]
     with pytest.raises(InputError, match="unknown symbol"):
         Formula.from_json(found["memory"]["states"], ["Psi"])
+
+
+def test_numbers_of_the_document() -> None:
+    for value, text in ((Fraction(16, 2), "8"), (10**30, str(10**30)), (Fraction(5, 2), "2.5"),
+                        (Fraction(1, 8), "0.125")):
+        assert json.dumps(json_number(value)) == text
+    found = cost_json(step_of("zero3"), {"Psi": 7 * 10**9, "dp": 8, "wire": "1/2"})
+    assert json.dumps(found["memory"]["states"]["value"]) == "14000000000"
+    assert json.dumps(found["sizes"]["wire"]) == "0.5"
+
+
+def test_the_document_says_what_it_assumes() -> None:
+    said = cost_json(step_of("zero3"))["hypotheses"]
+    assert any("4 of the o bytes" in line for line in said) and any("wire exceeds g" in line for line in said)
 
 
 # --- published figures
@@ -562,6 +633,7 @@ def test_writing() -> None:
 def test_never_negative() -> None:
     n, w, g = symbol("dp"), symbol("w"), symbol("g")
     assert never_negative(w - w / n) and never_negative(w * (n - 1) / n + g) and never_negative(sympy.S.Zero)
+    assert never_negative(symbol("o") / n - 4 / n) and not never_negative(symbol("o") - 5)
     assert not never_negative(w - g) and not never_negative(w / n - w) and not never_negative(n - 2)
 
 

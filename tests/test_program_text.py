@@ -132,6 +132,8 @@ HEAD = 'base = "zero3[fsdp]*dp[4]"\n[loops]\nmicrobatch = "m"\n'
     ('path = "update.layer.weight.norm"\nto = "Q"', "6: to is 'Q'"),
     ('path = "update.layer.weight.norm"\nlayout = "my layout"', "6: layout is 'my layout'"),
     ('path = "update.layer.weight.norm"\nbytes = "x"', "6: unknown symbol 'x'"),
+    ('path = "update.layer.weight.norm"\nbytes = "w - g"', "6: bytes is 'w - g': expected an element size"),
+    ('path = "update.layer.weight.norm"\nbytes = "w/(w - g)"', "6: division by zero"),
     ('path = "update.layer.weight.norm"\nwhy = 1', "6: why is 1: expected a string"),
     ('path = "reduce.layer.weight.grad_sum.reduce[dp]"\nto = "R"', "a gradient is reduced to I or S, not to R"),
     ('path = "update.step.update"\n[[event]]\npath = "update.step.update"',
@@ -315,8 +317,18 @@ def test_insert() -> None:
                before="backward.*.accumulate")
     assert paths(own)[paths(own).index("backward.layer.weight.grad_sum.accumulate") - 1] == (
         "backward.layer.weight.grad_sum.zero")
+    between = edit(ZERO1, insert={"path": "prepare.layer.weight.grad_sum.zero"}, before="forward.embedding.compute")
+    assert between.event("prepare.layer.weight.grad_sum.zero#2").phase == "prepare"
+    inside = edit(ZERO1, insert={"path": "backward.layer.weight.grad_sum.zero"}, before="forward.loss.compute")
+    assert inside.event("backward.layer.weight.grad_sum.zero").phase == "backward", "forward and backward are one loop"
     count = edit(ZERO1, insert={"path": "prepare.loss.count.compute"}, after="prepare.layer.weight.grad_sum.zero")
     assert count.event("prepare.loss.count.compute").unit == "loss"
+
+
+def test_phases_stand_in_order() -> None:
+    with pytest.raises(InputError, match=r"stands after publish.* phases stand in the order init, prepare"):
+        Step(ZERO1.reference, ZERO1.phase("publish") + ZERO1.phase("update"))
+    assert Step(ZERO1.reference, ZERO1.phase("backward") + ZERO1.phase("forward")).events
 
 
 def test_patterns_address_the_unedited_program() -> None:
@@ -344,6 +356,7 @@ def test_patterns_address_the_unedited_program() -> None:
     ('drop = "publish.*"\ndouble = "*"', "e.toml:2: an edit is one action; this one says drop and double"),
     ('drop = "publish.*"\nverb = "zero"', "e.toml:4: unknown key 'verb' in edit"),
     ('set = "publish.*"', "e.toml:2: set changes nothing"),
+    ('replace = "publish.*"', "e.toml:2: replace changes nothing: name a field beside it"),
     ('set = "publish.*"\nphase = "init"', "e.toml:4: unknown key 'phase' in edit"),
     ('set = "publish.*"\naxis = ["dp"]', "e.toml:4: unknown key 'axis' in edit; did you mean 'axes'?"),
     ('set = "publish.*"\naxes = ["pd"]', "e.toml:4: axes names axis 'pd', which the mesh lacks; did you mean 'dp'?"),

@@ -45,3 +45,9 @@ def test_costs_are_those_of_the_derived_step() -> None:
     assert pa.communication(strategy, model).total.unit == "bytes"
     with pytest.raises(pa.InputError):
         pa.dp() * pa.dp()
+
+
+def test_a_strategy_shows_itself_in_a_notebook() -> None:
+    shown = (pa.zero3() * pa.offload_optimizer())._repr_html_()
+    assert "<td>S+O</td>" in shown
+    assert "<td>S(batch)</td>" in shown

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from placealg.check.repair import find_repair
 from placealg.prove.counterexample import Facts, facts
@@ -39,24 +40,30 @@ Replayed = tuple[Candidate, Facts, Outcome]
 def _replays(step: Step, findings: Findings) -> Iterator[Replayed]:
     for candidate in findings.candidates:
         found = facts(candidate, step.reference)
-        outcome = replay(step, found)
-        if outcome is not None:
-            yield candidate, found, outcome
+        replayed = replay(step, found, candidate.verdict.id == "init")
+        if replayed is not None:
+            yield candidate, *replayed
 
 
-def replay(step: Step, found: Facts) -> Outcome | None:
-    """The simulator's outcome that differs, over a few seeds and token counts; else the last one that was equal."""
-    devices = found.microbatches
-    for number in found.sizes.values():
-        devices *= number
-    if devices > LARGEST_REPLAY:
-        return None
-    outcome = None
-    for seed, tokens in ((0, 1), (1, 2), (2, 3)):
-        outcome = simulate(step, setting(step, found, tokens, seed))
-        if not outcome.equal:
-            return outcome
-    return outcome
+def replay(step: Step, found: Facts, resumed: bool) -> tuple[Facts, Outcome] | None:
+    """The facts at which the simulator differs, and its outcome; else the last outcome, which was equal.
+
+    Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes. A
+    difference that only a resumed run shows says something about `init` and nothing about anything else.
+    """
+    last: tuple[Facts, Outcome] | None = None
+    larger = {a: max(3, n) for a, n in found.sizes.items()}
+    for sizes, microbatches in ((found.sizes, found.microbatches), (found.sizes, found.microbatches + 1),
+                                (larger, max(3, found.microbatches))):
+        if prod(sizes.values()) * microbatches > LARGEST_REPLAY:
+            continue
+        here = replace(found, sizes=sizes, microbatches=microbatches)
+        for seed, tokens in ((0, 1), (1, 2), (2, 3)):
+            outcome = simulate(step, setting(step, here, tokens, seed))
+            last = here, outcome
+            if not outcome.equal and (resumed or not (outcome.difference and outcome.difference.resumed)):
+                return last
+    return last if last is None or last[1].equal else None
 
 
 def setting(step: Step, found: Facts, tokens: int, seed: int) -> Setting:

@@ -2,76 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from placealg.cost.communication import communication
+from placealg.errors import InputError
 from placealg.prove.prover import examine
 from placealg.prove.verdict import PROVED, Repair
+from placealg.step.edit import edit
+from placealg.step.fields import FIELDS
 from placealg.step.program import Event, Step
+from placealg.step.text import event_keys, subjects
+from placealg.strategy.write import toml_value
 
-Kind = tuple[str, ...]
-"""What an event does, whichever parameter group it does it to: events of one kind are edited by one pattern."""
+Table = Mapping[str, Any]
+"""One [[edit]] table."""
 
 
 def find_repair(step: Step, base: Step) -> Repair | None:
-    """The first single edit towards `base` whose program is proved, with what it does to communication."""
-    for edit, events in _edits(step.events, base.events):
-        repaired = replace(step, events=events)
+    """The first edit towards `base` whose program is proved, as [[edit]] tables, with what it does to communication.
+
+    One edit restores, exchanges, drops or inserts events of one kind, in every parameter group that lacks them.
+    """
+    for tables in _edits(step, base):
+        try:
+            repaired = edit(step, *tables)
+        except InputError:
+            continue
         if all(v.verdict == PROVED for v in examine(repaired).verdicts):
-            return Repair(edit, _cost(step, repaired))
+            return Repair("\n".join(map(written, tables)), _cost(step, repaired))
     return None
+
+
+def written(table: Table) -> str:
+    """An [[edit]] table on one line.
+
+    >>> written({"set": "update.norm.all_reduce[dp]", "op": "sum"})
+    'set = "update.norm.all_reduce[dp]", op = "sum"'
+    """
+    return ", ".join(f"{key} = {toml_value(value)}" for key, value in table.items())
 
 
 def _cost(step: Step, repaired: Step) -> str:
     before, after = (communication(s).total for s in (step, repaired))
-    return "no communication" if before == after else f"communication {before.text()} -> {after.text()} bytes per step"
+    if before == after:
+        return "nothing that the totals of a training step count"
+    return f"communication {before.text()} -> {after.text()} bytes per step"
 
 
-def _edits(mine: tuple[Event, ...], base: tuple[Event, ...]) -> Iterator[tuple[str, tuple[Event, ...]]]:
-    """Restoring changed events, exchanging one kind for another, dropping one kind, inserting one kind."""
-    here, there = {e.path: e for e in mine}, {e.path: e for e in base}
+def _edits(step: Step, base: Step) -> Iterator[list[Table]]:
+    here, there = {e.path: e for e in step.events}, {e.path: e for e in base.events}
     changed = [p for p in there if p in here and here[p] != there[p]]
-    for kind, paths in _kinds(there, changed).items():
-        yield f'restore "{pattern(kind)}" as derived', tuple(there[e.path] if e.path in paths else e for e in mine)
+    if changed:
+        yield [{"set": p, **_changes(here[p], there[p])} for p in changed]
     extra = _kinds(here, [p for p in here if p not in there])
     missing = _kinds(there, [p for p in there if p not in here])
     if len(extra) == len(missing) == 1:
-        (old, gone), (new, wanted) = next(iter(extra.items())), next(iter(missing.items()))
-        kept = tuple(e for e in mine if e.path not in gone)
-        yield f'replace "{pattern(old)}" by "{pattern(new)}"', _inserted(kept, base, wanted)
-    for kind, paths in extra.items():
-        yield f'drop = "{pattern(kind)}"', tuple(e for e in mine if e.path not in paths)
-    for kind, paths in missing.items():
-        anchor = _anchor(mine, base, paths[0])
-        place = f' after "{anchor}"' if anchor and len(paths) == 1 else ""
-        yield f'insert "{pattern(kind)}"{place}', _inserted(mine, base, paths)
+        yield [*_drops(extra[0]), *_inserts(step, base, missing[0], extra[0])]
+    for paths in extra:
+        yield _drops(paths)
+    for paths in missing:
+        yield _inserts(step, base, paths, [])
 
 
-def _kinds(events: dict[str, Event], paths: list[str]) -> dict[Kind, list[str]]:
-    """Paths by what their events do."""
-    found: dict[Kind, list[str]] = {}
+def _kinds(events: Mapping[str, Event], paths: list[str]) -> list[list[str]]:
+    """Paths whose events do the same to different parameter groups, together."""
+    found: dict[str, list[str]] = {}
     for path in paths:
-        event = events[path]
-        rest = path[len(event.phase):].replace(f".{event.group}", ".*", 1) if event.group else path[len(event.phase):]
-        found.setdefault((event.phase, rest), []).append(path)
-    return {(k if len(v) > 1 else (v[0],)): v for k, v in found.items()}
+        group = events[path].group
+        found.setdefault(path.replace(f".{group}", ".*", 1) if group else path, []).append(path)
+    return list(found.values())
 
 
-def pattern(kind: Kind) -> str:
-    """The pattern that matches the paths of one kind."""
-    return "".join(kind)
+def _changes(mine: Event, wanted: Event) -> dict[str, Any]:
+    """The keys that turn one event into another of the same path."""
+    return {g.key: g.write(getattr(wanted, g.field)) for g in FIELDS.values()
+            if g.key not in ("rule", "why") and getattr(wanted, g.field) != getattr(mine, g.field)}
 
 
-def _inserted(mine: tuple[Event, ...], base: tuple[Event, ...], paths: list[str]) -> tuple[Event, ...]:
-    """`mine` with these events of `base`, each after the nearest event before it that both programs have."""
+def _drops(paths: list[str]) -> list[Table]:
+    return [{"drop": path} for path in paths]
+
+
+def _inserts(step: Step, base: Step, paths: list[str], dropped: list[str]) -> list[Table]:
+    """Each event of `paths` after the nearest event before it, or before the nearest after it, in both programs."""
+    known, order = subjects(base.reference), [e.path for e in base.events]
+    here = {e.path for e in step.events} - set(dropped)
+    tables: list[Table] = []
     for path in paths:
-        anchor = _anchor(mine, base, path)
-        position = next((k + 1 for k, e in enumerate(mine) if e.path == anchor), 0)
-        mine = (*mine[:position], next(e for e in base if e.path == path), *mine[position:])
-    return mine
-
-
-def _anchor(mine: tuple[Event, ...], base: tuple[Event, ...], path: str) -> str:
-    order, here = [e.path for e in base], {e.path for e in mine}
-    return next((p for p in reversed(order[: order.index(path)]) if p in here), "")
+        at = order.index(path)
+        anchor = next((p for p in reversed(order[:at]) if p in here), "")
+        place = {"after": anchor} if anchor else {"before": next(p for p in order[at:] if p in here)}
+        event = replace(base.events[at], copy=1)
+        keys = {k: v for k, v in event_keys(event, known) if k not in ("rule", "why")}
+        tables.append({"insert": keys, **place})
+    return tables

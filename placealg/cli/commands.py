@@ -16,7 +16,6 @@ def list_strategies(chosen: Namespace) -> int:
     """`placealg list`."""
     from placealg.placement import STATES
     from placealg.render.listing import catalogue_rows
-    from placealg.render.show import mode_text
     from placealg.strategy.catalogue import catalogue
     from placealg.strategy.expression import parse_strategy
 
@@ -25,7 +24,7 @@ def list_strategies(chosen: Namespace) -> int:
         print_json({"version": 1, "strategies": [{
             "name": e.name, "aliases": list(e.aliases), "kind": e.kind, "title": e.title, "source": e.source,
             "axes": list(e.axes),
-            "placements": {state: {a: mode_text(s, state, a) for a in s.mesh.names} for state in STATES},
+            "placements": {state: {a: s.mode_text(state, a) for a in s.mesh.names} for state in STATES},
         } for e, s in entries]})
     else:
         print_lines(catalogue_rows(entries, width()))

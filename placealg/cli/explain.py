@@ -1,4 +1,4 @@
-"""`placealg explain NAME`: three sentences about a name, read from the tables that the code itself reads."""
+"""`placealg explain NAME`: up to three sentences about a name, read from the tables that the code itself reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from placealg.errors import InputError
+from placealg.mesh import SYMBOLS
 from placealg.model.config import resolve_model
-from placealg.placement import MODES, STATES
+from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES
 from placealg.prove.verdict import OBLIGATIONS
-from placealg.render.show import mode_text
+from placealg.render.cost import QUANTITIES
 from placealg.step.derive import derive
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, TABLES, keys_of, shown
 
 HYPOTHESES = {
     "equal_counts": (
@@ -63,6 +65,10 @@ def explanations() -> Iterator[Explained]:
             "first one refuted."))
     yield from _strategies()
     yield from _rules()
+    yield from _kinds()
+    yield from _numbers()
+    yield from _tables()
+    yield from _lemmas()
     for name, sentences in HYPOTHESES.items():
         yield Explained(name, "hypothesis", sentences)
 
@@ -70,7 +76,9 @@ def explanations() -> Iterator[Explained]:
 def explain(name: str) -> list[Explained]:
     """Every explanation of `name`; an InputError when there is none."""
     every = list(explanations())
-    found = [e for e in every if e.name == name] or [e for e in every if e.name.lower() == name.lower()]
+    spelled = name.replace("Ψ", "Psi")
+    found = [e for e in every if e.name in (spelled, f"[{spelled}]")] or [
+        e for e in every if e.name.lower() == spelled.lower()]
     if not found:
         raise InputError(f"nothing is called '{name}'", name=name, valid=list(dict.fromkeys(e.name for e in every)))
     return found
@@ -80,7 +88,7 @@ def _strategies() -> Iterator[Explained]:
     for entry in catalogue().values():
         strategy = parse_strategy(entry.name)
         placed = "; ".join(
-            f"along {axis} " + ", ".join(f"{state} {mode_text(strategy, state, axis)}" for state in STATES)
+            f"along {axis} " + ", ".join(f"{state} {strategy.mode_text(state, axis)}" for state in STATES)
             for axis in strategy.mesh.names)
         first = f"{entry.name} is {entry.title}."
         second = f"It places {placed}." if entry.axes else "It brings no axis and applies to what stands to its left."
@@ -104,6 +112,58 @@ def _rules() -> Iterator[Explained]:
         yield Explained(name, "rule", (
             f"The rule {name} puts {_joined(verbs[name])} into a program.", told,
             f"It is used by {_joined(used[name])}."))
+
+
+def _kinds() -> Iterator[Explained]:
+    """The value types."""
+    for kind, meaning in KINDS.items():
+        ways = [f"{row.event} to {row.target}" for row in REDISTRIBUTIONS if row.source is kind and row.sent != "0"]
+        moves = f"It moves by {_joined(ways)}." if ways else "No event that communicates starts from it."
+        yield Explained(str(kind), "value type", (
+            f"{kind} says of a value along one axis: {meaning}.", f"Its gradient is {DUAL[kind]}.", moves))
+
+
+def _numbers() -> Iterator[Explained]:
+    """The symbols of formulas, and the quantities that have one."""
+    for symbol in SYMBOLS.values():
+        default = "" if symbol.default is None else f"Where nothing is said it is {symbol.default}."
+        yield Explained(symbol.name, "symbol", tuple(s for s in (
+            f"{symbol.name} is a symbol: {symbol.meaning}.", f"It is a {symbol.assumption}.", default) if s))
+    for name, meaning in QUANTITIES.items():
+        yield Explained(name, "quantity", (f"{name}: {meaning}.",))
+
+
+def _tables() -> Iterator[Explained]:
+    """The tables of a strategy file, and what their choices mean."""
+    for table, meaning in TABLES.items():
+        keys = ". ".join(f"{', '.join(names)} = {values}" for values, names in keys_of(table).items())
+        yield Explained(table, "table", (f"[{table}] says {meaning}.", f"Keys: {keys}.", _defaults(table)))
+    for name, (locality, reads) in OPTIMIZERS.items():
+        whole = f", and reads the whole matrix of {_joined(reads)}" if reads else ""
+        yield Explained(name, "optimizer", (
+            f"{name} updates one {'element' if locality == 'elementwise' else 'matrix'} at a time{whole}.",
+            f"It is named by [optimizer] name = \"{name}\"."))
+    for name, said in LOSSES.items():
+        assumed = f"assumes {_joined(said['assume'])}" if said["assume"] else "assumes nothing"
+        over = "summed over the data axes and microbatches" if said["count_axes"] else "of the rank itself"
+        yield Explained(name, "loss preset", (
+            f"{name} divides the sum over a rank's tokens by a number of tokens {over}, and {assumed}.",
+            f"It is named by [loss] preset = \"{name}\"."))
+
+
+def _defaults(table: str) -> str:
+    said = ", ".join(f"{key} = {shown(value)}" for key, value in DEFAULTS.get(table, {}).items())
+    return f"Where nothing is said: {said}." if said else "It has no defaults."
+
+
+def _lemmas() -> Iterator[Explained]:
+    """The lemmas on which proofs stand."""
+    from placealg.prove.lemmas import LEMMAS
+
+    for lemma in LEMMAS:
+        yield Explained(lemma.name, "lemma", (
+            f"{lemma.name}: {lemma.statement}.",
+            "Every run of the prover proves it by induction before anything is proved with it."))
 
 
 def _joined(words: object) -> str:

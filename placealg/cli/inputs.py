@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from placealg.arith import parse
-from placealg.errors import InputError
+from placealg.errors import InputError, nearest
 from placealg.mesh import SYMBOLS, Mesh
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
@@ -17,9 +17,10 @@ from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits
 from placealg.step.program import Step
 from placealg.step.text import read_program
+from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import Expect, read_strategy_file
-from placealg.strategy.spec import Strategy
+from placealg.strategy.spec import DEFAULTS, Strategy
 
 DEVICES = "devices"
 DEFAULT_MODEL = "abstract"
@@ -43,8 +44,9 @@ class Case:
 
 
 def is_file(word: str) -> bool:
-    """Whether a strategy word names a file rather than an expression."""
-    return word.endswith(".toml") or Path(word).is_file()
+    """Whether a strategy word names a file, or a folder, rather than an expression."""
+    path = Path(word)
+    return word.endswith(".toml") or path.is_file() or (path.is_dir() and word not in names())
 
 
 def read_strategy(word: str) -> Strategy:
@@ -57,7 +59,7 @@ def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable
     if is_file(word):
         return _read_file(word, model, sizes, axes)
     strategy, chosen = parse_strategy(word), resolve_model(model or DEFAULT_MODEL)
-    with_sizes = read_sizes(sizes, strategy.mesh, chosen, axes)
+    with_sizes = read_sizes(sizes, strategy, chosen, axes)
     step = derive(strategy, chosen)
     return Case(strategy, chosen, step, with_sizes, step)
 
@@ -75,27 +77,30 @@ def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterabl
         step = replace(step, events=read_program(file.events, step.reference, file.positions, file.loops))
     if file.edits:
         step = apply_edits(step, read_edits(file.edits, step.reference, file.positions))
-    return Case(file.strategy, chosen, step, read_sizes(sizes, file.strategy.mesh, chosen, axes), base,
+    return Case(file.strategy, chosen, step, read_sizes(sizes, file.strategy, chosen, axes), base,
                 file.expect, file.source)
 
 
-def read_sizes(words: Iterable[str], mesh: Mesh, model: Model, axes: Iterable[str] = ()) -> dict[str, Fraction]:
-    """The sizes of `--set`: known symbols and axes, consistent with what mesh and model bind.
+def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Iterable[str] = ()) -> dict[str, Fraction]:
+    """The sizes of `--set`: symbols that strategy or model use, consistent with what both of them bind.
 
     Sizes of `axes` that the mesh lacks are read and left out.
 
-    >>> read_sizes(["w=1/2", "devices=16"], parse_strategy("hsdp[dp_shard=8]").mesh, resolve_model("abstract"))
+    >>> read_sizes(["w=1/2", "devices=16"], parse_strategy("hsdp[dp_shard=8]"), resolve_model("abstract"))
     {'w': Fraction(1, 2), 'dp_replicate': Fraction(2, 1)}
     """
-    known = (*mesh.names, *sorted(set(axes) - set(mesh.names)), *SYMBOLS, DEVICES)
+    mesh, others, bound = strategy.mesh, set(axes), _bound(strategy, model)
+    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model))
     sizes: dict[str, Fraction] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))
         where = f"--set {word}"
         if not equals or not name or not text:
             raise InputError(f"'{word}' is not NAME=VALUE", where="--set")
-        if name not in known:
-            raise InputError(f"unknown symbol or axis '{name}'", where=where, name=name, valid=known)
+        if name not in used:
+            unused = f"{strategy.name} on {model.name} has no '{name}' ({SYMBOLS[name].meaning})" if name in SYMBOLS \
+                else f"unknown symbol or axis '{name}'"
+            raise InputError(unused, where=where, name=nearest(name, (*mesh.names, *others)) or name, valid=used)
         try:
             value = parse(text, ()).evaluate({})
         except InputError as error:
@@ -107,10 +112,35 @@ def read_sizes(words: Iterable[str], mesh: Mesh, model: Model, axes: Iterable[st
         if sizes.get(name, value) != value:
             raise InputError(f"{name} is already {sizes[name]}", where=where)
         sizes[name] = value
-        for owner, bound in ((f"the strategy's {name}", mesh.sizes()), (f"{model.name}'s {name}", model.sizes)):
-            if name in bound and bound[name] != value:
-                raise InputError(f"{name} = {value} contradicts {owner} = {bound[name]}", where=where)
+        owner, own = bound.get(name, ("", value))
+        if own != value:
+            raise InputError(f"{name} = {value} contradicts {owner}'s {name} = {own}", where=where)
+        if sizes.get("Psi_unit", 0) > sizes.get("Psi", sizes.get("Psi_unit", 0)):
+            raise InputError(f"Psi_unit = {sizes['Psi_unit']} exceeds Psi = {sizes['Psi']}", where=where)
     return _complete({n: v for n, v in sizes.items() if n in (*mesh.names, *SYMBOLS, DEVICES)}, mesh)
+
+
+def _symbols(model: Model) -> tuple[str, ...]:
+    """The symbols, in the table's order, that can stand in a formula about `model`."""
+    found = {"Psi", "Psi_unit", "m", *model.sizes, *(t for t in DEFAULTS["types"] if t != "act")}
+    for size in (*(u.count for u in model.units), *(p.elements for p in model.parameters)):
+        found |= set(size.names())
+    return tuple(n for n in SYMBOLS if n in found)
+
+
+def _bound(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fraction]]:
+    """Symbol or axis -> who gives it a number, and which."""
+    sizes: dict[str, int] = dict(model.sizes)
+    if not model.abstract:
+        units = [sum((p.elements.evaluate(model.sizes) for p in model.of_unit(u.name)), Fraction(0))
+                 for u in model.units]
+        sizes |= {"Psi": model.total(), "Psi_unit": int(max(units))}
+    said = {n: Fraction(v) for n, v in strategy.tables.get("types", {}).items()}
+    microbatches = strategy.option("schedule", "microbatches")
+    if microbatches != "m":
+        said["m"] = Fraction(microbatches)
+    said |= {n: Fraction(v) for n, v in strategy.mesh.sizes().items()}
+    return {n: (model.name, Fraction(v)) for n, v in sizes.items()} | {n: ("the strategy", v) for n, v in said.items()}
 
 
 def _complete(sizes: dict[str, Fraction], mesh: Mesh) -> dict[str, Fraction]:

@@ -14,23 +14,25 @@ _SIZE = re.compile(r"[A-Za-z_]\w*=")
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("the catalogue, a placement row each", ""),
-    "show": ("placements and the step program, each event with its reason", "STRATEGY"),
-    "cost": ("memory, communication and flop in closed form", "STRATEGY"),
+    "show": ("placements and the step program, with reasons", "STRATEGY"),
+    "cost": ("memory and communication in closed form", "STRATEGY"),
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "compare": ("costs side by side, with ratios", "STRATEGY..."),
-    "simulate": ("run the program rank by rank against the single device", "STRATEGY"),
+    "simulate": ("train a small network rank by rank and on one device", "STRATEGY"),
     "model": ("units, parameter groups, dims, exact counts", "NAME"),
-    "explain": ("a mode, verb, obligation, rule, hypothesis or strategy, in three sentences", "NAME"),
+    "explain": ("what a name means, in three sentences or fewer", "NAME"),
 }
 """Command -> what it prints, what it takes."""
 
 EPILOG = """\
 STRATEGY is a TOML file, or an expression over the catalogue:
-  zero3    zero3[fsdp]    zero3[512]    hsdp[dp_replicate=2,dp_shard=4]    zero2*offload_optimizer
+  zero3    zero3[fsdp]    zero3[512]    hsdp[dp_replicate=2,dp_shard=4]
+  zero2*offload_optimizer
 
 exit codes:
-  0 done, proved, or as the file expects    1 refuted, or not as expected    2 bad input
-  3 undecided                               130 interrupted"""
+  0 done, proved, or as the file expects    1 refuted, or not as expected
+  2 bad input                               3 undecided
+  130 interrupted"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -149,6 +151,7 @@ def _compare(parser: Parser) -> None:
 
 def _simulate(parser: Parser) -> None:
     _strategies(parser, False, "text", "json")
+    parser.epilog = "The network is small, with the parameter groups of the model; its numbers are exact rationals."
     parser.add_argument("--seed", type=int, default=0, help="of the network and its data")
 
 
@@ -158,7 +161,8 @@ def _model(parser: Parser) -> None:
 
 
 def _explain(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis or strategy")
+    parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
+                        "symbol, quantity, value type, table, loss, optimizer or lemma")
     _format(parser, ("text", "json"))
 
 

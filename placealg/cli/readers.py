@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 from placealg.cli.inputs import Case, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
-from placealg.cli.verdicts import BAD_INPUT, DONE, FAILED, disagreements, exit_code, of_several
+from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
-from placealg.render.page import Line, Span, dim, indent, line, prose
+from placealg.render.page import Line, Span, indent, line, prose
 
 LARGEST_RUN = 512
 """Ranks times microbatches beyond which `simulate` refuses."""
@@ -27,7 +26,7 @@ def prove(chosen: Namespace) -> int:
 
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
-    for case in _cases(chosen, codes):
+    for case in _cases(chosen):
         report = check(case.step, case.base if case.step != case.base else None)
         codes.append(exit_code(report, case.expect))
         documents.append(report.to_json(timing=not chosen.no_timing))
@@ -39,7 +38,7 @@ def prove(chosen: Namespace) -> int:
         if case.expect:
             lines += _expected(disagreements(report, case.expect), case.expect.verdict)
         print_lines([*([()] if len(documents) > 1 else []), *lines])
-    if chosen.format == "json" and documents:
+    if chosen.format == "json":
         print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})
     return of_several(codes)
 
@@ -51,7 +50,11 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
 
 
 def simulate(chosen: Namespace) -> int:
-    """`placealg simulate STRATEGY`: every axis 2 ranks, 2 microbatches and unequal counts unless told otherwise."""
+    """`placealg simulate STRATEGY`: a small network with the parameter groups of the model, trained rank by rank.
+
+    An axis without a size has 2 ranks, a step without a count 2 microbatches; the ranks hold unequally many tokens
+    unless the strategy's loss assumes equal counts.
+    """
     from placealg.simulate import Setting
     from placealg.simulate import simulate as run
 
@@ -78,38 +81,23 @@ def simulate(chosen: Namespace) -> int:
     shown = ", ".join(f"{n} = {v}" for n, v in {**sizes, "m": microbatches}.items())
     counts = "equal counts" if equal else "unequal counts"
     verdict = Span("EQUAL", "green") if outcome.equal else Span("DIFFERS", "bold red")
-    lines = [line(f"{case.strategy.name} on {case.model.name} at {shown}, {counts}, seed {chosen.seed}: ", verdict)]
-    lines += indent([line(f"{outcome.observed} numbers observed on every rank, over a run and a resumed one", dim(
-        "; all equal the single device's" if outcome.equal else "; the first difference:"))])
+    told = "all equal the single device's" if outcome.equal else "the first difference:"
+    lines: list[Line] = [*prose(f"{case.strategy.name} on {case.model.name} at {shown}, {counts}, seed {chosen.seed}:",
+                                width() - 8)]
+    lines[-1] = line(*lines[-1], " ", verdict)
+    lines += indent(prose(f"a small network with the parameter groups of {case.model.name}", width() - 2, "dim"))
+    lines += indent(prose(f"{outcome.observed} numbers observed on every rank, over a run and a resumed one; {told}",
+                          width() - 2))
     if found:
         lines += indent(prose(str(found), width() - 4), 4)
     print_lines(lines)
     return DONE if outcome.equal else FAILED
 
 
-def _cases(chosen: Namespace, codes: list[int]) -> Iterator[Case]:
-    """The readable cases in order; an unreadable one is told on stderr and counts as bad input.
-
-    A size may name an axis of any of the strategies.
-    """
-    axes: dict[str, tuple[str, ...]] = {}
-    for word in chosen.strategies:
-        try:
-            axes[word] = read_strategy(word).mesh.names
-        except InputError:
-            axes[word] = ()
-    told: set[str] = set()
-    for word in chosen.strategies:
-        try:
-            case = read_case(word, chosen.model, chosen.sizes, {a for names in axes.values() for a in names})
-        except InputError as error:
-            sys.stdout.flush()
-            if str(error) not in told:
-                print(f"placealg: {error}", file=sys.stderr)
-            told.add(str(error))
-            codes.append(BAD_INPUT)
-            continue
-        yield case
+def _cases(chosen: Namespace) -> list[Case]:
+    """Every case, read before anything is printed; a size may name an axis of any of the strategies."""
+    axes = {a for word in chosen.strategies for a in read_strategy(word).mesh.names}
+    return [read_case(word, chosen.model, chosen.sizes, axes) for word in chosen.strategies]
 
 
 def cost(chosen: Namespace) -> int:
@@ -144,10 +132,7 @@ def compare(chosen: Namespace) -> int:
     from placealg.render.compare import Compared, document
     from placealg.render.compare import compare as page
 
-    codes: list[int] = []
-    cases = list(_cases(chosen, codes))
-    if codes:
-        return of_several(codes)
+    cases = _cases(chosen)
     every = [Compared(c.strategy.name, memory(c.step), communication(c.step, chosen.convention, chosen.unit), c.sizes)
              for c in cases]
     if chosen.format == "json":

@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial, parse
-from placealg.cost.formula import Formula, symbol, tidy
+from placealg.cost.formula import Formula, expression, symbol, tidy
 from placealg.cost.held import Share
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -107,15 +107,13 @@ class Amounts:
 
     def size(self, group: Group, name: str) -> Any:
         """Bytes per element: a symbol, or the number that the group says instead, or arithmetic over both."""
-        return parse(name, SYMBOLS).fold(
-            lambda x: sympy.Rational(x.numerator, x.denominator),
-            lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n), {})
+        return expression(name, SYMBOLS, lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n))
 
     def linear(self, tally: Tally) -> dict[Part, Any]:
         """The coefficients of a tally of buffers: sizes over shares, summed."""
         form: dict[Part, Any] = {}
         for (group, part, size, share), count in tally.items():
-            term = count * self.size(self.reference.group(group), size) / devices(share)
+            term = sympy.expand(count * self.size(self.reference.group(group), size) / devices(share))
             form[group, part] = form.get((group, part), sympy.S.Zero) + term
         return form
 
@@ -230,10 +228,12 @@ def devices(axes: Iterable[str]) -> Any:
 def never_negative(expr: Any) -> bool:
     """Whether no positive sizes make the expression negative; False where that is not plain to see.
 
-    Axis sizes are at least 1, so n is written 1 + n': nonnegative coefficients then decide.
+    Axis sizes are at least 1, so n is written 1 + n', and o is at least the 4 bytes of the master copy:
+    nonnegative coefficients then decide.
     """
     top, bottom = sympy.fraction(sympy.together(expr))
-    moved = top.subs({s: s + 1 for s in top.free_symbols if s.is_integer and s.is_positive})
+    least = {s: 1 for s in top.free_symbols if s.is_integer and s.is_positive} | {symbol("o"): 4}
+    moved = top.subs({s: s + n for s, n in least.items()})
     return bool(bottom.is_positive) and all(c >= 0 for c in sympy.expand(moved).as_coefficients_dict().values())
 
 

@@ -1,8 +1,8 @@
 """Communication per device and step: what every event sends, by the table of placement.SENT and nothing else.
 
 Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other
-axes at that moment, in the element size of the event: `wire` for gradients, `w` for weights, or what the event
-says. The asymptotic convention replaces (n - 1) by n in that factor, and nothing else. Totals are one training
+axes at that moment, in the element size that the event says, else `wire` for gradients and verbs.BYTES for other
+values. The asymptotic convention replaces (n - 1) by n in that factor, and nothing else. Totals are one training
 step; scalars (norm, count) and events of init, save and resume are listed, not added up.
 """
 
@@ -15,15 +15,14 @@ from typing import Any
 
 import sympy
 
-from placealg.arith import parse
 from placealg.cost.amounts import Amounts, Part, devices
-from placealg.cost.formula import Formula, symbol, tidy
-from placealg.cost.held import State, apply, origin_of, unset, visits
+from placealg.cost.formula import Formula, expression, symbol, tidy
+from placealg.cost.held import State, active, apply, origin_of, owners, unset, visits
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.placement import SENT
-from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
-from placealg.step.verbs import VERBS
+from placealg.placement import SENT, Kind, redistribution
+from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Step
+from placealg.step.verbs import BYTES, VERBS
 
 LINKS = ("offload", "fetch")
 """The verbs that move data over the host link."""
@@ -114,14 +113,16 @@ def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[
         collective = collective_of(event)
         if not collective:
             continue
-        factor = sent_factor(collective, event.axes, convention) * _times(step, event)
+        factor = sent_factor(collective, event.axes, convention) * _times(event)
         left_out = "" if event.phase in STEP_PHASES else OUTSIDE
         if not event.group:
-            size = sympy.S.One if unit == "elements" else _scalar_size(event)
+            size = sympy.S.One if unit == "elements" else expression(event.bytes or "4")
             yield _Row(event, collective, factor * size, left_out or SCALARS)
             continue
         group = step.reference.group(event.group)
-        moved = (_landing(event, state) if event.verb in LINKS else _read(event, state) - frozenset(event.axes))
+        held = state.get(origin_of(event))
+        share = held.readable if held else frozenset()
+        moved = share | owners(event) if event.verb in LINKS else share - frozenset(event.axes)
         size = sympy.S.One if unit == "elements" else amounts.size(group, event.bytes or _size_of(event))
         yield _Row(event, collective, factor * size / devices(moved), left_out)
 
@@ -144,18 +145,20 @@ def _held_at(step: Step) -> Iterator[tuple[Event, State]]:
 
 
 def collective_of(event: Event) -> str:
-    """The collective that an event is, as placement.SENT names it; "" for one that sends nothing.
+    """The collective that an event is: the redistribution of its verb's kinds; "" for one that sends nothing.
 
     >>> collective_of(Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="I"))
     'all_reduce'
     """
     if event.verb in LINKS:
         return "host link"
-    if not VERBS[event.verb].collective or not event.axes:
+    verb = VERBS[event.verb]
+    if not verb.collective or not event.axes:
         return ""
-    if event.verb == "reduce":
-        return "reduce_scatter" if event.to == "S" else "all_reduce"
-    return "all_gather" if event.verb in ("gather", "publish") else event.verb
+    if verb.kinds is None:
+        return event.verb
+    source, target = verb.kinds
+    return redistribution(source, Kind(event.to) if event.verb == "reduce" and event.to else target).event
 
 
 @lru_cache(maxsize=256)
@@ -168,56 +171,29 @@ def sent_factor(collective: str, axes: tuple[str, ...], convention: str) -> Any:
     if collective == "host link":
         return sympy.S.One
     n = sympy.Symbol("n", positive=True, integer=True)
-    exact = parse(SENT[collective], ("n",)).fold(lambda x: sympy.Rational(x.numerator, x.denominator), lambda _: n, {})
-    factor = sympy.factor(exact)
+    factor = sympy.factor(expression(SENT[collective], ("n",), lambda _: n))
     return (factor.subs(n - 1, n) if convention == "asymptotic" else factor).subs(n, devices(axes))
 
 
-def _read(event: Event, state: State) -> frozenset[str]:
-    """The share of the value that a collective works on."""
-    key = origin_of(event) if event.verb == "publish" else (event.group, event.value, event.tiers[0])
-    held = state.get(key) if key else None
-    return held.readable if held else frozenset()
-
-
-def _landing(event: Event, state: State) -> frozenset[str]:
-    """The share that a copy over the host link moves: what is held at its source, where `where` selects."""
-    key = origin_of(event)
-    held = state.get(key) if key else None
-    return (held.readable if held else frozenset()) | {c.axis for c in event.where if c.rank is None}
-
-
 def _size_of(event: Event) -> str:
-    if event.value == "weight":
-        return "w"
-    if event.value in ("grad", "grad_sum"):
-        return "g" if event.verb in LINKS else "wire"
-    return "o"
+    if event.value in ("grad", "grad_sum") and event.verb not in LINKS:
+        return "wire"
+    return BYTES[event.value]
 
 
-def _scalar_size(event: Event) -> Any:
-    return parse(event.bytes or "4").fold(lambda x: sympy.Rational(x.numerator, x.denominator), symbol, {})
-
-
-def _times(step: Step, event: Event) -> Any:
+def _times(event: Event) -> Any:
     """How often an event of one instance runs per step: by its positions in the microbatch loop.
 
-    `first` and `last` are one microbatch when m = 1; `middle` are m - 2 when there are as many.
+    A loop of m microbatches has `middle` ones m - 2 times, `first` and `last` once, or `only` once when m = 1.
     """
     m = symbol("m")
-    at = set(event.at)
     if event.phase not in LOOPED:
         return sympy.S.One
-    if not at or {"first", "middle", "last"} <= at:
+    if all(active(event, position) for position in POSITIONS):
         return m
-    times = sympy.Integer(len(at & {"first", "last"}))
-    if "middle" in at:
-        times += sympy.Max(m - 2, 0)
-    if {"first", "last"} <= at:
-        times -= sympy.Max(2 - m, 0)
-    if "only" in at and not {"first", "last"} & at:
-        times += sympy.Max(2 - m, 0)
-    return times
+    alone = sympy.Max(2 - m, 0)
+    counts = {"only": alone, "first": 1 - alone, "middle": sympy.Max(m - 2, 0), "last": 1 - alone}
+    return sum((n for position, n in counts.items() if active(event, position)), sympy.S.Zero)
 
 
 def _executions(step: Step, event: Event) -> Any:
@@ -226,6 +202,6 @@ def _executions(step: Step, event: Event) -> Any:
     counts = {u.name: u.count for u in step.reference.units}
     count = counts.get(unit)
     if count is None:
-        return _times(step, event)
+        return _times(event)
     size = sympy.Mul(*(symbol(n) ** p for n, p in count.powers), sympy.Rational(str(count.coefficient)))
-    return _times(step, event) * size
+    return _times(event) * size

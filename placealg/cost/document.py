@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from typing import Any
 
 from placealg.cost.amounts import Amounts
 from placealg.cost.communication import Communication, communication
-from placealg.cost.formula import Formula, Size, exact_size
+from placealg.cost.formula import Formula, Size, exact_size, json_number
 from placealg.cost.memory import memory
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.step.program import Step
@@ -16,6 +15,8 @@ from placealg.step.program import Step
 ASSUMED = (
     "sizes divide: every shard is exactly 1/n of its tensor",
     "the figures are those of the most loaded device",
+    "4 of the o bytes per element are the fp32 master copy, the other o - 4 the moments",
+    "a gradient is reduced in place: where wire exceeds g, the wire - g more bytes of a unit are not counted",
 )
 """What every figure takes for granted."""
 
@@ -49,7 +50,7 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
         "version": 1,
         "strategy": step.reference.strategy,
         "model": step.reference.model,
-        "sizes": {n: _plain(known[n]) for n in used if n in known},
+        "sizes": {n: json_number(known[n]) for n in used if n in known},
         "convention": convention,
         "unit": unit,
         "hypotheses": list(ASSUMED),
@@ -79,7 +80,3 @@ def _volumes(sent: Communication) -> Iterator[Formula]:
 def _symbol(name: str) -> dict[str, str]:
     known = SYMBOLS.get(name) or axis_symbol(name)
     return {"meaning": known.meaning, "assumptions": known.assumption}
-
-
-def _plain(value: Fraction) -> int | float:
-    return value.numerator if value.denominator == 1 else float(value)

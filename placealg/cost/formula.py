@@ -6,7 +6,7 @@ All symbols are positive; sizes are integers. Two formulas are equal when their 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -24,7 +24,7 @@ UNITS = ("bytes", "elements", "flop", "1")
 CONVENTIONS = ("exact", "asymptotic")
 
 Size = int | Fraction | float | str
-_FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
+FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
 
 
 @lru_cache(maxsize=1024)
@@ -33,6 +33,15 @@ def symbol(name: str) -> Any:
     if name in SYMBOLS and SYMBOLS[name].assumption == "positive rational":
         return sympy.Symbol(name, positive=True, rational=True)
     return sympy.Symbol(name, positive=True, integer=True)
+
+
+def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[str], Any] = symbol) -> Any:
+    """The SymPy expression of arithmetic over `symbols`, each written as `name` says.
+
+    >>> expression("(dp - 1)/dp")
+    (dp - 1)/dp
+    """
+    return parse(text, symbols).fold(_rational, name, FUNCTIONS)
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -70,12 +79,11 @@ class Formula:
     def parse(text: str, unit: str, convention: str = "exact", symbols: Iterable[str] | None = None,
               values: Mapping[str, Fraction | int] | None = None) -> Formula:
         """Read arithmetic over `symbols` (default: the table's symbols, and names of mesh axes)."""
-        tree = parse(text, symbols)
-        axes = tuple(n for n in tree.names() if n not in SYMBOLS)
+        axes = tuple(n for n in parse(text, symbols).names() if n not in SYMBOLS)
         if symbols is None:
             for name in axes:
                 Axis(name)
-        expr = tree.fold(lambda x: sympy.Rational(x.numerator, x.denominator), symbol, _FUNCTIONS)
+        expr = expression(text, symbols)
         if expr.has(sympy.zoo, sympy.nan, sympy.oo):
             raise InputError(f"'{text}' divides by zero")
         return Formula(expr, unit, convention, FrozenMap({k: Fraction(v) for k, v in (values or {}).items()}),
@@ -228,9 +236,7 @@ class Formula:
         if self.expr is None:
             return {"expr": None, "unit": self.unit, "value": None, "reason": self.reason}
         value = self.value(**sizes)
-        if isinstance(value, Fraction):
-            value = float(value)  # type: ignore[assignment]
-        leaf = {"expr": str(self.expr), "unit": self.unit, "value": value}
+        leaf = {"expr": str(self.expr), "unit": self.unit, "value": None if value is None else json_number(value)}
         return {**leaf, "note": self.note} if self.note else leaf
 
     @staticmethod
@@ -243,6 +249,15 @@ class Formula:
         if text is None:
             return Formula.none(unit, str(leaf.get("reason", "")))
         return replace(Formula.parse(text, unit, convention, symbols), note=str(leaf.get("note", "")))
+
+
+def json_number(value: int | Fraction) -> int | float:
+    """The number as JSON writes it: an integer where it is one, else the decimals of the nearest double.
+
+    >>> json_number(Fraction(8)), json_number(Fraction(5, 2)), json_number(Fraction(1, 3))
+    (8, 2.5, 0.3333333333333333)
+    """
+    return int(value) if value.denominator == 1 else float(value)
 
 
 def exact_size(name: str, size: Size) -> Fraction:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from placealg.step.event import MICROBATCH, takes_part
+from placealg.step.graph import creates, reads, writes
 from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, Loop, Step
-from placealg.step.verbs import SOURCES
 
 Share = frozenset[str]
 Key = tuple[str, str, str]
@@ -76,10 +77,8 @@ def positions(microbatches: int | None) -> tuple[str, ...]:
 
 
 def active(event: Event, position: str) -> bool:
-    """Whether the event runs at `position`; `first` and `last` include `only`."""
-    if not event.at or event.phase not in LOOPED or position in event.at:
-        return True
-    return position == "only" and bool({"first", "last"} & set(event.at))
+    """Whether the event runs at `position`: outside the loop, `at` says nothing."""
+    return event.phase not in LOOPED or takes_part(event.at, position)
 
 
 def unset(step: Step) -> State:
@@ -116,7 +115,7 @@ def _only(state: State, live: frozenset[Key]) -> State:
 def _trace(step: Step) -> Iterator[tuple[Event, int | None]]:
     runs = 0
     for node in step.tree(*STEP_PHASES):
-        inside = isinstance(node, Loop) and node.name == "microbatch"
+        inside = isinstance(node, Loop) and node.name == MICROBATCH
         for position in positions(step.reference.microbatches) if inside else ("only",):
             for part in node.body if isinstance(node, Loop) and inside else (node,):
                 events = part.body if isinstance(part, Loop) else (part,)
@@ -150,16 +149,14 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
                 new[group.name, "grad", "device"] = Held(share, share)
     if not event.group:
         return new
-    source, target = event.tiers
-    key = (event.group, event.value, target)
+    key = (event.group, event.value, event.tiers[1])
     held, axes = state.get(key), frozenset(event.axes)
     match event.verb:
         case "zero":
             share = owners(event) & held.space if held else owners(event)
             new[key] = Held(share, share)
         case "assign" | "offload" | "fetch":
-            where_from = origin_of(event)
-            origin = state.get(where_from) if where_from else Held(WHOLE, WHOLE)
+            origin = state.get(origin_of(event)) if event.origin else Held(WHOLE, WHOLE)
             if origin is None:
                 new.pop(key, None)
             else:
@@ -167,9 +164,9 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
                 share = share & held.content if held and event.where else share
                 new[key] = Held(share, share)
         case "publish":
-            master = state.get((event.group, "master", source))
-            if held and master and event.axes:
-                gained = (master.readable - axes) | owners(event)
+            origin = state.get(origin_of(event))
+            if held and origin and event.axes:
+                gained = (origin.readable - axes) | owners(event)
                 new[key] = Held(held.content & gained, held.space & gained, held.copy)
         case "gather" | "all_gather" if held:
             share = held.readable - axes
@@ -191,46 +188,17 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
     return new
 
 
-def origin_of(event: Event) -> Key | None:
-    """What assign, offload and fetch copy, publish sends, accumulate adds; None for a constant."""
-    if event.verb == "publish":
-        return event.group, "master", event.tiers[0]
-    if event.verb == "accumulate":
-        return event.group, event.source or "grad", event.tiers[0]
-    value = event.source
-    if not value:
-        value = event.value if event.verb in ("offload", "fetch") else SOURCES.get(event.value, "")
-    return (event.group, value, event.tiers[0]) if value else None
+def origin_of(event: Event) -> Key:
+    """What the event copies, sends or sums; no device holds a value named ""."""
+    return event.group, event.origin, event.tiers[0]
 
 
 def accesses(step: Step, event: Event) -> tuple[set[Key], set[Key]]:
-    """(values whose content the event reads or works on in place, values that it creates afresh)."""
-    if event.verb == "compute":
-        used = [g for g in step.reference.groups if event.unit in g.sites]
-        reads = {(g.name, "weight", "device") for g in used}
-        if event.phase != "backward":
-            return reads, set()
-        fresh = {(g.name, "grad", "device") for g in used if event.unit == g.sites[-1]}
-        return reads | ({(g.name, "grad", "device") for g in used} - fresh), fresh
-    if not event.group:
+    """(values that the event reads or works on in place, values that it makes afresh); a value's end is neither."""
+    if event.verb == "free" and not event.axes:
         return set(), set()
-    source, tier = event.tiers
-    own = (event.group, event.value, tier)
-    match event.verb:
-        case "assign" | "offload" | "fetch":
-            origin = origin_of(event)
-            return {origin} if origin else set(), {own}
-        case "publish":
-            return {(event.group, "master", source), own}, set()
-        case "accumulate":
-            return {(event.group, event.source or "grad", source), own}, set()
-        case "norm" | "clip":
-            return {(event.group, "grad_sum", tier)}, set()
-        case "update":
-            return {(event.group, v, tier) for v in ("grad_sum", "master", "moments")}, set()
-        case "free" if not event.axes:
-            return set(), set()
-    return {own}, set()
+    fresh = set(creates(event, step.reference))
+    return {*reads(event, step.reference), *writes(event, step.reference)} - fresh, fresh
 
 
 def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]]:
@@ -239,14 +207,14 @@ def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], fro
     A value that no event touches is live throughout: it rests.
     """
     uses = [accesses(step, e) for e in events]
-    touched = {key for reads, fresh in uses for key in reads | fresh}
+    touched = {key for used, fresh in uses for key in used | fresh}
     idle = {(g.name, v, t) for g in step.reference.groups for v in GROUP_VALUES for t in ("device", "host")} - touched
     live: set[Key] = set(idle)
     around: list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]] = []
     for _ in range(2):
         around = []
-        for reads, fresh in reversed(uses):
+        for used, fresh in reversed(uses):
             late = live
-            live = (late - fresh) | reads
-            around.append((frozenset(live), frozenset(late | reads | fresh), frozenset(late)))
+            live = (late - fresh) | used
+            around.append((frozenset(live), frozenset(late | used | fresh), frozenset(late)))
     return around[::-1]

@@ -4,7 +4,7 @@ Conventions. A gathered unit is a buffer of its own beside the shard. Backward a
 something else touches `grad` between the computation and its accumulation; then a full-size `grad` of one unit
 exists, in the element size `g` of gradients. Collectives and casts work in place: `publish` writes into the
 weights. What crosses the host link only to be published or accumulated is so as it arrives, without a buffer.
-Master copy and moments share the size `o`. A share is 1/n of a group: sizes are taken to divide.
+Sizes of elements are those of verbs.BYTES. A share is 1/n of a group: sizes are taken to divide.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.formula import Formula
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
+from placealg.step.verbs import BYTES
 
-STATE_OF = {"parameters": "w", "optimizer": "o", "gradients": "g"}
-"""State -> the element size of its values."""
+STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}
+"""State -> its values."""
 
 NO_ACTIVATIONS = "the abstract model has no activations"
 NO_GRAPH = "saved activations follow from an op graph, and the model has none"
@@ -53,7 +54,8 @@ def memory(step: Step) -> Memory:
     """The memory of a step program on its most loaded device (memory has one convention: exact)."""
     amounts, account = Amounts(step.reference), _Account(step)
     rest = account.rest()
-    parts = {state: Tally({k: n for k, n in rest.items() if k[2] == size}) for state, size in STATE_OF.items()}
+    parts = {state: Tally({k: n for k, n in rest.items() if k[2] in {BYTES[v] for v in values}})
+             for state, values in STATES.items()}
     states = amounts.formula(amounts.linear(rest), "bytes")
     pictures = [account.picture(*view, "device") for view in account.views()]
     transient = amounts.peak(Tally(p - rest) for p in pictures)
@@ -96,10 +98,8 @@ class _Account:
         for event in self.step.phase(*STEP_PHASES):
             if event.verb in ("offload", "fetch"):
                 arriving.add((event.group, event.value, event.tiers[1]))
-            reads = accesses(self.step, event)[0]
-            if event.verb in ("publish", "accumulate"):
-                reads = reads - {origin_of(event)}
-            kept |= reads
+            used = accesses(self.step, event)[0]
+            kept |= used - {origin_of(event)} if event.verb in ("publish", "accumulate") else used
         return frozenset(arriving - kept)
 
     def rest(self) -> Tally:
@@ -135,14 +135,7 @@ class _Account:
                 if (group, v, tier) in state and (group, v, tier) not in self.streamed}
         if tier == "device" and group in self.in_place:
             held.pop("grad", None)
-        optimizer = [held.pop(v) for v in ("master", "moments") if v in held]
-        if optimizer:
-            yield "o", frozenset.intersection(*(h.space for h in optimizer)), 1
-            copies = [h.buffer for h in optimizer if h.buffer is not None]
-            if copies:
-                yield "o", frozenset.intersection(*copies), 1
         for value, mine in held.items():
-            size = "w" if value == "weight" else "g"
-            yield size, mine.space, 1
+            yield BYTES[value], mine.space, 1
             if mine.buffer is not None:
-                yield size, mine.buffer, mine.copies
+                yield BYTES[value], mine.buffer, mine.copies

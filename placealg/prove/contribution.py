@@ -27,9 +27,17 @@ Equality = tuple[str, str, str]
 SIZE_ONE = "="
 """Marks the equality (axis, "=", "1"): the axis has one rank."""
 
+EXISTS = "<"
+"""Marks the condition (axis, "<", k): the axis has a rank k."""
+
 def size_one(axis: str) -> Equality:
     """The condition that `axis` has a single rank."""
     return (axis, SIZE_ONE, "1")
+
+
+def exists(axis: str, position: str) -> frozenset[Equality]:
+    """The condition that there is such a rank: only a numeral above 0 may lie outside its axis."""
+    return frozenset({(axis, EXISTS, position)}) if position.isdigit() and position != "0" else frozenset()
 
 
 def count_name(cell: Mapping[str, str]) -> str:
@@ -100,7 +108,8 @@ class Term:
         if axis in self.at:
             position = self.at[axis]
             at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
-            return Term(move(self.coefficient, axis, position), at, _put_all(self.given, axis, position))
+            given = _put_all(self.given, axis, position) | exists(axis, position)
+            return Term(move(self.coefficient, axis, position), at, given)
         if depends(self.coefficient, axis) or any(a == axis and DEVICE in (p, q) for a, p, q in self.given):
             content = f"{axis}|{self.coefficient}|{sorted(self.given)}".encode()
             unknown = Monomial.of(f"opaque{hashlib.sha1(content).hexdigest()[:10]}")
@@ -163,7 +172,8 @@ class Value:
 
     `mask` holds (axis, position) pairs: a rank holds the element iff it stands at all of them. `sides`
     must hold for what is held to be defined. `held` False: no rank holds it. `garbage`: held, never defined.
-    `mixed`: ranks outside the mask hold something else, about which nothing is claimed.
+    `mixed`: ranks outside the mask hold something else, about which nothing is claimed. `zero`: what is held is 0,
+    whatever the batch.
     """
 
     terms: tuple[Term, ...] = ()
@@ -173,10 +183,13 @@ class Value:
     held: bool = True
     garbage: bool = False
     mixed: bool = False
+    zero: bool = False
 
     def stale(self) -> Value:
-        """What is left of the value at the next step: the same ranks hold it, its content is garbage."""
-        return Value(mask=self.mask, held=self.held, garbage=True, mixed=self.mixed) if self.held else ABSENT
+        """What the next step finds: the same ranks hold it, and unless it is 0, its content is garbage."""
+        if not self.held or (self.zero and not self.garbage and not self.tags):
+            return self
+        return Value(mask=self.mask, garbage=True, mixed=self.mixed)
 
     def scaled(self, factor: Monomial) -> Value:
         """The value times a factor."""
@@ -195,7 +208,8 @@ class Value:
         missing = frozenset(e for a, p in other.mask - self.mask for e in equality(a, DEVICE, p))
         tags = self.tags if self.tags == other.tags else (Tag("unequal", None, mixed=True),)
         return replace(self, terms=merged((*self.terms, *other.terms)), tags=tags,
-                       sides=self.sides | other.sides | missing, garbage=self.garbage or other.garbage)
+                       sides=self.sides | other.sides | missing, garbage=self.garbage or other.garbage,
+                       zero=self.zero and other.zero)
 
     def reduced(self, axes: tuple[str, ...], factor: Monomial) -> Value:
         """The sum over `axes` on every rank, times `factor`: defined only where every peer holds the element."""
@@ -217,7 +231,8 @@ class Value:
             return replace(self, held=True, garbage=True)
         value = self
         for axis, position in axes.items():
-            lacking = frozenset(e for a, p in value.mask if a == axis for e in equality(axis, p, position))
+            lacking = exists(axis, position)
+            lacking |= frozenset(e for a, p in value.mask if a == axis for e in equality(axis, p, position))
             tags = tuple(replace(t, rank=t.rank.plus({axis: position})) if axis not in t.rank else t
                          for t in value.tags)
             value = replace(
@@ -253,7 +268,7 @@ def per_element(value: Value, rename: Callable[[str], str]) -> Value:
 
     def equalities(given: frozenset[Equality]) -> frozenset[Equality]:
         return frozenset(e for axis, p, q in given
-                         for e in ([(axis, p, q)] if p == SIZE_ONE else equality(axis, rename(p), rename(q))))
+                         for e in ([(axis, p, q)] if p in (SIZE_ONE, EXISTS) else equality(axis, rename(p), rename(q))))
 
     return replace(value, terms=merged(term(t) for t in value.terms), sides=equalities(value.sides),
                    mask=frozenset((a, rename(p)) for a, p in value.mask))

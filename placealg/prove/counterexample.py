@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import correct
-from placealg.prove.contribution import DEVICE, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
+from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
 from placealg.prove.machine import MICROBATCH, Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.prover import Candidate
+from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
 from placealg.step.program import Reference
 
@@ -83,6 +84,8 @@ class _Place:
 
     def holds(self, test: Equality) -> bool:
         axis, p, q = test
+        if p == EXISTS:
+            return self.sizes[axis] > int(q)
         return self.sizes[axis] == 1 if p == SIZE_ONE else self.coordinate(axis, p) == self.coordinate(axis, q)
 
     def leaf(self, version: Version) -> str:
@@ -227,7 +230,7 @@ def tell(weight: Monomial) -> str:
         cell = count_cell(name)
         if cell is not None:
             name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
-        elif name == "N_cell":
+        elif name == CELL:
             name = "tokens_per_cell"
         renamed = renamed * Monomial.of(name) ** power
     return str(renamed)

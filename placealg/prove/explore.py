@@ -7,7 +7,7 @@ all steps are alike. That is the induction over steps.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placealg.prove import transfer, versions
 from placealg.prove.machine import Machine, Read
@@ -16,6 +16,9 @@ from placealg.prove.versions import CURRENT, GARBAGE, UNHELD
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
 
 OUTSIDE = Iteration("", False)
+AGAIN = "middle, again"
+"""The position of what a second passive middle microbatch reads otherwise than the first: it needs one m more."""
+
 _LONGEST_CHAIN = 4
 
 
@@ -32,6 +35,8 @@ class Program:
     def of(step: Step, group: Group) -> Program:
         """The part of `step` that one group sees."""
         mine = tuple(e for e in step.events if e.group in ("", group.name) or e.verb == "clip")
+        for event in mine:
+            transfer.check(event)
 
         def phase(*names: str) -> tuple[Event, ...]:
             return tuple(e for e in mine if e.phase in names)
@@ -78,11 +83,13 @@ def initialised(reference: Reference, group: Group, site: str, program: Program)
 
 
 def resumed(machine: Machine, program: Program) -> Machine:
-    """A fresh machine after `resume`, from where `machine` had stored; what it stored is the store's own obligation."""
+    """A machine switched on for `resume`, where `machine` had stored; what it stored is the store's own obligation."""
     stored = {k: versions.each(v, lambda leaf: UNHELD if leaf == UNHELD else CURRENT)
               for k, v in machine.stored.items()}
     fresh = Machine(machine.reference, machine.group, machine.site, stored=stored)
-    return execute(fresh, program.resume)
+    fresh.versions["weight", "device"] = GARBAGE
+    execute(fresh, program.resume).stored.clear()
+    return fresh
 
 
 def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Run:
@@ -101,6 +108,8 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
                 again = machine.copy()
                 _iterate(again, body, iteration)
                 whole = whole and again.snapshot() == before
+                machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
+                machine.ran += [replace(r, position=AGAIN) for r in again.ran if r not in machine.ran]
     execute(machine, program.save)
     return Run(case, start, machine, whole, index)
 
@@ -147,8 +156,31 @@ def top(like: Machine) -> Machine:
 
 
 def observed(run: Run, program: Program) -> tuple[Read, ...]:
-    """What shows whether the updates of `run` were right: what is stored, and what the next step's passes read."""
-    following = run_step(run.end.next_step(), program, run.case)
-    reads = [r for r in run.end.reads if r.kind == "store"] + [r for r in following.end.reads if r.kind == "weight"]
+    """What shows whether the updates of `run` were right: what is stored, and what later passes read and store.
+
+    Later steps are followed, trusting their own updates, until the state repeats.
+    """
+    flag = f"right{run.end.steps}:"
+    reads = [r for r in run.end.reads if r.kind == "store"]
+    state, seen = trusting(run.end, flag).next_step(), list[object]()
+    while state.snapshot() not in seen and len(seen) < _LONGEST_CHAIN:
+        seen.append(state.snapshot())
+        following = trusting(run_step(state, program, run.case).end, flag)
+        reads += [r for r in following.reads if r.kind in ("weight", "store")]
+        state = following.next_step()
     distinct = {(r.version, r.want): r for r in reads if r.version != r.want}
     return tuple(distinct.values())
+
+
+def trusting(machine: Machine, flag: str) -> Machine:
+    """The state and its log when every update was right but those whose name begins with `flag`."""
+    def change(leaf: versions.Leaf) -> versions.Leaf:
+        if not isinstance(leaf, versions.Guarded):
+            return leaf
+        kept = frozenset((name, rank) for name, rank in leaf.updates if name.startswith(flag))
+        return versions.Guarded(kept, leaf.version) if kept else leaf.version
+
+    state = machine.copy()
+    state.versions = {k: versions.each(v, change) for k, v in machine.versions.items()}
+    state.reads = [replace(r, version=versions.each(r.version, change)) for r in machine.reads]
+    return state

@@ -78,6 +78,7 @@ class Machine:
     slot: Slot | None = None
     count: Monomial | None = None
     seed: Monomial | None = None
+    flow: dict[str, Monomial | None] = field(default_factory=dict)
     fresh: dict[tuple[str, str], Pairs] = field(default_factory=dict)
     reads: list[Read] = field(default_factory=list)
     updates: list[Updated] = field(default_factory=list)
@@ -88,7 +89,7 @@ class Machine:
     def copy(self) -> Machine:
         """The same state with an empty log."""
         return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
-                       fresh=dict(self.fresh), reads=[], updates=[], ran=[], clipped=[])
+                       fresh=dict(self.fresh), flow=dict(self.flow), reads=[], updates=[], ran=[], clipped=[])
 
     def version(self, value: str, tier: str = "device") -> Version:
         """The version of a state; what was never written is not held."""
@@ -105,14 +106,16 @@ class Machine:
     def begin(self) -> None:
         """A microbatch begins: what the last one left in the network is stale."""
         self.fresh.clear()
+        self.flow.clear()
+        self.seed = None
 
     def next_step(self) -> Machine:
         """The state as the next step finds it: version 1 has become the reference, everything else is stale."""
         later = self.copy()
         later.versions = {k: versions.each(v, versions.aged) for k, v in self.versions.items()}
-        later.stored = {k: versions.each(v, versions.aged) for k, v in self.stored.items()}
+        later.stored = {}
         later.values = {k: v.stale() for k, v in self.values.items()}
         later.slot = later.count = later.seed = None
-        later.fresh.clear()
+        later.begin()
         later.steps += 1
         return later

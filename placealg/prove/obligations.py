@@ -7,7 +7,7 @@ deleting an event cannot delete its obligation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import z3
 from placealg.prove import correct, symbols
 from placealg.prove.contribution import Slot
 from placealg.prove.explore import (
+    AGAIN,
     Chain,
     Program,
     Run,
@@ -24,6 +25,7 @@ from placealg.prove.explore import (
     observed,
     resumed,
     run_step,
+    settled,
     shapes,
     top,
 )
@@ -35,6 +37,14 @@ from placealg.step.verbs import VERBS
 
 OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "invariant"}
 """Kind of read -> the obligation that fails when the step itself makes it wrong."""
+
+
+WRONG = {
+    "gradient": "reads a gradient that is not the reference's",
+    "normalizer": "reads a gradient weighted by how the tokens are distributed",
+    "update": "is not the reference's update",
+}
+"""Obligation -> what an update does wrong when it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +100,14 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: str, program: 
     start = initialised(step.reference, group, site, program)
     steps = chain(start, program, cases[0])
     ideal = chain(top(steps.last), program, cases[0])
-    again = chain(resumed(steps.last, program), program, cases[0])
-    if not (steps.closed and ideal.closed and again.closed):
+    saved = {str(sorted(r.end.stored.items())): r.end for r in steps.runs} if program.resume else {}
+    known = [r.start.snapshot() for r in steps.runs]
+    states = [resumed(settled(end), program) for end in saved.values()]
+    again = [chain(state, program, cases[0]) for state in states if state.snapshot() not in known]
+    if not all(c.closed for c in (steps, ideal, *again)):
         found.open.append("the states of a run do not repeat")
-    _reads(found, steps, ideal, again if program.resume else None)
-    for run in steps.runs:
+    _reads(found, steps, ideal, again)
+    for run in (*steps.runs, *(r for c in again for r in c.runs)):
         shown = observed(run, program)
         for case in cases:
             mine = run if case == run.case else run_step(run.start, program, case, run.index)
@@ -105,28 +118,28 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: str, program: 
             _forward(found, step, mine)
 
 
-def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Chain | None) -> None:
+def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Sequence[Chain]) -> None:
     """Every observed read of every step of a run, blamed on what makes it wrong.
 
     From an ideal state the step's own reads are right or the step is at fault (`view`, or `invariant` when only a
     later step sees it); a read that is wrong only from the real start is the fault of `init`.
     """
-    settled = {(r.event, r.kind, r.position): r for r in ideal.runs[-1].end.reads}
+    ideals = {(r.event, r.kind, r.position): r for r in ideal.runs[-1].end.reads}
     for run in steps.runs:
         for read in run.end.reads:
             blamed = OWN_KIND[read.kind] if run.index == 0 else "invariant"
             found.instances[blamed] += 1
             found.instances["init"] += 1
-            ideally = settled.get((read.event, read.kind, read.position))
+            ideally = ideals.get((read.event, read.kind, read.position))
             if not correct.always_right(read):
                 _blame(found, read, ideally, blamed, run)
     lasting = {(r.event, r.kind, r.position): r for r in steps.runs[-1].end.reads}
-    for run in again.runs if again else ():
+    for run in (r for c in again for r in c.runs):
         for read in run.end.reads:
             found.instances["init"] += 1
             before = lasting.get((read.event, read.kind, read.position))
             if not correct.always_right(read):
-                found.add(("resume", run.index, read, before), run.case,
+                found.add(("resume", run.index, read, before), _case_of(run, read),
                           lambda read=read, before=before, run=run: _restored(read, before, run))  # type: ignore[misc]
 
 
@@ -143,10 +156,15 @@ def _blame(found: Obligations, read: Read, ideally: Read | None, blamed: str, ru
         formula = z3.And(correct.wrong_read(read), at_fault if own else z3.Not(at_fault))
         return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
 
-    found.add((blamed, run.index, read, ideally), run.case,
+    found.add((blamed, run.index, read, ideally), _case_of(run, read),
               lambda: fault(blamed, True, "reads a stale or undefined copy in"))
-    found.add(("init", run.index, read, ideally), run.case,
+    found.add(("init", run.index, read, ideally), _case_of(run, read),
               lambda: fault("init", False, "reads a copy that initialisation did not set, in"))
+
+
+def _case_of(run: Run, read: Read) -> Case:
+    """The case in which a read happens: a second passive middle microbatch needs one more."""
+    return replace(run.case, least=run.case.least + 1) if read.position == AGAIN else run.case
 
 
 def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tuple[Read, ...]) -> None:
@@ -168,7 +186,7 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
                 seen = z3.Or([z3.And(correct.wrong_read(r, lambda f: right if f == update.flag else z3.BoolVal(True)),
                                      z3.Not(correct.wrong_read(r)))
                               for r in shown])
-                return Failure(name, update.event, seen, f"{name} at the update", update=update,
+                return Failure(name, update.event, seen, WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
             found.add((name, update, shown, run.whole), run.case, failure)
 
@@ -201,7 +219,8 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
         ran.setdefault((entry.phase, entry.unit, entry.position), []).append(entry)
     wanted = [("forward", u.name) for u in step.reference.units] + [("forward", "loss")]
     wanted += [("backward", u.name) for u in reversed(step.reference.units)]
-    for position in dict.fromkeys(i.position for i in run.case.iterations):
+    again = (AGAIN,) if any(e.position == AGAIN for e in run.end.ran) else ()
+    for position in dict.fromkeys((*(i.position for i in run.case.iterations), *again)):
         for phase, unit in wanted:
             found.instances["forward"] += 1
             entries = ran.get((phase, unit, position), [])
@@ -211,7 +230,8 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
             event = entries[0].event if entries else f"{phase}.{unit}.compute"
             says = "runs before its input is there" if entries else "does not run"
             failure = Failure("forward", event, z3.Not(z3.Or(done)), f"{says} ({position} microbatch)", exact=run.whole)
-            found.add(("forward", phase, unit, position, tuple(entries)), run.case, lambda failure=failure: failure)  # type: ignore[misc]
+            case = replace(run.case, least=run.case.least + 1) if position == AGAIN else run.case
+            found.add(("forward", phase, unit, position, tuple(entries)), case, lambda failure=failure: failure)  # type: ignore[misc]
 
 
 def _schedule(found: Obligations, step: Step, group: Group) -> None:
@@ -234,6 +254,8 @@ def _random(found: Obligations, step: Step) -> None:
     for key in step.reference.random_keys:
         axes = [a for a in step.reference.mesh.names if key == f"rank({a})"] or list(data)
         elsewhere = z3.Or([symbols.coordinate(a, "unit" if a in data else "c") != 0 for a in axes])
+        if key == "local(batch)":
+            elsewhere = z3.Or(elsewhere, symbols.size(symbols.MICROBATCH) > 1)
         for event in step.phase("forward"):
             if event.value == "activation" and event.verb == "compute":
                 failure = Failure("random", event.path, elsewhere,

@@ -7,20 +7,20 @@ independent engine, which this floor does not know.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import z3
 
 from placealg.prove import correct, lemmas, symbols
-from placealg.prove.contribution import count_cell
+from placealg.prove.contribution import count_cell, count_name
 from placealg.prove.machine import Updated
 from placealg.prove.obligations import Failure, Obligations, obligations
 from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
-from placealg.prove.transfer import NoRule
-from placealg.prove.verdict import OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
-from placealg.step.program import Event, Group, Step
+from placealg.prove.transfer import NoRule, pairs
+from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
+from placealg.step.program import LOOPED, Event, Group, Step
 
 PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
 
@@ -53,7 +53,7 @@ class Findings:
 def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups that are treated alike are checked once."""
     proved = lemmas.proved_lemmas()
-    verdicts: list[Verdict] = list(_once(step))
+    verdicts: list[Verdict] = [_vacuity(step)]
     candidates: list[Candidate] = []
     done: dict[object, list[Verdict]] = {}
     for group in step.reference.groups:
@@ -67,6 +67,9 @@ def examine(step: Step) -> Findings:
         candidates += maybe
         if not maybe:
             done[key] = found
+    clash = _disagreement(step, candidates)
+    verdicts.append(clash.verdict if clash else _partition(step))
+    candidates += [clash] if clash else []
     order = list(OBLIGATIONS)
     verdicts.sort(key=lambda v: order.index(v.id))
     return Findings(tuple(verdicts), tuple(candidates), hypotheses(step), proved, versions())
@@ -78,20 +81,49 @@ def hypotheses(step: Step) -> tuple[str, ...]:
     if "equal_counts" in step.reference.hypotheses and step.reference.data_axes:
         named.append(f"equal_counts over {{{', '.join((*step.reference.data_axes, 'microbatch'))}}}")
     named.append("units_independent: the model outside the parameters is computed alike on every device")
+    divisors = {n for e in step.events for n in e.divisor.names()}
+    inside = any(e.value == "count" and e.phase in LOOPED for e in step.events)
+    if "equal_counts" not in step.reference.hypotheses and ("tokens" in divisors or ("count" in divisors and inside)):
+        named.append("nonzero_divisors: a token count by which something is divided is not zero there")
+    if not step.phase("resume"):
+        named.append("never_resumed: the program has no resume phase, so a resumed run is not covered")
     if step.reference.microbatches == 1:
         named.append("microbatches = 1")
     return tuple(named)
 
 
 def _signature(step: Step, group: Group) -> object:
-    """Groups with equal signatures have equal obligations."""
-    def alike(event: Event) -> object:
-        if event.verb == "compute" and event.unit:
-            used = event.unit in group.sites
-            return ("compute", event.phase, event.at, event.where, used or event.unit, event.divisor)
-        return replace(event, group="*" if event.group else "", line=0, bytes="", rule=step.events[0].rule)
-    own = [e for e in step.events if e.group in ("", group.name) and not _other_unit(e, group)]
-    return tuple(map(alike, own)), _clips(step, group), len(group.sites), group.locality, group.whole_reads
+    """Groups with equal signatures have equal obligations.
+
+    Where every unit runs exactly once in every microbatch, in order, the other units say nothing about a group but
+    when the backward starts; else their computations are part of the signature.
+    """
+    units = [u.name for u in step.reference.units]
+    order = {name: k for k, name in enumerate(units)}
+    plain, anyone = _units_in_order(step, units), step.events[0].rule
+
+    def alike(event: Event) -> Iterator[object]:
+        if event.verb != "compute" or event.unit not in order:
+            yield replace(event, group="*" if event.group else "", line=0, bytes="", rule=anyone)
+            return
+        place = tuple((order[event.unit] > order[s]) - (order[event.unit] < order[s]) for s in group.sites)
+        if plain and event.phase == "backward" and event.unit == units[-1]:
+            yield "backward starts"
+        if not plain:
+            yield event.phase, event.at, event.where, place
+        elif event.unit in group.sites:
+            yield event.phase, group.sites.index(event.unit)
+    own = (e for e in step.events if e.group in ("", group.name))
+    return (tuple(mark for e in own for mark in alike(e)), _clips(step, group), len(group.sites), group.locality,
+            group.whole_reads)
+
+
+def _units_in_order(step: Step, units: list[str]) -> bool:
+    """Whether all units run once in every microbatch on every rank: forward in order, the loss, backward reversed."""
+    ran = [(e.phase, e.unit) for e in step.events
+           if e.verb == "compute" and e.value != "count" and not e.at and not e.where]
+    wanted = [("forward", u) for u in units] + [("forward", "loss")] + [("backward", u) for u in reversed(units)]
+    return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value != "count" for e in step.events)
 
 
 def _clips(step: Step, group: Group) -> frozenset[object]:
@@ -103,10 +135,6 @@ def _clips(step: Step, group: Group) -> frozenset[object]:
         elif event.verb == "clip" and event.group != group.name:
             found.add((made, event.phase, event.at, event.where, event.layout))
     return frozenset(found)
-
-
-def _other_unit(event: Event, group: Group) -> bool:
-    return event.verb == "compute" and event.unit not in ("loss", *group.sites)
 
 
 def _examine_group(step: Step, group: Group) -> tuple[list[Verdict], list[Candidate]]:
@@ -137,7 +165,7 @@ def _decide(step: Step, group: Group, identifier: str,
         answer = ask(step, [z3.Or([_in_case(f) for f in possible])])
         if answer.status == SAT:
             failure, model = _smallest(step, possible, answer)
-            verdict = replace(verdict, verdict=REFUTED, cls="BOUNDED", event=failure.event, reason=failure.says)
+            verdict = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=failure.event, reason=failure.says)
             candidate = Candidate(verdict, group, failure, model, _siblings(failure, generated))
         elif answer.status != UNSAT:
             verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason=answer.reason or "the solver gave up")
@@ -203,40 +231,54 @@ def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Fail
     return ranked[0], dict(answer.model)
 
 
-def _once(step: Step) -> Iterable[Verdict]:
-    """The obligations of the step as a whole: partition and vacuity."""
-    yield _partition(step)
-    yield _vacuity(step)
-
-
 def _partition(step: Step) -> Verdict:
-    """Every unit is computed on exactly one rank of the data axes; every element has exactly one owner."""
+    """Owner functions are total, so that units and elements have exactly one owner each; what is left is agreement."""
     start = time.perf_counter()
-    layouts = sorted({(a, f"own:{e.layout}") for e in step.events for a in (*e.axes, *(c.axis for c in e.where))})
-    places = [(a, "unit") for a in step.reference.data_axes] + layouts
-    peers = [z3.And(symbols.device(a) == symbols.coordinate(a, p), symbols.coordinate(a, "peer") ==
-                    symbols.coordinate(a, p), symbols.device(a) != symbols.coordinate(a, "peer")) for a, p in places]
-    answer = ask(step, [z3.Or(peers)])
-    proved = answer.status == UNSAT
-    return Verdict("partition", "", OBLIGATIONS["partition"], PROVED if proved else UNDECIDED,
-                   PARAMETRIC if proved else None, len(places), time.perf_counter() - start,
-                   "" if places else "nothing is split")
+    places = len(step.reference.data_axes) + len(layouts(step))
+    return Verdict("partition", "", OBLIGATIONS["partition"], PROVED, PARAMETRIC, places, time.perf_counter() - start,
+                   "owner functions are total" if places else "nothing is split")
+
+
+def layouts(step: Step) -> set[tuple[str, str, str]]:
+    """(group, axis, layout) wherever an event speaks of the owners along an axis."""
+    return {(e.group, a, e.layout) for e in step.events if e.group
+            for a in (*(e.axes if e.verb not in ("broadcast", "all_reduce") and e.to != "I" else ()),
+                      *(c.axis for c in e.where if c.rank is None))}
+
+
+def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
+    """The candidate that a disagreement of layouts explains: with one layout everywhere nothing is wrong."""
+    named = {name for _, _, name in layouts(step)}
+    if len(named) < 2 or not candidates:
+        return None
+    one = replace(step, events=tuple(replace(e, layout=min(named)) for e in step.events))
+    if examine(one).candidates:
+        return None
+    first = candidates[0]
+    reason = f"layouts {' and '.join(sorted(named))} disagree where they meet"
+    verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, len(layouts(step)),
+                      None, reason, first.failure.event)
+    return replace(first, verdict=verdict)
 
 
 def _vacuity(step: Step) -> Verdict:
-    """The premises have models at sizes 2 and 3, and every `where` holds on some rank."""
+    """The premises, those on token counts included, have models at sizes 2 and 3; every `where` holds on some rank."""
     start = time.perf_counter()
-    wheres = {frozenset((c.axis, "own:" + e.layout if c.rank is None else str(c.rank)) for c in e.where)
-              for e in step.events}
+    wheres = {pairs(e): e.path for e in step.events if e.where}
+    data = step.reference.data_axes
+    cells = [count_name({}), count_name({**dict.fromkeys(data, "unit"), symbols.MICROBATCH: "unit"}),
+             count_name({**dict.fromkeys(data, "c"), symbols.MICROBATCH: "unit"})]
+    counted = z3.Sum([symbols.symbol(n) for n in cells]) >= 0
     reason, checked = "", 0
     for number in (2, 3):
         pinned = [symbols.size(a) == number for a in (*step.reference.mesh.names, symbols.MICROBATCH)]
-        possible = [z3.And(symbols.at_pairs(w)) for w in sorted(wheres, key=sorted)]
-        renamed = [correct.on_rank(w, {a: f"some{k}" for a in step.reference.mesh.names})
-                   for k, w in enumerate(possible)]
-        answer = ask(step, [*pinned, *renamed])
-        checked += 1 + len(renamed)
-        if answer.status != SAT:
-            reason = f"no rank satisfies every `where` at sizes {number}"
+        questions = {"the premises have no model": counted,
+                     **{f"no rank satisfies the `where` of {p}": symbols.at_pairs(w) for w, p in wheres.items()}}
+        together = z3.And([correct.on_rank(q, {a: f"some{k}" for a in step.reference.mesh.names})
+                           for k, q in enumerate(questions.values())])
+        checked += len(questions)
+        if ask(step, [*pinned, together]).status != SAT:
+            failed = next((text for text, q in questions.items() if ask(step, [*pinned, q]).status != SAT), "")
+            reason = f"{failed or 'the premises have no common model'} at sizes {number}"
     return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
                    None if reason else PARAMETRIC, checked, time.perf_counter() - start, reason)

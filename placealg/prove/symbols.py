@@ -13,11 +13,13 @@ from typing import Any
 import z3
 
 from placealg.arith import ONE, Monomial
-from placealg.prove.contribution import DEVICE, SIZE_ONE, Equality, Term, count_cell
+from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, count_cell
 
 Bool = Any
 Int = Any
 MICROBATCH = "microbatch"
+CELL = "#cell"
+"""The number of tokens of a cell when all cells hold equally many; no axis can have this name."""
 
 
 def size(axis: str) -> Int:
@@ -38,6 +40,8 @@ def device(axis: str) -> Int:
 def equal(pair: Equality) -> Bool:
     """An equality of the calculus as a solver formula."""
     axis, p, q = pair
+    if p == EXISTS:
+        return size(axis) > int(q)
     return size(axis) == 1 if p == SIZE_ONE else coordinate(axis, p) == coordinate(axis, q)
 
 
@@ -71,11 +75,13 @@ def product(monomial: Monomial) -> Int:
 
 
 def equals(terms: Iterable[Term], want: Monomial) -> Bool:
-    """sum of terms = want, multiplied by a common denominator."""
+    """sum of terms = want, multiplied by a common denominator; where a term counts, its divisors are not zero."""
     listed = list(terms)
     common = _denominator([t.coefficient for t in listed] + [want])
+    divides = [z3.Implies(indicator(t), z3.And([symbol(n) >= 1 for n, p in t.coefficient.powers
+                                                if p < 0 and count_cell(n) is not None])) for t in listed]
     got = [z3.If(indicator(t), product(t.coefficient * common), z3.IntVal(0)) for t in listed]
-    return z3.Sum([z3.IntVal(0), *got]) == product(want * common)
+    return z3.And(z3.Sum([z3.IntVal(0), *got]) == product(want * common), *divides)
 
 
 def _denominator(monomials: list[Monomial]) -> Monomial:
@@ -88,13 +94,13 @@ def _denominator(monomials: list[Monomial]) -> Monomial:
 
 
 def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
-    """The monomial when all cells hold equally many tokens: every count is its number of cells times `N_cell`."""
+    """The monomial when all cells hold equally many tokens: every count is its number of cells times CELL."""
     cleared = Monomial(monomial.coefficient)
     for name, power in monomial.powers:
         cell = count_cell(name)
         factor = Monomial.of(name)
         if cell is not None:
-            factor = Monomial.of("N_cell")
+            factor = Monomial.of(CELL)
             for axis in axes:
                 if axis not in cell:
                     factor = factor * Monomial.of("m" if axis == MICROBATCH else axis)
@@ -112,9 +118,9 @@ def ranges(axes: Iterable[str], positions: Iterable[tuple[str, str]]) -> list[Bo
 
 
 def count_premises(names: Iterable[str]) -> list[Bool]:
-    """Token counts that can be realised: positive, monotone in the cell, and functions of the cell."""
+    """Token counts that can be realised: monotone in the cell, functions of the cell, positive where the unit lives."""
     cells = {n: count_cell(n) or {} for n in sorted(set(names))}
-    premises = [symbol(n) >= 1 for n in cells]
+    premises = [symbol(n) >= (1 if set(c.values()) <= {UNIT} else 0) for n, c in cells.items()]
     for small, inner in cells.items():
         for large, outer in cells.items():
             if small == large or not set(outer) <= set(inner):

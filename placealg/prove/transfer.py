@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
+from placealg.placement import Kind
 from placealg.prove import versions
 from placealg.prove.contribution import (
     ABSENT,
@@ -26,6 +27,7 @@ from placealg.prove.contribution import (
     count_name,
     depends,
     equality,
+    exists,
     merged,
 )
 from placealg.prove.machine import GLOBALS, MICROBATCH, STATES, Clipped, Key, Machine, Pairs, Ran, Read, Updated
@@ -40,11 +42,41 @@ class NoRule(Exception):
 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
-    """Apply the transfer rule of one event, in place."""
-    rule = RULES.get(event.verb)
-    if rule is None:
-        raise NoRule(f"{event.path}: no transfer rule for {event.verb}")
-    rule(machine, event, iteration)
+    """Apply the transfer rule of one event, in place; `check` must have passed."""
+    RULES[event.verb](machine, event, iteration)
+
+
+def check(event: Event) -> None:
+    """Raise NoRule unless a transfer rule covers the whole event."""
+    gap = event.verb if event.verb not in RULES else uncovered(event)
+    if gap:
+        raise NoRule(f"{event.path}: no transfer rule for {gap}")
+
+
+COPIES = ("assign", "offload", "fetch")
+"""The verbs that copy one value into another, perhaps across tiers."""
+
+
+def uncovered(event: Event) -> str:
+    """What about an event no rule covers; "" when a rule covers it whole."""
+    kinds = ("", *(k.value for k in Kind))
+    if event.source not in kinds:
+        alike = any(event.value in family and event.source in family for family in (STATES, ("grad", "grad_sum")))
+        if event.verb not in COPIES or not alike:
+            return f"{event.verb} of {event.value} from {event.source}"
+    if "->" in event.tier and event.verb not in COPIES:
+        return f"{event.verb} across tiers"
+    if event.tier != "device" and (not event.group or event.verb in ("compute", "publish", "broadcast", "gather")):
+        return f"{event.verb} of {event.value} on tier {event.tier}"
+    if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
+        return "an all_reduce with a divisor or to a shard"
+    if event.verb == "compute" and event.value != "count" and event.phase not in LOOPED:
+        return f"a computation in phase {event.phase}"
+    if event.verb == "store" and event.phase in ("init", "resume"):
+        return f"a checkpoint stored in phase {event.phase}"
+    if event.verb == "update" and event.group and event.phase in LOOPED:
+        return "an update inside the loop over microbatches"
+    return ""
 
 
 def pairs(event: Event) -> Pairs:
@@ -62,6 +94,8 @@ def _at(version: Version, places: Mapping[str, str]) -> Version:
     """The version on the rank that stands at `places`."""
     for axis, position in places.items():
         version = versions.read_at(version, axis, position)
+        for condition in exists(axis, position):
+            version = versions.choose(condition, version, GARBAGE)
     return version
 
 
@@ -111,7 +145,7 @@ def _assign(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _zero(machine: Machine, event: Event, _: Iteration) -> None:
-    _set_value(machine, (event.value, event.tiers[1]), Value(), event)
+    _set_value(machine, (event.value, event.tiers[1]), Value(zero=True), event)
 
 
 def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
@@ -151,7 +185,7 @@ def _tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
 
 def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value == "count":
-        machine.count = Monomial.of(_tokens(machine, event, iteration))
+        machine.count = None if event.where else Monomial.of(_tokens(machine, event, iteration))
         return
     units = [u.name for u in machine.reference.units]
     where = pairs(event)
@@ -164,10 +198,12 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         kept = machine.fresh.get(("forward", event.unit))
         after = machine.fresh.get(("backward", units[behind]) if behind < len(units) else ("forward", "loss"))
         ready = None if kept is None or after is None else kept | after
-        if machine.seed is None:
+        seed = machine.seed if behind == len(units) else machine.flow.get(units[behind])
+        if seed is None:
             ready = None
         _read_weights(machine, event, iteration)
-        _contribute(machine, event, iteration, where if ready is None else where | ready, ready is not None)
+        machine.flow[event.unit] = seed if ready is not None else None
+        _contribute(machine, event, iteration, where if ready is None else where | ready)
     else:
         before = units.index(event.unit) - 1
         ready = frozenset() if before < 0 else machine.fresh.get(("forward", units[before]))
@@ -176,6 +212,8 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     machine.ran.append(Ran(event.path, event.phase, event.unit, iteration.position, ready is not None, where))
     if ready is not None:
         machine.fresh[event.phase, event.unit] = ready | where
+    else:
+        machine.fresh.pop((event.phase, event.unit), None)
 
 
 def _observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration) -> None:
@@ -189,19 +227,23 @@ def _read_weights(machine: Machine, event: Event, iteration: Iteration) -> None:
         _observe(machine, event, "weight", machine.version("weight"), iteration)
 
 
-def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pairs, ready: bool) -> None:
-    group = machine.group
+def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pairs) -> None:
+    """Set or add a unit's contribution to grad, weighted as the gradient that flowed back to the unit."""
+    group, seed = machine.group, machine.flow[event.unit]
     if event.unit not in group.sites:
         return
     terms: tuple[Term, ...] = ()
-    if iteration.active and event.unit == machine.site and machine.seed is not None:
+    if iteration.active and event.unit == machine.site and seed is not None:
         at = FrozenMap({a: UNIT for a in machine.reference.data_axes})
-        terms = (Term(machine.seed, at),)
+        terms = (Term(seed, at),)
     sides: frozenset[Equality] = frozenset(e for a, p in where for e in equality(a, DEVICE, p))
-    new = Value(terms, sides=sides, garbage=not ready and iteration.active)
-    first_use = event.unit == group.sites[-1]
-    old = machine.value("grad")
-    machine.values["grad", "device"] = new if first_use or not old.held else old.plus(new)
+    new = Value(terms, sides=sides, garbage=seed is None and iteration.active)
+    if event.unit != group.sites[-1]:
+        old = machine.value("grad")
+        held = frozenset(e for a, p in old.mask for e in equality(a, DEVICE, p))
+        before = replace(old, mask=frozenset(), sides=old.sides | held, garbage=old.garbage or not old.held, held=True)
+        new = before.plus(new)
+    machine.values["grad", "device"] = new
 
 
 def _scale(machine: Machine, event: Event, iteration: Iteration) -> None:

@@ -6,7 +6,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PROVED, REFUTED, UNDECIDED, NOT_CHECKED = "PROVED", "REFUTED", "UNDECIDED", "NOT_CHECKED"
+
+class Undecidable(TypeError):
+    """A verdict has no truth value: compare it with PROVED, REFUTED or UNDECIDED by name."""
+
+
+class Conclusion(str):
+    """How an obligation ended: a word that refuses to be taken for true or false.
+
+    >>> PROVED == "PROVED"
+    True
+    >>> bool(REFUTED)
+    Traceback (most recent call last):
+    placealg.prove.verdict.Undecidable: REFUTED is not a truth value: compare it with PROVED, REFUTED or UNDECIDED
+    """
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise Undecidable(f"{self} is not a truth value: compare it with PROVED, REFUTED or UNDECIDED")
+
+
+PROVED, REFUTED, UNDECIDED, NOT_CHECKED = map(Conclusion, ("PROVED", "REFUTED", "UNDECIDED", "NOT_CHECKED"))
 PARAMETRIC, CUTOFF, BOUNDED = "PARAMETRIC", "CUTOFF", "BOUNDED"
 
 OBLIGATIONS: Mapping[str, str] = {
@@ -32,10 +53,6 @@ NOT_COVERED = (
 """What no verdict covers."""
 
 
-class Undecidable(TypeError):
-    """A verdict has no truth value: compare it with PROVED, REFUTED or UNDECIDED by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One obligation of one parameter group (or of the whole step, group ""), and how it ended."""
@@ -43,7 +60,7 @@ class Verdict:
     id: str
     group: str
     statement: str
-    verdict: str
+    verdict: Conclusion
     cls: str | None
     instances: int
     seconds: float | None = None
@@ -92,7 +109,7 @@ class Report:
 
     strategy: str
     model: str
-    verdict: str
+    verdict: Conclusion
     cls: str | None
     hypotheses: tuple[str, ...]
     not_covered: tuple[str, ...]
@@ -134,7 +151,7 @@ class Report:
         }
 
 
-def overall(verdicts: Iterable[Verdict]) -> tuple[str, str | None]:
+def overall(verdicts: Iterable[Verdict]) -> tuple[Conclusion, str | None]:
     """The verdict of the whole and its class: REFUTED, else UNDECIDED, else PROVED with the weakest class.
 
     Every identifier of OBLIGATIONS must occur; one that is absent or NOT_CHECKED leaves UNDECIDED.
@@ -142,7 +159,7 @@ def overall(verdicts: Iterable[Verdict]) -> tuple[str, str | None]:
     seen = list(verdicts)
     if any(v.verdict == REFUTED for v in seen):
         return REFUTED, BOUNDED
-    if {v.id for v in seen} < set(OBLIGATIONS) or any(v.verdict != PROVED for v in seen):
+    if set(OBLIGATIONS) - {v.id for v in seen} or any(v.verdict != PROVED for v in seen):
         return UNDECIDED, None
     strength = (PARAMETRIC, CUTOFF, BOUNDED)
     return PROVED, strength[max((strength.index(v.cls) for v in seen if v.cls), default=0)]

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 from placealg.cost.communication import Communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
-from placealg.render.cost import Sizes, known_sizes, value_of
-from placealg.render.page import Cell, Line, bold, dim, indent, line, table
-from placealg.render.values import SCALES, scaled
+from placealg.render.cost import QUANTITIES, Sizes, known_sizes, value_of
+from placealg.render.page import Cell, Line, bold, dim, indent, prose, table
+from placealg.render.values import scale_for, scaled
 
 _READABLE = 36
 _NONE = "—"
-
-QUANTITIES = ("parameters", "optimizer", "gradients", "states", "transient", "host", "total", "peak")
 
 
 class Compared(NamedTuple):
@@ -29,7 +27,7 @@ class Compared(NamedTuple):
 
     def quantities(self) -> dict[str, Formula]:
         """What is compared, by name."""
-        found = {n: f for n, f in self.held.items() if n in QUANTITIES}
+        found = {n: f for n, f in self.held.items() if n in QUANTITIES and n != "activations"}
         return {**found, "sent": self.sent.total, "host link": self.sent.host_link}
 
 
@@ -55,26 +53,30 @@ def ratio(mine: Formula, theirs: Formula, my_sizes: Sizes, their_sizes: Sizes) -
 def compare(every: Sequence[Compared], model: str, width: int, gib: bool) -> list[Line]:
     """A block per quantity, a row per strategy."""
     first = every[0]
-    title = line(bold(f"{', '.join(c.name for c in every)} on {model}"))
+    title = prose(f"{', '.join(c.name for c in every)} on {model}", width, "bold")
     sizes: Mapping[str, Fraction] = {n: v for c in every for n, v in c.sizes.items()}
     known = known_sizes((f for c in every for f in c.quantities().values()), sizes, _clashing(every))
-    lines = [title, *indent(table([[dim(k), dim(t)] for k, t in known], "ll", width - 2, wrap={1: 30})), ()]
-    head: list[Cell] = [bold("of a device"), bold("strategy"), bold("formula"), "", bold(f"over {first.name}"), ""]
+    lines = [*title, *indent(table([[dim(k), dim(t)] for k, t in known], "ll", width - 2, wrap={1: 30})), ()]
+    values = [(f.unit, value_of(f, c.sizes)) for c in every for f in c.quantities().values()]
+    scales = {unit: scale_for(unit, (v for u, v in values if u == unit), gib) for unit, _ in values}
+    numbers = any(v for _, v in values)
+    head: list[Cell] = [bold("of a device"), bold("strategy"), bold("formula"), bold("value" if numbers else ""),
+                        bold(f"over {first.name}"), bold("ratio")]
     rows = [head]
     for name, base in first.quantities().items():
         if all(c.quantities()[name].expr == 0 for c in every):
             continue
         if name == "peak" and all(c.held.peak == c.held.total for c in every):
             continue
-        unit, scale = SCALES[base.unit, gib]
+        unit, divisor = scales[base.unit]
         rows.append([])
         for k, c in enumerate(every):
             mine = c.quantities()[name]
-            value = scaled(value_of(mine, c.sizes), scale)
+            value = scaled(value_of(mine, c.sizes), divisor)
             told = ratio(mine, base, c.sizes, first.sizes) if k else None
             rows.append([bold(name) if k == 0 else "", c.name, mine.text() or dim(mine.reason),
-                         f"{value} {unit}" if value else "", *_ratio_cells(told)])
-    return lines + table(rows, "lllrlr", width, wrap={2: 24, 4: 18})
+                         f"{value} {unit}" if value and numbers else "", *_ratio_cells(told)])
+    return lines + table(rows, "lllrlr", width, wrap={2: 24, 4: 20})
 
 
 def document(every: Sequence[Compared], model: str) -> dict[str, Any]:
@@ -96,13 +98,13 @@ def _leaf(formula: Formula, sizes: Sizes) -> dict[str, Any]:
 
 
 def _ratio_cells(told: Ratio | None) -> tuple[Cell, Cell]:
-    """The ratio's formula where it is short enough to be read, and its value."""
+    """The ratio's formula, left out beside a value where it is too long to be read, and its value."""
     if told is None:
         return "", ""
     value = "" if told.value is None else str(told.value) if told.value.denominator == 1 else f"{float(told.value):.4g}"
     text = told.formula.text()
-    if len(text) > _READABLE:
-        return (dim("needs sizes"), "") if told.value is None else ("", value)
+    if len(text) > _READABLE and value:
+        return "", value
     return (text or dim(_NONE)), ("" if value == text else value)
 
 

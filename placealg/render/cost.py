@@ -10,13 +10,28 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 from placealg.mesh import SYMBOLS
 from placealg.render.page import Cell, Line, bold, dim, indent, line, table
-from placealg.render.values import SCALES, number, plain_number, scaled
+from placealg.render.values import Scale, number, plain_number, scale_for, scaled
 
 Sizes = Mapping[str, Fraction]
 CONVENTIONS = {
     "exact": "exact: an event on n devices keeps its factor (n − 1)/n",
     "asymptotic": "asymptotic: (n − 1)/n is replaced by 1 in communication, never in memory",
 }
+QUANTITIES: Mapping[str, str] = {
+    "parameters": "bytes of the weights that rest on a device between steps",
+    "optimizer": "bytes of the optimizer state, fp32 master copy included, that rest on a device",
+    "gradients": "bytes of the accumulated gradients that rest on a device",
+    "states": "parameters + optimizer + gradients: what rests on a device at a step boundary",
+    "activations": "bytes that forward keeps for backward",
+    "transient": "the most that a device holds beyond its states at once, such as a gathered unit",
+    "host": "the most that the host holds at once for one device",
+    "total": "states + transient on the device; of what is sent, the sum over all axes",
+    "peak": "the most that a device holds at once",
+    "sent": "what one device sends in a step over the axes of the mesh, scalars left out",
+    "host link": "what crosses the link between a device and its host in a step, apart from what is sent",
+}
+"""Quantity -> what it counts, on the most loaded device."""
+
 _NOTHING = "—"
 
 
@@ -53,20 +68,20 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
          width: int, gib: bool = False) -> list[Line]:
     """The parameters, memory, communication by axes, phase and event, and what they stand on."""
     formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events)]
-    head = SCALES["bytes", gib][0]
+    held_in = scale_for("bytes", (value_of(f, sizes) for _, f in held.items()), gib)
+    sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in (sent.total, sent.host_link)), gib)
     number_of = value_of(count, sizes)
     known: list[list[Cell]] = [
         [dim("parameters"), count.text() + ("" if number_of is None else f" = {number(int(number_of))}")]]
     for kind, text in known_sizes(formulas, sizes):
         known.append([dim(kind), dim(text)])
     lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
-    lines.append(line(bold("memory of a device"), dim(f", bytes; values in {head}")))
-    lines += indent(_block([(n, f, f.text()) for n, f in held.items()], sizes, gib, width - 2)) + [()]
-    unit = sent.total.unit
-    lines.append(line(bold("sent by a device in a step"), dim(f", {unit}; values in {SCALES[unit, gib][0]}")))
-    lines += indent(_block(_sums(sent), sizes, gib, width - 2)) + [()]
+    lines.append(line(bold("memory of a device"), dim(f", bytes; values in {held_in.head}")))
+    lines += indent(_block([(n, f, f.text()) for n, f in held.items()], sizes, held_in, width - 2)) + [()]
+    lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
+    lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
     lines.append(line(bold("of which, event by event")))
-    lines += indent(_events([e for e in sent.events if not e.left_out], sizes, gib, width - 2)) + [()]
+    lines += indent(_events([e for e in sent.events if not e.left_out], sizes, sent_in, width - 2)) + [()]
     rows: list[list[Cell]] = [[dim("convention"), CONVENTIONS[sent.total.convention]]]
     notes = dict.fromkeys(n for _, f in held.items() for n in f.note.split("; ") if n)
     rows += [[dim("note" if k == 0 else ""), note.replace("Psi", "Ψ")] for k, note in enumerate(notes)]
@@ -75,11 +90,12 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     return lines + indent(table(rows, "ll", width - 2, wrap={1: 30}))
 
 
-def _block(items: Iterable[tuple[str, Formula, str]], sizes: Sizes, gib: bool, width: int) -> list[Line]:
+def _block(items: Iterable[tuple[str, Formula, str]], sizes: Sizes, scale: Scale,
+           width: int) -> list[Line]:
     rows: list[list[Cell]] = []
     for name, formula, text in items:
         value = value_of(formula, sizes)
-        shown = scaled(value, SCALES[formula.unit, gib][1])
+        shown = scaled(value, scale.divisor)
         told: Cell = dim(f"{_NOTHING} {formula.reason}") if formula.expr is None else text
         main = name in ("states", "total", "peak")
         rows.append([bold(name) if main else name, told, bold(shown) if main else shown])
@@ -98,11 +114,11 @@ def _sums(sent: Communication) -> list[tuple[str, Formula, str]]:
     return rows
 
 
-def _events(events: Iterable[Sent], sizes: Sizes, gib: bool, width: int) -> list[Line]:
+def _events(events: Iterable[Sent], sizes: Sizes, scale: Scale, width: int) -> list[Line]:
     rows: list[list[Cell]] = []
     for event in events:
         rows.append([event.path, dim(event.collective), event.formula.text(),
-                     scaled(value_of(event.formula, sizes), SCALES[event.formula.unit, gib][1])])
+                     scaled(value_of(event.formula, sizes), scale.divisor)])
     return table(rows, "llld", width, wrap={2: 24}, spill=46 if width > 100 else 0)
 
 

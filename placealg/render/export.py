@@ -11,7 +11,7 @@ from placealg.cost.communication import Communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 from placealg.render.cost import value_of
-from placealg.render.values import SCALES, scaled
+from placealg.render.values import scale_for, scaled
 
 Rows = list[tuple[str, Formula]]
 Sections = dict[str, Rows]
@@ -45,11 +45,11 @@ def markdown(title: str, parts: Sections, sizes: Mapping[str, Fraction], gib: bo
     lines = [f"# {_MARKDOWN.sub(_ESCAPE, title)}"]
     for name, rows in parts.items():
         unit = rows[0][1].unit if rows else "bytes"
-        head, scale = SCALES[unit, gib]
+        head, divisor = scale_for(unit, (value_of(f, sizes) for _, f in rows), gib)
         lines += ["", f"## {name}", "", f"| quantity | {unit} | {head} |", "|---|---|---:|"]
         for quantity, formula in rows:
             text = f"${formula.latex()}$" if formula.expr is not None else f"none: {formula.reason}"
-            lines.append(f"| `{quantity}` | {text} | {scaled(value_of(formula, sizes), scale)} |")
+            lines.append(f"| `{quantity}` | {text} | {scaled(value_of(formula, sizes), divisor)} |")
     return "\n".join(lines) + "\n"
 
 

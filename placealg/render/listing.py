@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from placealg.model.model import Model
 from placealg.placement import STATES
 from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
-from placealg.render.show import mode_span, mode_text
+from placealg.render.show import mode_span
 from placealg.render.values import number, readable
 from placealg.strategy.catalogue import Entry
 from placealg.strategy.spec import Strategy
@@ -22,7 +22,7 @@ def catalogue_rows(entries: Iterable[tuple[Entry, Strategy]], width: int) -> lis
         name = entry.name + (f" = {', '.join(entry.aliases)}" if entry.aliases else "")
         lifetimes = dict(strategy.option("schedule", "lifetime"))
         for k, axis in enumerate(strategy.mesh.names if entry.axes else ()):
-            modes: list[Cell] = [mode_span(mode_text(strategy, state, axis)) for state in STATES]
+            modes: list[Cell] = [mode_span(strategy.mode_text(state, axis)) for state in STATES]
             if axis in lifetimes:
                 modes[0] = line(modes[0], dim(f" per {lifetimes[axis]}"))
             rows.append([name if k == 0 else "", axis, *modes])
@@ -65,8 +65,3 @@ def model_page(model: Model, width: int) -> list[Line]:
 def explanation(name: str, kind: str, sentences: Iterable[str], width: int) -> list[Line]:
     """What kind of thing a name is, and its sentences."""
     return [line(bold(name), dim(f"  {kind}")), *indent(prose(" ".join(sentences), width - 2))]
-
-
-def symbols_page(symbols: Mapping[str, str], width: int) -> list[Line]:
-    """The legend: each symbol with its meaning."""
-    return table([[bold(readable(name)), meaning] for name, meaning in symbols.items()], "ll", width, wrap={1: 30})

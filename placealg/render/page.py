@@ -19,6 +19,7 @@ Line = tuple[Span, ...]
 Cell = str | Span | Line
 
 NARROWEST, WIDEST = 80, 120
+_LEAST = 8
 _NO_BREAK, _MAY_BREAK = "\u00a0", "\u200b"
 _WHOLE = re.compile(r"\([^()]{1,24}\)|[\w.]+ [=×] [\w.,]+")
 
@@ -53,26 +54,43 @@ def indent(lines: Iterable[Line], by: int = 2) -> list[Line]:
 
 
 def prose(text: str, width: int, style: str = "", hang: int = 0) -> list[Line]:
-    """A paragraph broken at spaces and before brackets, not inside `a = 1` or a short bracket; later lines hang."""
+    """A paragraph broken at spaces and before brackets, not inside `a = 1` or a short bracket; later lines hang.
+
+    A word that is wider than the paragraph is broken after a sign, else anywhere.
+    """
     kept = _WHOLE.sub(lambda found: found[0].replace(" ", _NO_BREAK), text).replace("·(", f"·{_MAY_BREAK}(")
     lines, last = [""], ""
     for part in re.split(f"([ {_MAY_BREAK}])", kept):
         if part in (" ", _MAY_BREAK):
             last = part.strip(_MAY_BREAK)
-        elif not lines[-1].strip() or len(lines[-1] + last + part) <= width:
+            continue
+        if not lines[-1].strip() or len(lines[-1] + last + part) <= width:
             lines[-1] += (last if lines[-1].strip() else "") + part
         else:
             lines.append(" " * hang + part)
+        while len(lines[-1]) > width > hang:
+            at = _broken_at(lines[-1], width, hang)
+            lines[-1:] = [lines[-1][:at].rstrip(_NO_BREAK), " " * hang + lines[-1][at:].lstrip(_NO_BREAK)]
     return [(Span(part.replace(_NO_BREAK, " "), style),) for part in lines]
+
+
+def _broken_at(word: str, width: int, hang: int) -> int:
+    """Where a word too wide ends its line: after a blank or sign that fits, outside brackets if any does."""
+    depth, outside, inside = 0, 0, 0
+    for k, sign in enumerate(word[:width], 1):
+        depth += (sign in "([") - (sign in ")]")
+        if k > hang and sign in _NO_BREAK + "·*/.,_-]" and word[:k].strip(_NO_BREAK + " "):
+            outside, inside = (outside, k) if depth else (k, k)
+    return outside or inside or width
 
 
 def table(rows: Sequence[Sequence[Cell]], align: str = "", width: int = WIDEST, gap: int = 2,
           wrap: Mapping[int, int] | None = None, spill: int = WIDEST) -> list[Line]:
     """Rows as aligned columns: l left, r right, c centred, d on the decimal point.
 
-    `wrap` names the columns that may be broken at spaces when the table is wider than `width`, each with the
-    width below which it is never broken; the last of them gives way first. A first cell wider than `spill` has a
-    line of its own.
+    No line is wider than `width`. `wrap` names the columns that are broken first, each with the width down to which
+    it is; the last of them gives way first, and then the widest of all columns. A first cell wider than `spill` has
+    a line of its own, as has the only cell of a row.
 
     >>> for text in table([["1.5", "a"], ["10", "bb"]], "dl"): print(plain(text).rstrip())
      1.5  a
@@ -82,10 +100,11 @@ def table(rows: Sequence[Sequence[Cell]], align: str = "", width: int = WIDEST, 
         return []
     columns = max(len(row) for row in rows)
     align = align.ljust(columns, "l")
+    single = [len(row) == 1 < columns for row in rows]
     cells = [[_spans(row[k]) if k < len(row) else () for k in range(columns)] for row in rows]
     for k in (k for k in range(columns) if align[k] == "d"):
         _align_points(cells, k)
-    alone = [len(plain(row[0])) > spill for row in cells]
+    alone = [one or len(plain(row[0])) > spill for row, one in zip(cells, single, strict=True)]
     widths = [max((len(plain(row[k])) for row, own in zip(cells, alone, strict=True) if not (own and k == 0)),
                   default=0) for k in range(columns)]
     over = sum(widths) + gap * (columns - 1) - width
@@ -94,10 +113,16 @@ def table(rows: Sequence[Sequence[Cell]], align: str = "", width: int = WIDEST, 
             kept = max(least, widths[k] - over)
             over -= widths[k] - kept
             widths[k] = kept
+    while over > 0 and max(widths) > _LEAST:
+        k = max((n for n in range(columns) if align[n] == "l"), key=widths.__getitem__, default=0)
+        if widths[k] <= _LEAST:
+            break
+        widths[k] -= 1
+        over -= 1
     lines: list[Line] = []
     for row, own in zip(cells, alone, strict=True):
         if own:
-            lines.append(row[0])
+            lines += _broken(row[0], width)
             row[0] = ()
         parts = [_broken(cell, widths[k]) for k, cell in enumerate(row)] if any(row) or not own else []
         for level in range(max((len(p) for p in parts), default=0)):

@@ -17,7 +17,8 @@ from placealg.prove.verdict import (
 )
 from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
 
-MARKS = {PROVED: Span("✓", "green"), REFUTED: Span("✗", "bold red"), UNDECIDED: Span("?", "yellow"),
+COLOURS: dict[str, str] = {PROVED: "green", REFUTED: "bold red", UNDECIDED: "yellow"}
+MARKS: dict[str, Span] = {PROVED: Span("✓", "green"), REFUTED: Span("✗", "bold red"), UNDECIDED: Span("?", "yellow"),
          NOT_CHECKED: Span("–", "dim")}
 SAYS = {
     (PROVED, "PARAMETRIC"): "the distributed step equals the single-device step, for all sizes",
@@ -29,7 +30,7 @@ SAYS = {
 
 def coloured(verdict: str) -> Span:
     """A verdict in its colour."""
-    return Span(verdict, {PROVED: "green", REFUTED: "bold red", UNDECIDED: "yellow"}.get(verdict, "dim"))
+    return Span(str(verdict), COLOURS.get(verdict, "dim"))
 
 
 STATEMENTS_FROM = 110
@@ -64,11 +65,15 @@ def obligations(report: Report, width: int, timing: bool) -> list[Line]:
         instances = sum(v.instances for v in found)
         known = [v.seconds for v in found if v.seconds is not None]
         told = _reason(found, verdict) if verdict != PROVED or not instances else ""
-        if not told and width >= STATEMENTS_FROM - 2:
+        wide = width >= STATEMENTS_FROM - 2
+        if not told and wide:
             told = statement
         rows.append([
             line(MARKS[verdict], " ", identifier), coloured(verdict), dim(cls or ""), str(len(groups) or ""),
-            str(instances), f"{1000 * sum(known):.1f} ms" if known and timing else "", dim(told)])
+            str(instances), f"{1000 * sum(known):.1f} ms" if known and timing else "",
+            dim(told if wide else "")])
+        if told and not wide:
+            rows += [[text] for text in indent(prose(told, width - 4, "dim"), 4)]
     return table(rows, "lllrrr", width, wrap={6: 20})
 
 

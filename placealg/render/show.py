@@ -23,22 +23,13 @@ def mode_span(text: str) -> Span:
     return Span(text, _STYLES.get(text.partition("+")[0], "") if "+" not in text else "yellow")
 
 
-def mode_text(strategy: Strategy, state: str, axis: str) -> str:
-    """The mode of a state along an axis; activations on a split dim say which."""
-    placement = strategy.state(state)
-    split = [d for d in strategy.dims.get(axis, ()) if "none" not in d]
-    if state == "activations" and axis not in placement.modes and split:
-        return f"S({split[0]})"
-    return placement.text(axis)
-
-
 def placements(strategy: Strategy) -> list[Line]:
     """A row per state, a column per axis."""
     axes = strategy.mesh.names
     head: list[Span | str] = [dim(""), *(bold(repr(a)) for a in strategy.mesh)]
     rows: list[list[Span | str]] = [head]
     for state in STATES:
-        rows.append([state, *(mode_span(mode_text(strategy, state, a)) for a in axes)])
+        rows.append([state, *(mode_span(strategy.mode_text(state, a)) for a in axes)])
     for rule in strategy.groups:
         for state, placement in rule.states.items():
             rows.append([f"{state} of {rule.match}", *(mode_span(placement.text(a)) for a in axes)])
@@ -66,11 +57,11 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
 
 
 def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[Line]:
-    """Placements, then the program; `why` adds the name of the rule to every reason."""
+    """Placements, then the program; `why` adds the name of the rule to every reason, below its event where narrow."""
     lines = [line(bold(f"{strategy.name} on {step.reference.model}")), ()]
     lines += indent(placements(strategy)) + [()]
     lines += indent(table([[dim(a), b] for a, b in settings(strategy)], wrap={1: 40}, width=width - 2)) + [()]
-    sentences = why or width >= SENTENCES_FROM
+    sentences = width >= SENTENCES_FROM
     rows: list[list[Line | Span | str]] = []
     before = ""
     for depth, node in _walk(step):
@@ -81,10 +72,14 @@ def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[
         reason = f"{node.rule.name}: {node.rule.why}" if why else node.rule.why if sentences else node.rule.name
         told = "″" if reason == before and not why else reason
         before = reason
-        rows.append(["  " * depth + node.path.removeprefix(node.phase + "."), claim(node), size(step, node), dim(told)])
-    lines += table(rows, "lll", width, wrap={1: 18, 3: 34} if sentences else {1: 18}, spill=44)
-    if not sentences:
-        lines += [(), line(bold("rules"))]
+        below = why and not sentences
+        rows.append(["  " * depth + node.path.removeprefix(node.phase + "."), claim(node), size(step, node),
+                     dim("" if below else told)])
+        if below:
+            rows += [[text] for text in indent(prose(told, width - 2 * depth - 4, "dim"), 2 * depth + 4)]
+    lines += table(rows, "lll", width, wrap={1: 16, 3: 34} if sentences else {1: 16}, spill=min(44, width - 48))
+    if not sentences and not why:
+        lines += [(), line(bold("rules"), dim("  (--why tells each event's reason beside it)"))]
         for name, text in dict.fromkeys((e.rule.name, e.rule.why) for e in step.events):
             lines += indent(prose(f"{name}: {text}", width - 2, hang=4))
     return lines

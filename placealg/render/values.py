@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from typing import NamedTuple
 
-SCALES: Mapping[tuple[str, bool], tuple[str, int]] = {
-    ("bytes", False): ("GB", 10**9),
-    ("bytes", True): ("GiB", 2**30),
-    ("elements", False): ("10⁹ elements", 10**9),
-    ("elements", True): ("10⁹ elements", 10**9),
-    ("flop", False): ("PFLOP", 10**15),
-    ("flop", True): ("PFLOP", 10**15),
-    ("1", False): ("", 1),
-    ("1", True): ("", 1),
+
+class Scale(NamedTuple):
+    """How the values of one table are headed, and what they are divided by."""
+
+    head: str
+    divisor: int
+
+
+_COUNTS = (Scale("10⁹ elements", 10**9), Scale("10⁶ elements", 10**6), Scale("10³ elements", 10**3),
+           Scale("elements", 1))
+SCALES: Mapping[tuple[str, bool], tuple[Scale, ...]] = {
+    ("bytes", False): (Scale("GB", 10**9), Scale("MB", 10**6), Scale("kB", 10**3), Scale("B", 1)),
+    ("bytes", True): (Scale("GiB", 2**30), Scale("MiB", 2**20), Scale("KiB", 2**10), Scale("B", 1)),
+    ("elements", False): _COUNTS,
+    ("elements", True): _COUNTS,
 }
-"""(unit of a formula, whether binary) -> how its values are headed, and what they are divided by."""
+"""(unit of a formula, whether binary) -> its scales, the largest first."""
+
+
+def scale_for(unit: str, values: Iterable[float | Fraction | None], gib: bool = False) -> Scale:
+    """The one scale of a table: the largest in which the largest known value is at least 1.
+
+    >>> scale_for("bytes", [2 * 10**6, None, 70]).head, scale_for("bytes", []).head
+    ('MB', 'GB')
+    """
+    scales = SCALES[unit, gib]
+    largest = max((abs(Fraction(v)) for v in values if v), default=Fraction(0))
+    return next((s for s in scales if largest >= s.divisor), scales[-1] if largest else scales[0])
+
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -32,19 +51,17 @@ def readable(text: str) -> str:
 
 
 def scaled(value: float | Fraction | None, scale: int = 1) -> str:
-    """A value in the unit of `scale`: three decimals, more where they would vanish; "" when unknown.
+    """A value in the unit of `scale`, to three decimals; "" when unknown.
 
-    >>> scaled(1120 * 10**9, 10**9), scaled(123456, 10**9), scaled(0, 10**9), scaled(Fraction(3, 2))
-    ('1,120.000', '0.000123', '0', '1.500')
+    >>> scaled(1120 * 10**9, 10**9), scaled(123456, 10**9), scaled(0, 10**9), scaled(70)
+    ('1,120.000', '<0.001', '0', '70')
     """
     if value is None:
         return ""
     exact = Fraction(value) / scale
-    if exact == 0:
-        return "0"
-    if abs(exact) >= Fraction(1, 10):
-        return f"{float(exact):,.3f}"
-    return f"{float(exact):.6f}" if abs(exact) >= Fraction(1, 10**4) else f"{float(exact):.3g}"
+    if exact.denominator == 1 and (scale == 1 or not exact):
+        return f"{int(exact):,}"
+    return f"{float(exact):,.3f}" if abs(exact) >= Fraction(1, 2000) else "<0.001"
 
 
 def plain_number(value: float | Fraction) -> str:

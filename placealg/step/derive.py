@@ -9,12 +9,11 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model
 from placealg.step import rules
+from placealg.step.event import MICROBATCH
 from placealg.step.groups import Plan, group_parameters
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging
 from placealg.strategy.spec import DEFAULTS, Strategy, check
-
-MICROBATCH = "microbatch"
 
 
 def derive(strategy: Strategy, model: Model) -> Step:
@@ -68,11 +67,9 @@ def averaging_of(strategy: Strategy) -> Averaging:
 
 def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Iterator[Event]:
     averaging = averaging_of(strategy)
-    state = Rule("global_state", "the step counter and the random stream are states of their own")
     for plan in plans:
         yield from rules.initialise(plan)
-    yield Event("init", "assign", "step", rule=state)
-    yield Event("init", "assign", "rng", rule=state)
+    yield from rules.global_states("init", "assign")
 
     for plan in plans:
         yield from rules.clear_gradients(plan)
@@ -102,19 +99,16 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Iterat
             yield from rules.clip(plan)
     for plan in plans:
         yield from rules.update(plan)
-    yield Event("update", "update", "step", rule=state)
-    yield Event("update", "update", "rng", rule=state)
+    yield from rules.global_states("update", "update")
     for plan in plans:
         yield from rules.publish(plan)
 
     for plan in plans:
         yield from rules.save(plan)
-    yield Event("save", "store", "step", rule=state)
-    yield Event("save", "store", "rng", rule=state)
+    yield from rules.global_states("save", "store")
     for plan in plans:
         yield from rules.resume(plan)
-    yield Event("resume", "load", "step", rule=state)
-    yield Event("resume", "load", "rng", rule=state)
+    yield from rules.global_states("resume", "load")
 
 
 def _count(averaging: Averaging, phase: str) -> Iterator[Event]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from placealg.errors import InputError, nearest
 from placealg.frozen import FrozenMap
+from placealg.step.event import phase_order
 from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, with_fields
-from placealg.step.program import LOOPED, Event, Reference, Rule, Step
+from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
 from placealg.step.text import read_path, subjects
 from placealg.strategy.options import placed, shown
 from placealg.strategy.positions import NOWHERE, Positions
@@ -103,8 +104,9 @@ def _read_edit(table: Mapping[str, Any], index: int, reference: Reference, posit
         raise InputError(f"{action} needs before or after, one of them", where=positions.where(*path, action))
     for key in anchors:
         _need_pattern(table[key], key, positions.where(*path, key))
-    if action == "set" and not fields:
-        raise InputError("set changes nothing: name a field beside it", where=positions.where(*path), valid=CHANGES)
+    if action in ("set", "replace") and not fields:
+        raise InputError(f"{action} changes nothing: name a field beside it", where=positions.where(*path),
+                         valid=CHANGES)
     return Edit(action, pattern, FrozenMap(fields), table[anchors[0]] if anchors else "", "before" in table, line,
                 positions.file)
 
@@ -211,15 +213,22 @@ class _Draft:
             anchors = [self.anchor_of(said["group"], edit, anchors, f"{said['group']}.{value}.{verb}")]
         for index in anchors:
             anchor = self.base[index]
-            if phase and phase != anchor.phase:
-                raise InputError(f"the inserted event says phase {phase}, its anchor {anchor.path} stands in "
-                                 f"{anchor.phase}")
+            self.check_phase(phase or anchor.phase, index, edit.before)
             group, unit = said.get("group", ""), said.get("unit", "")
             if not own:
                 group, unit = self.of_anchor(anchor, value, verb)
             fields = {k: v for k, v in said.items() if k not in ("group", "unit")}
-            event = replace(default_event(anchor.phase, verb, value, group, unit), rule=_RULE, line=edit.line)
+            event = replace(default_event(phase or anchor.phase, verb, value, group, unit), rule=_RULE, line=edit.line)
             self.beside.setdefault((index, edit.before), []).append(self.checked(with_fields(event, fields)))
+
+    def check_phase(self, phase: str, index: int, before: bool) -> None:
+        """Raise InputError where an event of `phase` cannot stand beside the event at `index`."""
+        first, last = (index - 1, index) if before else (index, index + 1)
+        around = [phase_order(e.phase) for e in self.base[max(first, 0):last + 1]]
+        low, high = (around[0] if first >= 0 else 0), (around[-1] if last < len(self.base) else len(PHASES))
+        if not low <= phase_order(phase) <= high:
+            raise InputError(f"the inserted event says phase {phase}, its anchor {self.paths[index]} stands in "
+                             f"{self.base[index].phase}")
 
     def of_anchor(self, anchor: Event, value: str, verb: str) -> tuple[str, str]:
         pairs = tuple(holders(value, verb, self.reference))

@@ -9,13 +9,17 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
+from placealg.step.verbs import SOURCES, VERBS
 
-PHASES = ("init", "prepare", "forward", "backward", "reduce", "update", "publish", "save", "resume")
+STEP_PHASES = ("prepare", "forward", "backward", "reduce", "update", "publish")
+"""The phases of one training step."""
+
+PHASES = ("init", *STEP_PHASES, "save", "resume")
 LOOPED = ("forward", "backward")
 """The phases inside the loop over microbatches."""
 
-STEP_PHASES = PHASES[1:7]
-"""The phases of one training step."""
+MICROBATCH = "microbatch"
+"""The name of the loop over microbatches."""
 
 GROUP_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "norm")
 GLOBAL_VALUES = ("step", "rng", "norm", "count", "loss", "activation")
@@ -57,6 +61,22 @@ def parse_where(text: str, axes: tuple[str, ...]) -> tuple[Clause, ...]:
     return tuple(clauses)
 
 
+def takes_part(at: tuple[str, ...], position: str) -> bool:
+    """Whether an event restricted to `at` runs at `position` of the microbatch loop (first and last include only).
+
+    >>> takes_part(("last",), "only"), takes_part((), "middle"), takes_part(("first",), "last")
+    (True, True, False)
+    """
+    if not at or position in at:
+        return True
+    return position == "only" and ("first" in at or "last" in at)
+
+
+def phase_order(phase: str) -> int:
+    """The place of a phase in a program; forward and backward, whose events one loop runs, share theirs."""
+    return PHASES.index(LOOPED[0] if phase in LOOPED else phase)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """The named derivation rule that put an event there, and why, in one sentence."""
@@ -72,7 +92,8 @@ class Event:
     `group` names a parameter group, `unit` a unit of the model ("loss" for the loss); both are empty
     for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
     the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
-    it to ranks. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
+    it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
+    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
     """
 
     phase: str
@@ -111,6 +132,23 @@ class Event:
         axes = f"[{','.join(self.axes)}]" if self.axes else ""
         copy = f"#{self.copy}" if self.copy > 1 else ""
         return f"{self.phase}.{self.subject}.{self.verb}{axes}{copy}"
+
+    @property
+    def origin(self) -> str:
+        """The value that the event copies, sends or sums: the one that `source` names, else the verb's, else its own.
+
+        "" where `assign` starts from the initial value.
+
+        >>> Event("init", "assign", "master").origin, Event("init", "assign", "moments").origin
+        ('weight', '')
+        >>> Event("forward", "gather", "weight", source="S").origin, Event("publish", "fetch", "master").origin
+        ('weight', 'master')
+        """
+        if self.source in GROUP_VALUES:
+            return self.source
+        if self.verb == "assign":
+            return SOURCES.get(self.value, "")
+        return VERBS[self.verb].origin or self.value
 
     @property
     def tiers(self) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from placealg.arith import ONE, Monomial
+from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError
 from placealg.placement import Kind
 from placealg.step.program import (
@@ -126,8 +126,8 @@ def _layout(key: str, value: Any, _reference: Reference) -> str:
 
 def _bytes(key: str, value: Any, _reference: Reference) -> str:
     text = str(value)[:_MAX_TEXT] if isinstance(value, str) or type(value) is int else ""
-    if not text or Monomial.parse(text, DEFAULTS["types"]).coefficient <= 0:
-        raise InputError(f"{key} is {shown(value)}: expected an element size, such as \"w\" or 4",
+    if not text or parse(text, DEFAULTS["types"]).evaluate(DEFAULTS["types"]) <= 0:
+        raise InputError(f"{key} is {shown(value)}: expected an element size, such as \"w\", 4 or \"o - 4\"",
                          valid=DEFAULTS["types"])
     return text
 

@@ -5,41 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from placealg.step.event import Event, Reference
-from placealg.step.verbs import SOURCES
+from placealg.step.event import Event, Group, Reference
 
 Storage = tuple[str, str, str]
 """(group or unit, value, tier)."""
 
-_IN_PLACE = ("broadcast", "slice", "free", "gather", "all_gather", "scale", "reduce", "all_reduce", "clip")
+_BLIND = ("zero", "load", "compute", "update")
+"""The verbs that read no value on which they act; compute and update have reads of their own."""
+
+_WITHIN = ("zero", "publish", "free")
+"""The verbs that write, unread, into storage that is there."""
 
 
 def reads(event: Event, reference: Reference) -> Iterator[Storage]:
-    """The storages that an event reads."""
+    """The storages whose content the event reads, or changes in place."""
     source, target = event.tiers
-    if event.verb in _IN_PLACE or event.verb == "store":
-        yield event.group or event.unit, event.value, source
-    if event.verb in ("assign", "offload", "fetch"):
-        default = event.value if event.verb != "assign" else SOURCES.get(event.value, "")
-        value = event.source if event.source in SOURCES or event.source in ("moments", "grad") else default
-        if value:
-            yield event.group, value, source
+    if event.verb not in _BLIND and event.origin and not _ends(event):
+        yield event.group or event.unit, event.origin, source
     if event.verb == "accumulate":
-        yield from ((event.group, "grad", source), (event.group, "grad_sum", target))
-    if event.verb == "norm":
-        yield event.group, "grad_sum", source
+        yield event.group, event.value, target
     if event.verb == "clip":
-        yield from ((g.name, "norm", "device") for g in reference.groups)
         yield "", "norm", "device"
+    if event.verb == "clip" or (event.verb == "all_reduce" and event.value == "norm"):
+        yield from ((g.name, "norm", "device") for g in reference.groups)
     if event.verb == "update" and event.group:
         yield from ((event.group, v, source) for v in ("master", "moments", "grad_sum"))
         yield "", "step", "device"
     if event.verb == "update" and not event.group:
         yield "", event.value, "device"
-    if event.verb == "publish":
-        yield event.group, "master", source
-    if event.verb == "all_reduce" and event.value == "norm":
-        yield from ((g.name, "norm", "device") for g in reference.groups)
     if event.verb == "compute" and event.value == "activation":
         yield from _computed(event, reference)
     if event.verb == "compute" and event.value == "loss":
@@ -48,12 +41,21 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
         yield "loss", "count", "device"
 
 
+def _ends(event: Event) -> bool:
+    return event.verb == "free" and not event.axes
+
+
+def _used(event: Event, reference: Reference) -> Iterator[Group]:
+    return (g for g in reference.groups if event.unit in g.sites)
+
+
 def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
     units = [u.name for u in reference.units]
     here = units.index(event.unit)
-    yield from ((g.name, "weight", "device") for g in reference.groups if event.unit in g.sites)
+    yield from ((g.name, "weight", "device") for g in _used(event, reference))
     yield "", "rng", "device"
     if event.phase == "backward":
+        yield from ((g.name, "grad", "device") for g in _used(event, reference) if event.unit != g.sites[-1])
         yield event.unit, "activation", "device"
         yield (units[here + 1], "gradient", "device") if here + 1 < len(units) else ("loss", "loss", "device")
     elif here:
@@ -68,13 +70,20 @@ def writes(event: Event, reference: Reference) -> Iterator[Storage]:
             yield event.unit, "activation", "device"
         else:
             yield event.unit, "gradient", "device"
-            yield from ((g.name, "grad", "device") for g in reference.groups if event.unit in g.sites)
+            yield from ((g.name, "grad", "device") for g in _used(event, reference))
     elif event.verb == "update" and event.group:
         yield from ((event.group, v, target) for v in ("master", "moments"))
     elif event.verb == "norm":
         yield event.group, "norm", "device"
     elif event.verb != "store":
         yield event.group or event.unit, event.value, target
+
+
+def creates(event: Event, reference: Reference) -> Iterator[Storage]:
+    """Those of the written storages that the event makes afresh, whatever they held and wherever."""
+    if event.verb not in _WITHIN:
+        kept = set(reads(event, reference))
+        yield from (storage for storage in writes(event, reference) if storage not in kept)
 
 
 def graph(reference: Reference, events: tuple[Event, ...]) -> Any:

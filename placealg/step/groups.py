@@ -93,6 +93,8 @@ def _matches(rule: GroupRule, parameter: Parameter) -> bool:
 def _groups_of(strategy: Strategy, model: Model, unit: Unit) -> Iterator[tuple[Group, GroupRule | None]]:
     classes: dict[tuple[object, ...], list[Parameter]] = {}
     for parameter in model.of_unit(unit.name):
+        if not parameter.sites:
+            raise InputError(f"parameter '{parameter.name}' of {model.name} is used by no unit")
         rule = _rule_of(strategy, parameter)
         key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract))
         classes.setdefault(key, []).append(parameter)

@@ -19,6 +19,7 @@ from placealg.step.event import (
     GLOBAL_VALUES,
     GROUP_VALUES,
     LOOPED,
+    MICROBATCH,
     PHASES,
     POSITIONS,
     STEP_PHASES,
@@ -30,6 +31,7 @@ from placealg.step.event import (
     Reference,
     Rule,
     parse_where,
+    phase_order,
 )
 
 
@@ -52,6 +54,12 @@ class Step:
 
     reference: Reference
     events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        for before, event in itertools.pairwise(self.events):
+            if phase_order(event.phase) < phase_order(before.phase):
+                raise InputError(f"{event.path} stands after {before.path}: phases stand in the order "
+                                 f"{', '.join(PHASES)}")
 
     def event(self, path: str) -> Event:
         """The event with this path."""
@@ -78,18 +86,19 @@ class Step:
         """The events of `phases` (default: one training step) as nested loops.
 
         Maximal runs of forward and backward events are the microbatch loop; in it and elsewhere,
-        maximal runs of events of one repeated unit are that unit's loop, reversed in backward.
+        maximal runs of events of one repeated unit are that unit's loop, reversed in backward; partial norms
+        are a loop of their own, because a clip reads those of all instances.
         """
         chosen = self.phase(*(phases or STEP_PHASES))
         nodes: list[Node] = []
         for looped, run in _runs(chosen, lambda e: e.phase in LOOPED):
             inner = tuple(self._unit_loops(run))
-            nodes.extend([Loop("microbatch", Monomial.of("m"), inner)] if looped else inner)
+            nodes.extend([Loop(MICROBATCH, Monomial.of("m"), inner)] if looped else inner)
         return tuple(nodes)
 
     def _unit_loops(self, events: tuple[Event, ...]) -> Iterator[Node]:
         repeated = {u.name: u for u in self.reference.units if u.repeated}
-        for (unit, phase), run in _runs(events, lambda e: (self.unit_of(e), e.phase)):
+        for (unit, phase, _), run in _runs(events, lambda e: (self.unit_of(e), e.phase, e.verb == "norm")):
             if unit in repeated:
                 yield Loop(unit, repeated[unit].count, run, reverse=phase == "backward")
             else:

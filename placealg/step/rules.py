@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from placealg.arith import ONE, Monomial
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
+from placealg.step.verbs import BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,13 @@ class Averaging:
         if not averaged:
             return "sum", ONE
         return ("mean", ONE) if averaged == axes else ("sum", Monomial.of(*averaged))
+
+
+def global_states(phase: str, verb: str) -> Iterator[Event]:
+    """What happens to the states that belong to no group, and rest on every rank."""
+    for value in ("step", "rng"):
+        yield Event(phase, verb, value, rule=Rule(
+            "global_state", "the step counter and the random stream are states of their own"))
 
 
 def _names(axes: tuple[str, ...]) -> str:
@@ -145,7 +153,7 @@ def update(plan: Plan) -> Iterator[Event]:
                    if value in group.whole_reads else
                    f"every rank along {_names(axes)} updates all elements, and gradients rest sharded there")
             yield Event("update", "all_gather", value, group.name, axes=axes, source="S", to="I", tier=tier,
-                        rule=Rule("update_owned", why))
+                        bytes="" if value == "grad_sum" else BYTES[value], rule=Rule("update_owned", why))
     yield Event("update", "update", "master", group.name, where=owners(plan.owned), tier=tier, rule=Rule(
         "update_owned", f"{group.optimizer} runs where the optimizer state rests"))
     for value, axes in wide.items():

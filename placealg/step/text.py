@@ -9,8 +9,9 @@ from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
+from placealg.step.event import MICROBATCH, phase_order
 from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, with_fields
-from placealg.step.program import LOOPED, PHASES, Event, Reference, Step
+from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import placed, shown
@@ -69,11 +70,12 @@ def write_program(step: Step, strategy: Strategy | None = None, model: str = "")
     named = model or ("" if step.reference.abstract else step.reference.model)
     known = subjects(step.reference)
     tables = [write_strategy(chosen), toml_table("[loops]", loops_of(step.reference)),
-              *(toml_table("[[event]]", dict(_event_keys(event, known))) for event in step.events)]
+              *(toml_table("[[event]]", dict(event_keys(event, known))) for event in step.events)]
     return (f"model = {toml_value(named)}\n" if named else "") + "\n".join(tables)
 
 
-def _event_keys(event: Event, known: Subjects) -> Iterator[tuple[str, Any]]:
+def event_keys(event: Event, known: Subjects) -> Iterator[tuple[str, Any]]:
+    """The keys that write an event: its path, and what does not follow from it."""
     plain = replace(known[event.verb].get(event.subject, default_event("", event.verb, "")), phase=event.phase,
                     axes=event.axes, copy=event.copy)
     yield "path", event.path
@@ -87,7 +89,7 @@ def _event_keys(event: Event, known: Subjects) -> Iterator[tuple[str, Any]]:
 def loops_of(reference: Reference) -> dict[str, str | int]:
     """The loops of a program and how often each runs: the microbatches, and every repeated unit."""
     units = {u.name: str(u.count) for u in reference.units if u.repeated}
-    return {"microbatch": reference.microbatches or "m", **units}
+    return {MICROBATCH: reference.microbatches or "m", **units}
 
 
 def read_program(tables: Sequence[Mapping[str, Any]], reference: Reference, positions: Positions = NOWHERE,
@@ -115,16 +117,12 @@ def read_program(tables: Sequence[Mapping[str, Any]], reference: Reference, posi
                 raise InputError(f"path '{table['path']}' and the fields beside it disagree: they say '{event.path}'")
             if event.path in lines:
                 raise InputError(f"path '{event.path}' stands on line {lines[event.path]} already; a copy is #2")
-            if events and _rank(event) < _rank(events[-1]):
+            if events and phase_order(event.phase) < phase_order(events[-1].phase):
                 raise InputError(f"{event.path} stands after {events[-1].path}: phases stand in the order "
                                  f"{', '.join(PHASES)}")
         lines[event.path] = line
         events.append(event)
     return tuple(events)
-
-
-def _rank(event: Event) -> int:
-    return PHASES.index(LOOPED[0] if event.phase in LOOPED else event.phase)
 
 
 def _check_loops(loops: Mapping[str, Any], reference: Reference, positions: Positions) -> None:

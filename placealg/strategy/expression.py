@@ -31,6 +31,8 @@ def parse_strategy(text: str) -> Strategy:
         found = _FACTOR.match(text, at)
         if not found:
             raise _error(text, at, "expected the name of a strategy")
+        if text[found.end():].startswith("[") and "]" not in text[found.end():]:
+            raise _error(text, len(text), "missing ']'")
         column = found.start("name")
         try:
             factor = _factor(text, found)

@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, time
 from fractions import Fraction
 from typing import Any
 
 from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.placement import STATES, StatePlacement
+from placealg.placement import MODES, STATES, StatePlacement
 
 DIMS = ("batch",)
 """The logical dims that an axis can split."""
@@ -74,6 +75,59 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
 }
 """Table -> key -> kind of value. `*` stands for any axis of the mesh; [groups.NAME] holds one rule each."""
 
+TABLES: Mapping[str, str] = {
+    "mesh": "the axes of the device mesh, the first one major",
+    "dims": "the dims that each axis splits; an axis without one says []",
+    "states": "the mode of each state along each axis; R where nothing is said",
+    "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
+    "schedule": "microbatches, how long a gathered unit lives, how many units are gathered ahead",
+    "optimizer": "the optimizer, what its update reads, clipping, and the tier on which its state rests",
+    "loss": "how the local sum of the loss is divided, and what that assumes",
+    "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations",
+    "random": "the random streams that differ between ranks",
+}
+"""Table -> what it says."""
+
+KINDS: Mapping[str, str] = {
+    "text": "a non-empty string",
+    "size": 'a whole number of at least 1, or "symbolic"',
+    "dims": "a list of dims: " + ", ".join(f'"{d}"' for d in DIMS),
+    "modes": "{ AXIS = MODE, ... }; MODE is " + ", ".join(f'"{row.mode}"' for row in MODES) + ', or one with "+O"',
+    "group_optimizer": "{ AXIS = MODE, ... }, an optimizer's name, or both as { name = NAME, AXIS = MODE, ... }",
+    "types": "{ " + ", ".join(f"{t} = BYTES" for t in DEFAULTS["types"]) + " }, any of them",
+    "bytes": 'a positive number, such as 2 or "1/2"',
+    "microbatches": '"m" (symbolic), or a whole number of at least 1',
+    "whole": "a whole number of at least 0",
+    "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
+    "count_axes": '"data" (every axis that splits the batch, and microbatch), or a list of axes',
+    "streams": 'a list of "rank(AXIS)", "local(DIM)"',
+}
+"""Kind of value -> what is accepted; "choice" and "choices" stand in their Key."""
+
+
+def accepted(key: Key) -> str:
+    """The values that a key accepts, in words.
+
+    >>> accepted(SCHEMA["optimizer"]["tier"])
+    'one of "device", "host"'
+    """
+    if key.kind not in ("choice", "choices"):
+        return KINDS[key.kind]
+    return ("one of " if key.kind == "choice" else "a list of ") + ", ".join(f'"{name}"' for name in key.valid)
+
+
+def keys_of(table: str) -> dict[str, list[str]]:
+    """What a table accepts -> the keys that accept it; AXIS stands for any axis of the mesh.
+
+    >>> keys_of("mesh")
+    {'a whole number of at least 1, or "symbolic"': ['AXIS']}
+    """
+    found: dict[str, list[str]] = {}
+    for key, row in SCHEMA[table].items():
+        found.setdefault(accepted(row), []).append("AXIS" if key == "*" else key)
+    return found
+
+
 Path = tuple[str | int, ...]
 Where = Callable[[Path], str]
 """From a path of keys to the place in the text, `FILE:LINE`."""
@@ -120,9 +174,23 @@ def option_key(table: str, key: str) -> Key:
 
 
 def shown(value: Any) -> str:
-    """A value from a file, short enough for one line."""
-    text = " ".join(repr(value).split())
+    """A value in the spelling of TOML, short enough for one line.
+
+    >>> shown(True), shown([{"dp": "S*"}])
+    ('true', "[{ dp = 'S*' }]")
+    """
+    text = " ".join(_spelled(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_spelled(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_spelled, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, (date, time)) else repr(value)
 
 
 def read_value(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where = nowhere, path: Path = ()) -> Any:

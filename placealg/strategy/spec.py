@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any
 
 from placealg.errors import InputError
@@ -29,6 +30,7 @@ from placealg.strategy.options import (
     option_key,
     placed,
     read_value,
+    shown,
     unknown_axis,
 )
 
@@ -70,6 +72,18 @@ class Strategy:
             return replace(placement, offloaded=True)
         return placement
 
+    def mode_text(self, state: str, axis: str) -> str:
+        """The mode of a state along an axis as users write it; activations on a split dim say which dim.
+
+        >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}).mode_text("activations", "dp")
+        'S(batch)'
+        """
+        placement = self.state(state)
+        split = self.dims.get(axis, ())
+        if state == "activations" and axis not in placement.modes and split:
+            return f"S({split[0]})"
+        return placement.text(axis)
+
     def option(self, table: str, key: str) -> Any:
         """What was said in `table` under `key`, else its default."""
         said = self.tables.get(table, FrozenMap())
@@ -103,6 +117,13 @@ class Strategy:
             reads = ("grad_sum", "master", "moments") if locality == "matrix" else ()
         return chosen, locality, reads
 
+    def _repr_html_(self) -> str:
+        """The placements as a table, a row per state and a column per axis, for notebooks."""
+        rows = [("", *map(repr, self.mesh)),
+                *((state, *(self.mode_text(state, a) for a in self.mesh.names)) for state in STATES)]
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        return f"<table><caption>{escape(self.name)}</caption><tr>{'</tr><tr>'.join(cells)}</tr></table>"
+
     def __mul__(self, other: Strategy) -> Strategy:
         return compose(self, other)
 
@@ -117,6 +138,9 @@ def compose(left: Strategy, right: Strategy) -> Strategy:
         if axis in right.mesh.names:
             raise InputError(f"{rule}: both use axis '{axis}'; strategies compose over disjoint "
                              f"axes: rename one, as in {right.name.partition('[')[0]}[{axis}2]")
+    for modifier in left.modifiers:
+        if modifier in right.modifiers:
+            raise InputError(f"{rule}: {modifier} is applied twice")
     for one_rule in left.groups:
         if one_rule.name in {r.name for r in right.groups}:
             raise InputError(f"{rule}: both have a [groups.{one_rule.name}]")
@@ -147,7 +171,8 @@ def _merge_tables(left: FrozenMap[str, FrozenMap[str, Any]], right: FrozenMap[st
             if key in mine and isinstance(value, FrozenMap):
                 value = mine[key].plus(value)
             elif key in mine and mine[key] != value:
-                raise InputError(f"{rule}: [{table}] {key} is {mine[key]!r} on one side and {value!r} on the other")
+                raise InputError(f"{rule}: [{table}] {key} is {shown(mine[key])} on one side and {shown(value)} on "
+                                 "the other")
             mine[key] = value
         merged[table] = FrozenMap(mine)
     return FrozenMap(merged)

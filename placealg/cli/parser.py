@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "compare": ("costs side by side, with ratios", "STRATEGY..."),
     "simulate": ("run the program rank by rank against the single device", "STRATEGY"),
-    "model": ("units, parameter groups, dims, exact counts", "NAME"),
+    "model": ("dims, regions, units, parameters with exact counts, ops", "NAME"),
     "explain": ("a mode, verb, obligation, rule, hypothesis or strategy, in three sentences", "NAME"),
 }
 """Command -> what it prints, what it takes."""
@@ -153,7 +153,7 @@ def _simulate(parser: Parser) -> None:
 
 
 def _model(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, or abstract")
+    parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, gpt, mlp, or abstract")
     _format(parser, ("text", "json"))
 
 

@@ -46,9 +46,7 @@ def sent(placed: Placed, *, sharded: Iterable[str] = ()) -> sympy.Expr:
             continue
         for row in move.rows():
             if row.row.event in SENT:
-                n = sympy.Symbol("n")
-                factor = parse(SENT[row.row.event]).fold(lambda q: sympy.Rational(q.numerator, q.denominator), lambda _: n)
-                total += number(tensor.elements) * factor.subs(n, sympy.Symbol("tp", positive=True))
+                total += number(tensor.elements) * number(SENT[row.row.event].replace("n", "tp"))
     return sympy.cancel(total / number("b*s*h*(tp - 1)/tp"))
 
 

@@ -3,7 +3,7 @@
 Each mesh axis has an ordered list of entries `dim`, `region.dim`, `region.none`. Along one axis an op is split along
 the first entry that applies and that it can be split along; else, if it is linear and its operands are partial sums,
 it carries them; else it is computed whole. That fixes how each operand is used and what the result is; where a
-tensor is not yet laid out as it is used, it is redistributed, once per target layout, and the redistribution table
+tensor is laid out otherwise than it is used, it is redistributed, once per target layout, and the redistribution table
 gives the way back for its gradient. Nothing here knows a strategy or a model by name.
 """
 
@@ -19,7 +19,7 @@ from placealg.placement import DUAL, Kind, Redistribution, redistribution
 
 NONE = "none"
 ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group")}
-"""An entry's dim -> the dims it stands for, in the order in which an axis takes them (kv major under grouped queries)."""
+"""An entry's dim -> the dims it stands for, in the order in which an axis takes them (grouped heads: kv is major)."""
 
 ORDER = ("slice", "scale 1/n", "zero-pad", "none", "reduce_scatter", "all_to_all", "all_reduce", "all_gather")
 """The order of events within one transition; backward it is reversed."""
@@ -137,7 +137,7 @@ def splittable(op: Op, dim: str) -> bool:
 
 
 def split_of(entries: tuple[str, ...], op: Op, graph: Graph) -> str:
-    """The dim along which an axis with these entries splits an op, NONE where one keeps it whole, "" where none applies."""
+    """The dim along which an axis with these entries splits an op; NONE if one keeps it whole, "" if none applies."""
     dims = graph.iteration_dims(op)
     for entry in entries:
         for dim in entry_dims(entry, op, dims):
@@ -149,7 +149,8 @@ def split_of(entries: tuple[str, ...], op: Op, graph: Graph) -> str:
 def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = True) -> Placed:
     """Apply the split rule along every axis of `lists` (axis -> ordered entries) to the whole graph.
 
-    `shared`: one redistribution serves all uses in one layout; else every use has its own. What enters a repeated unit is laid out as what leaves it, so that one instance stands for all.
+    `shared`: one redistribution serves all uses in one layout; else every use has its own. What enters a repeated
+    unit is laid out as what leaves it, so that one instance stands for all.
     """
     rest = dict(_resting(graph, lists))
     slots = {loop.slot: _whole(lists) for loop in graph.loops}
@@ -180,7 +181,8 @@ def _resting(graph: Graph, lists: Mapping[str, tuple[str, ...]]) -> Iterator[tup
             tensor = graph.tensors[name]
             if tensor.kind == "parameter":
                 dims = {axis: split_of(entries, op, graph) for axis, entries in lists.items()}
-                layout: Layout = FrozenMap({a: Place(Kind.S, d) if d in tensor.dims else WHOLE for a, d in dims.items()})
+                layout: Layout = FrozenMap({a: Place(Kind.S, d) if d in tensor.dims else WHOLE
+                                            for a, d in dims.items()})
                 if found.setdefault(name, layout) != layout:
                     raise InputError(f"op '{op.output}' would split parameter '{name}' as {layout}, an earlier one as "
                                      f"{found[name]}")

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from placealg.cost.memory import Memory
     from placealg.errors import InputError
     from placealg.model.abstract import abstract
+    from placealg.model.build import graph
     from placealg.model.model import Model
+    from placealg.model.transformer import gpt, mlp
     from placealg.prove.verdict import Report
     from placealg.simulate import Outcome, Setting
     from placealg.step.derive import derive
@@ -49,6 +51,8 @@ _HOME = {
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",
     "abstract": "placealg.model.abstract",
+    "graph": "placealg.model.build",
+    **dict.fromkeys(("gpt", "mlp"), "placealg.model.transformer"),
     "derive": "placealg.step.derive",
     "Formula": "placealg.cost.formula",
     "Setting": "placealg.simulate.setting",
@@ -57,8 +61,8 @@ _HOME = {
 
 __all__ = [
     "abstract", "catalogue", "communication", "derive", "dp", "Formula", "fsdp", "fsdp_no_reshard",
-    "hsdp", "InputError", "memory", "Model", "offload_optimizer", "parse_strategy", "prove", "Report", "Setting",
-    "simulate", "Strategy", "zero1", "zero2", "zero3",
+    "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "offload_optimizer", "parse_strategy", "prove",
+    "Report", "Setting", "simulate", "Strategy", "zero1", "zero2", "zero3",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.model.abstract import abstract
 from placealg.model.config import FIELDS, from_config, resolve_model, shipped
-from placealg.model.transformer import TENSORS
+from placealg.model.transformer import STYLES, Style
 
 COUNTS = {
     # The sizes of the checkpoints' tensors on huggingface.co; 405B: the Llama 3.1 model card's checkpoint.
@@ -117,10 +118,10 @@ def test_aliases(tmp_path: Path, family: str, base: dict[str, Any]) -> None:
                     from_config(write(tmp_path, base, {alias: 7 * value[alias]}))
 
 
-def test_every_flag_of_a_tensor_is_a_field() -> None:
-    for family, tensors in TENSORS.items():
-        flags = {f.symbol for f in FIELDS[family] if isinstance(f.default, bool)}
-        assert {t.flag for t in tensors if t.flag} <= flags
+def test_every_flag_is_a_field_of_the_style() -> None:
+    known = {f.name for f in dataclasses.fields(Style)}
+    for family in STYLES:
+        assert {f.symbol for f in FIELDS[family] if isinstance(f.default, bool)} <= known
 
 
 @pytest.mark.parametrize("field", [f for f in FIELDS["llama"] if f.default is None], ids=lambda f: f.symbol)

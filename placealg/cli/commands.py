@@ -49,17 +49,24 @@ def show(chosen: Namespace) -> int:
 
 def model(chosen: Namespace) -> int:
     """`placealg model NAME`."""
+    from placealg.model.backward import saved
     from placealg.model.config import resolve_model
     from placealg.render.listing import model_page
 
     found = resolve_model(chosen.name)
     if chosen.format == "json":
-        print_json({"version": 1, "model": found.name, "parameters": None if found.abstract else found.total(),
-                    "sizes": dict(found.sizes), "units": [{
+        print_json({"version": 1, "model": found.name, "parameters": found.total() if found.sizes else None,
+                    "sizes": dict(found.sizes), "dims": {d: str(n) for d, n in found.graph.dims.items()},
+                    "regions": list(found.graph.regions), "units": [{
                         "name": u.name, "count": str(u.count), "parameters": [{
                             "name": p.name, "dims": {d: str(n) for d, n in p.dims.items()},
                             "elements": str(p.elements), "sites": list(p.sites),
-                        } for p in found.of_unit(u.name)]} for u in found.units]})
+                        } for p in found.of_unit(u.name)]} for u in found.units],
+                    "ops": [{"name": op.output, "kind": op.kind, "region": op.region, "operands": list(op.inputs),
+                             "dims": list(found.graph.tensors[op.output].dims)} for op in found.graph.ops],
+                    "saved": [{"name": s.tensor.name, "unit": s.unit, "count": str(s.count),
+                               "elements": str(s.tensor.elements), "element": s.tensor.element,
+                               "readers": list(s.readers)} for s in saved(found.graph)]})
     else:
         print_lines(model_page(found, width()))
     return 0

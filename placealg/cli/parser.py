@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "compare": ("costs side by side, with ratios", "STRATEGY..."),
     "simulate": ("train a small network rank by rank and on one device", "STRATEGY"),
-    "model": ("units, parameter groups, dims, exact counts", "NAME"),
+    "model": ("units, regions, dims, ops, exact counts", "NAME"),
     "explain": ("what a name means, in three sentences or fewer", "NAME"),
 }
 """Command -> what it prints, what it takes."""
@@ -156,7 +156,7 @@ def _simulate(parser: Parser) -> None:
 
 
 def _model(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, or abstract")
+    parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, gpt, mlp, or abstract")
     _format(parser, ("text", "json"))
 
 

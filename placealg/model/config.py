@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from placealg.arith import ONE, Monomial
+from placealg.arith import Monomial
 from placealg.errors import InputError, nearest
 from placealg.model.abstract import abstract
 from placealg.model.model import Model
-from placealg.model.transformer import transformer
+from placealg.model.transformer import STYLES, Style, gpt, mlp, transformer
 
 SHIPPED = Path(__file__).parent / "configs"
 _LARGEST = 10**12
@@ -67,6 +67,10 @@ REFUSED: Mapping[str, Mapping[str, bool]] = {"gpt2": {"add_cross_attention": Fal
 """model_type -> flags that would add parameters this reader does not know, with the value that it accepts."""
 
 
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "mlp": mlp}
+"""Name -> a model whose sizes are all symbols."""
+
+
 def shipped() -> tuple[str, ...]:
     """The names of the configurations inside the package, sorted.
 
@@ -77,18 +81,21 @@ def shipped() -> tuple[str, ...]:
 
 
 def resolve_model(text: str) -> Model:
-    """The model that a user names: `abstract`, a shipped configuration, or the path of a config.json.
+    """The model that a user names: one of SYMBOLIC, a shipped configuration, or the path of a config.json.
 
     >>> resolve_model("abstract").name, resolve_model("gpt2").total()
     ('abstract', 124439808)
     """
-    return abstract() if text == "abstract" else from_config(text)
+    return SYMBOLIC[text]() if text in SYMBOLIC else from_config(text)
 
 
-def from_config(path_or_name: str | Path) -> Model:
+def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout: bool | None = None,
+                parallel: bool = False) -> Model:
     """The model of a HuggingFace config.json, given its path, its folder, or a shipped name.
 
-    Required fields and defaults stand in FIELDS. Every fault of name, file or field is an InputError with the
+    `flash` says whether attention is one op, `dropout` whether there is dropout; None is the family's own: GPT-2
+    has dropout and an unfused attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J
+    does. Required fields and defaults stand in FIELDS. Every fault of name, file or field is an InputError with the
     file and the line.
 
     >>> model = from_config("llama-3.1-405b")
@@ -107,17 +114,20 @@ def from_config(path_or_name: str | Path) -> Model:
     fields = {f.symbol: f for f in FIELDS[family]}
     flags = {s: config.flag(f) for s, f in fields.items() if isinstance(f.default, bool)}
     given = {s: config.size(f) for s, f in fields.items() if s not in flags}
-    return _build(config, family, fields, flags, given, _name(path))
+    style = replace(STYLES[family], **flags, parallel=parallel,
+                    flash=STYLES[family].flash if flash is None else flash,
+                    dropout=STYLES[family].dropout if dropout is None else dropout)
+    return _build(config, style, fields, given, _name(path))
 
 
-def _build(config: _Config, family: str, fields: Mapping[str, Field], flags: Mapping[str, bool],
-           given: Mapping[str, int | None], name: str) -> Model:
+def _build(config: _Config, style: Style, fields: Mapping[str, Field], given: Mapping[str, int | None],
+           name: str) -> Model:
     sizes = {s: n for s, n in given.items() if n is not None}
     if sizes.get("d") is None:
         config.divides("a", "h", fields, sizes)
-    if family == "llama" and "kv" in sizes:
+    if style.grouped and "kv" in sizes:
         config.divides("kv", "a", fields, sizes)
-    written = {s: Monomial.of(s) for s in fields if s not in flags}
+    written = {s: Monomial.of(s) for s in given}
     for symbol, default in (("f", fields["f"].default), ("kv", _A), ("d", _H / _A)):
         if isinstance(default, Monomial):
             value = default.evaluate(sizes)
@@ -125,8 +135,8 @@ def _build(config: _Config, family: str, fields: Mapping[str, Field], flags: Map
                 written[symbol] = default
                 sizes[symbol] = int(value)
     dims = {"vocab": written["V"], "embed": _H, "heads": _A, "kv": written["kv"], "group": _A / written["kv"],
-            "head_dim": written["d"], "ffn": written["f"], "position": written.get("s_max", ONE)}
-    return transformer(name, family, dims, flags, sizes, source=str(config.path))
+            "head_dim": written["d"], "ffn": written["f"], "position": written.get("s_max", Monomial())}
+    return Model.of_graph(name, transformer(style, dims), sizes, source=str(config.path))
 
 
 def _locate(path_or_name: str | Path) -> Path:
@@ -139,7 +149,7 @@ def _locate(path_or_name: str | Path) -> Path:
     if path.is_file():
         return path
     stem = path.stem if path.suffix == ".json" else text
-    names = ("abstract", *shipped())
+    names = tuple(dict.fromkeys(("abstract", *shipped(), *SYMBOLIC)))
     if nearest(stem, names):
         raise InputError(f"no file and no shipped model '{text}'", name=stem, valid=names)
     raise InputError(f"no file and no shipped model '{text}'", valid=names)

@@ -8,7 +8,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from placealg.arith import Monomial
+from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model: units in forward order, parameters, and the sizes that are known as numbers.
+    """A model: units in forward order, parameters, the op graph they follow from, and the sizes known as numbers.
 
     In an `abstract` model the units need not be equal: all of them together hold Psi parameters,
     the largest holds Psi_unit.
@@ -61,6 +63,26 @@ class Model:
     sizes: FrozenMap[str, int] = FrozenMap()
     abstract: bool = False
     source: str = field(default="", compare=False)
+    graph: Graph = Graph()
+
+    @staticmethod
+    def of_graph(name: str, graph: Graph, sizes: Mapping[str, int] | None = None, *, abstract: bool = False,
+                 source: str = "") -> Model:
+        """The model that an op graph describes: its units, but for the loss, and its parameters with their sites.
+
+        >>> from placealg.model.transformer import mlp
+        >>> [p.name for p in mlp().of_unit("head")]
+        ['head.weight']
+        """
+        if not graph.ops or graph.tensors[graph.ops[-1].output].dims:
+            last = graph.ops[-1].output if graph.ops else ""
+            raise InputError(f"model '{name}' ends in '{last}', which is not a number: the last op is the loss, "
+                             "summed over every dim")
+        units = tuple(Unit(u, graph.count(u)) for u in graph.units if u != "loss")
+        order = [u.name for u in units]
+        parameters = sorted((Parameter(t.name, t.unit, t.dims, graph.sites(t.name)) for t in graph.parameters),
+                            key=lambda p: order.index(p.unit))
+        return Model(name, units, tuple(parameters), FrozenMap(sizes), abstract, source, graph)
 
     @staticmethod
     def from_config(path_or_name: str | Path) -> Model:

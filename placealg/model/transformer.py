@@ -1,96 +1,154 @@
-"""The parameters of dense decoder transformers: which there are, with which dims, in which unit.
+"""Dense decoder transformers as op graphs: GPT style, Llama style, a parallel block; and a plain MLP.
 
-A table per family; the sizes are monomials, so that counts hold for every size at once.
+Sizes are monomials, so that counts, saved tensors and everything after hold for every size at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from placealg.arith import ONE, Monomial
-from placealg.frozen import FrozenMap
-from placealg.model.model import Model, Parameter, Unit
-
-UNITS = ("embedding", "layer", "head")
-"""The units in forward order; `head` is the final norm with the logits."""
+from placealg.arith import Monomial
+from placealg.model.build import Builder, Size, graph
+from placealg.model.graph import Graph, Tensor
+from placealg.model.model import Model
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """One parameter of a family: its name, its dims, and the config flag that must hold for it to exist.
+class Style:
+    """What distinguishes one transformer from another, beyond its sizes.
 
-    `flag` "" is always; "tied" is left out, and the embedding used twice, when the embeddings are tied.
+    `grouped` heads are kv x group. `attention_bias` and `mlp_bias` put biases on the projections. `gated` is SwiGLU,
+    else gelu. `rotary` positions, else learned ones. `layer_norm`, else the root-mean-square norm. `dropout` follows
+    attention probabilities, both outputs and the embedding. `flash` attention is one op. `tied` logits use the
+    embedding. In a `parallel` block attention and MLP read one norm, and their outputs are added before the biases.
     """
 
-    name: str
-    dims: tuple[str, ...]
-    flag: str = ""
+    grouped: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    gated: bool = False
+    rotary: bool = False
+    layer_norm: bool = True
+    dropout: bool = True
+    flash: bool = False
+    tied: bool = True
+    parallel: bool = False
 
 
-_HEADS, _KV, _GROUPED = ("heads", "head_dim"), ("kv", "head_dim"), ("kv", "group", "head_dim")
-
-TENSORS: Mapping[str, tuple[Tensor, ...]] = {
-    "gpt2": (
-        Tensor("embedding.weight", ("vocab", "embed")),
-        Tensor("embedding.position.weight", ("position", "embed")),
-        Tensor("layer.norm1.weight", ("embed",)),
-        Tensor("layer.norm1.bias", ("embed",)),
-        Tensor("layer.attn.q.weight", ("embed", *_HEADS)),
-        Tensor("layer.attn.q.bias", _HEADS),
-        Tensor("layer.attn.k.weight", ("embed", *_HEADS)),
-        Tensor("layer.attn.k.bias", _HEADS),
-        Tensor("layer.attn.v.weight", ("embed", *_HEADS)),
-        Tensor("layer.attn.v.bias", _HEADS),
-        Tensor("layer.attn.out.weight", (*_HEADS, "embed")),
-        Tensor("layer.attn.out.bias", ("embed",)),
-        Tensor("layer.norm2.weight", ("embed",)),
-        Tensor("layer.norm2.bias", ("embed",)),
-        Tensor("layer.mlp.up.weight", ("embed", "ffn")),
-        Tensor("layer.mlp.up.bias", ("ffn",)),
-        Tensor("layer.mlp.down.weight", ("ffn", "embed")),
-        Tensor("layer.mlp.down.bias", ("embed",)),
-        Tensor("head.norm.weight", ("embed",)),
-        Tensor("head.norm.bias", ("embed",)),
-        Tensor("head.weight", ("embed", "vocab"), "tied"),
-    ),
-    "llama": (
-        Tensor("embedding.weight", ("vocab", "embed")),
-        Tensor("layer.norm1.weight", ("embed",)),
-        Tensor("layer.attn.q.weight", ("embed", *_GROUPED)),
-        Tensor("layer.attn.q.bias", _GROUPED, "attention_bias"),
-        Tensor("layer.attn.k.weight", ("embed", *_KV)),
-        Tensor("layer.attn.k.bias", _KV, "attention_bias"),
-        Tensor("layer.attn.v.weight", ("embed", *_KV)),
-        Tensor("layer.attn.v.bias", _KV, "attention_bias"),
-        Tensor("layer.attn.out.weight", (*_GROUPED, "embed")),
-        Tensor("layer.attn.out.bias", ("embed",), "attention_bias"),
-        Tensor("layer.norm2.weight", ("embed",)),
-        Tensor("layer.mlp.gate.weight", ("embed", "ffn")),
-        Tensor("layer.mlp.gate.bias", ("ffn",), "mlp_bias"),
-        Tensor("layer.mlp.up.weight", ("embed", "ffn")),
-        Tensor("layer.mlp.up.bias", ("ffn",), "mlp_bias"),
-        Tensor("layer.mlp.down.weight", ("ffn", "embed")),
-        Tensor("layer.mlp.down.bias", ("embed",), "mlp_bias"),
-        Tensor("head.norm.weight", ("embed",)),
-        Tensor("head.weight", ("embed", "vocab"), "tied"),
-    ),
-}
-"""Family -> its parameters in forward order. Norm placement, rotary positions and dropout hold none."""
+GPT = Style()
+LLAMA = Style(grouped=True, attention_bias=False, mlp_bias=False, gated=True, rotary=True, layer_norm=False,
+              dropout=False, flash=True, tied=False)
+STYLES: Mapping[str, Style] = {"gpt2": GPT, "llama": LLAMA}
+"""Family, the `model_type` of a configuration -> its style; flags of the configuration override fields."""
 
 
-def transformer(name: str, family: str, dims: Mapping[str, Monomial], flags: Mapping[str, bool],
-                sizes: Mapping[str, int], source: str = "") -> Model:
-    """The model of `family` whose dims have the given sizes; `flags` say which optional tensors exist."""
-    units = tuple(Unit(u, Monomial.of("L") if u == "layer" else ONE) for u in UNITS)
-    return Model(name, units, tuple(_parameters(family, dims, flags)), FrozenMap(sizes), source=source)
+def gpt(style: Style = GPT) -> Model:
+    """A dense GPT with symbolic sizes: b, s, h, a, L, V; its positions are s, its feed-forward size 4*h.
+
+    >>> gpt().total({"h": 768, "L": 12, "V": 50257, "s": 1024, "a": 12})
+    124439808
+    """
+    h, a = Monomial.of("h"), Monomial.of("a")
+    sizes: dict[str, Size] = {"vocab": "V", "embed": h, "heads": a, "kv": a, "group": 1, "head_dim": h / a,
+                              "ffn": "4*h", "position": "s"}
+    return Model.of_graph("gpt", transformer(style, sizes))
 
 
-def _parameters(family: str, dims: Mapping[str, Monomial], flags: Mapping[str, bool]) -> Iterator[Parameter]:
-    for tensor in TENSORS[family]:
-        if tensor.flag and flags[tensor.flag] == (tensor.flag == "tied"):
-            continue
-        unit = tensor.name.partition(".")[0]
-        shared = tensor.name == "embedding.weight" and flags["tied"]
-        yield Parameter(tensor.name, unit, FrozenMap({d: dims[d] for d in tensor.dims}),
-                        (unit, "head") if shared else (unit,))
+def mlp() -> Model:
+    """A plain MLP: L times up, gelu, down, then logits and their cross entropy.
+
+    >>> mlp().total({"h": 8, "f": 32, "V": 10, "L": 2})
+    1184
+    """
+    g = graph(batch="b", embed="h", ffn="f", vocab="V")
+    x = g.repeat("layer", "L", g.data("data.input", "batch embed"))
+    x = _mlp(g, x, Style(), "batch")
+    g.biased("layer.mlp.down", x, "embed")
+    _loss(g, "layer.mlp.down.biased", "head.weight", "embed vocab", "batch")
+    return Model.of_graph("mlp", g.build())
+
+
+def transformer(style: Style, sizes: Mapping[str, Size]) -> Graph:
+    """The graph of a dense decoder of L layers; `sizes` gives vocab, embed, heads or kv and group, head_dim, ffn.
+
+    Activations have the dims batch (b) and seq (s), keys and values seq_kv. Learned positions need `position`.
+    """
+    g = graph({"batch": "b", "seq": "s", "seq_kv": "s", **sizes})
+    x = g.repeat("layer", "L", _embedding(g, style))
+    if style.parallel:
+        y = g.norm("layer.norm1", x, "embed", bias=style.layer_norm)
+        both = g.add("layer.sum", _attention(g, y, style), _mlp(g, y, style, "batch seq"))
+        for name, there in (("layer.attn.out", style.attention_bias), ("layer.mlp.down", style.mlp_bias)):
+            both = g.biased(name, both, "embed") if there else both
+        g.add("layer.out", x, _dropped(g, "layer.dropped", both, style))
+    else:
+        y = _attention(g, g.norm("layer.norm1", x, "embed", bias=style.layer_norm), style)
+        y = g.biased("layer.attn.out", y, "embed") if style.attention_bias else y
+        x = g.add("layer.residual1", x, _dropped(g, "layer.attn.dropped", y, style))
+        y = _mlp(g, g.norm("layer.norm2", x, "embed", bias=style.layer_norm), style, "batch seq")
+        y = g.biased("layer.mlp.down", y, "embed") if style.mlp_bias else y
+        g.add("layer.out", x, _dropped(g, "layer.mlp.dropped", y, style))
+    final = g.norm("head.norm", "layer.out", "embed", bias=style.layer_norm)
+    if style.tied:
+        _loss(g, final, "embedding.weight", "vocab embed", "batch seq")
+    else:
+        _loss(g, final, "head.weight", "embed vocab", "batch seq")
+    return g.build()
+
+
+def _embedding(g: Builder, style: Style) -> Tensor:
+    x = g.lookup("embedding.tokens", g.parameter("embedding.weight", "vocab embed"), g.ids("data.tokens", "batch seq"),
+                 over="vocab")
+    if not style.rotary:
+        table = g.parameter("embedding.position.weight", "position embed")
+        at = g.lookup("embedding.positions", table, g.ids("data.positions", "batch seq"), over="position")
+        x = g.add("embedding.sum", x, at)
+    return _dropped(g, "embedding.dropped", x, style)
+
+
+def _attention(g: Builder, x: Tensor, style: Style) -> Tensor:
+    """Attention up to its output projection, whose bias is left to the block."""
+    queries, keys = ("kv group head_dim", "kv head_dim") if style.grouped else ("heads head_dim", "heads head_dim")
+    made = {}
+    for name, dims in (("q", queries), ("k", keys), ("v", keys)):
+        path = f"layer.attn.{name}"
+        y = g.linear(path, x, f"batch seq {dims}", f"embed {dims}", dims if style.attention_bias else None)
+        if style.rotary and name != "v":
+            y = g.rope(f"{path}.rotated", y, over="head_dim", region="layer.attn")
+        made[name] = y
+    return g.einsum("layer.attn.out", _core(g, made["q"], made["k"], made["v"], style, queries),
+                    g.parameter("layer.attn.out.weight", f"{queries} embed"), to="batch seq embed")
+
+
+def _core(g: Builder, q: Tensor, k: Tensor, v: Tensor, style: Style, heads: str) -> Tensor:
+    core, factor = "layer.attn.core", "head_dim**(-1/2)"
+    k = g.rename(f"{core}.keys", k, {"seq": "seq_kv"})
+    v = g.rename(f"{core}.values", v, {"seq": "seq_kv"})
+    if style.flash:
+        dropout = {"dropout": "keyed"} if style.dropout else {}
+        return g.flash(f"{core}.mixed", q, k, v, over="seq_kv head_dim", mask="causal", factor=factor, **dropout)
+    grid = f"batch {heads.removesuffix(' head_dim')} seq seq_kv"
+    scores = g.scale(f"{core}.scaled", g.einsum(f"{core}.scores", q, k, to=grid), factor)
+    probs = _dropped(g, f"{core}.dropped", g.softmax(f"{core}.probs", scores, over="seq_kv", mask="causal"), style)
+    return g.einsum(f"{core}.mixed", probs, v, to=f"batch seq {heads}")
+
+
+def _mlp(g: Builder, x: Tensor, style: Style, tokens: str) -> Tensor:
+    """The MLP up to its down projection, whose bias is left to the block."""
+    names = ("gate", "up") if style.gated else ("up",)
+    made = [g.linear(f"layer.mlp.{n}", x, f"{tokens} ffn", "embed ffn", "ffn" if style.mlp_bias else None)
+            for n in names]
+    y = g.unary("layer.mlp.silu" if style.gated else "layer.mlp.gelu", made[0], "silu" if style.gated else "gelu")
+    y = g.mul("layer.mlp.product", y, made[1]) if style.gated else y
+    return g.linear("layer.mlp.down", y, f"{tokens} embed", "ffn embed")
+
+
+def _dropped(g: Builder, name: str, x: Tensor, style: Style) -> Tensor:
+    return g.dropout(name, x) if style.dropout else x
+
+
+def _loss(g: Builder, x: Tensor | str, weight: str, dims: str, tokens: str) -> None:
+    logits = g.einsum("head.logits", x, g.parameter(weight, dims), to=f"{tokens} vocab")
+    g.cross_entropy("head.loss", logits, g.ids("data.targets", tokens), over="vocab")
+    g.sum("loss.sum", "head.loss")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 
-from placealg.model.model import Model
+from placealg.arith import Monomial
+from placealg.model.backward import saved
+from placealg.model.model import Model, Unit
 from placealg.placement import STATES
 from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.show import mode_span
@@ -38,28 +41,62 @@ def catalogue_rows(entries: Iterable[tuple[Entry, Strategy]], width: int) -> lis
 
 
 def model_page(model: Model, width: int) -> list[Line]:
-    """Sizes, units and parameters with their dims and exact counts."""
+    """Sizes, dims and regions; per unit its parameters with exact counts, and its ops with what each keeps."""
     lines: list[Line] = []
     if model.abstract:
         lines.append(line(bold(model.name), ": Ψ parameters"))
-    else:
+    elif model.sizes:
         lines.append(line(bold(model.name), f": {number(model.total())} parameters"))
+    else:
+        lines += prose(f"{model.name}: {readable(_total(model))} parameters", width, "bold", 2)
     if model.sizes:
         lines += indent(prose(", ".join(f"{n} = {v}" for n, v in model.sizes.items()), width - 2, "dim"))
-    for unit in model.units:
+    dims = ", ".join(f"{d} = {readable(str(n))}" for d, n in model.graph.dims.items())
+    lines += [(), *prose(f"dims     {dims}", width, hang=9), *prose(f"regions  {', '.join(model.graph.regions)}", width,
+                                                                   hang=9)]
+    for unit in (*model.units, Unit("loss")):
         count = f" × {readable(str(unit.count))}" if unit.repeated else ""
         elements = sum(int(p.elements.evaluate(model.sizes)) for p in model.of_unit(unit.name)) if model.sizes else 0
         lines += [(), line(bold(unit.name + count), f"  {number(elements)} each" if count and elements else
                            f"  {number(elements)}" if elements else "")]
         rows: list[list[Cell]] = []
         for p in model.of_unit(unit.name):
-            dims = " × ".join(f"{dim_name}" for dim_name in p.dims)
+            named = " × ".join(f"{dim_name}" for dim_name in p.dims)
             shown = number(int(p.elements.evaluate(model.sizes))) if model.sizes else ""
             tied = f"also used by {', '.join(s for s in p.sites if s != unit.name)}" if len(p.sites) > 1 else ""
             rows.append([p.name.removeprefix(unit.name + "."), readable(str(p.elements)), shown,
-                         dim(dims + (f"; {tied}" if tied else ""))])
+                         dim(named + (f"; {tied}" if tied else ""))])
         lines += indent(table(rows, "llrl", width - 2, wrap={3: 20}))
+        lines += indent(_ops(model, unit.name, width - 2))
     return lines
+
+
+def _total(model: Model) -> str:
+    """The number of parameters in symbols, like terms collected."""
+    terms: dict[tuple[tuple[str, int], ...], Fraction] = {}
+    for p in model.parameters:
+        term = p.elements * model.unit(p.unit).count
+        terms[term.powers] = terms.get(term.powers, Fraction(0)) + term.coefficient
+    return " + ".join(str(Monomial(c, powers)) for powers, c in terms.items())
+
+
+def _ops(model: Model, unit: str, width: int) -> list[Line]:
+    """A row per op: its kind, operands and result dims, and what is kept for its backward and for none before it."""
+    kept = [(s, s.tensor.name) for s in saved(model.graph) if s.unit == unit]
+
+    def short(name: str) -> str:
+        return name.removeprefix(unit + ".")
+
+    rows: list[list[Cell]] = []
+    for op in model.graph.of_unit(unit):
+        first = ", ".join(short(name).removeprefix(short(op.output) + ".") for s, name in kept
+                          if s.readers[0] == op.output)
+        rows.append([short(op.output), dim(op.kind), ", ".join(map(short, op.inputs)),
+                     dim(" ".join(model.graph.tensors[op.output].dims)), first])
+    if not rows:
+        return []
+    head: list[Cell] = [bold(w) for w in ("op", "kind", "operands", "dims", "saved")]
+    return [(), *table([head, *rows], "lllll", width, wrap={2: 18, 3: 16, 4: 12})]
 
 
 def explanation(name: str, kind: str, sentences: Iterable[str], width: int) -> list[Line]:

@@ -1,0 +1,165 @@
+"""Backward by transposition, and the saved tensors that follow: what the backward ops read is what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph, Op, Tensor
+from placealg.model.ops import Kept, Step
+
+GRAD = ".grad"
+"""The gradient of a tensor is called after it, with this ending."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardOp:
+    """The op that computes what one use of a tensor contributes to the tensor's gradient.
+
+    `forward` names the op, `operand` the position of the use, `of` the tensor. `inputs` begin with the gradient of
+    the op's result; the others are parameters, operands, the result, and values the op keeps (`NAME.mask`).
+    `kind` is einsum, sum (over the dims that `of` lacks), broadcast (along the dims that the result lacks), rename,
+    scale, rope, cast, copy, scatter (add rows at ids) or vjp, whose `steps` are those of the op table. It iterates
+    over the same dims as its forward op.
+    """
+
+    forward: str
+    operand: int
+    of: str
+    kind: str
+    inputs: tuple[str, ...]
+    over: tuple[str, ...] = ()
+    rename: FrozenMap[str, str] = FrozenMap()
+    attrs: FrozenMap[str, str] = FrozenMap()
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def output(self) -> str:
+        """The gradient it contributes to; all contributions to one gradient are added."""
+        return self.of + GRAD
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The inputs besides the gradient."""
+        return self.inputs[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A storage kept from forward to backward.
+
+    `unit` is the unit that reads it, `count` how many instances of it there are, `readers` the forward ops whose
+    backward reads it, `optional` whether it is a norm's statistic.
+    """
+
+    tensor: Tensor
+    unit: str
+    count: Monomial
+    readers: tuple[str, ...]
+    optional: bool = False
+
+
+@lru_cache(maxsize=64)
+def needs_gradient(graph: Graph) -> frozenset[str]:
+    """The tensors that need a gradient: parameters, and all that depends on one; a loop's slot if its last does."""
+    needs = {t.name for t in graph.tensors.values() if t.kind == "parameter"}
+    for _ in range(len(graph.loops) + 1):
+        for loop in graph.loops:
+            if {loop.first, loop.last} & needs:
+                needs.add(loop.slot)
+        for op in graph.ops:
+            if needs.intersection(op.inputs):
+                needs.add(op.output)
+    return frozenset(needs)
+
+
+@lru_cache(maxsize=64)
+def backward(graph: Graph) -> tuple[BackwardOp, ...]:
+    """For every op, last first, and every operand that needs a gradient: the op that computes it."""
+    needs = needs_gradient(graph)
+    return tuple(transposed(graph, op, k) for op in reversed(graph.ops) for k, name in enumerate(op.inputs)
+                 if name in needs)
+
+
+def transposed(graph: Graph, op: Op, operand: int) -> BackwardOp:
+    """The op that takes the gradient of `op`'s result to the contribution of the operand at this position."""
+    of, row, grad = op.inputs[operand], op.row, op.output + GRAD
+    partners = op.inputs[:operand] + op.inputs[operand + 1:]
+    if row.saved == ("partners",):
+        return BackwardOp(op.output, operand, of, "einsum", (grad, *partners))
+    if row.vjp:
+        steps = row.vjp[op.role(operand)]
+        made = {s.output for s in steps} | {"dy"}
+        roles = dict.fromkeys(r for s in steps for r in s.inputs if r not in made)
+        reads = tuple(named(op, role) for role in roles)
+        return BackwardOp(op.output, operand, of, "vjp", (grad, *reads), op.over, attrs=op.attrs, steps=steps)
+    if row.linear == "table":
+        return BackwardOp(op.output, operand, of, "scatter", (grad, *partners), op.over)
+    if op.kind == "unit":
+        return BackwardOp(op.output, operand, of, "vjp", (grad,))
+    if op.kind == "add":
+        lost = set(graph.tensors[op.output].dims) - set(graph.tensors[of].dims)
+        return BackwardOp(op.output, operand, of, "sum" if lost else "rename", (grad,))
+    if op.kind == "rename":
+        return BackwardOp(op.output, operand, of, "rename", (grad,),
+                          rename=FrozenMap({new: old for old, new in op.rename.items()}))
+    kind = "broadcast" if op.kind == "sum" else op.kind
+    attrs = op.attrs.plus({"inverse": "yes"}) if kind == "rope" else op.attrs
+    return BackwardOp(op.output, operand, of, kind, (grad,), op.over, attrs=attrs)
+
+
+def named(op: Op, role: str) -> str:
+    """The tensor that plays `role` in `op`: an operand, the result `y`, or a kept value such as `NAME.mask`."""
+    if role == "y":
+        return op.output
+    return op.inputs[op.row.operands.index(role)] if role in op.row.operands else f"{op.output}.{role}"
+
+
+def kept(graph: Graph, op: Op) -> tuple[tuple[Tensor, Kept], ...]:
+    """The values that `op` makes beside its result and keeps, as tensors, each with its row of the op table."""
+    result = graph.tensors[op.output].dims
+    dims = {"y": result, "x": graph.tensors[op.inputs[0]].dims,
+            "row": FrozenMap({d: n for d, n in result.items() if d not in op.over})}
+    return tuple((Tensor(f"{op.output}.{k.name}", dims[k.dims], element=k.element), k) for k in op.row.kept)
+
+
+def saved(graph: Graph, *, statistics: bool = False) -> tuple[Saved, ...]:
+    """The storages that some backward op reads, in forward order; parameters are never among them.
+
+    `statistics` counts those of norms. One storage under several names is kept once. The input of a repeated unit's
+    instance is the output of the one before: each of these is kept once too, whoever reads it.
+    """
+    made = {t.name: (t, k) for op in graph.ops for t, k in kept(graph, op)}
+    found: dict[tuple[str, str], Saved] = {}
+    position = {op.output: k for k, op in enumerate(graph.ops)}
+    for op in sorted(backward(graph), key=lambda b: position[b.forward]):
+        unit = graph.tensors[op.forward].unit
+        for name in op.reads:
+            tensor, row = made.get(name) or (graph.tensors[graph.storage(name)], None)
+            optional = row is not None and row.optional
+            if tensor.kind == "parameter" or (optional and not statistics):
+                continue
+            old = found.get((unit, tensor.name))
+            readers = dict.fromkeys([*(old.readers if old else ()), op.forward])
+            found[unit, tensor.name] = Saved(tensor, unit, graph.count(unit), tuple(readers), optional)
+    return tuple(_once(graph, found))
+
+
+def _once(graph: Graph, found: dict[tuple[str, str], Saved]) -> Iterator[Saved]:
+    """Each storage at its first reader; of a chain of instances, each link once."""
+    slots = {loop.unit: loop for loop in graph.loops}
+    seen: set[str] = set()
+    for (unit, name), value in found.items():
+        if name in seen:
+            continue
+        chains = [loop for loop in graph.loops if graph.storage(loop.first) == name]
+        if any((loop.unit, loop.slot) in found for loop in chains):
+            continue
+        loop = slots.get(value.tensor.unit)
+        if loop and name == graph.storage(loop.last) and unit == loop.unit and (unit, loop.slot) in found:
+            value = Saved(value.tensor, unit, Monomial(), value.readers, value.optional)
+        seen.add(name)
+        yield value

@@ -1,0 +1,219 @@
+"""The builder by which a model is written down: declare the dims once, then one line per op.
+
+Every line is checked as it is written, so an error points at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, unit_of
+from placealg.model.ops import OPS
+from placealg.model.shapes import result_dims
+
+Size = str | int | Monomial
+Dims = str | Iterable[str]
+"""Names of dims, as a sequence or as words in one text."""
+
+
+def graph(sizes: Mapping[str, Size] | None = None, **more: Size) -> Builder:
+    """A builder of an op graph whose dims have these sizes: symbols, numbers or products of them.
+
+    >>> g = graph(batch="b", embed="h", ffn="4*h")
+    >>> x, target = g.data("data.input", "batch embed"), g.data("data.target", "batch embed")
+    >>> w1, w2 = g.parameter("net.up.weight", "embed ffn"), g.parameter("net.down.weight", "ffn embed")
+    >>> up = g.einsum("net.up", x, w1, to="batch ffn")
+    >>> down = g.einsum("net.down", g.unary("net.gelu", up, "gelu"), w2, to="batch embed")
+    >>> loss = g.einsum("loss.sum", down, target, to="")
+    >>> built = g.build()
+    >>> built.contracted(built.producer("net.down"))
+    ('ffn',)
+    >>> g.einsum("net.wrong", x, w1, to="batch fnn")
+    Traceback (most recent call last):
+    placealg.errors.InputError: op 'net.wrong': unknown dim 'fnn'; did you mean 'ffn'?
+    """
+    return Builder({**(sizes or {}), **more})
+
+
+class Builder:
+    """An op graph under construction: every method adds one tensor and returns it.
+
+    An operand is a tensor or its name. `region` defaults to the name without its last component.
+    """
+
+    def __init__(self, sizes: Mapping[str, Size]):
+        self.dims: FrozenMap[str, Monomial] = FrozenMap({d: _size(d, n) for d, n in sizes.items()})
+        self._tensors: dict[str, Tensor] = {}
+        self._ops: list[Op] = []
+        self._open: dict[str, tuple[Monomial, str, str]] = {}
+
+    def parameter(self, name: str, dims: Dims) -> Tensor:
+        """A parameter; declaring it again with the same dims is the same parameter."""
+        tensor = self._tensor(name, dims, "parameter", "w")
+        if name in self._tensors and self._tensors[name] == tensor:
+            return tensor
+        return self._new(tensor)
+
+    def data(self, name: str, dims: Dims) -> Tensor:
+        """Numbers that come with the batch; they take no gradient."""
+        return self._new(self._tensor(name, dims, "data", "act"))
+
+    def ids(self, name: str, dims: Dims) -> Tensor:
+        """Integer ids that come with the batch: tokens, positions, targets."""
+        return self._new(self._tensor(name, dims, "data", "ids"))
+
+    def repeat(self, unit: str, count: Size, first: Tensor | str) -> Tensor:
+        """Open a unit of `count` equal instances; its input, `UNIT.in`, has the dims of `first`.
+
+        The ops named after the unit are its body; the last of them is what the next instance reads.
+        """
+        (source,) = known((str(first),), self._tensors, f"{unit}.in")
+        self._open[unit] = (_size(unit, count), f"{unit}.in", source.name)
+        return self._new(Tensor(f"{unit}.in", source.dims))
+
+    def einsum(self, name: str, *operands: Tensor | str, to: Dims, region: str | None = None) -> Tensor:
+        """The product of the operands, summed over every dim that `to` lacks."""
+        return self._op(name, "einsum", operands, to=to, region=region)
+
+    def linear(self, name: str, x: Tensor | str, to: Dims, weight: Dims, bias: Dims | None = None) -> Tensor:
+        """A projection with `NAME.weight`, and, where `bias` gives its dims, `NAME.bias` added as `NAME.biased`."""
+        y = self.einsum(name, x, self.parameter(f"{name}.weight", weight), to=to)
+        return y if bias is None else self.biased(name, y, bias)
+
+    def biased(self, name: str, x: Tensor | str, dims: Dims) -> Tensor:
+        """`NAME.biased`: `x` plus the parameter `NAME.bias`."""
+        return self.add(f"{name}.biased", x, self.parameter(f"{name}.bias", dims), region=_region(name))
+
+    def add(self, name: str, *operands: Tensor | str, region: str | None = None) -> Tensor:
+        """The sum of the operands; the dims of one contain those of the others."""
+        return self._op(name, "add", operands, region=region)
+
+    def mul(self, name: str, *operands: Tensor | str, region: str | None = None) -> Tensor:
+        """The elementwise product of the operands; the dims of one contain those of the others."""
+        return self._op(name, "mul", operands, region=region)
+
+    def sum(self, name: str, x: Tensor | str, to: Dims = "", region: str | None = None) -> Tensor:
+        """The sum over every dim that `to` lacks."""
+        return self._op(name, "sum", (x,), to=to, region=region)
+
+    def scale(self, name: str, x: Tensor | str, factor: str, region: str | None = None) -> Tensor:
+        """The operand times a constant."""
+        return self._op(name, "scale", (x,), attrs={"factor": factor}, region=region)
+
+    def cast(self, name: str, x: Tensor | str, region: str | None = None) -> Tensor:
+        """The operand in another number format."""
+        return self._op(name, "cast", (x,), region=region)
+
+    def copy(self, name: str, x: Tensor | str, region: str | None = None) -> Tensor:
+        """The operand in new storage."""
+        return self._op(name, "copy", (x,), region=region)
+
+    def rope(self, name: str, x: Tensor | str, over: Dims, region: str | None = None) -> Tensor:
+        """Rotary positions: a rotation of the elements along `over`."""
+        return self._op(name, "rope", (x,), over=over, region=region)
+
+    def rename(self, name: str, x: Tensor | str, renamed: Mapping[str, str], region: str | None = None) -> Tensor:
+        """The same storage under other names of dims."""
+        for dim in renamed.values():
+            self._known(name, dim)
+        return self._op(name, "rename", (x,), rename=renamed, region=region)
+
+    def unary(self, name: str, x: Tensor | str, function: str, region: str | None = None) -> Tensor:
+        """An elementwise function: gelu, silu, tanh or relu."""
+        functions = [k.name for k in OPS.values() if k.family == "unary"]
+        if function not in functions:
+            raise InputError(f"op '{name}': unknown unary function '{function}'", name=function, valid=functions)
+        return self._op(name, function, (x,), region=region)
+
+    def dropout(self, name: str, x: Tensor | str, region: str | None = None) -> Tensor:
+        """The operand under a random mask."""
+        return self._op(name, "dropout", (x,), region=region)
+
+    def norm(self, name: str, x: Tensor | str, over: Dims, *, bias: bool = True) -> Tensor:
+        """`NAME.out`: layer norm with weight and bias, or, without bias, the root-mean-square norm with weight."""
+        parameters = [self.parameter(f"{name}.{p}", over) for p in (("weight", "bias") if bias else ("weight",))]
+        return self._op(f"{name}.out", "layer_norm" if bias else "rms_norm", (x, *parameters), over=over)
+
+    def softmax(self, name: str, x: Tensor | str, over: Dims, region: str | None = None, **attrs: str) -> Tensor:
+        """The softmax over dims."""
+        return self._op(name, "softmax", (x,), over=over, region=region, attrs=attrs)
+
+    def flash(self, name: str, q: Tensor | str, k: Tensor | str, v: Tensor | str, over: Dims,
+              region: str | None = None, **attrs: str) -> Tensor:
+        """Attention as one op; `over` are the head dim, which scores contract, and the dim of the keys."""
+        return self._op(name, "flash", (q, k, v), over=over, region=region, attrs=attrs)
+
+    def lookup(self, name: str, table: Tensor | str, ids: Tensor | str, over: Dims,
+               region: str | None = None) -> Tensor:
+        """The rows of a table, one per id."""
+        return self._op(name, "lookup", (table, ids), over=over, region=region)
+
+    def cross_entropy(self, name: str, x: Tensor | str, targets: Tensor | str, over: Dims,
+                      region: str | None = None) -> Tensor:
+        """The cross entropy of logits against target ids, one number per target."""
+        return self._op(name, "cross_entropy", (x, targets), over=over, region=region)
+
+    def opaque(self, name: str, *operands: Tensor | str, to: Dims) -> Tensor:
+        """A unit of which only operands and result are known."""
+        return self._op(name, "unit", operands, to=to)
+
+    def build(self) -> Graph:
+        """The graph, checked as a whole: every tensor is read, every repeated unit ends as it begins."""
+        loops = []
+        for unit, (count, slot, first) in self._open.items():
+            body = [op.output for op in self._ops if op.unit == unit]
+            loops.append(Loop(unit, count, slot, first, body[-1] if body else slot))
+        return Graph(FrozenMap(self._tensors), tuple(self._ops), tuple(loops))
+
+    def _op(self, name: str, kind: str, operands: Iterable[Tensor | str], *, to: Dims | None = None, over: Dims = (),
+            rename: Mapping[str, str] | None = None, attrs: Mapping[str, str] | None = None,
+            region: str | None = None) -> Tensor:
+        inputs = known(map(str, operands), self._tensors, name)
+        given = [(t.name, tuple(t.dims), t.element) for t in inputs]
+        op = Op(name, kind, tuple(t.name for t in inputs), _region(name) if region is None else region,
+                _words(over), FrozenMap(rename), FrozenMap(attrs))
+        result = result_dims(op.row, given, op.over, op.rename) if to is None else _words(to)
+        made = self._tensor(name, result, "activation", "act")
+        check_op(op, self._tensors, result)
+        self._new(made)
+        self._ops.append(op)
+        return made
+
+    def _tensor(self, name: str, dims: Dims, kind: str, element: str) -> Tensor:
+        words = _words(dims)
+        return Tensor(name, FrozenMap({d: self._known(name, d) for d in words}), kind, element)
+
+    def _known(self, name: str, dim: str) -> Monomial:
+        if dim not in self.dims:
+            raise InputError(f"op '{name}': unknown dim '{dim}'", name=dim, valid=self.dims)
+        return self.dims[dim]
+
+    def _new(self, tensor: Tensor) -> Tensor:
+        check_name(tensor.name)
+        if tensor.name in self._tensors:
+            raise InputError(f"op '{tensor.name}': there is a tensor of this name; an op makes a new one")
+        self._tensors[tensor.name] = tensor
+        return tensor
+
+
+def _size(dim: str, size: Size) -> Monomial:
+    if isinstance(size, Monomial):
+        return size
+    try:
+        found = Monomial.parse(str(size))
+    except InputError as error:
+        raise error.at(f"dim '{dim}'") from None
+    if found.coefficient <= 0:
+        raise InputError(f"dim '{dim}' has size {size}; a size is positive")
+    return found
+
+
+def _words(dims: Dims) -> tuple[str, ...]:
+    return tuple(dims.split()) if isinstance(dims, str) else tuple(dims)
+
+
+def _region(name: str) -> str:
+    return name.rpartition(".")[0] or unit_of(name)

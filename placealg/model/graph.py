@@ -1,0 +1,305 @@
+"""A model as an op graph: tensors with named dims, ops in forward order, and one op list for equal layers.
+
+Names carry the structure: an op is named by the tensor it makes, `layer.attn.q` belongs to the unit `layer`,
+and an op's region is the dotted name by which a strategy addresses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.ops import OPS, OpKind
+from placealg.model.shapes import check_dims
+
+if TYPE_CHECKING:
+    import networkx
+
+KINDS = ("activation", "parameter", "data")
+ELEMENTS = ("act", "w", "ids", "mask", "stat")
+"""What one element takes: activation, weight, integer id, mask (1 byte), statistic (4 bytes)."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor: its dims in storage order with their sizes, what it is, and what one element takes.
+
+    `data` takes no gradient. A gradient has its tensor's dims.
+    """
+
+    name: str
+    dims: FrozenMap[str, Monomial]
+    kind: str = "activation"
+    element: str = "act"
+
+    @property
+    def elements(self) -> Monomial:
+        """Elements of one instance."""
+        product = Monomial()
+        for size in self.dims.values():
+            product = product * size
+        return product
+
+    @property
+    def unit(self) -> str:
+        """The first component of the name."""
+        return unit_of(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An op, named by its result.
+
+    `over` are the normalised, looked-up or rotated dims; contracted dims follow from operands and result.
+    `rename` maps the operand's dims to the result's. `attrs` say what placement does not depend on.
+    """
+
+    output: str
+    kind: str
+    inputs: tuple[str, ...]
+    region: str
+    over: tuple[str, ...] = ()
+    rename: FrozenMap[str, str] = FrozenMap()
+    attrs: FrozenMap[str, str] = FrozenMap()
+
+    @property
+    def row(self) -> OpKind:
+        """The op's row in the op table."""
+        return OPS[self.kind]
+
+    @property
+    def unit(self) -> str:
+        """The first component of the name."""
+        return unit_of(self.output)
+
+    def role(self, position: int) -> str:
+        """The role of the operand at `position`; operands of a kind that takes any number have none."""
+        return "" if self.row.operands == ("*",) else self.row.operands[position]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A unit of `count` equal instances: instance 1 reads `first` at `slot`, instance l + 1 reads l's `last`."""
+
+    unit: str
+    count: Monomial
+    slot: str
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Tensors and ops in forward order, each tensor made once; a repeated unit stands once, with its Loop.
+
+    Construction checks names, order, dims and sizes; a fault is an InputError that names the op.
+    """
+
+    tensors: FrozenMap[str, Tensor] = FrozenMap()
+    ops: tuple[Op, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    _made: Mapping[str, Op] = field(init=False, repr=False, compare=False)
+    _read: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        made: dict[str, Op] = {}
+        read: dict[str, list[Op]] = {}
+        for op in self.ops:
+            made.setdefault(op.output, op)
+            for name in dict.fromkeys(op.inputs):
+                read.setdefault(name, []).append(op)
+        object.__setattr__(self, "_made", made)
+        object.__setattr__(self, "_read", {name: tuple(ops) for name, ops in read.items()})
+        _check(self)
+
+    @property
+    def dims(self) -> FrozenMap[str, Monomial]:
+        """Every dim with its size, in order of appearance."""
+        return FrozenMap({d: n for t in self.tensors.values() for d, n in t.dims.items()})
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units in forward order."""
+        return tuple(dict.fromkeys(op.unit for op in self.ops))
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions in forward order."""
+        return tuple(dict.fromkeys(op.region for op in self.ops))
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The parameters, in order of first use."""
+        names = dict.fromkeys(n for op in self.ops for n in op.inputs)
+        return tuple(t for n in names if (t := self.tensors[n]).kind == "parameter")
+
+    def of_unit(self, unit: str) -> tuple[Op, ...]:
+        """The ops of one unit, in order."""
+        return tuple(op for op in self.ops if op.unit == unit)
+
+    def producer(self, tensor: str) -> Op | None:
+        """The op that makes `tensor`; None for parameters, data and the slots of loops."""
+        return self._made.get(tensor)
+
+    def consumers(self, tensor: str) -> tuple[Op, ...]:
+        """The ops that read `tensor` by name, in order; a loop's slot is read inside its unit."""
+        return self._read.get(tensor, ())
+
+    def sites(self, tensor: str) -> tuple[str, ...]:
+        """The units whose ops read `tensor`, in forward order."""
+        return tuple(dict.fromkeys(op.unit for op in self.consumers(tensor)))
+
+    def loop(self, unit: str) -> Loop | None:
+        """The loop of a repeated unit."""
+        return next((loop for loop in self.loops if loop.unit == unit), None)
+
+    def count(self, unit: str) -> Monomial:
+        """How many instances of `unit` there are."""
+        loop = self.loop(unit)
+        return loop.count if loop else Monomial()
+
+    def slot(self, tensor: str) -> Loop | None:
+        """The loop whose slot `tensor` is."""
+        return next((loop for loop in self.loops if loop.slot == tensor), None)
+
+    def storage(self, tensor: str) -> str:
+        """The tensor whose storage `tensor` shares: itself, or the root of a chain of renames."""
+        op = self.producer(tensor)
+        return self.storage(op.inputs[0]) if op and op.row.view else tensor
+
+    def operand_dims(self, op: Op) -> tuple[tuple[str, ...], ...]:
+        """The dims of each operand; a rename's operand under the result's names."""
+        return tuple(tuple(op.rename.get(d, d) for d in self.tensors[n].dims) for n in op.inputs)
+
+    def iteration_dims(self, op: Op) -> tuple[str, ...]:
+        """All dims of the operands and the result, each once: what the op can be split along."""
+        result = self.tensors[op.output].dims
+        return tuple(dict.fromkeys([*result, *(d for dims in self.operand_dims(op) for d in dims)]))
+
+    def contracted(self, op: Op) -> tuple[str, ...]:
+        """The dims of the operands that the result lacks."""
+        return tuple(d for d in self.iteration_dims(op) if d not in self.tensors[op.output].dims)
+
+    def networkx(self) -> networkx.DiGraph:
+        """The tensors as nodes, an edge from each operand to each result; loops enter at their slots."""
+        import networkx
+
+        drawn = networkx.DiGraph()
+        for tensor in self.tensors.values():
+            drawn.add_node(tensor.name, tensor=tensor)
+        for op in self.ops:
+            drawn.add_edges_from(((name, op.output) for name in op.inputs), op=op)
+        drawn.add_edges_from((loop.first, loop.slot) for loop in self.loops)
+        return drawn
+
+
+def unit_of(name: str) -> str:
+    """The unit of a tensor or op: the first component of its name.
+
+    >>> unit_of("layer.attn.q")
+    'layer'
+    """
+    return name.partition(".")[0]
+
+
+def known(names: Iterable[str], tensors: Mapping[str, Tensor], op: str) -> tuple[Tensor, ...]:
+    """The tensors called `names`; an unknown one is an InputError that names `op`."""
+    found = []
+    for name in names:
+        if name not in tensors:
+            raise InputError(f"op '{op}': no tensor '{name}' before it", name=name, valid=tensors)
+        found.append(tensors[name])
+    return tuple(found)
+
+
+def check_op(op: Op, tensors: Mapping[str, Tensor], result: tuple[str, ...]) -> None:
+    """An InputError unless `op` fits its operands and makes a tensor with the dims `result`."""
+    check_name(op.output)
+    if op.kind not in OPS:
+        raise InputError(f"op '{op.output}': unknown kind '{op.kind}'", name=op.kind, valid=OPS)
+    operands = known(op.inputs, tensors, op.output)
+    check_dims(f"op '{op.output}' ({op.kind})", op.row, [(t.name, tuple(t.dims), t.element) for t in operands],
+               op.over, op.rename, result)
+
+
+def check_name(name: str) -> None:
+    """An InputError unless `name` is words joined by dots, none of them kept for gradients."""
+    if not _NAME.fullmatch(name) or name.split(".")[-1] in ("grad", "grad_sum"):
+        raise InputError(f"'{name[:60]}' is not a tensor's name: words joined by dots, 'grad' kept for gradients")
+
+
+def _check(graph: Graph) -> None:
+    sizes: dict[str, tuple[Monomial, str]] = {}
+    for name, tensor in graph.tensors.items():
+        check_name(name)
+        for value, valid, what in ((tensor.kind, KINDS, "kind"), (tensor.element, ELEMENTS, "element")):
+            if value not in valid:
+                raise InputError(f"tensor '{name}': unknown {what} '{value}'", name=value, valid=valid)
+        for dim, size in tensor.dims.items():
+            if sizes.setdefault(dim, (size, name))[0] != size:
+                raise InputError(f"dim '{dim}' is {size} in '{name}' and {sizes[dim][0]} in '{sizes[dim][1]}'; "
+                                 "a dim has one size: rename one of the two")
+    ready = {n: t for n, t in graph.tensors.items() if t.kind != "activation"}
+    for op in graph.ops:
+        if op.output in ready:
+            raise InputError(f"op '{op.output}': the tensor is already there; an op makes a new one")
+        loop = graph.loop(op.unit)
+        if loop and loop.slot not in ready:
+            _enter(loop, graph, ready)
+        check_op(op, ready, tuple(known((op.output,), graph.tensors, op.output)[0].dims))
+        for before, dim in ((b, d) for b, d in op.rename.items() if d in sizes):
+            if sizes[before][0] != sizes[dim][0]:
+                raise InputError(f"op '{op.output}' (rename): {before} is {sizes[before][0]}, {dim} is {sizes[dim][0]}")
+        ready[op.output] = graph.tensors[op.output]
+    for loop in graph.loops:
+        _check_loop(loop, graph, ready)
+    _check_used(graph)
+
+
+def _enter(loop: Loop, graph: Graph, ready: dict[str, Tensor]) -> None:
+    known((loop.first,), ready, loop.slot)
+    ready[loop.slot] = known((loop.slot,), graph.tensors, loop.slot)[0]
+
+
+def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:
+    ops = graph.of_unit(loop.unit)
+    if not ops or loop.last != ops[-1].output:
+        raise InputError(f"unit '{loop.unit}' does not end in '{loop.last}'", valid=[op.output for op in ops[-1:]])
+    names = (loop.first, loop.slot, loop.last)
+    dims = [tuple(ready[n].dims) for n in names]
+    for name, found in zip(names, dims, strict=True):
+        if set(found) != set(dims[1]):
+            raise InputError(f"'{name}' has dims ({', '.join(found)}), '{loop.slot}' ({', '.join(dims[1])}); "
+                             f"what enters and what leaves '{loop.unit}' have equal dims")
+    for op in graph.ops:
+        for name in op.inputs:
+            inside, own = graph.tensors[name].kind == "activation", unit_of(name) == loop.unit
+            if inside and op.unit == loop.unit and not own:
+                raise InputError(f"op '{op.output}' reads '{name}' of another unit; '{loop.unit}' is repeated and "
+                                 f"reads '{loop.slot}', parameters and data")
+            if inside and own and op.unit != loop.unit and name != loop.last:
+                raise InputError(f"op '{op.output}' reads '{name}' inside '{loop.unit}', which is repeated; from "
+                                 f"outside only '{loop.last}' is read")
+
+
+def _check_used(graph: Graph) -> None:
+    used = {n for op in graph.ops for n in op.inputs} | {n for loop in graph.loops for n in (loop.first, loop.last)}
+    used |= {op.output for op in graph.ops[-1:]}
+    for name, tensor in graph.tensors.items():
+        if name not in used:
+            raise InputError(f"{tensor.kind} '{name}' is read by no op")
+        if tensor.kind == "activation" and not graph.producer(name) and not graph.slot(name):
+            raise InputError(f"activation '{name}' is made by no op")
+        if tensor.kind == "parameter" and unit_of(name) != graph.sites(name)[0]:
+            raise InputError(f"parameter '{name}' is first used by unit '{graph.sites(name)[0]}'; its name begins with "
+                             f"that unit's")

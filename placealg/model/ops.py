@@ -1,0 +1,168 @@
+"""The op set as data: what each op keeps for its backward, where it is linear, along which dims it cannot be split.
+
+A nonlinear op declares its vector-Jacobian product once, as steps on the values it saves; the backward of a
+linear or multilinear op is its transpose, derived in `backward.py`. Readers take both from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from placealg.frozen import FrozenMap
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value that an op makes beside its result and keeps for its backward.
+
+    `dims` is a role: the kept value has that operand's dims ("y" is the result, "row" the result without `over`).
+    `optional` values are counted on request only.
+    """
+
+    name: str
+    element: str
+    dims: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a vector-Jacobian product: `output` with the dims of role `dims`, made from `inputs`.
+
+    `kind` is einsum (sum the product over the dims that `dims` lacks), add, scale or unary; `note` is the factor
+    of a scale and the function of a unary. Roles: the operands' names, `y` the result, `dy` its gradient, the
+    op's kept values, `row` (result without `over`), `grid` (all dims but those of `over` that the result has).
+    """
+
+    output: str
+    kind: str
+    inputs: tuple[str, ...]
+    dims: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """One kind of op; kinds of one `family` differ in their function only (gelu and silu are both unary).
+
+    `operands` names the operands' roles; `optional` of them may be missing at the end, and `*` takes any number.
+    `saved` names what the backward reads besides gradients and parameters, by role; "partners" is each operand
+    whose partner needs a gradient. `linear` is "each" (in each operand), "all" (in its operands together, which
+    may all be partial), "table" (in the first operand) or "". `over` says what splitting along the op's `over`
+    dims does: "whole" (cannot be split), "partial" (the result is a partial sum), "statistics" (the op contains
+    one all-reduce for each of `merges`), or "" (no such dims). `view` results share their operand's storage.
+    """
+
+    name: str
+    family: str
+    operands: tuple[str, ...]
+    saved: tuple[str, ...] = ()
+    linear: str = ""
+    over: str = ""
+    merges: tuple[str, ...] = ()
+    optional: int = 0
+    view: bool = False
+    random: bool = False
+    kept: tuple[Kept, ...] = ()
+    vjp: FrozenMap[str, tuple[Step, ...]] = FrozenMap()
+
+
+def _einsum(output: str, *inputs: str, dims: str) -> Step:
+    return Step(output, "einsum", inputs, dims)
+
+
+_STANDARDIZED = Step("xhat", "unary", ("x", "mean", "rstd"), "x", "standardize")
+_NORM_X = (
+    _STANDARDIZED,
+    _einsum("g", "dy", "weight", dims="x"),
+    _einsum("along", "g", "xhat", dims="row"),
+    Step("minus_along", "scale", ("along",), "row", "-1/over"),
+    _einsum("projection", "minus_along", "xhat", dims="x"),
+    _einsum("total", "g", dims="row"),
+    Step("minus_total", "scale", ("total",), "row", "-1/over"),
+    Step("centred", "add", ("g", "minus_total", "projection"), "x"),
+    _einsum("x.grad", "centred", "rstd", dims="x"),
+)
+_NORM_WEIGHT = (_STANDARDIZED, _einsum("weight.grad", "dy", "xhat", dims="weight"))
+_NORM_BIAS = (_einsum("bias.grad", "dy", dims="bias"),)
+_RMS = Step("xhat", "unary", ("x", "rstd"), "x", "standardize")
+_RMS_X = (_RMS, *_NORM_X[1:5], Step("centred", "add", ("g", "projection"), "x"), _NORM_X[-1])
+_PROBS = (
+    _einsum("products", "q", "k", dims="grid"),
+    Step("scores", "scale", ("products",), "grid", "factor"),
+    Step("probs", "unary", ("scores", "lse"), "grid", "exp_minus"),
+)
+_DSCORES = (
+    *_PROBS,
+    _einsum("dprobs", "dy", "v", dims="grid"),
+    _einsum("inner", "dy", "y", dims="row"),
+    Step("minus_inner", "scale", ("inner",), "row", "-1"),
+    Step("centred", "add", ("dprobs", "minus_inner"), "grid"),
+    _einsum("dscores", "probs", "centred", dims="grid"),
+    Step("dproducts", "scale", ("dscores",), "grid", "factor"),
+)
+_SOFTMAX = (
+    _einsum("inner", "dy", "y", dims="row"),
+    Step("minus_inner", "scale", ("inner",), "row", "-1"),
+    Step("centred", "add", ("dy", "minus_inner"), "x"),
+    _einsum("x.grad", "centred", "y", dims="x"),
+)
+_CROSS_ENTROPY = (
+    Step("minus_one_hot", "unary", ("targets",), "x", "minus_one_hot"),
+    Step("error", "add", ("softmax", "minus_one_hot"), "x"),
+    _einsum("x.grad", "dy", "error", dims="x"),
+)
+
+
+def _linear(name: str, over: str = "", view: bool = False, operands: str = "x") -> OpKind:
+    return OpKind(name, name, (operands,), linear="all", over=over, view=view)
+
+
+def _unary(name: str, reads: str) -> OpKind:
+    slope = (Step("slope", "unary", (reads,), "x", f"slope_of_{name}"), _einsum("x.grad", "dy", "slope", dims="x"))
+    return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}))
+
+
+_KINDS = (
+    OpKind("einsum", "einsum", ("*",), ("partners",), "each"),
+    _linear("add", operands="*"),
+    _linear("scale"),
+    _linear("rope", over="whole"),
+    _linear("cast"),
+    _linear("copy"),
+    _linear("rename", view=True),
+    _linear("sum"),
+    OpKind("mul", "mul", ("*",), ("partners",)),
+    _unary("gelu", "x"),
+    _unary("silu", "x"),
+    _unary("tanh", "y"),
+    _unary("relu", "y"),
+    OpKind("dropout", "dropout", ("x",), ("mask",), "all", random=True, kept=(Kept("mask", "mask", "y"),),
+           vjp=FrozenMap({"x": (_einsum("x.grad", "dy", "mask", dims="x"),)})),
+    OpKind("layer_norm", "norm", ("x", "weight", "bias"), ("x", "mean", "rstd"), over="whole", optional=1,
+           kept=(Kept("mean", "stat", "row", True), Kept("rstd", "stat", "row", True)),
+           vjp=FrozenMap({"x": _NORM_X, "weight": _NORM_WEIGHT, "bias": _NORM_BIAS})),
+    OpKind("rms_norm", "norm", ("x", "weight"), ("x", "rstd"), over="whole", kept=(Kept("rstd", "stat", "row", True),),
+           vjp=FrozenMap({"x": _RMS_X, "weight": (_RMS, _NORM_WEIGHT[-1])})),
+    OpKind("softmax", "softmax", ("x",), ("y",), over="whole", vjp=FrozenMap({"x": _SOFTMAX})),
+    OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole",
+           kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
+               "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
+               "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
+               "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v"))})),
+    OpKind("lookup", "lookup", ("table", "ids"), ("ids",), "table", over="partial"),
+    OpKind("cross_entropy", "cross_entropy", ("x", "targets"), ("softmax", "targets"), over="statistics",
+           merges=("max", "sum", "sum"), kept=(Kept("softmax", "stat", "x"),),
+           vjp=FrozenMap({"x": _CROSS_ENTROPY})),
+    OpKind("unit", "unit", ("*",)),
+)
+
+OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
+"""Name -> op kind: the whole op set.
+
+Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes saved per element of a 16-bit SwiGLU),
+the bias of a projection is an `add`, the weight and bias of a norm are operands of it, and `flash` is one op that
+contains its attention factor. `unit` is opaque: what it keeps is unknown. A `rope` mixes the elements along its
+`over` dim, so it is not split along it.
+"""

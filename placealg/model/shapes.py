@@ -1,0 +1,136 @@
+"""Which dims each kind of op takes and makes: faults are one line that names the op and says what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from placealg.errors import InputError
+from placealg.model.ops import OpKind
+
+Dims = tuple[str, ...]
+Operand = tuple[str, Dims, str]
+"""An operand's name, dims and element."""
+
+
+def result_dims(kind: OpKind, operands: Sequence[Operand], over: Dims, rename: Mapping[str, str]) -> Dims:
+    """The dims an op makes when nothing else is said: einsum and sum need to be told.
+
+    >>> from placealg.model.ops import OPS
+    >>> result_dims(OPS["lookup"], [("t", ("vocab", "embed"), "w"), ("i", ("seq",), "ids")], ("vocab",), {})
+    ('seq', 'embed')
+    """
+    dims = [d for _, d, _ in operands]
+    if not dims:
+        return ()
+    if kind.name in ("add", "mul"):
+        return max(dims, key=len)
+    if kind.name == "lookup":
+        return (*dims[-1], *_without(dims[0], over))
+    if kind.name == "cross_entropy":
+        return _without(dims[0], over)
+    return tuple(rename.get(d, d) for d in dims[0])
+
+
+def check_dims(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims, rename: Mapping[str, str],
+               result: Dims) -> None:
+    """An InputError, placed at `where`, unless an op of `kind` maps `operands` to a tensor with dims `result`."""
+    _check_number(where, kind, operands)
+    dims = [d for _, d, _ in operands]
+    everywhere = tuple(dict.fromkeys(d for ds in dims for d in ds))
+    _check_over(where, kind, dims[0], over)
+    if kind.name == "unit":
+        return
+    if kind.name in ("einsum", "sum"):
+        for dim in result:
+            if dim not in everywhere:
+                raise InputError(f"the result has '{dim}', which no operand has", where=where, name=dim,
+                                 valid=everywhere)
+        _check_once(where, result)
+        return
+    _check_operands(where, kind, operands, over, rename)
+    _check_once(where, result)
+    want = result_dims(kind, operands, over, rename)
+    if set(want) != set(result):
+        _fail(where, f"the result has dims {_shown(result)}; its operands give {_shown(want)}")
+
+
+def _check_once(where: str, result: Dims) -> None:
+    for dim in result:
+        if result.count(dim) > 1:
+            _fail(where, f"the result has '{dim}' twice")
+
+
+def _check_number(where: str, kind: OpKind, operands: Sequence[Operand]) -> None:
+    most = None if kind.operands == ("*",) else len(kind.operands)
+    least = 1 if most is None else most - kind.optional
+    if len(operands) < least or (most is not None and len(operands) > most):
+        takes = "one or more operands" if most is None else f"{', '.join(kind.operands)}"
+        _fail(where, f"it takes {takes}; given {len(operands)}")
+
+
+def _check_over(where: str, kind: OpKind, first: Dims, over: Dims) -> None:
+    if kind.over and not over:
+        _fail(where, "it needs the dims it works over", first)
+    if over and not kind.over:
+        _fail(where, f"it works over no dim; given {_shown(over)}")
+    for dim in over:
+        if dim not in first and kind.family != "flash":
+            raise InputError(f"its first operand has no dim '{dim}'", where=where, name=dim, valid=first)
+    if kind.over in ("partial", "statistics") and len(over) != 1:
+        _fail(where, f"it works over one dim; given {_shown(over)}")
+
+
+def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims,
+                    rename: Mapping[str, str]) -> None:
+    name, first, _ = operands[0]
+    dims = [d for _, d, _ in operands]
+    if kind.name in ("add", "mul"):
+        most = max(operands, key=lambda o: len(o[1]))
+        for other, ds, _ in operands:
+            if not set(ds) <= set(most[1]):
+                _fail(where, f"'{other}' has dims {_shown(ds)}, not among {_shown(most[1])} of '{most[0]}'")
+    elif kind.family == "norm":
+        for other, ds, _ in operands[1:]:
+            if set(ds) != set(over):
+                _fail(where, f"'{other}' has dims {_shown(ds)}; it normalises over {_shown(over)}")
+    elif kind.name == "flash":
+        _check_flash(where, dims, over)
+    elif kind.name == "rename":
+        for dim in rename:
+            if dim not in first:
+                raise InputError(f"'{name}' has no dim '{dim}'", where=where, name=dim, valid=first)
+    elif kind.name in ("lookup", "cross_entropy"):
+        ids, ids_dims, element = operands[1]
+        if element != "ids":
+            _fail(where, f"'{ids}' does not hold ids")
+        if kind.name == "lookup" and set(ids_dims) & set(first):
+            _fail(where, f"'{ids}' and '{name}' share the dims {_shown(sorted(set(ids_dims) & set(first)))}")
+        if kind.name == "cross_entropy" and set(ids_dims) != set(_without(first, over)):
+            _fail(where, f"'{ids}' has dims {_shown(ids_dims)}; it takes one target per "
+                         f"{_shown(_without(first, over))}")
+
+
+def _check_flash(where: str, dims: Sequence[Dims], over: Dims) -> None:
+    q, k, v = dims
+    both = set(q) & set(over)
+    only = set(k) & set(over) - set(q)
+    if not both or not only or both | only != set(over):
+        _fail(where, f"over is the head dim of q and the key dim of k; given {_shown(over)}, q has {_shown(q)}, "
+                     f"k has {_shown(k)}")
+    if set(k) != set(v):
+        _fail(where, f"k has dims {_shown(k)}, v has {_shown(v)}")
+    if not set(k) - only <= set(q):
+        _fail(where, f"k has dims {_shown(sorted(set(k) - only - set(q)))} that q {_shown(q)} lacks")
+
+
+def _without(dims: Sequence[str], over: Sequence[str]) -> Dims:
+    return tuple(d for d in dims if d not in over)
+
+
+def _shown(dims: Sequence[str]) -> str:
+    return f"({', '.join(dims)})"
+
+
+def _fail(where: str, what: str, valid: Sequence[str] = ()) -> NoReturn:
+    raise InputError(what, where=where, valid=valid)

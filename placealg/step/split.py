@@ -1,0 +1,265 @@
+"""The split rule: from lists of dims to the layout of every tensor, and every redistribution between them.
+
+Each mesh axis has an ordered list of entries `dim`, `region.dim`, `region.none`. Along one axis an op is split along
+the first entry that applies and that it can be split along; else, if it is linear and its operands are partial sums,
+it carries them; else it is computed whole. That fixes how each operand is used and what the result is; where a
+tensor is laid out otherwise than it is used, it is redistributed, once per target layout, and the redistribution table
+gives the way back for its gradient. Nothing here knows a strategy or a model by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph, Op
+from placealg.placement import DUAL, Kind, Redistribution, redistribution
+
+NONE = "none"
+ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group")}
+"""An entry's dim -> the dims it stands for, in the order in which an axis takes them (grouped heads: kv is major)."""
+
+ORDER = ("slice", "scale 1/n", "zero-pad", "none", "reduce_scatter", "all_to_all", "all_reduce", "all_gather")
+"""The order of events within one transition; backward it is reversed."""
+
+_EFFORT = {"all_to_all": 1, "reduce_scatter": 2, "all_gather": 2, "all_reduce": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a tensor is along one axis: its kind, and the dim that is split when the kind is S."""
+
+    kind: Kind
+    dim: str = ""
+
+    def __repr__(self) -> str:
+        return f"[S({self.dim})]" if self.kind is Kind.S else f"[{self.kind.value}]"
+
+
+WHOLE, USED, PARTIAL = Place(Kind.I), Place(Kind.R), Place(Kind.P)
+Layout = FrozenMap[str, Place]
+"""Axis -> place."""
+
+
+def dual(layout: Layout) -> Layout:
+    """The layout of the gradient of a tensor with this layout."""
+    return FrozenMap({a: Place(DUAL[p.kind], p.dim) for a, p in layout.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Equal rows of the redistribution table on some axes at once: one event, with its way back."""
+
+    axes: tuple[str, ...]
+    source: Place
+    target: Place
+    row: Redistribution
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A tensor taken from one layout to another, in events."""
+
+    tensor: str
+    source: Layout
+    target: Layout
+
+    def rows(self) -> tuple[Row, ...]:
+        """The events forward, in order; axes with equal rows share one."""
+        found: dict[tuple[Place, Place], list[str]] = {}
+        for axis, place in self.source.items():
+            if place != self.target[axis]:
+                found.setdefault((place, self.target[axis]), []).append(axis)
+        rows = [Row(tuple(axes), a, b, redistribution(a.kind, b.kind)) for (a, b), axes in found.items()]
+        return tuple(sorted(rows, key=lambda r: ORDER.index(r.row.event)))
+
+    def backward(self) -> Move:
+        """The way of the gradient: dual(target) -> dual(source)."""
+        return Move(self.tensor, dual(self.target), dual(self.source))
+
+    @property
+    def effort(self) -> int:
+        """How much the way costs, roughly: enough to prefer a free one."""
+        return sum(_EFFORT.get(r.row.event, 0) for r in self.rows())
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOp:
+    """An op, how it is split along each axis, and the layouts in which it uses its operands and makes its result."""
+
+    op: Op
+    split: FrozenMap[str, str]
+    uses: tuple[Layout, ...]
+    result: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A graph with a layout for every use and every result, and the moves in between.
+
+    `native` maps each tensor to the layout in which it is made (a parameter: in which it rests). A move stands
+    before the op that first needs it.
+    """
+
+    graph: Graph
+    axes: tuple[str, ...]
+    ops: tuple[PlacedOp, ...]
+    native: FrozenMap[str, Layout]
+    moves: tuple[tuple[str, Move], ...]
+
+    def op(self, output: str) -> PlacedOp:
+        """The op that makes `output`, as placed."""
+        return next(p for p in self.ops if p.op.output == output)
+
+    def moves_before(self, op: str) -> tuple[Move, ...]:
+        """The redistributions that stand before an op."""
+        return tuple(m for at, m in self.moves if at == op)
+
+
+def entry_dims(entry: str, op: Op, dims: tuple[str, ...]) -> tuple[str, ...]:
+    """The dim of `op` that an entry names; (NONE,) when the entry says that the op stays whole; () when neither.
+
+    `dim` speaks of any op that has the dim, `region.dim` and `region.none` of the ops of that region.
+    """
+    region, _, dim = entry.rpartition(".")
+    if region and region not in op.region.split("."):
+        return ()
+    if dim == NONE:
+        return (NONE,)
+    return tuple(d for d in ALIASES.get(dim, (dim,)) if d in dims)[:1]
+
+
+def splittable(op: Op, dim: str) -> bool:
+    """Whether an op can be split along a dim: along a normalised or rotated one it cannot."""
+    return dim not in op.over or op.row.over in ("partial", "statistics")
+
+
+def split_of(entries: tuple[str, ...], op: Op, graph: Graph) -> str:
+    """The dim along which an axis with these entries splits an op; NONE if one keeps it whole, "" if none applies."""
+    dims = graph.iteration_dims(op)
+    for entry in entries:
+        for dim in entry_dims(entry, op, dims):
+            if dim == NONE or splittable(op, dim):
+                return dim
+    return ""
+
+
+def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = True) -> Placed:
+    """Apply the split rule along every axis of `lists` (axis -> ordered entries) to the whole graph.
+
+    `shared`: one redistribution serves all uses in one layout; else every use has its own. What enters a repeated
+    unit is laid out as what leaves it, so that one instance stands for all.
+    """
+    rest = dict(_resting(graph, lists))
+    slots = {loop.slot: _whole(lists) for loop in graph.loops}
+    for _ in range(_TRIES):
+        rule = _Rule(graph, lists, shared, {name: [layout] for name, layout in (*rest.items(), *slots.items())})
+        for op in graph.ops:
+            rule.run(op)
+        left = {loop.slot: rule.versions[loop.last][0] for loop in graph.loops}
+        if left == slots:
+            return Placed(graph, tuple(lists), tuple(rule.ops),
+                          FrozenMap({n: v[0] for n, v in rule.versions.items()}), tuple(rule.moves))
+        slots = left
+    raise InputError("what leaves a repeated unit is never laid out as what entered it")
+
+
+_TRIES = 4
+
+
+def _whole(lists: Mapping[str, tuple[str, ...]]) -> Layout:
+    return FrozenMap(dict.fromkeys(lists, WHOLE))
+
+
+def _resting(graph: Graph, lists: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Layout]]:
+    """A parameter rests split along its own dim where the op that uses it is split along that dim."""
+    found: dict[str, Layout] = {}
+    for op in graph.ops:
+        for name in dict.fromkeys(op.inputs):
+            tensor = graph.tensors[name]
+            if tensor.kind == "parameter":
+                dims = {axis: split_of(entries, op, graph) for axis, entries in lists.items()}
+                layout: Layout = FrozenMap({a: Place(Kind.S, d) if d in tensor.dims else WHOLE
+                                            for a, d in dims.items()})
+                if found.setdefault(name, layout) != layout:
+                    raise InputError(f"op '{op.output}' would split parameter '{name}' as {layout}, an earlier one as "
+                                     f"{found[name]}")
+    yield from found.items()
+
+
+@dataclass(slots=True)
+class _Rule:
+    """The rule at work: the layouts in which each tensor is known so far, and the moves made."""
+
+    graph: Graph
+    lists: Mapping[str, tuple[str, ...]]
+    shared: bool
+    versions: dict[str, list[Layout]]
+    ops: list[PlacedOp] = field(default_factory=list)
+    moves: list[tuple[str, Move]] = field(default_factory=list)
+
+    def run(self, op: Op) -> None:
+        """Place one op."""
+        self.enter(op)
+        natives = [self.versions.get(n, [_whole(self.lists)])[0] for n in op.inputs]
+        if op.row.view:
+            made = FrozenMap({a: Place(p.kind, op.rename.get(p.dim, p.dim)) for a, p in natives[0].items()})
+            self.ops.append(PlacedOp(op, FrozenMap(dict.fromkeys(self.lists, "")), (natives[0],), made))
+            self.versions[op.output] = [made]
+            return
+        splits = {axis: split_of(entries, op, self.graph) for axis, entries in self.lists.items()}
+        carried = {a: not d and _carries(op, [n[a].kind for n in natives]) for a, d in splits.items()}
+        uses = []
+        for name, native in zip(op.inputs, natives, strict=True):
+            dims = self.graph.tensors[name].dims
+            uses.append(self.use(op, name, FrozenMap({
+                a: native[a] if carried[a] else WHOLE if d in ("", NONE) else Place(Kind.S, d) if d in dims else USED
+                for a, d in splits.items()})))
+        result: Layout = FrozenMap({a: PARTIAL if carried[a] else WHOLE if d in ("", NONE) else self.made(op, d)
+                                    for a, d in splits.items()})
+        self.ops.append(PlacedOp(op, FrozenMap(splits), tuple(uses), result))
+        self.versions[op.output] = [result]
+
+    def enter(self, op: Op) -> None:
+        """At the first op of a repeated unit: what comes before it takes the layout of the slot."""
+        loop = self.graph.loop(op.unit)
+        if loop and op == self.graph.of_unit(op.unit)[0]:
+            self.use(op, loop.first, self.versions[loop.slot][0])
+
+    def made(self, op: Op, dim: str) -> Place:
+        """What an op split along `dim` makes: a shard, a partial sum, or a whole whose statistics it merges itself."""
+        if dim in self.graph.tensors[op.output].dims:
+            return Place(Kind.S, dim)
+        return WHOLE if dim in op.over and op.row.over == "statistics" else PARTIAL
+
+    def use(self, op: Op, name: str, wanted: Layout) -> Layout:
+        """The tensor in the wanted layout: as it is known, or by a move from where that is cheapest."""
+        if self.graph.tensors[name].kind == "data":
+            return wanted
+        known = self.versions[name] if self.shared else self.versions[name][:1]
+        if wanted not in known:
+            source = min(known, key=lambda version: Move(name, version, wanted).effort)
+            self.moves.append((op.output, Move(name, source, wanted)))
+            self.versions[name].append(wanted)
+        return wanted
+
+
+def _carries(op: Op, kinds: list[Kind]) -> bool:
+    """Whether a linear op passes partial sums on: all its operands are, or one factor of a product is."""
+    if Kind.P not in kinds:
+        return False
+    if op.row.linear == "each":
+        return kinds.count(Kind.P) == 1 and all(k in (Kind.P, Kind.I) for k in kinds)
+    return op.row.linear == "all" and all(k is Kind.P for k in kinds)
+
+
+def summed(placed: Placed) -> Mapping[str, tuple[str, ...]]:
+    """Parameter -> the axes along which its gradient is a partial sum: those on which a use is R."""
+    found: dict[str, set[str]] = {}
+    for made in placed.ops:
+        for name, use in zip(made.op.inputs, made.uses, strict=True):
+            if placed.graph.tensors[name].kind == "parameter":
+                found.setdefault(name, set()).update(a for a, at in use.items() if at.kind is Kind.R)
+    return {name: tuple(a for a in placed.axes if a in axes) for name, axes in found.items()}

@@ -1,0 +1,221 @@
+"""Small arrays with named dims in plain floats: runs an op graph forward, and its backward ops as declared."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from placealg.model.backward import BackwardOp, backward, kept
+from placealg.model.graph import Graph, Op
+
+FACTOR = 0.6
+"""What the attention factor and every `scale` stand for here."""
+
+Point = dict[str, int]
+
+
+@dataclass
+class Array:
+    """A function of a point; reading ignores the dims it lacks."""
+
+    dims: tuple[str, ...]
+    cells: dict[tuple[int, ...], float]
+
+    def at(self, point: Point) -> float:
+        return self.cells[tuple(point[d] for d in self.dims)]
+
+
+class Run:
+    """One instance of each unit of `graph`, with every dim of size `sizes`."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], seed: int = 0):
+        self.graph, self.sizes = graph, sizes
+        draw = random.Random(seed)
+        self.values: dict[str, Array] = {}
+        self.masks: dict[str, Array] = {}
+        rows = {op.inputs[1]: (op.inputs[0], op.over[0]) for op in graph.ops if op.kind in ("lookup", "cross_entropy")}
+        for t in graph.tensors.values():
+            if t.element == "ids":
+                self.values[t.name] = self.fill(t.dims, lambda _, n=sizes[rows[t.name][1]]: draw.randrange(n))
+            elif t.kind != "activation":
+                self.values[t.name] = self.fill(t.dims, lambda _: draw.uniform(-1, 1))
+        for op in graph.ops:
+            if op.kind == "dropout":
+                self.masks[op.output] = self.fill(graph.tensors[op.output].dims, lambda _: draw.choice((0.5, 1.5)))
+
+    def points(self, dims: tuple[str, ...]) -> list[Point]:
+        return [dict(zip(dims, at, strict=True)) for at in product(*(range(self.sizes[d]) for d in dims))]
+
+    def fill(self, dims: Mapping[str, object] | tuple[str, ...], value: Callable[[Point], float]) -> Array:
+        names = tuple(dims)
+        return Array(names, {tuple(p.values()): value(p) for p in self.points(names)})
+
+    def contract(self, dims: tuple[str, ...], operands: list[Array]) -> Array:
+        everywhere = tuple(dict.fromkeys([*dims, *(d for a in operands for d in a.dims)]))
+        cells = dict.fromkeys((tuple(p.values()) for p in self.points(dims)), 0.0)
+        for p in self.points(everywhere):
+            cells[tuple(p[d] for d in dims)] += math.prod(a.at(p) for a in operands)
+        return Array(dims, cells)
+
+    def loss(self) -> float:
+        for op in self.graph.ops:
+            loop = self.graph.loop(op.unit)
+            if loop and loop.slot in op.inputs:
+                self.values[loop.slot] = self.values[loop.first]
+            self.values[op.output] = self._forward(op, [self.values[n] for n in op.inputs])
+        return self.values[self.graph.ops[-1].output].cells[()]
+
+    def gradients(self) -> dict[str, Array]:
+        """The gradient of every tensor that needs one, by the backward ops alone."""
+        found = {self.graph.ops[-1].output: Array((), {(): 1.0})}
+        for b in backward(self.graph):
+            loop = next((x for x in self.graph.loops if x.first == b.forward), None)
+            if loop:
+                found.setdefault(loop.first, found[loop.slot])
+            part = self._backward(b, found[b.forward])
+            old = found.get(b.of)
+            found[b.of] = part if old is None else self.fill(part.dims, lambda p, o=old, n=part: o.at(p) + n.at(p))
+        return found
+
+    def _forward(self, op: Op, xs: list[Array]) -> Array:
+        dims, x = tuple(self.graph.tensors[op.output].dims), xs[0]
+        if op.kind in ("einsum", "sum"):
+            return self.contract(dims, xs)
+        if op.kind == "add":
+            return self.fill(dims, lambda p: sum(a.at(p) for a in xs))
+        if op.kind == "mul":
+            return self.fill(dims, lambda p: math.prod(a.at(p) for a in xs))
+        if op.kind in ("cast", "copy"):
+            return x
+        if op.kind == "scale":
+            return self.fill(dims, lambda p: FACTOR * x.at(p))
+        if op.kind == "rename":
+            return Array(tuple(op.rename.get(d, d) for d in x.dims), x.cells)
+        if op.kind == "dropout":
+            self.values[f"{op.output}.mask"] = self.masks[op.output]
+            return self.contract(dims, [x, self.masks[op.output]])
+        if op.kind in FORWARD:
+            return self.fill(dims, lambda p: FORWARD[op.kind](x.at(p)))
+        if op.kind == "rope":
+            return self._rotated(x, 1)
+        if op.kind == "lookup":
+            return self.fill(dims, lambda p: x.at({**p, op.over[0]: int(xs[1].at(p))}))
+        if op.kind == "flash":
+            return self._flash(op, xs, dims)
+        if op.kind == "softmax":
+            return self._softmax(x, op.over[0])
+        if op.kind == "cross_entropy":
+            probs = self.values[f"{op.output}.softmax"] = self._softmax(x, op.over[0])
+            return self.fill(dims, lambda p: -math.log(probs.at({**p, op.over[0]: int(xs[1].at(p))})))
+        return self._norm(op, xs, dims)
+
+    def _norm(self, op: Op, xs: list[Array], dims: tuple[str, ...]) -> Array:
+        x, size = xs[0], self.sizes[op.over[0]]
+        row = tuple(d for d in dims if d not in op.over)
+
+        def mean(p: Point, power: int, shift: float) -> float:
+            return sum((x.at({**p, op.over[0]: k}) - shift) ** power for k in range(size)) / size
+        means = self.fill(row, lambda p: mean(p, 1, 0.0) if op.kind == "layer_norm" else 0.0)
+        rstd = self.fill(row, lambda p: mean(p, 2, means.at(p)) ** -0.5)
+        self.values |= {f"{op.output}.mean": means, f"{op.output}.rstd": rstd}
+        bias = xs[2] if len(xs) > 2 else Array((), {(): 0.0})
+        return self.fill(dims, lambda p: (x.at(p) - means.at(p)) * rstd.at(p) * xs[1].at(p) + bias.at(p))
+
+    def _softmax(self, x: Array, over: str) -> Array:
+        weights = self.fill(x.dims, lambda p: _weight(x.at(p), p))
+        total = self.contract(tuple(d for d in x.dims if d != over), [weights])
+        return self.fill(x.dims, lambda p: weights.at(p) / total.at(p))
+
+    def _flash(self, op: Op, xs: list[Array], dims: tuple[str, ...]) -> Array:
+        q, k, v = xs
+        grid = (*(d for d in dims if d not in op.over), *(d for d in k.dims if d not in dims))
+        scores = self.fill(grid, lambda p: FACTOR * sum(
+            q.at({**p, "head_dim": e}) * k.at({**p, "head_dim": e}) for e in range(self.sizes["head_dim"])))
+        weights = self.fill(grid, lambda p: _weight(scores.at(p), p))
+        total = self.contract(tuple(d for d in dims if d not in op.over), [weights])
+        self.values[f"{op.output}.lse"] = self.fill(total.dims, lambda p: math.log(total.at(p)))
+        return self.contract(dims, [self.fill(grid, lambda p: weights.at(p) / total.at(p)), v])
+
+    def _rotated(self, x: Array, sign: int) -> Array:
+        """Element e of head_dim mixes with its partner: an angle per position."""
+        def turned(p: Point) -> float:
+            e, angle = p["head_dim"], sign * 0.3 * p["seq"]
+            other = x.at({**p, "head_dim": e ^ 1})
+            return math.cos(angle) * x.at(p) + (other if e & 1 else -other) * math.sin(angle)
+        return self.fill(x.dims, turned)
+
+    def _backward(self, b: BackwardOp, dy: Array) -> Array:
+        dims = tuple(self.graph.tensors[b.of].dims)
+        reads = [self.values[n] for n in b.reads]
+        if b.kind in ("einsum", "sum"):
+            return self.contract(dims, [dy, *reads])
+        if b.kind in ("cast", "copy"):
+            return dy
+        if b.kind == "broadcast":
+            return self.fill(dims, dy.at)
+        if b.kind == "scale":
+            return self.fill(dims, lambda p: FACTOR * dy.at(p))
+        if b.kind == "rename":
+            return Array(tuple(b.rename.get(d, d) for d in dy.dims), dy.cells)
+        if b.kind == "rope":
+            return self._rotated(dy, -1)
+        if b.kind == "scatter":
+            cells = dict.fromkeys((tuple(p.values()) for p in self.points(dims)), 0.0)
+            for p in self.points(dy.dims):
+                at = {**p, b.over[0]: int(reads[0].at(p))}
+                cells[tuple(at[d] for d in dims)] += dy.at(p)
+            return Array(dims, cells)
+        return self._vjp(b, dy)
+
+    def _vjp(self, b: BackwardOp, dy: Array) -> Array:
+        op = self.graph.producer(b.forward)
+        assert op is not None
+        roles = {"y": b.forward, **dict(zip(op.row.operands, op.inputs, strict=False))}
+        roles |= {k.name: t.name for t, k in kept(self.graph, op)}
+        allowed = {role for role, name in roles.items() if name in b.reads}
+        dims = {role: tuple(self.graph.tensors[n].dims) for role, n in roles.items() if n in self.graph.tensors}
+        dims["row"] = tuple(d for d in dims["y"] if d not in op.over)
+        dims["grid"] = (*dims["row"], *(d for d in op.over if d not in dims["y"]))
+        made = {"dy": dy} | {r: self.values[roles[r]] for r in allowed}
+        for step in b.steps:
+            xs, to = [made[r] for r in step.inputs], dims[step.dims]
+            if step.kind == "einsum":
+                made[step.output] = self.contract(to, xs)
+            elif step.kind == "add":
+                made[step.output] = self.fill(to, lambda p, xs=xs: sum(x.at(p) for x in xs))
+            elif step.kind == "scale":
+                by = {"-1": -1.0, "factor": FACTOR, "-1/over": -1 / self.sizes[op.over[0]]}[step.note]
+                made[step.output] = self.fill(to, lambda p, x=xs[0], by=by: by * x.at(p))
+            else:
+                made[step.output] = self.fill(to, lambda p, f=step.note, xs=xs, op=op: _unary(f, xs, p, op.over))
+        return made[b.steps[-1].output]
+
+
+FORWARD: Mapping[str, Callable[[float], float]] = {
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "tanh": math.tanh,
+    "relu": lambda x: max(x, 0.0),
+}
+
+
+def _weight(score: float, p: Point) -> float:
+    """The exponential of a score; 0 for a key behind a causal mask."""
+    return 0.0 if p.get("seq_kv", 0) > p.get("seq", 0) else math.exp(score)
+
+
+def _unary(function: str, xs: list[Array], p: Point, over: tuple[str, ...]) -> float:
+    x = [a.at(p) for a in xs]
+    if function == "standardize":
+        return (x[0] - x[1]) * x[2] if len(x) == 3 else x[0] * x[1]
+    if function == "exp_minus":
+        return _weight(x[0] - x[1], p)
+    if function == "minus_one_hot":
+        return -1.0 if p[over[0]] == int(x[0]) else 0.0
+    if function in ("slope_of_gelu", "slope_of_silu"):
+        f, h = FORWARD[function.removeprefix("slope_of_")], 1e-5
+        return (f(x[0] + h) - f(x[0] - h)) / (2 * h)
+    return 1 - x[0] ** 2 if function == "slope_of_tanh" else float(x[0] > 0)

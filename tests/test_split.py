@@ -1,0 +1,163 @@
+"""The split rule: tensor, sequence and data parallelism, and what they send and save, follow from lists of dims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import sympy
+
+from placealg.arith import Monomial, parse
+from placealg.errors import InputError
+from placealg.model.build import graph
+from placealg.model.graph import Graph
+from placealg.model.transformer import GPT, Style, gpt
+from placealg.placement import DUAL, SENT, Kind
+from placealg.step.saved import saved_tensors
+from placealg.step.split import Move, Place, Placed, place, summed
+
+TP = {"tp": ("heads", "ffn", "vocab")}
+TP_SP = {"tp": ("loss.none", "heads", "ffn", "vocab", "seq")}
+BYTES = {"act": 2, "mask": 1, "stat": 4, "ids": 8}
+PARALLEL = Style(parallel=True)
+
+
+def number(text: str | Monomial) -> sympy.Expr:
+    return parse(str(text)).fold(lambda q: sympy.Rational(q.numerator, q.denominator),
+                                 lambda n: sympy.Symbol(n, positive=True))
+
+
+def per_sbh(placed: Placed, *, sharded: Iterable[str] = (), core: bool = True) -> sympy.Expr:
+    """Saved bytes of one layer in units of s*b*h; without the attention core when `core` is False."""
+    kept = saved_tensors(placed, "layer", tuple(sharded))
+    total = sum(number(t.local) * BYTES[t.tensor.element] for t in kept
+                if core or any(".core." not in r for r in t.readers))
+    return sympy.expand(total / number("s*b*h"))
+
+
+def sent(placed: Placed, *, sharded: Iterable[str] = ()) -> sympy.Expr:
+    """What a layer sends over tp, forward and backward, in units of b*s*h*(tp - 1)/tp."""
+    total = sympy.Integer(0)
+    again = [t.again for t in saved_tensors(placed, "layer", tuple(sharded)) if t.again]
+    moves = [m for at, m in placed.moves if at.startswith("layer.") and m.tensor != "embedding.dropped"]
+    for move in (*moves, *(m.backward() for m in moves), *again):
+        tensor = placed.graph.tensors[move.tensor]
+        if tensor.kind == "parameter":
+            continue
+        for row in move.rows():
+            if row.row.event in SENT:
+                total += number(tensor.elements) * number(SENT[row.row.event].replace("n", "tp"))
+    return sympy.cancel(total / number("b*s*h*(tp - 1)/tp"))
+
+
+def of(lists: dict[str, tuple[str, ...]], style: Style = GPT, *, shared: bool = True) -> Placed:
+    made = gpt(style).graph
+    assert made is not None
+    return place(made, lists, shared)
+
+
+@pytest.mark.parametrize(("lists", "sharded", "formula"), [
+    ({}, (), "34 + 5*a*s/h"),
+    (TP, (), "10 + 24/tp + 5*a*s/(h*tp)"),
+    (TP_SP, ("tp",), "34/tp + 5*a*s/(h*tp)"),
+    (TP_SP, (), "30/tp + 4 + 5*a*s/(h*tp)"),
+])
+def test_saved_bytes_of_a_gpt_layer(lists: dict[str, tuple[str, ...]], sharded: tuple[str, ...], formula: str) -> None:
+    assert sympy.expand(per_sbh(of(lists), sharded=sharded) - number(formula)) == 0
+
+
+def test_flash_attention_saves_a_statistic_instead_of_the_square() -> None:
+    style = Style(flash=True, dropout=True)
+    assert sympy.expand(per_sbh(of({}, style)) - number("34 + 4*a/h")) == 0
+
+
+@pytest.mark.parametrize(("lists", "style", "shared", "sharded", "factor"), [
+    (TP, GPT, True, (), 8),
+    (TP_SP, GPT, True, ("tp",), 10),
+    (TP_SP, GPT, True, (), 8),
+    (TP, GPT, False, (), 12),
+    (TP, PARALLEL, True, (), 4),
+])
+def test_what_a_layer_sends_over_the_tensor_axis(lists: dict[str, tuple[str, ...]], style: Style, shared: bool,
+                                                 sharded: tuple[str, ...], factor: int) -> None:
+    assert sent(of(lists, style, shared=shared), sharded=sharded) == factor
+
+
+def test_which_gradients_are_partial_over_which_axes() -> None:
+    both = {"dp": ("batch",), **TP_SP}
+    found = summed(of(both))
+    assert found["layer.norm1.weight"] == ("dp", "tp")
+    assert found["layer.attn.out.bias"] == ("dp", "tp")
+    assert found["layer.attn.q.weight"] == found["layer.attn.q.bias"] == found["embedding.weight"] == ("dp",)
+    plain = summed(of({"dp": ("batch",), **TP}))
+    assert plain["layer.norm1.weight"] == plain["layer.attn.out.bias"] == ("dp",)
+
+
+def test_parameters_rest_split_along_their_own_dims() -> None:
+    native = of(TP_SP).native
+    assert native["layer.attn.q.weight"]["tp"] == Place(Kind.S, "heads")
+    assert native["layer.mlp.down.weight"]["tp"] == Place(Kind.S, "ffn")
+    assert native["embedding.weight"]["tp"] == Place(Kind.S, "vocab")
+    assert native["layer.norm1.weight"]["tp"] == Place(Kind.I)
+
+
+def test_context_parallel_gathers_keys_and_values() -> None:
+    placed = of({"cp": ("seq",)})
+    gathered = {m.tensor for _, m in placed.moves for r in m.rows() if r.row.event == "all_gather"}
+    assert gathered == {"layer.attn.core.keys", "layer.attn.core.values"}
+    assert all(r.row.event == "reduce_scatter" for _, m in placed.moves if m.tensor in gathered
+               for r in m.backward().rows())
+
+
+def test_grouped_heads_are_split_along_kv() -> None:
+    placed = of(TP, Style(grouped=True))
+    assert placed.op("layer.attn.q").split["tp"] == placed.op("layer.attn.k").split["tp"] == "kv"
+
+
+def test_no_partial_sum_enters_a_nonlinear_op() -> None:
+    for lists in (TP, TP_SP, {"cp": ("seq",)}, {"dp": ("batch",), **TP_SP}):
+        for made in of(lists).ops:
+            if not made.op.row.linear:
+                assert all(p.kind is not Kind.P for use in made.uses for p in use.values()), made.op.output
+
+
+def test_the_way_back_is_the_dual() -> None:
+    for _, move in of({"dp": ("batch",), **TP_SP}).moves:
+        for axis, at in move.backward().target.items():
+            assert at.kind is DUAL[move.source[axis].kind]
+        assert move.backward().backward() == move
+
+
+def test_a_layer_is_laid_out_as_it_was_entered() -> None:
+    for lists in (TP, TP_SP):
+        native = of(lists).native
+        assert native["layer.in"] == native["layer.out"]
+
+
+def test_a_new_op_changes_the_totals_by_itself() -> None:
+    def of_mlp(gate: bool) -> Graph:
+        g = graph(batch="b", seq="s", embed="h", ffn="f")
+        x = g.repeat("layer", "L", g.data("data.input", "batch seq embed"))
+        y = g.einsum("layer.up", x, g.parameter("layer.up.weight", "embed ffn"), to="batch seq ffn")
+        y = g.mul("layer.gated", y, g.unary("layer.tanh", y, "tanh")) if gate else g.unary("layer.tanh", y, "tanh")
+        g.einsum("layer.down", y, g.parameter("layer.down.weight", "ffn embed"), to="batch seq embed")
+        g.sum("loss.sum", "layer.down")
+        return g.build()
+    plain, gated = (sum(number(t.local) for t in saved_tensors(place(of_mlp(g), {}), "layer")) for g in (False, True))
+    assert sympy.expand(gated - plain - number("2*b*s*f")) == 0
+
+
+def test_a_parameter_split_in_two_ways_is_refused() -> None:
+    g = graph(batch="b", embed="h", ffn="h")
+    x, w = g.data("data.input", "batch embed"), g.parameter("net.weight", "embed ffn")
+    y = g.einsum("net.up", x, w, to="batch ffn")
+    g.sum("loss.sum", g.einsum("net.back", y, w, to="batch embed", region="second"))
+    with pytest.raises(InputError, match=r"op 'net.back' would split parameter 'net.weight'"):
+        place(g.build(), {"tp": ("second.none", "ffn")})
+
+
+def test_equal_rows_on_several_axes_are_one_event() -> None:
+    whole, partial = Place(Kind.I), Place(Kind.P)
+    from placealg.frozen import FrozenMap
+    move = Move("x", FrozenMap({"a": partial, "b": partial}), FrozenMap({"a": whole, "b": whole}))
+    assert [(r.axes, r.row.event) for r in move.rows()] == [(("a", "b"), "all_reduce")]

@@ -26,7 +26,7 @@ HYPOTHESES = {
     "units_independent": (
         "The model outside its parameters is computed alike on every device.",
         "What a rank computes from its tokens then equals the single device's, given the same parameters.",
-        "A verdict about a model without an op graph, such as abstract, assumes it.",
+        "A verdict assumes it, because its program runs a unit as one computation.",
     ),
 }
 """Named hypothesis -> what it says, what follows from it, who assumes it."""

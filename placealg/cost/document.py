@@ -20,7 +20,7 @@ ASSUMED = (
 )
 """What every figure takes for granted."""
 
-NO_FLOP = "floating-point operations follow from an op graph, and the model has none"
+NO_FLOP = "the program runs a unit as one computation, whose operations are not counted"
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
 
 

@@ -23,7 +23,7 @@ STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradie
 """State -> its values."""
 
 NO_ACTIVATIONS = "the abstract model has no activations"
-NO_GRAPH = "saved activations follow from an op graph, and the model has none"
+NO_GRAPH = "the step runs units whole; `placealg model` lists what their ops save"
 
 
 @dataclass(frozen=True, slots=True)

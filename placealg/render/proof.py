@@ -128,6 +128,7 @@ def counterexample(found: Counterexample, width: int) -> list[Line]:
         ("distributed", found.distributed),
     ]
     if found.repair:
-        rows += [("repair", found.repair.edit), ("its cost", found.repair.cost)]
+        first, *more = found.repair.edit.splitlines()
+        rows += [("repair", first), *(("", edit) for edit in more), ("its cost", found.repair.cost)]
     lines += table([[dim(name), text] for name, text in rows if text], "ll", width, wrap={1: 30})
     return lines

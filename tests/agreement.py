@@ -10,6 +10,9 @@ from placealg.prove.verdict import PROVED, REFUTED, Report
 from placealg.simulate import Setting, simulate
 from placealg.step.program import Reference, Step
 
+OPEN = ("no transfer rule", "no fixpoint")
+"""Reasons for which the prover leaves a program open, and says so: no claim, and no disagreement."""
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -27,6 +30,8 @@ class Agreement:
         if verdict == REFUTED:
             return ""
         reasons = [f"{v.id}: {v.reason}" for v in self.report.obligations if v.verdict != PROVED]
+        if any(why in reason for reason in reasons for why in OPEN):
+            return ""
         return f"UNDECIDED {reasons}; the simulator {'differs: ' + self.differs if self.differs else 'agrees'}"
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from agreement import compare
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from random_programs import Sample, programs
 
-FAST, SLOW = 3, 30
+from placealg.prove.verdict import UNDECIDED
+
+FAST, SLOW = 3, int(os.environ.get("PLACEALG_RANDOM_RUNS", "30"))
 EACH = 100
 """Programs are drawn in runs of EACH, each run with its own seed: FAST runs by default, SLOW ones in the slow tier."""
 
 
 def agree(number: int) -> None:
-    """Draw and compare the programs of one run."""
+    """Draw and compare the programs of one run; few may be left open."""
+    left_open = []
+
     @seed(number)
     @settings(max_examples=EACH, deadline=None, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))
@@ -21,8 +27,10 @@ def agree(number: int) -> None:
     def run(sample: Sample) -> None:
         found = compare(sample.step)
         assert not found.complaint, f"{sample.story}\n{found.complaint}"
+        left_open.extend([sample.story] if found.report.verdict == UNDECIDED else [])
 
     run()
+    assert len(left_open) <= EACH // 20, left_open
 
 
 @pytest.mark.parametrize("number", range(FAST))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from placealg.arith import ONE, Monomial
 from placealg.prove import correct
 from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
-from placealg.prove.machine import MICROBATCH, Read, Updated
+from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.prover import Candidate
 from placealg.prove.symbols import CELL
@@ -235,5 +235,3 @@ def tell(weight: Monomial) -> str:
         renamed = renamed * Monomial.of(name) ** power
     return str(renamed)
 
-
-__all__ = ["MICROBATCH", "Facts", "facts", "mass", "tell"]

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from placealg.prove import transfer, versions
 from placealg.prove.machine import Machine, Read
-from placealg.prove.microbatches import CASES, Case, Iteration, takes_part
+from placealg.prove.microbatches import CASES, Case, Iteration
 from placealg.prove.versions import CURRENT, GARBAGE, UNHELD
+from placealg.step.event import takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
 
 OUTSIDE = Iteration("", False)

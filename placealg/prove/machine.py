@@ -15,7 +15,6 @@ from placealg.prove.contribution import ABSENT, Slot, Value
 from placealg.prove.versions import UNHELD, Version
 from placealg.step.program import Group, Reference
 
-MICROBATCH = "microbatch"
 STATES = ("weight", "master", "moments")
 GLOBALS = ("step", "rng")
 Key = tuple[str, str]

@@ -54,14 +54,3 @@ CASES: tuple[Case, ...] = (
     _case(5, False, "f", "c*", "C", "c*", "l"),
 )
 """All cases: an upper-case letter is the unit's microbatch, a star a run of one or more."""
-
-
-def takes_part(at: tuple[str, ...], position: str) -> bool:
-    """Whether an event restricted to `at` runs at `position` (first and last include only).
-
-    >>> takes_part(("last",), "only"), takes_part((), "middle"), takes_part(("first",), "last")
-    (True, True, False)
-    """
-    if not at or position in at:
-        return True
-    return position == "only" and ("first" in at or "last" in at)

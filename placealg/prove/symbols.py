@@ -14,10 +14,10 @@ import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, count_cell
+from placealg.step.event import MICROBATCH
 
 Bool = Any
 Int = Any
-MICROBATCH = "microbatch"
 CELL = "#cell"
 """The number of tokens of a cell when all cells hold equally many; no axis can have this name."""
 

@@ -30,9 +30,10 @@ from placealg.prove.contribution import (
     exists,
     merged,
 )
-from placealg.prove.machine import GLOBALS, MICROBATCH, STATES, Clipped, Key, Machine, Pairs, Ran, Read, Updated
+from placealg.prove.machine import GLOBALS, STATES, Clipped, Key, Machine, Pairs, Ran, Read, Updated
 from placealg.prove.microbatches import Iteration
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
+from placealg.step.event import MICROBATCH
 from placealg.step.program import LOOPED, Event
 from placealg.step.verbs import SOURCES
 

@@ -9,7 +9,7 @@ from placealg.errors import InputError
 from placealg.placement import STATES
 from placealg.render.page import Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import readable, short
-from placealg.step.program import PHASES, Event, Loop, Node, Step
+from placealg.step.program import STEP_PHASES, Event, Loop, Node, Step
 from placealg.strategy.spec import Strategy
 
 SENTENCES_FROM = 110
@@ -86,7 +86,7 @@ def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[
 
 
 def _walk(step: Step) -> Iterator[tuple[int, str | Event]]:
-    for phases in (("init",), PHASES[1:7], ("save",), ("resume",)):
+    for phases in (("init",), STEP_PHASES, ("save",), ("resume",)):
         yield from _nodes(step.tree(*phases), 0, "")
 
 

@@ -177,6 +177,14 @@ class Monomial:
         return product
 
     @staticmethod
+    def product(factors: Iterable[Monomial]) -> Monomial:
+        """The product of monomials."""
+        result = Monomial()
+        for factor in factors:
+            result = result * factor
+        return result
+
+    @staticmethod
     def number(value: int | Fraction) -> Monomial:
         """A constant."""
         return Monomial(Fraction(value))

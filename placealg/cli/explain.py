@@ -28,6 +28,16 @@ HYPOTHESES = {
         "What a rank computes from its tokens then equals the single device's, given the same parameters.",
         "A verdict assumes it, because its program runs a unit as one computation.",
     ),
+    "nonzero_divisors": (
+        "A token count by which something is divided is not zero there.",
+        "Without it an empty cell of the batch divides by zero on its device.",
+        "A verdict assumes it where a count of part of the batch divides and equal counts are not assumed.",
+    ),
+    "never_resumed": (
+        "The program has no resume phase, so a resumed run is not covered.",
+        "Nothing is then said about what a checkpoint restores.",
+        "A verdict assumes it of a program without events in resume.",
+    ),
 }
 """Named hypothesis -> what it says, what follows from it, who assumes it."""
 

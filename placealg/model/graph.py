@@ -42,10 +42,7 @@ class Tensor:
     @property
     def elements(self) -> Monomial:
         """Elements of one instance."""
-        product = Monomial()
-        for size in self.dims.values():
-            product = product * size
-        return product
+        return Monomial.product(self.dims.values())
 
     @property
     def unit(self) -> str:

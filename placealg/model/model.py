@@ -30,10 +30,7 @@ class Parameter:
     @property
     def elements(self) -> Monomial:
         """Elements of one instance (one layer's, for a parameter of a layer)."""
-        product = Monomial()
-        for size in self.dims.values():
-            product = product * size
-        return product
+        return Monomial.product(self.dims.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Sequence[Chain
             found.instances["init"] += 1
             before = lasting.get((read.event, read.kind, read.position))
             if not correct.always_right(read):
-                found.add(("resume", run.index, read, before), _case_of(run, read),
+                found.add(("resume", run.index, read, before), _case_of(run, read.position),
                           lambda read=read, before=before, run=run: _restored(read, before, run))  # type: ignore[misc]
 
 
@@ -156,15 +156,15 @@ def _blame(found: Obligations, read: Read, ideally: Read | None, blamed: str, ru
         formula = z3.And(correct.wrong_read(read), at_fault if own else z3.Not(at_fault))
         return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
 
-    found.add((blamed, run.index, read, ideally), _case_of(run, read),
+    found.add((blamed, run.index, read, ideally), _case_of(run, read.position),
               lambda: fault(blamed, True, "reads a stale or undefined copy in"))
-    found.add(("init", run.index, read, ideally), _case_of(run, read),
+    found.add(("init", run.index, read, ideally), _case_of(run, read.position),
               lambda: fault("init", False, "reads a copy that initialisation did not set, in"))
 
 
-def _case_of(run: Run, read: Read) -> Case:
-    """The case in which a read happens: a second passive middle microbatch needs one more."""
-    return replace(run.case, least=run.case.least + 1) if read.position == AGAIN else run.case
+def _case_of(run: Run, position: str) -> Case:
+    """The case in which something happens at a position: a second passive middle microbatch needs one more."""
+    return replace(run.case, least=run.case.least + 1) if position == AGAIN else run.case
 
 
 def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tuple[Read, ...]) -> None:
@@ -205,7 +205,6 @@ def _norms(found: Obligations, step: Step, run: Run) -> None:
         for name, condition in conditions.items():
             found.instances[name] += 1
 
-
             def failure(name: str = name, clip: Clipped = clip, holds: Callable[[Clipped], Any] = condition) -> Failure:
                 return Failure(name, clip.event, z3.Not(holds(clip)), "clips by a norm that miscounts this group",
                                slot=(clip.slot,), exact=run.whole)
@@ -224,14 +223,14 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
         for phase, unit in wanted:
             found.instances["forward"] += 1
             entries = ran.get((phase, unit, position), [])
-            if any(e.ready and not e.where for e in entries):
+            if any(e.ready and not e.where for e in entries) or (position == AGAIN and not entries):
                 continue
             done = [symbols.at_pairs(e.where) for e in entries if e.ready]
             event = entries[0].event if entries else f"{phase}.{unit}.compute"
             says = "runs before its input is there" if entries else "does not run"
             failure = Failure("forward", event, z3.Not(z3.Or(done)), f"{says} ({position} microbatch)", exact=run.whole)
-            case = replace(run.case, least=run.case.least + 1) if position == AGAIN else run.case
-            found.add(("forward", phase, unit, position, tuple(entries)), case, lambda failure=failure: failure)  # type: ignore[misc]
+            found.add(("forward", phase, unit, position, tuple(entries)), _case_of(run, position),
+                      lambda failure=failure: failure)  # type: ignore[misc]
 
 
 def _schedule(found: Obligations, step: Step, group: Group) -> None:

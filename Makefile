@@ -19,7 +19,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP)  ## cost and prove zero3 and hsdp for Llama-3-70B, and refute a broken variant
+demo: $(STAMP)  ## derive, cost and prove zero3*tp_sp for Llama-3-70B, and refute a bug
 	@$(BIN)/python -m placealg.cli.demo
 
 test: $(STAMP)  ## the default suite, doctests included

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
         fsdp_no_reshard,
         hsdp,
         offload_optimizer,
+        recompute_full,
+        recompute_selective,
+        tp,
+        tp_sp,
+        tp_sp_keep,
         zero1,
         zero2,
         zero3,
@@ -47,7 +52,8 @@ _HOME = {
     "Strategy": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
-                     "offload_optimizer"), "placealg.strategy.catalogue"),
+                     "tp", "tp_sp", "tp_sp_keep", "offload_optimizer", "recompute_full", "recompute_selective"),
+                    "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",
     "abstract": "placealg.model.abstract",
@@ -62,7 +68,8 @@ _HOME = {
 __all__ = [
     "abstract", "catalogue", "communication", "derive", "dp", "Formula", "fsdp", "fsdp_no_reshard",
     "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "offload_optimizer", "parse_strategy", "prove",
-    "Report", "Setting", "simulate", "Strategy", "zero1", "zero2", "zero3",
+    "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep",
+    "zero1", "zero2", "zero3",
 ]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 from placealg.check.prove import prove
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
-from placealg.model.config import resolve_model
+from placealg.model.config import SHIPPED, resolve_model
+from placealg.model.model import Model
 from placealg.simulate import Setting, simulate
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
@@ -35,6 +38,35 @@ def test_cost(benchmark: Any, strategy: str, model: str) -> None:
 def test_prove(benchmark: Any, strategy: str, model: str) -> None:
     step = derive(parse_strategy(strategy), resolve_model(model))
     assert benchmark(lambda: prove(step)).verdict == "PROVED"
+
+
+@pytest.fixture(params=[126, 12], ids=["126 layers", "12 layers"])
+def largest(request: Any, tmp_path: Path) -> Model:
+    """The largest shipped model, and the same with fewer layers: its steps are to take as long."""
+    config = json.loads((SHIPPED / "llama-3.1-405b.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config, "num_hidden_layers": request.param}))
+    return resolve_model(str(path))
+
+
+def test_derive_op_by_op(benchmark: Any, largest: Model) -> None:
+    strategy = parse_strategy("zero3*tp_sp")
+    assert benchmark(lambda: derive(strategy, largest)).events
+
+
+def test_cost_op_by_op(benchmark: Any, largest: Model) -> None:
+    step = derive(parse_strategy("zero3*tp_sp"), largest)
+    assert benchmark(lambda: (memory(step), communication(step)))
+
+
+def test_prove_op_by_op(benchmark: Any, largest: Model) -> None:
+    step = derive(parse_strategy("zero3*tp_sp"), largest)
+    assert benchmark(lambda: prove(step)).verdict == "PROVED"
+
+
+def test_simulate_op_by_op(benchmark: Any) -> None:
+    step = derive(parse_strategy("zero3*tp_sp"), resolve_model("gpt"))
+    assert benchmark(lambda: simulate(step, Setting.equal(step.reference, {"dp": 2, "tp": 2}, 2))).equal
 
 
 def test_simulate(benchmark: Any) -> None:

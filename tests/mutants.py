@@ -17,6 +17,21 @@ def deletions(step: Step) -> Iterator[Mutant]:
         yield f"drop {event.path}", _with(step, [*step.events[:k], *step.events[k + 1:]])
 
 
+def tensor_deletions(step: Step) -> Iterator[Mutant]:
+    """Each event on a tensor of the op graph, its loss among them, deleted, one at a time."""
+    for k, event in enumerate(step.events):
+        if event.on_tensor or event.value == "loss":
+            yield f"drop {event.path}", _with(step, [*step.events[:k], *step.events[k + 1:]])
+
+
+def tensor_doublings(step: Step) -> Iterator[Mutant]:
+    """Each event on a tensor of the op graph run twice in a row, one at a time."""
+    for k, event in enumerate(step.events):
+        if event.on_tensor:
+            again = replace(event, copy=event.copy + 1)
+            yield f"double {event.path}", _with(step, [*step.events[: k + 1], again, *step.events[k + 1:]])
+
+
 def doublings(step: Step) -> Iterator[Mutant]:
     """Each event run twice in a row, one at a time."""
     for k, event in enumerate(step.events):

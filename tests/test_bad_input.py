@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,36 @@ from hypothesis import strategies as st
 
 from placealg.arith import Monomial, parse
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.abstract import abstract
+from placealg.model.build import graph
+from placealg.model.config import from_config
+from placealg.model.model import Model
+from placealg.model.transformer import gpt, mlp
+from placealg.placement import Mode, StatePlacement
 from placealg.step.edit import apply_edits, read_edits
+from placealg.step.fit import check_fit, check_sizes, fit_problems
+from placealg.step.split import place
 from placealg.step.text import read_program, write_program
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file, read_strategy_file
 from placealg.strategy.spec import Strategy, check, strategy_on
 
 MESH = '[mesh]\ndp = 2\n[dims]\ndp = ["batch"]\n'
+TP = '[mesh]\ntp = 2\n[dims]\ntp = ["heads", "seq"]\n'
+HEADS = '[mesh]\ntp = "symbolic"\n[dims]\ntp = ['
+
+
+def products() -> Model:
+    """Two products, all of whose parameters have the dim embed."""
+    g = graph(batch="b", embed="h", ffn="f")
+    x = g.data("data.input", "batch embed")
+    up = g.einsum("net.up", x, g.parameter("net.up.weight", "embed ffn"), to="batch ffn")
+    g.sum("loss.sum", g.einsum("net.down", up, g.parameter("net.down.weight", "ffn embed"), to="batch embed"))
+    return Model.of_graph("products", g.build())
+
+
+PRODUCTS = products()
 STEP = text_steps.zero1()
 
 
@@ -90,8 +114,10 @@ def one_line(error: InputError) -> str:
     ("[mesh]\ndp = 2\n[dims]\npd = []\n", "s.toml:4: [dims] names axis 'pd', which the mesh lacks; did you mean 'dp'?"),
     ("[mesh]\ndp = 2\n[dims]\ndp = 'batch'\n", "s.toml:4: [dims] dp is 'batch': expected a list of strings"),
     ("[mesh]\ndp = 2\n[dims]\ndp = [1]\n", "s.toml:4: [dims] dp is [1]"),
-    ("[mesh]\ndp = 2\n[dims]\ndp = [\n 'batch',\n 'bach']\n",
-     "s.toml:6: [dims] dp names unknown dim 'bach'; did you mean 'batch'"),
+    ("[mesh]\ndp = 2\n[dims]\ndp = [\n 'batch',\n 'he ads']\n",
+     "s.toml:6: [dims] dp names 'he ads': an entry is DIM, REGION.DIM or REGION.none"),
+    ("[mesh]\ndp = 2\n[dims]\ndp = ['batch', '.seq']\n", "s.toml:4: [dims] dp names '.seq': an entry is"),
+    ("[mesh]\ndp = 2\n[dims]\ndp = ['none']\n", "s.toml:4: [dims] dp names 'none' alone: say REGION.none, or []"),
     ("[mesh]\ndp = 2\n[dims]\ndp = ['batch', 'batch']\n", "s.toml:4: [dims] dp names 'batch' twice"),
     # states
     (MESH + "[states]\nparameters = { pd = 'R' }",
@@ -99,13 +125,23 @@ def one_line(error: InputError) -> str:
     (MESH + "[states.parameters]\n\ndp = 'Q'", "s.toml:7: unknown mode 'Q' for axis dp"),
     (MESH + "[states]\nparameters = { dp = 3 }", "s.toml:6: [states] parameters on dp is 3: a mode is a string"),
     (MESH + "[states]\nparameters = 'S*'", "s.toml:6: [states] parameters is 'S*': expected a table"),
-    (MESH + "[states]\nparameters = { dp = 'S' }", "s.toml:6: [states] parameters on dp: S says that"),
     (MESH + "[states]\nparameters = { dp = 'M' }", "s.toml:6: [states] parameters on dp: M holds nothing"),
     (MESH + "[states]\nparameters = { dp = 'S*+O' }", "s.toml:6: [states] parameters: only the optimizer state"),
     (MESH + "[states]\noptimizer = { dp = 'S*' }", "s.toml:6: [states] optimizer on dp: S* is for values"),
     (MESH + "[states]\ngradients = { dp = 'M' }", "s.toml:6: [states] gradients on dp: M, a full gradient"),
     (MESH + "[states]\nactivations = { dp = 'S*' }",
      "s.toml:6: [states] activations on dp: the batch is split over dp"),
+    ("[mesh]\ntp = 2\n[dims]\ntp = []\n[states]\nactivations = { tp = 'S*' }",
+     "s.toml:6: [states] activations on tp: nothing is split over tp, so only R holds there"),
+    (TP + "[states]\nactivations = { tp = 'S' }", "s.toml:6: [states] activations on tp: say R (what was gathered"),
+    (TP + "[states]\nactivations = { tp = 'M' }",
+     "s.toml:6: [states] activations on tp: M is for regions: say \"region"),
+    (TP + "[states]\nactivations = { tq = 'R' }", "s.toml:6: [states] activations names axis 'tq'"),
+    (TP + "[states.activations]\ntp = 'R'\n'region:core' = 'S*'",
+     "s.toml:7: [states] activations on region:core is S*: only activations have regions, with M or R"),
+    (TP + "[states]\nactivations = { 'region:core' = 'Q' }", "s.toml:6: unknown mode 'Q' for axis region:core"),
+    (TP + "[states]\nactivations = { 'region:' = 'M' }", "s.toml:6: [states] activations names axis 'region:'"),
+    (TP + "[states]\nparameters = { 'region:core' = 'R' }", "s.toml:6: [states] parameters names axis 'region:core'"),
     ("[mesh]\nouter = 2\ninner = 2\n[dims]\nouter = []\ninner = []\n[states]\n"
      "optimizer = { outer = 'S+O', inner = 'S' }",
      "s.toml:8: a state rests on one tier"),
@@ -117,6 +153,8 @@ def one_line(error: InputError) -> str:
      "s.toml:7: [groups.norms] optimizer is 'adamx'; did you mean"),
     (MESH + "[groups.norms]\nmatch = 'x'\noptimizer = { dp = 'S*' }",
      "s.toml:7: [groups.norms] optimizer on dp: S* is"),
+    (MESH + "[groups.norms]\nmatch = 'x'\nactivations = { dp = 'S' }",
+     "s.toml:7: unknown key 'activations' in [groups.norms]"),
     (MESH + "[groups.norms]\nmatch = 'x'\nparameters = { dq = 'R' }",
      "s.toml:7: [groups.norms] parameters names axis 'dq'"),
     (MESH + "[groups.norms]\nmatch = 'x'\ntypes = { q = 2 }", "s.toml:7: [groups.norms] types names 'q'; valid: w, g"),
@@ -129,6 +167,8 @@ def one_line(error: InputError) -> str:
     (MESH + "[schedule]\nlifetime = { pd = 'use' }", "s.toml:6: [schedule] lifetime names axis 'pd'"),
     (MESH + "[schedule]\nlifetime = { dp = 'uses' }",
      "s.toml:6: [schedule] lifetime of dp is 'uses'; did you mean 'use'?"),
+    (MESH + "[schedule]\nreplay = 'half'", "s.toml:6: [schedule] replay is 'half'; valid: whole, by_dependency, early"),
+    (MESH + "[schedule]\nsharing = 'share'", "s.toml:6: [schedule] sharing is 'share'; did you mean 'shared'?"),
     (MESH + "[optimizer]\nname = 'adam w'", "s.toml:6: [optimizer] name is 'adam w'; did you mean 'adamw'?"),
     (MESH + "[optimizer]\nname = ['adamw']", "s.toml:6: [optimizer] name is ['adamw']"),
     (MESH + "[optimizer]\nclip = 'norm'", "s.toml:6: [optimizer] clip is 'norm'"),
@@ -146,7 +186,6 @@ def one_line(error: InputError) -> str:
     (MESH + "[types]\nw = nan", "s.toml:6: [types] w is nan"),
     (MESH + "[types]\nw = [2]", "s.toml:6: [types] w is [2]"),
     (MESH + "[random]\ndropout = ['rank(pd)']", "s.toml:6: [random] dropout names axis 'pd'"),
-    (MESH + "[random]\ndropout = ['local(sq)']", "s.toml:6: [random] dropout names dim 'sq'"),
     (MESH + "[random]\ndropout = ['dp']", "s.toml:6: [random] dropout names 'dp'; valid: rank(AXIS), local(DIM)"),
 ])
 def test_every_mistake_of_a_strategy_file_is_one_line_at_its_line(text: str, message: str) -> None:
@@ -203,8 +242,6 @@ def test_python_tables_are_read_alike(tables: dict[str, dict[str, object]], mess
 
 
 def test_check_finds_what_a_hand_made_strategy_gets_wrong() -> None:
-    from placealg.frozen import FrozenMap
-
     made = strategy_on("s", {"dp": None}, dims={"dp": ["batch"]})
     check(made)
     for tables, message in (({"schedul": {}}, "unknown table"), ({"schedule": {"x": 1}}, "unknown key 'x'"),
@@ -214,8 +251,125 @@ def test_check_finds_what_a_hand_made_strategy_gets_wrong() -> None:
             check(Strategy("s", made.mesh, made.dims, tables=said))
     with pytest.raises(InputError, match="has no axis"):
         check(Strategy("s"))
-    with pytest.raises(InputError, match="unknown dim 'batch'"):
-        check(made, dims=("seq",))
+    for entry in ("none", "a b", "seq."):
+        with pytest.raises(InputError, match=f"dp names '{entry}'"):
+            check(Strategy("s", made.mesh, FrozenMap({"dp": (entry,)})))
+    for state, mode in (("optimizer", Mode.R), ("activations", Mode.GATHERED)):
+        placed = FrozenMap({state: StatePlacement(FrozenMap({"region:core": mode}))})
+        with pytest.raises(InputError, match="only activations have regions"):
+            check(Strategy("s", made.mesh, made.dims, placed))
+
+
+# a strategy that does not fit its model
+
+GPT, LLAMA = gpt(), from_config("llama-3-70b")
+
+
+@pytest.mark.parametrize(("text", "model", "message"), [
+    # dims and regions
+    (HEADS + '"heds"]', GPT, "s.toml:4: [dims] tp names dim 'heds', which gpt lacks; did you mean 'heads'?"),
+    (HEADS + '"heads",\n "fnn"]', GPT, "s.toml:5: [dims] tp names dim 'fnn', which gpt lacks; did you mean 'ffn'?"),
+    (HEADS + '"kv"]', GPT, "s.toml:4: [dims] tp names dim 'kv', which gpt lacks"),
+    (HEADS + '"heads"]', mlp(), "s.toml:4: [dims] tp names dim 'heads', which mlp lacks"),
+    (HEADS + '"los.none", "heads"]', GPT,
+     "s.toml:4: [dims] tp names region 'los', which gpt lacks; did you mean 'loss'"),
+    (HEADS + '"layer.attn.heads"]', GPT,
+     "s.toml:4: [dims] tp names region 'layer.attn', which gpt lacks; did you mean 'attn'?"),
+    (HEADS + '"core.ffn"]', GPT, "s.toml:4: [dims] tp names 'core.ffn', but no op of core can be split along ffn; "
+     "valid: core.batch, core.heads, core.seq, core.seq_kv, core.head_dim"),
+    (HEADS + '"norm1.embed"]', GPT, "s.toml:4: [dims] tp names 'norm1.embed', but no op of norm1 can be split along"),
+    (HEADS + '"loss.none"]', GPT, "s.toml:4: [dims] tp splits no op of gpt: name a dim, or say []"),
+    (HEADS + '"loss.none", "heads"]', abstract(),
+     "s.toml:4: [dims] tp names 'loss.none', but abstract says nothing about the network "
+     "inside, and has batch alone: say --model gpt"),
+    (HEADS + '"element"]', abstract(), "s.toml:4: [dims] tp names 'element', but abstract says nothing"),
+    ('base = "tp"', abstract(), "s.toml:1: [dims] tp names 'heads', but abstract says nothing"),
+    ('\nbase = "tp"\n[mesh]\ndp = 2\n[dims]\ndp = ["batch"]', abstract(), "s.toml:2: [dims] tp names 'heads'"),
+    # an op that no rule can place
+    (HEADS + '"head.none", "vocab"]', GPT, "s.toml:4: [dims] tp: op 'head.logits' uses it whole, op 'embedding.tokens' "
+     "splits it along vocab, and parameter 'embedding.weight' rests in one layout; what fits: 'vocab' for both, or "
+     "'embedding.none' and 'head.none'"),
+    # sizes
+    (HEADS.replace('"symbolic"', "8") + '"heads"]', from_config("gpt2"),
+     "s.toml:2: tp = 8 does not divide heads = 12 of gpt2; 4 would divide it"),
+    (HEADS.replace('"symbolic"', "5") + '"ffn"]', from_config("gpt2"),
+     "s.toml:2: tp = 5 does not divide ffn = 3072 of"),
+    ("[mesh]\nx = 4\ny = 6\n[dims]\nx = ['heads']\ny = ['ffn', 'heads']", from_config("gpt2"),
+     "s.toml:3: x = 4 x y = 6 does not divide heads = 12 of gpt2; 12 would divide it"),
+    ('base = "tp[16]"', LLAMA, "s.toml:1: tp = 16 does not divide kv = 8 of llama-3-70b; heads are split along kv "
+     'first, so tp is refined into two axes: tp1 = 8 splits "heads", tp2 = 2 "group" in its place'),
+    ('base = "tp[128]"', LLAMA, "s.toml:1: tp = 128 does not divide kv = 8 of llama-3-70b; 8 would divide it"),
+    ('base = "tp[3]"', LLAMA, "s.toml:1: tp = 3 does not divide kv = 8 of llama-3-70b"),
+    # modes
+    (MESH + "[states]\nparameters = { dp = 'S' }", abstract(), "s.toml:6: [states] parameters on dp: S says that"),
+    (HEADS + '"seq"]\n[states]\nparameters = { tp = "S" }', GPT, "s.toml:6: [states] parameters on tp: S says that the "
+     "computation is sharded the same way, but no dim of tp splits a parameter; say S* to gather them for use"),
+    (HEADS + '"heads"]\n[groups.norms]\nmatch = "norm*"\nparameters = { tp = "S" }', GPT,
+     "s.toml:7: [groups.norms] parameters on tp: S says that the computation is sharded the same way, but no dim of tp "
+     "splits a parameter that norm* matches"),
+    (HEADS + '"embed"]\n[states]\nparameters = { tp = "S*" }', PRODUCTS,
+     "s.toml:6: [states] parameters on tp is S*, but embed of every parameter is split over tp, so S holds there"),
+    (HEADS + '"heads"]\n[groups.q]\nmatch = "attn.q.weight"\noptimizer = { tp = "S" }', GPT,
+     "s.toml:7: [groups.q] optimizer on tp is S, but heads of every parameter that attn.q.weight matches is split over "
+     "tp, so S holds there; leave it out"),
+    # recomputed regions, random streams
+    ('base = "tp"\n[states.activations]\ntp = "S*"\n"region:cor" = "M"', GPT,
+     "s.toml:4: [states] activations names region 'cor', which gpt lacks; did you mean 'core'?"),
+    ('base = "dp*recompute_full*recompute_selective"', GPT,
+     "s.toml:1: [states] activations: regions 'layer' and 'core' have ops in common, and both are M"),
+    ('base = "dp"\n[states]\nactivations = { "region:layer" = "M" }', abstract(),
+     "s.toml:3: [states] activations on region:layer: abstract says nothing about the network inside"),
+    (MESH + "[random]\ndropout = ['local(sq)']", GPT, "s.toml:6: [random] dropout names dim 'sq', which gpt lacks"),
+    (MESH + "[random]\ndropout = ['local(seq)']", abstract(),
+     "s.toml:6: [random] dropout names dim 'seq', but abstract"),
+])
+def test_what_does_not_fit_the_model_is_one_line_at_its_line(text: str, model: Model, message: str) -> None:
+    file = parse_strategy_file(text, "s.toml")
+    path, error = next(fit_problems(file.strategy, model))
+    assert one_line(error.at(file.place(path))).startswith(message)
+    with pytest.raises(InputError) as caught:
+        check_fit(file.strategy, model)
+    assert one_line(caught.value).startswith(f"{file.strategy.name} on {model.name}: {error.what}")
+
+
+@pytest.mark.parametrize(("text", "model"), [
+    (HEADS + '"loss.none", "heads", "ffn", "vocab", "seq"]', GPT),
+    (HEADS + '"core.heads", "seq"]', GPT),
+    (HEADS + '"heads", "ffn"]\n[states]\nparameters = { tp = "S" }\noptimizer = { tp = "S" }', GPT),
+    (HEADS.replace('"symbolic"', "4") + '"heads"]', from_config("gpt2")),
+    (HEADS.replace('"symbolic"', "8") + '"vocab"]', from_config("gpt2")),
+    ("[mesh]\ntp1 = 8\ntp2 = 2\n[dims]\ntp1 = ['heads', 'ffn']\ntp2 = ['group', 'ffn']", LLAMA),
+    ('base = "zero3*tp_sp[8]*recompute_selective"', LLAMA),
+    ("[mesh]\ndp = 2\n[dims]\ndp = ['batch']\n[random]\ndropout = ['local(heads)']", LLAMA),
+    (MESH, abstract()),
+])
+def test_what_fits_is_not_refused(text: str, model: Model) -> None:
+    assert list(fit_problems(parse_strategy_file(text).strategy, model)) == []
+
+
+def test_the_refinement_that_is_offered_is_one_that_the_split_rule_can_place() -> None:
+    placed = place(LLAMA.graph, {"tp1": ("heads", "ffn", "vocab"), "tp2": ("group", "ffn", "vocab")})
+    assert placed.op("layer.attn.q").split == {"tp1": "kv", "tp2": "group"}
+    assert placed.op("layer.attn.k").split == {"tp1": "kv", "tp2": ""}
+
+
+def test_sizes_of_the_command_line_must_divide() -> None:
+    strategy = parse_strategy("dp*tp_sp")
+    good = {"dp": Fraction(3), "tp": Fraction(8), "a": Fraction(16), "h": Fraction(64), "s": Fraction(32),
+            "b": Fraction(2)}
+    check_sizes(strategy, GPT, good)
+    for name, value, message in (("a", 12, "tp = 8 does not divide heads = 12"),
+                                 ("s", 30, "tp = 8 does not divide seq = 30"),
+                                 ("h", 65, "tp = 8 does not divide ffn = 260")):
+        with pytest.raises(InputError, match=message):
+            check_sizes(strategy, GPT, {**good, name: Fraction(value)})
+    whole = graph(batch=6, embed=2)
+    data, weight = whole.data("data.input", "batch embed"), whole.parameter("net.w", "embed")
+    whole.sum("loss.sum", whole.mul("net.out", data, weight))
+    model = Model.of_graph("six", whole.build())
+    with pytest.raises(InputError, match="dp = 4 does not divide batch = 6 of six; 2 would divide it"):
+        check_fit(parse_strategy("dp[4]"), model)
+    check_fit(parse_strategy("dp[3]"), model)
 
 
 # arithmetic from files
@@ -266,8 +420,14 @@ where = "rank(dp)=0"
 FULL = """
 name = "noise"
 expect = { verdict = "refuted", obligation = "gradient", ratio = "1/dp" }
-""" + MESH + """
+[mesh]
+dp = 2
+tp = 4
+[dims]
+dp = ["batch"]
+tp = ["loss.none", "heads", "seq"]
 [states]
+activations = { tp = "S*", "region:core" = "M" }
 parameters = { dp = "S*" }
 optimizer = { dp = "S+O" }
 [groups.norms]
@@ -290,6 +450,9 @@ def read_all(text: str) -> None:
         file = parse_strategy_file(text, "s.toml")
         read_program(file.events, STEP.reference, file.positions, file.loops)
         apply_edits(STEP, read_edits(file.edits, STEP.reference, file.positions))
+        for model in (GPT, abstract()):
+            for path, error in fit_problems(file.strategy, model):
+                assert one_line(error.at(file.place(path))).startswith("s.toml:")
     except InputError as error:
         assert one_line(error).startswith("s.toml")
 

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 The ground floor is one room of small modules, which may import each other."""
 
-ONLY_IN = {"z3": "prove", "sympy": "cost"}
+ONLY_IN = {"z3": "prove", "cvc5": "prove", "sympy": "cost"}
 """Library -> the one room that may import it."""
 
 MAX_LINES = 400

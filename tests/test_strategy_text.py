@@ -21,7 +21,8 @@ from placealg.strategy.positions import parse_toml
 from placealg.strategy.spec import GroupRule, Strategy, check, strategy_on
 from placealg.strategy.write import write_strategy
 
-NAMES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "offload_optimizer")
+NAMES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "tp", "tp_sp", "tp_sp_keep", "offload_optimizer",
+         "recompute_full", "recompute_selective")
 
 
 def said(strategy: Strategy) -> Strategy:
@@ -91,6 +92,9 @@ def test_python_face() -> None:
     ("hsdp[outer=2,inner]", "hsdp[outer=2,inner]", "(outer=2, inner)"),
     ("offload_optimizer", "dp*offload_optimizer", "(dp,)"),
     ("zero3*offload_optimizer", "zero3*offload_optimizer", "(dp,)"),
+    ("tp_sp[8]", "tp_sp[8]", "(tp=8,)"),
+    ("zero3*tp_sp[inner=2]*recompute_selective", "zero3*tp_sp[inner=2]*recompute_selective", "(dp, inner=2)"),
+    ("recompute_full", "dp*recompute_full", "(dp,)"),
 ])
 def test_expressions(text: str, name: str | None, axes: str | None) -> None:
     if name is None:
@@ -120,6 +124,9 @@ def test_expressions(text: str, name: str | None, axes: str | None) -> None:
     ("hsdp[x,x]", "axis 'x' is used twice"),
     ("offload_optimizer*dp", "column 1: modifier offload_optimizer applies to what stands to its left"),
     ("offload_optimizer[dp]", "takes no axis"),
+    ("tp*recompute_full*recompute_full", "column 19: cannot compose tp*recompute_full with recompute_full: "),
+    ("recompute_selective*tp", "column 1: modifier recompute_selective applies to what stands to its left"),
+    ("tp*tp_sp", "column 4: cannot compose tp with tp_sp: both use axis 'tp'; "),
     ("zero3 dp", "column 7: unexpected 'd'"),
     ("zero3*", "column 7: expected the name of a strategy"),
     ("", "column 1: expected the name of a strategy"),
@@ -144,8 +151,12 @@ def products(draw: st.DrawFn) -> list[Strategy]:
         name = draw(FACTORS)
         part = cat.instantiate(name) if cat.entry(name).kind == "modifier" else cat.instantiate(name, axis)
         tables = draw(st.sampled_from(({}, {"schedule": {"prefetch": 1}}, {"schedule": {"microbatches": 2}},
-                                       {"optimizer": {"tier": "device"}}, {"loss": {"preset": "token_mean"}})))
-        parts.append(dataclasses.replace(part, tables=part.tables.plus(strategy_on("", {}, **tables).tables)))
+                                       {"optimizer": {"tier": "device"}}, {"loss": {"preset": "token_mean"}},
+                                       {"schedule": {"replay": "early_stop"}},
+                                       {"states": {"activations": {"region:core": "R"}}})))
+        other = strategy_on("", {}, **tables)
+        parts.append(dataclasses.replace(part, tables=part.tables.plus(other.tables),
+                                         states=part.states if part.states else other.states))
     return parts
 
 
@@ -179,6 +190,8 @@ def test_composition_names_the_rule_that_failed() -> None:
         (strategy_on("a", {"x": None}, schedule={"prefetch": 1})
          * strategy_on("b", {"y": None}, schedule={"prefetch": 2}))
     rule = {"norms": {"match": "*norm*"}}
+    with pytest.raises(InputError, match=r"\[states\] activations on region:core is R on one side and M on the other"):
+        strategy_on("a", {"x": None}, states={"activations": {"region:core": "R"}}) * cat.recompute_selective()
     with pytest.raises(InputError, match=r"both have a \[groups.norms\]"):
         strategy_on("a", {"x": None}, groups=rule) * strategy_on("b", {"y": None}, groups=rule)
 
@@ -201,6 +214,7 @@ inner = ["batch"]
 parameters = { inner = "S*" }
 optimizer  = { inner = "S+O" }
 gradients  = { inner = "S" }
+activations = { "region:core" = "M", outer = "S" }
 [groups.norms]
 match     = "*norm*"
 parameters = { inner = "R" }
@@ -213,6 +227,8 @@ optimizer = "sgd"
 microbatches = 4
 lifetime = { inner = "step" }
 prefetch = 1
+replay = "by_dependency"
+sharing = "per_use"
 [optimizer]
 name = "muon"
 clip = "none"
@@ -237,6 +253,9 @@ def test_a_file_with_everything() -> None:
     assert strategy.option("types", "wire") == "1/2"
     assert strategy.option("types", "act") == "5/2"
     assert strategy.lifetime("inner") == "step"
+    assert strategy.recomputed == ("core",)
+    assert (strategy.option("schedule", "replay"), strategy.option("schedule", "sharing")) == (
+        "by_dependency", "per_use")
     assert strategy.loss()["count_axes"] == ("outer", "microbatch")
     assert strategy.optimizer()[1] == "matrix"
     assert strategy.groups[0] == GroupRule(
@@ -323,10 +342,20 @@ def written(draw: st.DrawFn) -> Strategy:
             tables[state] = draw(st.dictionaries(st.sampled_from(axes), st.sampled_from(choices), max_size=3))
         return {s: t for s, t in tables.items() if draw(st.booleans())}
 
+    dims = {a: draw(st.sampled_from(([], ["batch"], ["loss.none", "heads", "ffn", "seq"], ["core.heads", "seq"])))
+            for a in axes}
     states = placements()
+    if draw(st.booleans()):
+        valid = {a: ["R"] if not entries else ["S"] if entries == ["batch"] else ["R", "S*"]
+                 for a, entries in dims.items()}
+        states["activations"] = {a: draw(st.sampled_from(modes)) for a, modes in valid.items() if draw(st.booleans())}
+        states["activations"] |= draw(st.dictionaries(st.sampled_from(("region:core", "region:mlp")),
+                                                      st.sampled_from(("M", "R"))))
     gathered = [a for a, mode in states.get("parameters", {}).items() if mode == "S*"]
     tables = {
         "schedule": {"microbatches": draw(st.sampled_from(("m", 1, 7))), "prefetch": draw(st.integers(0, 3)),
+                     "replay": draw(st.sampled_from(("whole", "by_dependency", "early_stop"))),
+                     "sharing": draw(st.sampled_from(("shared", "per_use"))),
                      "lifetime": {a: draw(st.sampled_from(("use", "microbatch", "step"))) for a in gathered}},
         "optimizer": {"name": draw(st.sampled_from(tuple(OPTIMIZERS))),
                       "tier": draw(st.sampled_from(("device", "host"))), "locality": "matrix", "clip": "none"},
@@ -334,7 +363,7 @@ def written(draw: st.DrawFn) -> Strategy:
                  "count_axes": draw(st.sampled_from(("data", axes, []))), "reference": "microbatch_mean",
                  "divisor": "count"},
         "types": {"g": draw(st.sampled_from((4, "3/2", 2.5))), "o": 12},
-        "random": {"dropout": [f"rank({axes[0]})", "local(batch)"]},
+        "random": {"dropout": [f"rank({axes[0]})", "local(seq)"]},
     }
     chosen = {t: {k: v for k, v in keys.items() if draw(st.booleans())}
               for t, keys in tables.items() if draw(st.booleans())}
@@ -345,7 +374,6 @@ def written(draw: st.DrawFn) -> Strategy:
         if draw(st.booleans()):
             name = draw(st.sampled_from(tuple(OPTIMIZERS)))
             group["optimizer"] = {"name": name, **group["optimizer"]} if "optimizer" in group else name
-    dims = {a: draw(st.sampled_from(([], ["batch"]))) for a in axes}
     return strategy_on(draw(text), {a: draw(st.sampled_from((None, 1, 8))) for a in axes}, dims=dims, states=states,
                        groups=groups, **chosen)
 
@@ -359,6 +387,7 @@ def test_a_written_strategy_reads_back_equal(strategy: Strategy) -> None:
 def test_the_round_trip_would_see_a_lost_table() -> None:
     strategy = parse_strategy_file(FULL).strategy
     text = write_strategy(strategy)
-    for line in ('prefetch = 1', 'g = 4', 'optimizer = "sgd"', 'clip = "none"', 'dropout = ["rank(inner)"]'):
+    for line in ('prefetch = 1', 'sharing = "per_use"', 'activations = { "region:core" = "M", outer = "S" }',
+                 'g = 4', 'optimizer = "sgd"', 'clip = "none"', 'dropout = ["rank(inner)"]'):
         assert f"\n{line}\n" in text
         assert parse_strategy_file(text.replace(f"\n{line}\n", "\n")).strategy != strategy

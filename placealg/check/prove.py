@@ -23,29 +23,40 @@ LARGEST_REPLAY = 64
 
 def prove(step: Step, base: Step | None = None) -> Report:
     """The report on one step; `base` is the derived program that a repair may lead back to."""
+    return judge(step, base)[0]
+
+
+def judge(step: Step, base: Step | None = None) -> tuple[Report, tuple[Candidate, ...]]:
+    """The report, and what the prover found satisfiable, from which a certificate takes its sizes."""
     findings = examine(step)
     replayed = {(c.verdict.id, c.verdict.group): (c, f, o) for c, f, o in _replays(step, findings)}
     verdicts = tuple(_confirmed(v, replayed) for v in findings.verdicts)
     verdict, cls = overall(verdicts)
-    return Report(
+    report = Report(
         strategy=step.reference.strategy, model=step.reference.model, verdict=verdict, cls=cls,
         hypotheses=findings.hypotheses, not_covered=NOT_COVERED, obligations=verdicts,
         counterexample=_counterexample(step, base, verdicts, replayed) if verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
+    return report, findings.candidates
 
 
 Replayed = tuple[Candidate, Facts, Outcome]
 
 
 def _replays(step: Step, findings: Findings) -> Iterator[Replayed]:
+    known: Runs = {}
     for candidate in findings.candidates:
         found = facts(candidate, step.reference)
-        replayed = replay(step, found, candidate.verdict.id == "init")
+        replayed = replay(step, found, candidate.verdict.id == "init", known)
         if replayed is not None:
             yield candidate, *replayed
 
 
-def replay(step: Step, found: Facts, resumed: bool) -> tuple[Facts, Outcome] | None:
+Runs = dict[Setting, Outcome]
+"""What was simulated already: candidates of one cause often say the same."""
+
+
+def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts, Outcome] | None:
     """The facts at which the simulator differs, and its outcome; else the last outcome, which was equal.
 
     Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes. A
@@ -59,7 +70,9 @@ def replay(step: Step, found: Facts, resumed: bool) -> tuple[Facts, Outcome] | N
             continue
         here = replace(found, sizes=sizes, microbatches=microbatches)
         for seed, tokens in ((0, 1), (1, 2), (2, 3)):
-            outcome = simulate(step, setting(step, here, tokens, seed))
+            run = setting(step, here, tokens, seed)
+            outcome = known[run] if run in known else simulate(step, run)
+            known[run] = outcome
             last = here, outcome
             if not outcome.equal and (resumed or not (outcome.difference and outcome.difference.resumed)):
                 return last

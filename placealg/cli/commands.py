@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from placealg.cli.inputs import Case, read_case
+from placealg.cli.inputs import Case, options, read_case
 from placealg.cli.output import print_json, print_lines, width, write_file
 
 Command = Callable[[Namespace], int]
@@ -25,6 +26,7 @@ def list_strategies(chosen: Namespace) -> int:
             "name": e.name, "aliases": list(e.aliases), "kind": e.kind, "title": e.title, "source": e.source,
             "axes": list(e.axes),
             "placements": {state: {a: s.mode_text(state, a) for a in s.mesh.names} for state in STATES},
+            "regions": {region: str(mode) for region, mode in s.regions.items()},
         } for e, s in entries]})
     else:
         print_lines(catalogue_rows(entries, width()))
@@ -53,7 +55,7 @@ def model(chosen: Namespace) -> int:
     from placealg.model.config import resolve_model
     from placealg.render.listing import model_page
 
-    found = resolve_model(chosen.name)
+    found = resolve_model(chosen.name, **options(chosen))
     if chosen.format == "json":
         print_json({"version": 1, "model": found.name, "parameters": found.total() if found.sizes else None,
                     "sizes": dict(found.sizes), "dims": {d: str(n) for d, n in found.graph.dims.items()},
@@ -88,7 +90,7 @@ def explain(chosen: Namespace) -> int:
 
 
 def _case(chosen: Namespace, word: str) -> Case:
-    return read_case(word, chosen.model, chosen.sizes)
+    return read_case(word, chosen.model, chosen.sizes, **options(chosen))
 
 
 def _lazy(name: str) -> Command:
@@ -96,12 +98,18 @@ def _lazy(name: str) -> Command:
         from placealg.cli import readers
 
         command: Any = getattr(readers, name)
-        return int(command(chosen))
+        try:
+            return int(command(chosen))
+        except ModuleNotFoundError as error:
+            if error.name != "z3":
+                raise
+            print("placealg: UNDECIDED: the solver, z3, is not installed", file=sys.stderr)
+            return readers.OPEN
     return run
 
 
 COMMANDS: dict[str, Command] = {
     "list": list_strategies, "show": show, "model": model, "explain": explain,
-    "cost": _lazy("cost"), "prove": _lazy("prove"), "compare": _lazy("compare"), "simulate": _lazy("simulate"),
+    **{name: _lazy(name) for name in ("cost", "prove", "recheck", "compare", "simulate")},
 }
 """Command -> the function that runs it and returns its exit code."""

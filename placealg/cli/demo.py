@@ -1,4 +1,4 @@
-"""`make demo`: two strategies costed and proved for Llama-3-70B, and a broken one refuted, in one process."""
+"""`make demo`: ZeRO-3 with tensor and sequence parallelism costed and proved for Llama-3-70B, and a bug refuted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from placealg.cli import main
 
 DEMO = (
-    "cost zero3 --model llama-3-70b",
-    "cost zero3 --model llama-3-70b --set dp=512",
-    "cost hsdp --model llama-3-70b --set devices=512 dp_shard=8",
-    "prove zero3 hsdp --model llama-3-70b",
+    "show zero3*tp_sp --model llama-3-70b",
+    "cost zero3*tp_sp --model llama-3-70b --set dp=64 tp=8 b=1 s=8192 --by region",
+    "prove zero3*tp_sp --model llama-3-70b",
     "prove proofs/refuted/zero1_publish_dropped.toml --model llama-3-70b",
 )
 """The commands of the demonstration, in order."""

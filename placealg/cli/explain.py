@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from placealg.cli.inputs import default_model
 from placealg.errors import InputError
 from placealg.mesh import SYMBOLS
 from placealg.model.config import resolve_model
@@ -102,6 +103,9 @@ def _strategies() -> Iterator[Explained]:
             for axis in strategy.mesh.names)
         first = f"{entry.name} is {entry.title}."
         second = f"It places {placed}." if entry.axes else "It brings no axis and applies to what stands to its left."
+        if strategy.regions:
+            modes = _joined([f"mode {mode} for the activations of {name}" for name, mode in strategy.regions.items()])
+            second = f"{second[:-1]}, with {modes}."
         for name in (entry.name, *entry.aliases):
             yield Explained(name, "strategy", (first, second, f"Source: {entry.source}."))
 
@@ -113,7 +117,7 @@ def _rules() -> Iterator[Explained]:
     used: dict[str, dict[str, None]] = {}
     for entry in catalogue().values():
         strategy = parse_strategy(entry.name)
-        for event in derive(strategy, resolve_model("abstract")).events:
+        for event in derive(strategy, resolve_model(default_model(strategy))).events:
             reasons.setdefault(event.rule.name, {})[event.rule.why] = None
             verbs.setdefault(event.rule.name, {})[event.verb] = None
             used.setdefault(event.rule.name, {})[entry.name] = None

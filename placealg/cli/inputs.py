@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from placealg.arith import parse
 from placealg.errors import InputError, nearest
@@ -15,6 +17,7 @@ from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits
+from placealg.step.fit import check_sizes, fit_problems
 from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.strategy.catalogue import names
@@ -23,7 +26,28 @@ from placealg.strategy.file import Expect, read_strategy_file
 from placealg.strategy.spec import DEFAULTS, Strategy
 
 DEVICES = "devices"
-DEFAULT_MODEL = "abstract"
+
+
+class Options(TypedDict, total=False):
+    """What a command line says of the model's transformer."""
+
+    flash: bool | None
+    dropout: bool | None
+    parallel: bool
+
+
+def options(chosen: Namespace) -> Options:
+    """The options of the model's transformer among the words of a command line."""
+    return Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
+
+
+def default_model(*strategies: Strategy) -> str:
+    """The model on which strategies stand when none is named: op by op if one of them needs it.
+
+    >>> default_model(parse_strategy("zero3")), default_model(parse_strategy("zero3*tp_sp"))
+    ('abstract', 'gpt')
+    """
+    return "gpt" if any(s.detailed for s in strategies) else "abstract"
 
 
 @dataclass(frozen=True)
@@ -54,22 +78,29 @@ def read_strategy(word: str) -> Strategy:
     return read_strategy_file(word).strategy if is_file(word) else parse_strategy(word)
 
 
-def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str] = ()) -> Case:
-    """The case that the words of a command line describe; `axes` are those of strategies beside this one."""
+def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
+              **said: Unpack[Options]) -> Case:
+    """The case that the words of a command line describe; `axes` are those of strategies beside this one.
+
+    `default` is the model where neither the command line nor a file names one; "" leaves it to `default_model`.
+    """
     if is_file(word):
-        return _read_file(word, model, sizes, axes)
-    strategy, chosen = parse_strategy(word), resolve_model(model or DEFAULT_MODEL)
-    with_sizes = read_sizes(sizes, strategy, chosen, axes)
+        return _read_file(word, model, sizes, axes, default, said)
+    strategy = parse_strategy(word)
+    chosen = resolve_model(model or default or default_model(strategy), **said)
     step = derive(strategy, chosen)
-    return Case(strategy, chosen, step, with_sizes, step)
+    return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
 
 
-def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str]) -> Case:
+def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
+               said: Options) -> Case:
     file = read_strategy_file(word)
     beside = Path(word).parent / file.model
     named = str(beside) if file.model and beside.exists() else file.model
     try:
-        chosen = resolve_model(model or named or DEFAULT_MODEL)
+        chosen = resolve_model(model or named or default or default_model(file.strategy), **said)
+        for path, problem in fit_problems(file.strategy, chosen):
+            raise problem.at(file.place(path))
         step = base = derive(file.strategy, chosen)
     except InputError as error:
         raise error.at(word) from None
@@ -117,12 +148,19 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
             raise InputError(f"{name} = {value} contradicts {owner}'s {name} = {own}", where=where)
         if sizes.get("Psi_unit", 0) > sizes.get("Psi", sizes.get("Psi_unit", 0)):
             raise InputError(f"Psi_unit = {sizes['Psi_unit']} exceeds Psi = {sizes['Psi']}", where=where)
-    return _complete({n: v for n, v in sizes.items() if n in (*mesh.names, *SYMBOLS, DEVICES)}, mesh)
+    found = _complete({n: v for n, v in sizes.items() if n in (*mesh.names, *SYMBOLS, DEVICES)}, mesh)
+    try:
+        check_sizes(strategy, model, found)
+    except InputError as error:
+        raise error.at("--set") from None
+    return found
 
 
 def _symbols(model: Model) -> tuple[str, ...]:
     """The symbols, in the table's order, that can stand in a formula about `model`."""
-    found = {"Psi", "Psi_unit", "m", *model.sizes, *(t for t in DEFAULTS["types"] if t != "act")}
+    found = {"Psi", "Psi_unit", "m", *model.sizes, *(t for t in DEFAULTS["types"] if t != "act" or not model.opaque)}
+    if not model.opaque:
+        found |= {n for size in model.graph.dims.values() for n in size.names()}
     for size in (*(u.count for u in model.units), *(p.elements for p in model.parameters)):
         found |= set(size.names())
     return tuple(n for n in SYMBOLS if n in found)
@@ -131,7 +169,7 @@ def _symbols(model: Model) -> tuple[str, ...]:
 def _bound(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fraction]]:
     """Symbol or axis -> who gives it a number, and which."""
     sizes: dict[str, int] = dict(model.sizes)
-    if not model.abstract:
+    if not model.abstract and {n for p in model.parameters for n in p.elements.names()} <= set(sizes):
         units = [sum((p.elements.evaluate(model.sizes) for p in model.of_unit(u.name)), Fraction(0))
                  for u in model.units]
         sizes |= {"Psi": model.total(), "Psi_unit": int(max(units))}

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("placements and the step program, with reasons", "STRATEGY"),
     "cost": ("memory and communication in closed form", "STRATEGY"),
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
+    "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios", "STRATEGY..."),
     "simulate": ("train a small network rank by rank and on one device", "STRATEGY"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
@@ -27,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 EPILOG = """\
 STRATEGY is a TOML file, or an expression over the catalogue:
   zero3    zero3[fsdp]    zero3[512]    hsdp[dp_replicate=2,dp_shard=4]
-  zero2*offload_optimizer
+  zero2*offload_optimizer    zero3*tp_sp[tp=8]*recompute_selective
 
 exit codes:
   0 done, proved, or as the file expects    1 refuted, or not as expected
@@ -102,10 +103,19 @@ def _strategies(parser: Parser, several: bool, *formats: str) -> None:
         parser.add_argument("strategies", nargs="+", metavar="STRATEGY", help="a TOML file, or an expression")
     else:
         parser.add_argument("strategy", metavar="STRATEGY", help="a TOML file, or an expression")
-    parser.add_argument("--model", metavar="FILE|NAME", help="a config.json, or the name of a shipped configuration")
+    parser.add_argument("--model", metavar="FILE|NAME", help="a config.json, or the name of a shipped "
+                        "configuration; default abstract, or gpt for a strategy that splits more than the batch")
+    _transformer(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
                         help="sizes: --set dp=8 m=4; devices=512 checks or completes the mesh")
     _format(parser, formats)
+
+
+def _transformer(parser: Parser) -> None:
+    both = argparse.BooleanOptionalAction
+    parser.add_argument("--flash", action=both, help="attention as one op; by default as the model's family has it")
+    parser.add_argument("--dropout", action=both, help="dropout; by default as the model's family has it")
+    parser.add_argument("--parallel", action="store_true", help="attention beside the MLP rather than before it")
 
 
 def _format(parser: Parser, formats: Sequence[str]) -> None:
@@ -137,11 +147,20 @@ def _show(parser: Parser) -> None:
 def _cost(parser: Parser) -> None:
     _strategies(parser, False, *FORMATS)
     _costs(parser)
+    parser.add_argument("--by", choices=("event", "region", "tensor"), default="event", metavar="event|region|tensor",
+                        help="what is told apart below the sums: events, the model's regions, or the tensors kept")
 
 
 def _prove(parser: Parser) -> None:
     _strategies(parser, True, "text", "json")
     _timing(parser)
+    parser.add_argument("--certificate", metavar="DIR", help="write every obligation as an SMT-LIB 2 file, with hashes")
+    parser.add_argument("--cross-check", action="store_true", help="ask a second solver, cvc5, every query as well")
+
+
+def _recheck(parser: Parser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="a certificate, as `prove --certificate DIR` wrote it")
+    _format(parser, ("text", "json"))
 
 
 def _compare(parser: Parser) -> None:
@@ -157,6 +176,7 @@ def _simulate(parser: Parser) -> None:
 
 def _model(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, gpt, mlp, or abstract")
+    _transformer(parser)
     _format(parser, ("text", "json"))
 
 
@@ -166,5 +186,5 @@ def _explain(parser: Parser) -> None:
     _format(parser, ("text", "json"))
 
 
-_ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "compare": _compare,
+_ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
               "simulate": _simulate, "model": _model, "explain": _explain}

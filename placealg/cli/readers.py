@@ -1,4 +1,4 @@
-"""The commands that read a program: cost, prove, compare, simulate."""
+"""The commands that read a program, or a proof of one: cost, prove, recheck, compare, simulate."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from placealg.cli.inputs import Case, read_case, read_strategy
+from placealg.cli.inputs import Case, default_model, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
-from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
+from placealg.cli.verdicts import DONE, FAILED, OPEN, disagreements, exit_code, of_several
 from placealg.errors import InputError
 from placealg.render.page import Line, Span, indent, line, prose
 
@@ -20,27 +20,45 @@ LARGEST_RUN = 512
 
 def prove(chosen: Namespace) -> int:
     """`placealg prove STRATEGY...`."""
-    from placealg.check.prove import prove as check
+    from placealg.check.prove import judge
+    from placealg.cli.evidence import check_words, evidence, evidence_lines
     from placealg.cli.explain import SAYS
     from placealg.render.proof import proof
 
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
+    check_words(chosen)
     for case in _cases(chosen):
-        report = check(case.step, case.base if case.step != case.base else None)
-        codes.append(exit_code(report, case.expect))
-        documents.append(report.to_json(timing=not chosen.no_timing))
+        report, candidates = judge(case.step, case.base if case.step != case.base else None)
+        report, checked = evidence(chosen, case, report, candidates)
+        codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
+        documents.append({**report.to_json(timing=not chosen.no_timing),
+                          **({"cross_check": checked.to_json()} if checked else {})})
         if chosen.format == "json":
             continue
         lines = proof(report, width(), timing=not chosen.no_timing, says=SAYS)
         if case.source:
             lines += indent(prose(f"source: {case.source}", width() - 2, "dim"))
+        lines += evidence_lines(report, checked, width())
         if case.expect:
             lines += _expected(disagreements(report, case.expect), case.expect.verdict)
         print_lines([*([()] if len(documents) > 1 else []), *lines])
     if chosen.format == "json":
         print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})
     return of_several(codes)
+
+
+def recheck(chosen: Namespace) -> int:
+    """`placealg recheck DIR`."""
+    from placealg.check.recheck import recheck as replay
+    from placealg.render.recheck import rechecked
+
+    found = replay(chosen.folder)
+    if chosen.format == "json":
+        print_json(found.to_json())
+    else:
+        print_lines(rechecked(found, chosen.folder, width()))
+    return found.code
 
 
 def _expected(wrong: list[str], verdict: str) -> list[Line]:
@@ -58,7 +76,7 @@ def simulate(chosen: Namespace) -> int:
     from placealg.simulate import Setting
     from placealg.simulate import simulate as run
 
-    case = read_case(chosen.strategy, chosen.model, chosen.sizes)
+    case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     reference = case.step.reference
     sizes = {a: int(case.sizes.get(a, reference.mesh[a].size or 2)) for a in reference.mesh.names}
     microbatches = reference.microbatches or int(case.sizes.get("m", Fraction(2)))
@@ -94,10 +112,15 @@ def simulate(chosen: Namespace) -> int:
     return DONE if outcome.equal else FAILED
 
 
-def _cases(chosen: Namespace) -> list[Case]:
-    """Every case, read before anything is printed; a size may name an axis of any of the strategies."""
-    axes = {a for word in chosen.strategies for a in read_strategy(word).mesh.names}
-    return [read_case(word, chosen.model, chosen.sizes, axes) for word in chosen.strategies]
+def _cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
+    """Every case, read before anything is printed; a size may name an axis of any of the strategies.
+
+    `one_model`: where no model is named, all of them stand on one.
+    """
+    strategies = [read_strategy(word) for word in chosen.strategies]
+    axes, default = {a for s in strategies for a in s.mesh.names}, default_model(*strategies) if one_model else ""
+    return [read_case(word, chosen.model, chosen.sizes, axes, default, **options(chosen))
+            for word in chosen.strategies]
 
 
 def cost(chosen: Namespace) -> int:
@@ -105,18 +128,25 @@ def cost(chosen: Namespace) -> int:
     from placealg.cost.communication import communication
     from placealg.cost.document import ASSUMED, cost_json, parameters
     from placealg.cost.memory import memory
+    from placealg.cost.regions import kept_for_backward, rows_by_region
     from placealg.render import export
+    from placealg.render.cost import by_region, saved
     from placealg.render.cost import cost as page
 
-    case = read_case(chosen.strategy, chosen.model, chosen.sizes)
+    case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
     if chosen.format == "json":
         print_json(cost_json(case.step, case.sizes, chosen.convention, chosen.unit))
         return DONE
     held, sent = memory(case.step), communication(case.step, chosen.convention, chosen.unit)
     if chosen.format == "text":
-        count = parameters(case.step)
-        print_lines(page(title, count, held, sent, case.sizes, ASSUMED, width(), chosen.gib))
+        count, detail = parameters(case.step), None
+        if chosen.by == "region":
+            rows = rows_by_region(case.step, kept_for_backward(case.step), sent)
+            detail = "by region", by_region(rows, case.sizes, width() - 2, chosen.gib)
+        elif chosen.by == "tensor":
+            detail = "kept for backward", saved(kept_for_backward(case.step), case.sizes, width() - 2, chosen.gib)
+        print_lines(page(title, count, held, sent, case.sizes, ASSUMED, width(), chosen.gib, detail))
         return DONE
     parts = export.sections(held, sent)
     text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),
@@ -132,7 +162,7 @@ def compare(chosen: Namespace) -> int:
     from placealg.render.compare import Compared, document
     from placealg.render.compare import compare as page
 
-    cases = _cases(chosen)
+    cases = _cases(chosen, one_model=True)
     every = [Compared(c.strategy.name, memory(c.step), communication(c.step, chosen.convention, chosen.unit), c.sizes)
              for c in cases]
     if chosen.format == "json":
@@ -140,3 +170,6 @@ def compare(chosen: Namespace) -> int:
     else:
         print_lines(page(every, cases[0].model.name, width(), chosen.gib))
     return DONE
+
+
+__all__ = ["OPEN", "compare", "cost", "prove", "recheck", "simulate"]

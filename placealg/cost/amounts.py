@@ -17,6 +17,7 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial, parse
+from placealg.cost.bounds import Sum, add
 from placealg.cost.formula import Formula, expression, symbol, tidy
 from placealg.cost.held import Share
 from placealg.errors import InputError
@@ -30,8 +31,11 @@ Part = tuple[str, str]
 Linear = Mapping[Part, Any]
 """Part -> SymPy coefficient."""
 
-Tally = Counter[tuple[str, str, str, Share]]
-"""(group, part, element size, share) -> how many such buffers: memory, before any symbol is made."""
+Buffer = tuple[str, str, str, Share]
+"""(group, part, element size, share)."""
+
+Tally = Counter[Buffer]
+"""Buffer -> how many such: memory, before any symbol is made."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Amounts:
     @cached_property
     def one(self) -> dict[str, Any]:
         """Group -> elements of one instance, in the model's sizes."""
-        return {g.name: sympy.factor(sum((_monomial(e) for e in g.elements), sympy.S.Zero))
+        return {g.name: sympy.factor(sum((monomial(e) for e in g.elements), sympy.S.Zero))
                 for g in self.reference.groups}
 
     @cached_property
@@ -69,7 +73,7 @@ class Amounts:
         """Group -> elements of all instances; the one place that knows that abstract units sum to Psi."""
         if self.reference.abstract:
             return {g.name: symbol("Psi") for g in self.reference.groups}
-        return {g.name: _monomial(g.count) * self.one[g.name] for g in self.reference.groups}
+        return {g.name: monomial(g.count) * self.one[g.name] for g in self.reference.groups}
 
     @cached_property
     def others(self) -> dict[str, Any]:
@@ -82,6 +86,16 @@ class Amounts:
         groups = self.reference.groups
         return (*((g.name, "one") for g in groups),
                 *((g.name, "others") for g in groups if g.count != Monomial()))
+
+    @cached_property
+    def bulk(self) -> Part:
+        """The part with most of the parameters, free sizes taken as 16: what holds for it is written for Psi."""
+
+        def size(part: Part) -> tuple[Fraction, bool]:
+            terms = self.elements(part).items()
+            amount = sum((c * t.evaluate(dict.fromkeys(t.names(), 16)) for t, c in terms), Fraction(0))
+            return amount, part[1] == "others"
+        return max(self.parts, key=size)
 
     @cached_property
     def total(self) -> Any:
@@ -105,6 +119,14 @@ class Amounts:
                 values["Psi_unit"] = sum((self._number(g) for g in self.of_unit(self.largest)), Fraction(0))
         return FrozenMap(values)
 
+    @cached_property
+    def defined(self) -> FrozenMap[str, Any]:
+        """What the symbols that stand for amounts are in the model's sizes."""
+        if self.reference.abstract:
+            return FrozenMap()
+        units = {"Psi_unit": sum((self.one[g.name] for g in self.of_unit(self.largest)), sympy.S.Zero)}
+        return FrozenMap({"Psi": self.total, **(units if self.largest else {})})
+
     def size(self, group: Group, name: str) -> Any:
         """Bytes per element: a symbol, or the number that the group says instead, or arithmetic over both."""
         return expression(name, SYMBOLS, lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n))
@@ -123,7 +145,7 @@ class Amounts:
         Of two exact forms, a multiple of Psi with what differs from it, and a sum over groups, the shorter one.
         """
         weights = {part: form.get(part, sympy.S.Zero) for part in self.parts}
-        base = next((w for (_, part), w in weights.items() if part == "others"), next(iter(weights.values())))
+        base = weights[self.bulk]
         expr, note = self._write(weights, base, name_unit)
         if base == 0 or not expr.free_symbols & self.sizes:
             return expr, note
@@ -179,45 +201,76 @@ class Amounts:
 
     def made(self, expr: Any, unit: str, convention: str = "exact", note: str = "") -> Formula:
         """A Formula with the reference's values and axes."""
-        return Formula(expr, unit, convention, self.values, note=note, axes=self.reference.mesh.names)
+        return Formula(expr, unit, convention, self.values, note=note, axes=self.reference.mesh.names,
+                       defined=self.defined)
 
-    def most(self, tallies: Iterable[Tally]) -> Linear | tuple[Linear, ...]:
-        """The largest of several tallies for all sizes; several when none is always the largest."""
-        kept: list[Tally] = []
-        for tally in dict.fromkeys(frozenset(t.items()) for t in tallies):
-            mine = Tally(dict(tally))
-            if not any(mine <= k for k in kept):
-                kept = [*(k for k in kept if not k <= mine), mine]
-        forms = [self.linear(t) for t in kept] or [{}]
-        best: list[Linear] = []
-        for form in forms:
-            if not any(self._at_most(form, b) for b in best):
-                best = [*(b for b in best if not self._at_most(b, form)), form]
-        return best[0] if len(best) == 1 else tuple(best)
+    def elements(self, part: Part) -> Sum:
+        """The elements of a part as a sum of monomials: numbers where the model's sizes are known."""
+        return self._sums[part]
 
-    def peak(self, tallies: Iterable[Tally]) -> Formula:
-        """The largest of several tallies as a Formula: a Max where sizes decide which it is."""
-        most = self.most(tallies)
-        if not isinstance(most, tuple):
-            return self.formula(most, "bytes", name_unit=True)
-        written = [self.write(m, name_unit=True) for m in most]
-        notes = "; ".join(dict.fromkeys(n for _, n in written if n))
-        return self.made(sympy.Max(*(e for e, _ in written)), "bytes", note=notes)
+    @cached_property
+    def _sums(self) -> dict[Part, Sum]:
+        return {part: self._sum(part) for part in self.parts}
 
-    def _at_most(self, small: Linear, large: Linear) -> bool:
-        """Whether `small` never exceeds `large`, whatever the axis sizes and bytes per element."""
-        difference = sum(((large.get(p, sympy.S.Zero) - small.get(p, sympy.S.Zero)) * self._weight(p)
-                          for p in {*small, *large}), sympy.S.Zero)
-        return never_negative(difference)
-
-    def _weight(self, part: Part) -> Any:
-        """The elements of a part: a number where the model's sizes are known, else a nonnegative symbol."""
+    def _sum(self, part: Part) -> Sum:
         group = self.reference.group(part[0])
-        number = self._number(group)
-        if number:
-            bound = {symbol(n): size for n, size in self.reference.sizes.items()}
-            return sympy.Integer(int(number)) if part[1] == "one" else self.others[part[0]].subs(bound)
-        return sympy.Symbol(f"{part[0]} {part[1]}", nonnegative=True)
+        total: dict[Monomial, Fraction] = {}
+        if self.reference.abstract and part[1] == "others":
+            return {Monomial.of(f"{part[0]} of the others"): Fraction(1)}
+        for one in group.elements:
+            if part[1] == "one":
+                add(total, known(one, self.reference.sizes))
+            else:
+                add(total, known(one * group.count, self.reference.sizes))
+                add(total, known(one, self.reference.sizes), -1)
+        return total
+
+    def bound(self, tally: Tally) -> Sum:
+        """A tally of buffers as a sum of monomials, in bytes."""
+        total: dict[Monomial, Fraction] = {}
+        for buffer, count in tally.items():
+            for term, number in self.buffer(buffer).items():
+                add(total, term, number * count)
+        return total
+
+    def buffer(self, buffer: Buffer) -> Sum:
+        """One buffer as a sum of monomials, in bytes."""
+        if buffer not in self._buffers:
+            group, part, size, share = buffer
+            per = _bytes(size, self.reference.group(group)) / Monomial.of(*share)
+            total: dict[Monomial, Fraction] = {}
+            for elements, number in self.elements((group, part)).items():
+                add(total, elements * per, number)
+            self._buffers[buffer] = total
+        return self._buffers[buffer]
+
+    @cached_property
+    def _buffers(self) -> dict[Buffer, Sum]:
+        return {}
+
+
+def known(value: Monomial, sizes: Mapping[str, int]) -> Monomial:
+    """The monomial with the sizes that are numbers put in.
+
+    >>> known(Monomial.parse("h*L/tp"), {"h": 8})
+    8*L/tp
+    """
+    free = Monomial.of()
+    number = value.coefficient
+    for name, power in value.powers:
+        if name in sizes:
+            number *= Fraction(sizes[name]) ** power
+        else:
+            free *= Monomial.of(name) ** power
+    return Monomial.number(number) * free
+
+
+def _bytes(size: str, group: Group) -> Monomial:
+    """Bytes per element as a monomial; a difference of two symbols is one of its own, and is not negative."""
+    names = parse(size).names()
+    if set(names) <= set(group.types):
+        return Monomial.number(parse(size).evaluate({n: parse(group.types[n]).evaluate({}) for n in names}))
+    return Monomial.of(size)
 
 
 def devices(axes: Iterable[str]) -> Any:
@@ -225,22 +278,11 @@ def devices(axes: Iterable[str]) -> Any:
     return sympy.Mul(*(symbol(a) for a in sorted(axes)))
 
 
-def never_negative(expr: Any) -> bool:
-    """Whether no positive sizes make the expression negative; False where that is not plain to see.
-
-    Axis sizes are at least 1, so n is written 1 + n', and o is at least the 4 bytes of the master copy:
-    nonnegative coefficients then decide.
-    """
-    top, bottom = sympy.fraction(sympy.together(expr))
-    least = {s: 1 for s in top.free_symbols if s.is_integer and s.is_positive} | {symbol("o"): 4}
-    moved = top.subs({s: s + n for s, n in least.items()})
-    return bool(bottom.is_positive) and all(c >= 0 for c in sympy.expand(moved).as_coefficients_dict().values())
-
-
 def _difference(a: Any, b: Any) -> Any:
-    return sympy.S.Zero if a == b else a if b == 0 else sympy.cancel(a - b)
+    return sympy.S.Zero if a == b else a if b == 0 else sympy.expand(a - b)
 
 
-def _monomial(value: Monomial) -> Any:
+def monomial(value: Monomial) -> Any:
+    """The SymPy expression of a monomial."""
     number = sympy.Rational(value.coefficient.numerator, value.coefficient.denominator)
     return sympy.Mul(number, *(symbol(n) ** p for n, p in value.powers))

@@ -1,23 +1,27 @@
 """Communication per device and step: what every event sends, by the table of placement.SENT and nothing else.
 
 Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other
-axes at that moment, in the element size that the event says, else `wire` for gradients and verbs.BYTES for other
-values. The asymptotic convention replaces (n - 1) by n in that factor, and nothing else. Totals are one training
-step; scalars (norm, count) and events of init, save and resume are listed, not added up.
+axes at that moment, in the element size that the event says, else `wire` for gradients of parameters, `act` for
+tensors of the op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its
+statistics over axes sends an all_reduce of one number per row for each. The asymptotic convention replaces (n - 1)
+by n in that factor, and nothing else. Totals are one training step; scalars (norm, count) and events of init, save
+and resume are listed, not added up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import sympy
 
-from placealg.cost.amounts import Amounts, Part, devices
+from placealg.cost.activations import Activations, collected, region
+from placealg.cost.amounts import Amounts, Part, devices, monomial
 from placealg.cost.formula import Formula, expression, symbol, tidy
 from placealg.cost.held import State, active, apply, origin_of, owners, unset, visits
+from placealg.cost.tensors import Touch, dim_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.placement import SENT, Kind, redistribution
@@ -36,7 +40,8 @@ OUTSIDE = "not part of a training step, left out of totals"
 class Sent:
     """What one event sends in all its executions: `formula`; it runs `count` times per step.
 
-    `left_out` says why the totals leave it out; "" where they contain it.
+    `left_out` says why the totals leave it out; "" where they contain it. `region` is that of the op which makes the
+    tensor, or the unit of the parameters.
     """
 
     path: str
@@ -45,6 +50,7 @@ class Sent:
     formula: Formula
     count: Formula
     left_out: str = ""
+    region: str = ""
 
     @property
     def convention(self) -> str:
@@ -72,11 +78,15 @@ def communication(step: Step, convention: str = "exact", unit: str = "bytes") ->
 
     def add(chosen: Iterable[_Row]) -> Formula:
         form: dict[Part, Any] = {}
+        tensors = []
         for row in chosen:
+            if row.event.on_tensor:
+                tensors.append(row.weight * _instances(step, row.event))
             for part in amounts.parts:
                 if part[0] == row.event.group:
                     form[part] = form.get(part, sympy.S.Zero) + row.weight
-        return amounts.formula(form, unit, convention)
+        expr, note = amounts.write(form)
+        return amounts.made(expr + collected(tensors), unit, convention, note)
 
     counted = [r for r in rows if not r.left_out and r.event.verb not in LINKS]
     links = [r for r in rows if not r.left_out and r.event.verb in LINKS]
@@ -87,14 +97,16 @@ def communication(step: Step, convention: str = "exact", unit: str = "bytes") ->
         by_axes=FrozenMap({a: add(r for r in counted if ",".join(r.event.axes) == a) for a in axes}),
         by_phase=FrozenMap({p: add(r for r in counted if r.event.phase == p) for p in phases}),
         host_link=add(links),
-        events=tuple(Sent(r.event.path, r.event.axes, r.collective, amounts.made(_volume(amounts, r), unit, convention),
-                          amounts.made(tidy(_executions(step, r.event)), "1"), r.left_out) for r in rows),
+        events=tuple(Sent(r.event.path, r.event.axes, r.collective,
+                          amounts.made(_volume(step, amounts, r), unit, convention),
+                          amounts.made(tidy(executions(step, r.event)), "1"), r.left_out,
+                          region_of(step, r.event)) for r in rows),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One event; `weight` is what it sends per element of its group, or per scalar."""
+    """One event; `weight` is what it sends per element of its group, per scalar, or per instance of its unit."""
 
     event: Event
     collective: str
@@ -102,19 +114,27 @@ class _Row:
     left_out: str
 
 
-def _volume(amounts: Amounts, row: _Row) -> Any:
+def _volume(step: Step, amounts: Amounts, row: _Row) -> Any:
+    if row.event.on_tensor:
+        return tidy(row.weight * _instances(step, row.event))
     if not row.event.group:
         return tidy(row.weight)
     return amounts.of_group(amounts.reference.group(row.event.group), row.weight)
 
 
 def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[_Row]:
+    tensors = Activations(step, amounts)
+    touched = {id(t.event): t for t in tensors.walk(step.phase(*LOOPED))}
     for event, state in _held_at(step):
+        left_out = "" if event.phase in STEP_PHASES else OUTSIDE
+        if event.on_tensor:
+            if id(event) in touched:
+                yield from _of_tensor(touched[id(event)], tensors, convention, unit)
+            continue
         collective = collective_of(event)
         if not collective:
             continue
         factor = sent_factor(collective, event.axes, convention) * _times(event)
-        left_out = "" if event.phase in STEP_PHASES else OUTSIDE
         if not event.group:
             size = sympy.S.One if unit == "elements" else expression(event.bytes or "4")
             yield _Row(event, collective, factor * size, left_out or SCALARS)
@@ -125,6 +145,32 @@ def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[
         moved = share | owners(event) if event.verb in LINKS else share - frozenset(event.axes)
         size = sympy.S.One if unit == "elements" else amounts.size(group, event.bytes or _size_of(event))
         yield _Row(event, collective, factor * size / devices(moved), left_out)
+
+
+def region_of(step: Step, event: Event) -> str:
+    """The region of the op that makes an event's tensor; of parameters, the unit; "" for global values."""
+    if event.on_tensor and step.reference.graph:
+        return region(step.reference.graph, event.tensor)
+    return step.unit_of(event)
+
+
+def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -> Iterator[_Row]:
+    """The row of a collective on a tensor: what one instance sends, in all microbatches."""
+    event, times = touch.event, 1
+    if event.verb == "compute":
+        op = tensors.graph.producer(event.value)
+        times = len(op.row.merges) if op and event.axes else 0
+        collective, moved = "all_reduce", touch.writes[0] if touch.writes else None
+    else:
+        collective, moved = collective_of(event), touch.source
+        if moved and event.verb in ("all_gather", "all_to_all"):
+            dim = dim_of(event.source)
+            moved = replace(moved, box=frozenset(
+                (a, d) for a, d in moved.box if a not in event.axes or dim not in ("", d)))
+    if collective and times:
+        factor = sent_factor(collective, event.axes, convention) * _times(event) * times
+        size = sympy.S.One if unit == "elements" else expression(event.bytes or "act")
+        yield _Row(event, collective, factor * size * (monomial(tensors.elements(moved)) if moved else 0), "")
 
 
 def _held_at(step: Step) -> Iterator[tuple[Event, State]]:
@@ -196,12 +242,12 @@ def _times(event: Event) -> Any:
     return sum((n for position, n in counts.items() if active(event, position)), sympy.S.Zero)
 
 
-def _executions(step: Step, event: Event) -> Any:
+def executions(step: Step, event: Event) -> Any:
     """How often the event runs per step, over all microbatches and instances of its unit."""
+    return _times(event) * _instances(step, event)
+
+
+def _instances(step: Step, event: Event) -> Any:
+    """How many instances of the event's unit there are."""
     unit = step.unit_of(event)
-    counts = {u.name: u.count for u in step.reference.units}
-    count = counts.get(unit)
-    if count is None:
-        return _times(event)
-    size = sympy.Mul(*(symbol(n) ** p for n, p in count.powers), sympy.Rational(str(count.coefficient)))
-    return _times(event) * size
+    return next((monomial(u.count) for u in step.reference.units if u.name == unit), sympy.S.One)

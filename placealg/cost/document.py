@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from placealg.cost.amounts import Amounts
 from placealg.cost.communication import Communication, communication
+from placealg.cost.flop import flop
 from placealg.cost.formula import Formula, Size, exact_size, json_number
 from placealg.cost.memory import memory
+from placealg.cost.regions import kept_for_backward, rows_by_region
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.step.program import Step
 
@@ -20,8 +23,20 @@ ASSUMED = (
 )
 """What every figure takes for granted."""
 
-NO_FLOP = "the program runs a unit as one computation, whose operations are not counted"
+OF_TENSORS = (
+    "b is the sequences of one device and microbatch, however many axes split the batch",
+    "act is the size of activations and of their gradients; a mask takes 1 byte, a statistic 4",
+    "token ids and other data of the batch are no activations; norms keep no row statistics",
+    "a product takes 2 flop per multiply-add; attention is counted full, norms and elementwise work are not",
+)
+"""What the figures of a program of ops take for granted besides."""
+
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
+
+
+def assumed(step: Step) -> tuple[str, ...]:
+    """What the figures of a program take for granted."""
+    return (*ASSUMED, *(OF_TENSORS if step.reference.graph else ()))
 
 
 def parameters(step: Step) -> Formula:
@@ -37,14 +52,18 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
     `unit` is that of communication; memory is in bytes. Volumes keep m, whose default is 1.
     """
     held, sent = memory(step), communication(step, convention, unit)
+    kept, arithmetic = kept_for_backward(step), flop(step)
+    regions = rows_by_region(step, kept, sent)
     count = parameters(step)
-    leaves = [count, *(f for _, f in held.items()), *_volumes(sent)]
+    leaves = [count, *(f for _, f in held.items()), *_volumes(sent), arithmetic, *(k.bytes for k in kept)]
     bound = {n: exact_size(n, v) for n, v in (sizes or {}).items()}
     used = [n for n in (*SYMBOLS, *step.reference.mesh.names) if n in bound or any(n in f.names for f in leaves)]
     known = {**count.values, **bound}
+    if "Psi" in used and "Psi" not in known and (total := _value(count, bound)) is not None:
+        known["Psi"] = Fraction(total)
 
     def leaf(formula: Formula) -> dict[str, Any]:
-        return formula.to_json(**{n: v for n, v in bound.items() if n in formula.names})
+        return formula.to_json(**{n: v for n, v in bound.items() if n in formula.inputs})
 
     return {
         "version": 1,
@@ -53,7 +72,7 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
         "sizes": {n: json_number(known[n]) for n in used if n in known},
         "convention": convention,
         "unit": unit,
-        "hypotheses": list(ASSUMED),
+        "hypotheses": list(assumed(step)),
         "symbols": {n: _symbol(n) for n in used},
         "parameters": leaf(count),
         "memory": {name: leaf(f) for name, f in held.items()},
@@ -66,9 +85,17 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
                         "count": leaf(e.count), "convention": e.convention, "left_out": e.left_out or None}
                        for e in sent.events],
         },
-        "compute": {"flop": leaf(Formula.none("flop", NO_FLOP))},
+        "saved": [{"tensor": k.tensor, "region": k.region, "layout": k.layout, "mode": k.mode,
+                   "readers": list(k.readers), "why": k.why, "count": leaf(k.count), "bytes": leaf(k.bytes)}
+                  for k in kept],
+        "regions": [{"region": r.region, "activations": leaf(r.activations), "sent": leaf(r.sent)} for r in regions],
+        "compute": {"flop": leaf(arithmetic)},
         "schedule": {name: leaf(Formula.none("1", NO_STAGES)) for name in ("bubble", "in_flight")},
     }
+
+
+def _value(formula: Formula, bound: Mapping[str, Fraction]) -> int | Fraction | None:
+    return formula.value(**{n: v for n, v in bound.items() if n in formula.inputs})
 
 
 def _volumes(sent: Communication) -> Iterator[Formula]:

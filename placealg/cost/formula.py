@@ -50,6 +50,7 @@ class Formula:
 
     `expr` None says that there is no closed form; `reason` says why. `note` says what a reader must know,
     such as which unit is the largest. `axes` are the mesh axes, which may be bound though absent from `expr`.
+    `defined` says what symbols such as Psi are in other sizes, where they have no value themselves.
 
     >>> volume = Formula.parse("3*Psi*(dp - 1)/dp", "elements")
     >>> volume.ratio(Formula.parse("2*Psi*(dp - 1)/dp", "elements"))
@@ -68,6 +69,7 @@ class Formula:
     reason: str = ""
     note: str = field(default="", compare=False)
     axes: tuple[str, ...] = field(default=(), compare=False)
+    defined: FrozenMap[str, Any] = field(default=FrozenMap(), compare=False)
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -97,10 +99,13 @@ class Formula:
     @property
     def names(self) -> tuple[str, ...]:
         """The symbols that occur, in the order of the symbol table, axes last."""
-        if self.expr is None:
-            return ()
-        order = {n: k for k, n in enumerate(SYMBOLS)}
-        return tuple(sorted((str(s) for s in self.expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
+        return () if self.expr is None else _names(self.expr)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The symbols on which the value depends: those that occur, and those in which they are defined."""
+        more = (n for name in self.names if name in self.defined for n in _names(self.defined[name]))
+        return tuple(dict.fromkeys((*self.names, *more)))
 
     def subs(self, **sizes: Size) -> Formula:
         """The formula with `sizes` bound; an unknown symbol or a size that is none is an InputError."""
@@ -113,11 +118,25 @@ class Formula:
     def value(self, **sizes: Size) -> int | Fraction | None:
         """The exact value at `sizes` and the defaults; None while a symbol is free or there is no closed form."""
         bound = {**self.values, **self._bind(sizes)}
-        if self.expr is None or any(n not in bound for n in self.names):
+        if self.expr is None:
             return None
-        number = sympy.Rational(self.expr.subs({symbol(n): _rational(bound[n]) for n in self.names}))
+        expr = self.expr.xreplace({symbol(n): to for n, to in self.defined.items() if n not in bound})
+        names = _names(expr)
+        if any(n not in bound for n in names):
+            return None
+        number = sympy.Rational(expr.xreplace({symbol(n): _rational(bound[n]) for n in names}))
         exact = Fraction(int(number.p), int(number.q))
         return exact.numerator if exact.denominator == 1 else exact
+
+    def amounts(self, sizes: Mapping[str, Size]) -> dict[str, int | Fraction]:
+        """The values of the defined symbols that occur and are not bound, where `sizes` and the defaults give them."""
+        found = {}
+        for name in (n for n in self.names if n in self.defined and n not in {**self.values, **sizes}):
+            value = replace(self, expr=self.defined[name], defined=FrozenMap()).value(
+                **{n: v for n, v in sizes.items() if n in _names(self.defined[name])})
+            if value is not None:
+                found[name] = value
+        return found
 
     def _bind(self, sizes: Mapping[str, Size]) -> dict[str, Fraction]:
         known = (*self.names, *self.axes, *SYMBOLS)
@@ -148,7 +167,8 @@ class Formula:
         if self.expr is None or other.expr is None:
             return Formula(None, self.unit, convention, values, self.reason or other.reason, axes=axes)
         note = "; ".join(dict.fromkeys(n for n in (self.note, other.note) if n))
-        return Formula(tidy(operation(self.expr, other.expr)), self.unit, convention, values, note=note, axes=axes)
+        return Formula(tidy(operation(self.expr, other.expr)), self.unit, convention, values, note=note, axes=axes,
+                       defined=self.defined.plus(other.defined))
 
     def ratio(self, other: Formula) -> Formula:
         """The quotient of the formula and `other`, of the same unit, as a number of unit 1."""
@@ -315,6 +335,12 @@ def tidy(expr: Any) -> Any:
     whole = sympy.factor(expr)
     negative = any(outside.could_extract_minus_sign() for outside in by_axes.values())
     return whole if negative or sympy.count_ops(whole) <= sympy.count_ops(split) else split
+
+
+def _names(expr: Any) -> tuple[str, ...]:
+    """The names of an expression's symbols, in the order of the symbol table, axes last."""
+    order = {n: k for k, n in enumerate(SYMBOLS)}
+    return tuple(sorted((str(s) for s in expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
 
 
 def _rational(value: Fraction) -> Any:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from placealg.frozen import FrozenMap
 from placealg.step.event import MICROBATCH, takes_part
 from placealg.step.graph import creates, reads, writes
-from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, Loop, Step
+from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, Loop, Reference, Step
 
 Share = frozenset[str]
 Key = tuple[str, str, str]
@@ -56,11 +57,12 @@ class Visit:
     """One event in the steady state: what is held before it, while it runs, and after it.
 
     Only values that are still to be read are held. `run` numbers the maximal runs of events inside one unit's
-    loop; None outside.
+    loop; None outside. `position` is that in the microbatch loop; "" outside.
     """
 
     event: Event
     run: int | None
+    position: str
     before: State
     during: State
     after: State
@@ -82,8 +84,8 @@ def active(event: Event, position: str) -> bool:
 
 
 def unset(step: Step) -> State:
-    """What is held before `init`: whole weights, whatever they contain."""
-    return {(g.name, "weight", "device"): Held(WHOLE, WHOLE) for g in step.reference.groups}
+    """What is held before `init`: weights, whatever they contain, whole but for what a rank never holds."""
+    return {(g.name, "weight", "device"): Held(frozenset(g.split), frozenset(g.split)) for g in step.reference.groups}
 
 
 def initial(step: Step) -> State:
@@ -98,13 +100,13 @@ def visits(step: Step) -> tuple[Visit, ...]:
     """Every event of one training step, in the steady state."""
     trace = list(_trace(step))
     state = initial(step)
-    for event, _ in trace:
+    for event, _, _ in trace:
         state = apply(step, state, event)
     found = []
-    around = _liveness(step, [event for event, _ in trace])
-    for k, ((event, run), (early, at, late)) in enumerate(zip(trace, around, strict=True)):
+    around = _liveness(step, [event for event, _, _ in trace])
+    for k, ((event, run, position), (early, at, late)) in enumerate(zip(trace, around, strict=True)):
         before, state = state, apply(step, state, event, _prefetched(step, trace, k))
-        found.append(Visit(event, run, _only(before, early), _only(state, at), _only(state, late)))
+        found.append(Visit(event, run, position, _only(before, early), _only(state, at), _only(state, late)))
     return tuple(found)
 
 
@@ -112,7 +114,11 @@ def _only(state: State, live: frozenset[Key]) -> State:
     return {key: held for key, held in state.items() if key in live}
 
 
-def _trace(step: Step) -> Iterator[tuple[Event, int | None]]:
+Place = tuple[Event, int | None, str]
+"""(event, run of its unit's loop, position of the microbatch loop)."""
+
+
+def _trace(step: Step) -> Iterator[Place]:
     runs = 0
     for node in step.tree(*STEP_PHASES):
         inside = isinstance(node, Loop) and node.name == MICROBATCH
@@ -122,15 +128,15 @@ def _trace(step: Step) -> Iterator[tuple[Event, int | None]]:
                 runs += isinstance(part, Loop)
                 for event in events:
                     if isinstance(event, Event) and active(event, position):
-                        yield event, runs if isinstance(part, Loop) else None
+                        yield event, runs if isinstance(part, Loop) else None, position if inside else ""
 
 
-def _prefetched(step: Step, trace: list[tuple[Event, int | None]], k: int) -> int:
+def _prefetched(step: Step, trace: list[Place], k: int) -> int:
     """Units gathered ahead by the gather at `k`: only copies that live for one use are fetched ahead."""
-    gather, run = trace[k]
+    gather, run, _ = trace[k]
     if gather.verb != "gather" or not step.reference.prefetch:
         return 0
-    for event, later in trace[k + 1:]:
+    for event, later, _ in trace[k + 1:]:
         if event.phase != gather.phase or later != run:
             return 0
         if event.group == gather.group and event.verb == "free" and event.value == "weight":
@@ -141,12 +147,10 @@ def _prefetched(step: Step, trace: list[tuple[Event, int | None]], k: int) -> in
 def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, Held]:
     """What is held after `event`, given what is held before it."""
     new = dict(state)
-    if event.verb == "compute" and event.phase == "backward":
-        for group in step.reference.groups:
-            if event.unit in group.sites:
-                weight = state.get((group.name, "weight", "device"))
-                share = weight.readable if weight else WHOLE
-                new[group.name, "grad", "device"] = Held(share, share)
+    for name in differentiated(step.reference, event):
+        weight = state.get((name, "weight", "device"))
+        share = weight.readable if weight else WHOLE
+        new[name, "grad", "device"] = Held(share, share)
     if not event.group:
         return new
     key = (event.group, event.value, event.tiers[1])
@@ -185,6 +189,9 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
             new[key] = replace(held, copy=share if share < held.content else None)
         case "free" if held:
             new[key] = Held(held.content | axes, held.space | axes)
+    own = frozenset(step.reference.group(event.group).split)
+    if own and key in new and event.verb not in ("gather", "all_gather"):
+        new[key] = replace(new[key], content=new[key].content | own, space=new[key].space | own)
     return new
 
 
@@ -193,11 +200,33 @@ def origin_of(event: Event) -> Key:
     return event.group, event.origin, event.tiers[0]
 
 
-def accesses(step: Step, event: Event) -> tuple[set[Key], set[Key]]:
-    """(values that the event reads or works on in place, values that it makes afresh); a value's end is neither."""
+def differentiated(reference: Reference, event: Event) -> set[str]:
+    """The groups to whose gradients an event of backward adds."""
+    if event.verb != "compute" or event.phase != "backward":
+        return set()
+    return {group for group, value, _ in writes(event, reference) if value == "grad"}
+
+
+def first_contributions(step: Step) -> dict[str, Event]:
+    """Group -> the first op whose backward adds to its gradient: it sets it."""
+    found: dict[str, Event] = {}
+    for event in step.phase("backward"):
+        if event.on_gradient:
+            for group in differentiated(step.reference, event):
+                found.setdefault(group, event)
+    return found
+
+
+def accesses(step: Step, event: Event, first: Mapping[str, Event] = FrozenMap()) -> tuple[set[Key], set[Key]]:
+    """(values that the event reads or works on in place, values that it makes afresh); a value's end is neither.
+
+    `first` are the first contributions to gradients, where several ops contribute.
+    """
     if event.verb == "free" and not event.axes:
         return set(), set()
     fresh = set(creates(event, step.reference))
+    if event.on_tensor:
+        fresh -= {(group, "grad", "device") for group, setter in first.items() if setter is not event}
     return {*reads(event, step.reference), *writes(event, step.reference)} - fresh, fresh
 
 
@@ -206,7 +235,8 @@ def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], fro
 
     A value that no event touches is live throughout: it rests.
     """
-    uses = [accesses(step, e) for e in events]
+    first = first_contributions(step)
+    uses = [accesses(step, e, first) for e in events]
     touched = {key for used, fresh in uses for key in used | fresh}
     idle = {(g.name, v, t) for g in step.reference.groups for v in GROUP_VALUES for t in ("device", "host")} - touched
     live: set[Key] = set(idle)

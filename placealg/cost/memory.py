@@ -4,7 +4,8 @@ Conventions. A gathered unit is a buffer of its own beside the shard. Backward a
 something else touches `grad` between the computation and its accumulation; then a full-size `grad` of one unit
 exists, in the element size `g` of gradients. Collectives and casts work in place: `publish` writes into the
 weights. What crosses the host link only to be published or accumulated is so as it arrives, without a buffer.
-Sizes of elements are those of verbs.BYTES. A share is 1/n of a group: sizes are taken to divide.
+Sizes of elements are those of verbs.BYTES. A share is 1/n of a group: sizes are taken to divide. Tensors of an op
+graph are those of activations.py; an op makes a new buffer, an all_reduce works in place.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from placealg.arith import ONE
+from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.formula import Formula
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
+from placealg.cost.peak import peak
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
 
@@ -31,8 +34,9 @@ class Memory:
     """Bytes per device. `total` = states + transient (+ activations where they have a formula), without host.
 
     `parameters`, `optimizer`, `gradients` and their sum `states` rest on the device at a step boundary.
-    `transient` is the most that is held beyond rest at once; `peak` the most that is held at once; `host` the
-    most that the host holds at once for this device.
+    `activations` is what forward keeps for backward. `transient` is the most that is held of states beyond rest at
+    once; `peak` the most that is held at once, with all tensors that are there; `host` the most that the host holds
+    at once for this device.
     """
 
     parameters: Formula
@@ -50,25 +54,46 @@ class Memory:
         return tuple((f.name, getattr(self, f.name)) for f in fields(self))
 
 
-def memory(step: Step) -> Memory:
-    """The memory of a step program on its most loaded device (memory has one convention: exact)."""
+def memory(step: Step, statistics: bool = False) -> Memory:
+    """The memory of a step program on its most loaded device (memory has one convention: exact).
+
+    `statistics` counts the row statistics that norms keep for backward.
+    """
     amounts, account = Amounts(step.reference), _Account(step)
+    tensors = Activations(step, amounts, statistics) if step.reference.graph else None
     rest = account.rest()
     parts = {state: Tally({k: n for k, n in rest.items() if k[2] in {BYTES[v] for v in values}})
              for state, values in STATES.items()}
     states = amounts.formula(amounts.linear(rest), "bytes")
-    pictures = [account.picture(*view, "device") for view in account.views()]
-    transient = amounts.peak(Tally(p - rest) for p in pictures)
-    note = "; ".join(n for n in ("states and transient only", transient.note) if n)
+    views = list(account.views())
+    pictures = [account.picture(view, "device") for view in views]
+    transient = peak(amounts, [(Tally(p - rest), Picture()) for p in pictures])
+    activations = tensors.total() if tensors else Formula.none(
+        "bytes", NO_ACTIVATIONS if step.reference.abstract else NO_GRAPH)
+    total = states.expr + transient.expr + (activations.expr if tensors else 0)
+    notes = (activations.note or "states and transient only", transient.note)
+    held = account.tensors(tensors) if tensors else {}
     return Memory(
         **{state: amounts.formula(amounts.linear(tally), "bytes") for state, tally in parts.items()},
         states=states,
-        activations=Formula.none("bytes", NO_ACTIVATIONS if step.reference.abstract else NO_GRAPH),
+        activations=activations,
         transient=transient,
-        host=amounts.peak(account.picture(*view, "host") for view in account.views()),
-        total=amounts.made(states.expr + transient.expr, "bytes", note=note),
-        peak=amounts.peak(pictures),
+        host=peak(amounts, [(account.picture(view, "host"), Picture()) for view in views]),
+        total=amounts.made(total, "bytes", note="; ".join(n for n in notes if n)),
+        peak=peak(amounts, [(picture, held.get(view.visit, Picture()))
+                            for view, picture in zip(views, pictures, strict=True)],
+                  (rest, tensors.between() if tensors else Picture())),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is held at one visit: one instance of `unit` holds `work`, its other instances `others`."""
+
+    visit: int
+    unit: str
+    work: State
+    others: State
 
 
 class _Account:
@@ -105,27 +130,40 @@ class _Account:
     def rest(self) -> Tally:
         """What the device holds at a step boundary."""
         state = self.visits[0].before if self.visits else initial(self.step)
-        return self.picture("", state, state, "device")
+        return self.picture(View(0, "", state, state), "device")
 
-    def views(self) -> Iterator[tuple[str, State, State]]:
-        """(unit at work, what its instance at work holds, what the others hold) at every event."""
+    def tensors(self, activations: Activations) -> dict[int, Picture]:
+        """Number of a visit in the microbatch loop -> the tensors held then."""
+        found: dict[int, Picture] = {}
+        known: dict[tuple[int, ...], tuple[Picture, ...]] = {}
+        for position in dict.fromkeys(v.position for v in self.visits if v.position):
+            inside = [k for k, v in enumerate(self.visits) if v.position == position]
+            events = [self.visits[k].event for k in inside]
+            key = tuple(map(id, events))
+            if key not in known:
+                known[key] = activations.pictures(events)
+            found.update(zip(inside, known[key], strict=True))
+        return found
+
+    def views(self) -> Iterator[View]:
+        """What is held at every event; inside a unit's loop, with the other instances before it and after it."""
         ends = {v.run: v.after for v in self.visits if v.run is not None}
         starts: dict[int | None, State] = {}
-        for visit in self.visits:
+        for k, visit in enumerate(self.visits):
             if visit.run is None:
-                yield "", visit.during, visit.during
+                yield View(k, "", visit.during, visit.during)
                 continue
             unit = self.step.unit_of(visit.event)
             starts.setdefault(visit.run, visit.before)
-            yield unit, visit.during, starts[visit.run]
-            yield unit, visit.during, ends[visit.run]
+            yield View(k, unit, visit.during, starts[visit.run])
+            yield View(k, unit, visit.during, ends[visit.run])
 
-    def picture(self, unit: str, work: State, wait: State, tier: str) -> Tally:
-        """The buffers on `tier`, when one instance of `unit` holds `work` and its others hold `wait`."""
+    def picture(self, view: View, tier: str) -> Tally:
+        """The buffers of states on `tier`."""
         tally = Tally()
         for group in self.step.reference.groups:
             for part in ("one", "others") if group.count != ONE else ("one",):
-                state = wait if part == "others" and group.unit == unit else work
+                state = view.others if part == "others" and group.unit == view.unit else view.work
                 for size, share, copies in self._buffers(state, group.name, tier):
                     tally[group.name, part, size, share] += copies if part == "one" else 1
         return tally

@@ -13,7 +13,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError, nearest
 from placealg.model.abstract import abstract
 from placealg.model.model import Model
-from placealg.model.transformer import STYLES, Style, gpt, mlp, transformer
+from placealg.model.transformer import GPT, STYLES, Style, gpt, mlp, transformer
 
 SHIPPED = Path(__file__).parent / "configs"
 _LARGEST = 10**12
@@ -80,13 +80,33 @@ def shipped() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in SHIPPED.glob("*.json")))
 
 
-def resolve_model(text: str) -> Model:
+def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None = None,
+                  parallel: bool = False) -> Model:
     """The model that a user names: one of SYMBOLIC, a shipped configuration, or the path of a config.json.
+
+    The options are those of `from_config`; a model without attention takes none of them.
 
     >>> resolve_model("abstract").name, resolve_model("gpt2").total()
     ('abstract', 124439808)
+    >>> resolve_model("gpt", flash=True).graph.producer("layer.attn.core.mixed").kind
+    'flash'
     """
-    return SYMBOLIC[text]() if text in SYMBOLIC else from_config(text)
+    if text == "gpt":
+        return gpt(_restyled(GPT, flash, dropout, parallel))
+    if text not in SYMBOLIC:
+        return from_config(text, flash=flash, dropout=dropout, parallel=parallel)
+    said = [name for name, value in (("flash", flash), ("dropout", dropout), ("parallel", parallel or None))
+            if value is not None]
+    if said:
+        raise InputError(f"{' and '.join(said)}: only a transformer has that choice, and {text} is none; "
+                         "say --model gpt")
+    return SYMBOLIC[text]()
+
+
+def _restyled(style: Style, flash: bool | None, dropout: bool | None, parallel: bool) -> Style:
+    """The style with the choices that were made."""
+    return replace(style, parallel=parallel, flash=style.flash if flash is None else flash,
+                   dropout=style.dropout if dropout is None else dropout)
 
 
 def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout: bool | None = None,
@@ -114,9 +134,7 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     fields = {f.symbol: f for f in FIELDS[family]}
     flags = {s: config.flag(f) for s, f in fields.items() if isinstance(f.default, bool)}
     given = {s: config.size(f) for s, f in fields.items() if s not in flags}
-    style = replace(STYLES[family], **flags, parallel=parallel,
-                    flash=STYLES[family].flash if flash is None else flash,
-                    dropout=STYLES[family].dropout if dropout is None else dropout)
+    style = _restyled(replace(STYLES[family], **flags), flash, dropout, parallel)
     return _build(config, style, fields, given, _name(path))
 
 

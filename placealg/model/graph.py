@@ -79,6 +79,11 @@ class Op:
         """The first component of the name."""
         return unit_of(self.output)
 
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers: a dropout, or an attention that contains one."""
+        return self.row.random or "dropout" in self.attrs
+
     def role(self, position: int) -> str:
         """The role of the operand at `position`; operands of a kind that takes any number have none."""
         return "" if self.row.operands == ("*",) else self.row.operands[position]
@@ -297,6 +302,12 @@ def _check_used(graph: Graph) -> None:
             raise InputError(f"{tensor.kind} '{name}' is read by no op")
         if tensor.kind == "activation" and not graph.producer(name) and not graph.slot(name):
             raise InputError(f"activation '{name}' is made by no op")
+        loop = graph.loop(unit_of(name))
+        if tensor.kind == "parameter" and loop and set(graph.sites(name)) != {loop.unit}:
+            raise InputError(f"parameter '{name}' of '{loop.unit}', which is repeated, is used by unit "
+                             f"'{next(u for u in graph.sites(name) if u != loop.unit)}': each instance has its own")
+        if tensor.kind == "parameter" and "batch" in tensor.dims:
+            raise InputError(f"parameter '{name}' has the dim 'batch'; parameters are the same for every sequence")
         if tensor.kind == "parameter" and unit_of(name) != graph.sites(name)[0]:
             raise InputError(f"parameter '{name}' is first used by unit '{graph.sites(name)[0]}'; its name begins with "
                              f"that unit's")

@@ -75,6 +75,9 @@ class Model:
             last = graph.ops[-1].output if graph.ops else ""
             raise InputError(f"model '{name}' ends in '{last}', which is not a number: the last op is the loss, "
                              "summed over every dim")
+        if graph.ops[-1].kind != "sum" or graph.ops[-1].unit != "loss":
+            raise InputError(f"model '{name}' ends in '{graph.ops[-1].output}' ({graph.ops[-1].kind}); the loss is the "
+                             "sum of one number per token: end in a sum called loss.NAME")
         units = tuple(Unit(u, graph.count(u)) for u in graph.units if u != "loss")
         order = [u.name for u in units]
         parameters = sorted((Parameter(t.name, t.unit, t.dims, graph.sites(t.name)) for t in graph.parameters),
@@ -91,6 +94,11 @@ class Model:
         from placealg.model.config import from_config
 
         return from_config(path_or_name)
+
+    @property
+    def opaque(self) -> bool:
+        """Whether the network inside is unknown, in part at least: then its units run whole."""
+        return not self.graph.ops or any(op.kind == "unit" for op in self.graph.ops)
 
     def unit(self, name: str) -> Unit:
         """The unit called `name`."""

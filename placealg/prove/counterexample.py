@@ -6,13 +6,14 @@ This is the one place where a raw model is read. Above it, nothing knows what a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
-from placealg.prove import correct
+from placealg.prove import correct, paths
 from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
+from placealg.prove.obligations import Failure
 from placealg.prove.prover import Candidate
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
@@ -50,12 +51,15 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
     case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
                 failure.cases[0] if failure.cases else None)
     place = _Place(model, {a: model.get(a, 2) for a in axes})
+    if failure.update and not place.held(failure.update.gradient):
+        place = place.where_wrong(failure.update.gradient, correct.reference_weight(reference),
+                                  correct.equal_counts(reference))
     got, want, mass, explanation = _told(candidate, reference, place)
     return Facts(
         sizes=place.sizes,
         microbatches=microbatches,
         device={a: place.coordinate(a, DEVICE) for a in axes},
-        cell=(tuple(place.coordinate(a, UNIT) for a in reference.data_axes), _microbatch(case, microbatches)),
+        cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
         owners={(name.split("@")[0].split(":")[1], name.split("@")[1], 0 if name.startswith("own:") else 1): rank
                 for name, rank in model.items() if name.startswith(("own:", "other:"))},
         unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
@@ -82,6 +86,21 @@ class _Place:
     def coordinate(self, axis: str, position: str) -> int:
         return int(position) if position.isdigit() else self.model.get(f"{position}@{axis}", 0)
 
+    def unit(self, axis: str) -> int:
+        """Where the unit was computed: at its own position, or at the owner of the index that was contracted."""
+        places = [n for n in self.model if n == f"{UNIT}@{axis}" or (n.startswith("path") and n.endswith(f"@{axis}"))]
+        return self.model[places[0]] if places else 0
+
+    def where_wrong(self, value: Value, want: Monomial, weighting: correct.Weighting) -> _Place:
+        """The same model, seen from a rank that holds the value, where its weight is not the wanted one."""
+        if not value.held:
+            return self
+        held = {f"{DEVICE}@{a}": self.coordinate(a, p) for a, p in value.mask}
+        there = replace(self, model={**self.model, **held})
+        counted = [weighting(t.coefficient) for t in value.terms
+                   if all(there.holds((a, DEVICE, p)) for a, p in t.at.items()) and all(map(there.holds, t.given))]
+        return self if counted == [weighting(want)] else there
+
     def holds(self, test: Equality) -> bool:
         axis, p, q = test
         if p == EXISTS:
@@ -106,6 +125,8 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
         return _weights(failure.update, candidate.siblings, reference, place, failure.obligation == "normalizer")
     if failure.obligation == "update" and failure.update:
         return _transforms(failure.update, reference, place)
+    if failure.obligation == "forward" and failure.held:
+        return _sums(failure, reference, place)
     if failure.slot:
         return failure.says, "a norm that counts every group once", None, f"{failure.event} {failure.says}"
     if failure.read:
@@ -113,9 +134,20 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
     return failure.says, OWN_WANT.get(failure.obligation, "every rank"), None, f"{failure.event} {failure.says}"
 
 
+def _sums(failure: Failure, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
+    """What an op reads where it needs whole sums: how often contributions are counted, and the worst of them."""
+    why, want = f"{failure.event} {failure.says}", "1, each contribution once"
+    wrong = [v for v in failure.held if v.terms != paths.exact()[0].terms]
+    if any(v.garbage for v in failure.held) or not wrong:
+        return "undefined: garbage, or only some of its parts", want, None, why
+    told = [_got(v.terms, lambda weight: weight) for v in failure.held]
+    shares = [mass(v.terms, ONE, reference, place) for v in wrong]
+    return ", another ".join(told), want, shares[0], why
+
+
 OWN_WANT = {
     "random": "the stream keyed by logical coordinates",
-    "forward": "every unit runs in every microbatch, after its input",
+    "forward": "what the reference's op reads",
     "schedule": "every rank of the group takes part, or none",
 }
 
@@ -140,7 +172,7 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
     got = _got(value.terms, weighting)
     if own:
         explanation = f"{at} reads a weight that depends on how the tokens are distributed"
-    elif share == "1" and not _scattered(value.terms):
+    elif share == "1" and not _scattered(value.terms) and reference.clip:
         return got, tell(weighting(want)), share, f"{at}: the norm was taken of a gradient that is not the reference's"
     else:
         explanation = f"{at} reads a gradient whose contributions are not each counted once at the reference's scale"
@@ -185,12 +217,15 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
     for term in terms:
         part = weighting(term.coefficient) / weighting(want)
         for axis, position in term.at.items():
-            if position == UNIT or position.startswith("own:"):
+            if position == UNIT or position.startswith(("own:", paths.AT)) or "/" in position:
                 part = part / Monomial.of(axis)
             elif not place.holds((axis, DEVICE, position)):
                 part = part * Monomial.number(0)
-        if not all(place.holds(e) for e in term.given):
-            part = part * Monomial.number(0)
+        for axis, p, q in term.given:
+            if p not in (EXISTS, SIZE_ONE) and not (p.isdigit() and q.isdigit()):
+                part = part / Monomial.of(axis)
+            elif not place.holds((axis, p, q)):
+                part = part * Monomial.number(0)
         old = total.get(part.powers, Monomial.number(0))
         total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
     kept = [str(p) for p in total.values() if p.coefficient]

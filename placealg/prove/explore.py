@@ -10,8 +10,10 @@ import itertools
 from dataclasses import dataclass, replace
 
 from placealg.prove import transfer, versions
-from placealg.prove.machine import Machine, Read
+from placealg.prove.flow import Flows
+from placealg.prove.machine import Machine, Read, Site
 from placealg.prove.microbatches import CASES, Case, Iteration
+from placealg.prove.uses import concerns
 from placealg.prove.versions import CURRENT, GARBAGE, UNHELD
 from placealg.step.event import takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
@@ -33,15 +35,21 @@ class Program:
     resume: tuple[Event, ...]
 
     @staticmethod
-    def of(step: Step, group: Group) -> Program:
-        """The part of `step` that one group sees."""
-        mine = tuple(e for e in step.events if e.group in ("", group.name) or e.verb == "clip")
+    def of(step: Step, group: Group, parameter: str = "") -> Program:
+        """The part of `step` that one group sees; of the ops, those that use `parameter` or draw random numbers."""
+        mine = tuple(e for e in step.events if (e.group in ("", group.name) or e.verb == "clip")
+                     and (not e.on_tensor or concerns(e, parameter, step.reference)))
         for event in mine:
             transfer.check(event)
 
         def phase(*names: str) -> tuple[Event, ...]:
             return tuple(e for e in mine if e.phase in names)
         return Program(phase("init"), phase(*STEP_PHASES), phase("save"), phase("resume"))
+
+    @property
+    def everything(self) -> tuple[Event, ...]:
+        """All of its events, in order."""
+        return (*self.init, *self.step, *self.save, *self.resume)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +72,15 @@ class Chain:
     closed: bool
 
 
-def initial(reference: Reference, group: Group, site: str) -> Machine:
-    """Before `init`: rank 0 of the mesh holds the initial weights, every other copy is garbage."""
-    machine = Machine(reference, group, site)
-    machine.versions["weight", "device"] = versions.where([(a, "0") for a in reference.mesh.names], CURRENT, GARBAGE)
+def initial(reference: Reference, group: Group, site: Site, flows: Flows | None) -> Machine:
+    """Before `init`: rank 0 of the mesh holds the initial weights, every other copy is garbage.
+
+    Along the axes that split the parameter itself each owner holds its elements, and nobody else any.
+    """
+    machine = Machine(reference, group, site, flows)
+    first = [(a, "0") for a in reference.mesh.names if a not in group.split]
+    held = versions.where(first, CURRENT, GARBAGE)
+    machine.versions["weight", "device"] = versions.where(machine.owners, held, UNHELD)
     return machine
 
 
@@ -78,17 +91,17 @@ def execute(machine: Machine, events: tuple[Event, ...]) -> Machine:
     return machine
 
 
-def initialised(reference: Reference, group: Group, site: str, program: Program) -> Machine:
+def initialised(reference: Reference, group: Group, site: Site, program: Program, flows: Flows | None) -> Machine:
     """The state after `init`."""
-    return execute(initial(reference, group, site), program.init)
+    return execute(initial(reference, group, site, flows), program.init)
 
 
 def resumed(machine: Machine, program: Program) -> Machine:
     """A machine switched on for `resume`, where `machine` had stored; what it stored is the store's own obligation."""
     stored = {k: versions.each(v, lambda leaf: UNHELD if leaf == UNHELD else CURRENT)
               for k, v in machine.stored.items()}
-    fresh = Machine(machine.reference, machine.group, machine.site, stored=stored)
-    fresh.versions["weight", "device"] = GARBAGE
+    fresh = Machine(machine.reference, machine.group, machine.site, machine.flows, stored=stored)
+    fresh.versions["weight", "device"] = versions.where(machine.owners, GARBAGE, UNHELD)
     execute(fresh, program.resume).stored.clear()
     return fresh
 
@@ -151,7 +164,7 @@ def chain(start: Machine, program: Program, case: Case) -> Chain:
 
 def top(like: Machine) -> Machine:
     """The state in which every copy that `like` knows is held everywhere and right."""
-    state = Machine(like.reference, like.group, like.site)
+    state = Machine(like.reference, like.group, like.site, like.flows)
     state.versions = dict.fromkeys(like.versions, CURRENT)
     return state
 

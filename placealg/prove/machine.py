@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from placealg.arith import Monomial
 from placealg.prove import versions
 from placealg.prove.contribution import ABSENT, Slot, Value
+from placealg.prove.flow import Flows
+from placealg.prove.paths import OWNER
 from placealg.prove.versions import UNHELD, Version
 from placealg.step.program import Group, Reference
 
@@ -64,13 +66,29 @@ class Ran:
     where: Pairs
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a parameter is used: a unit, or one operand of an op ("OP/K").
+
+    There `part` counts the classes of contributions to its gradient that ranks count differently.
+    """
+
+    use: str
+    parameter: str = ""
+    part: int = 0
+
+
 @dataclass(slots=True)
 class Machine:
-    """The state of the abstract machine, and the log of what was observed."""
+    """The state of the abstract machine, and the log of what was observed.
+
+    `flows` are what the ops contribute to gradients, in a step that runs op by op.
+    """
 
     reference: Reference
     group: Group
-    site: str
+    site: Site
+    flows: Flows | None = None
     versions: dict[Key, Version] = field(default_factory=dict)
     stored: dict[str, Version] = field(default_factory=dict)
     values: dict[Key, Value] = field(default_factory=dict)
@@ -89,6 +107,11 @@ class Machine:
         """The same state with an empty log."""
         return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
                        fresh=dict(self.fresh), flow=dict(self.flow), reads=[], updates=[], ran=[], clipped=[])
+
+    @property
+    def owners(self) -> Pairs:
+        """Where a rank holds the element at all: at its owner along the axes that split the parameter itself."""
+        return frozenset((a, OWNER) for a in self.group.split)
 
     def version(self, value: str, tier: str = "device") -> Version:
         """The version of a state; what was never written is not held."""

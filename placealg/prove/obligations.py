@@ -7,7 +7,7 @@ deleting an event cannot delete its obligation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,9 +29,11 @@ from placealg.prove.explore import (
     shapes,
     top,
 )
-from placealg.prove.machine import Clipped, Ran, Read, Updated
+from placealg.prove.flow import Flows
+from placealg.prove.machine import Clipped, Ran, Read, Site, Updated
 from placealg.prove.microbatches import Case
-from placealg.prove.transfer import pairs
+from placealg.prove.paths import Sum
+from placealg.prove.reading import pairs
 from placealg.step.program import Group, Step
 from placealg.step.verbs import VERBS
 
@@ -51,8 +53,8 @@ WRONG = {
 class Failure:
     """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
 
-    `cases` are the places of the unit's microbatch in which the same formula arises. `slot` holds the partial norm
-    when it is about another group's clip.
+    `cases` are the places of the unit's microbatch in which the same formula arises, `instances` how often. `slot`
+    holds the partial norm when it is about another group's clip, `held` what an op reads.
     """
 
     obligation: str
@@ -60,44 +62,63 @@ class Failure:
     formula: Any
     says: str
     cases: tuple[Case, ...] = ()
+    instances: int = 0
     update: Updated | None = None
     read: Read | None = None
     slot: tuple[Slot | None, ...] = ()
-    site: str = ""
+    site: Site | None = None
     exact: bool = True
+    held: Sum = ()
 
 
 @dataclass(slots=True)
 class Obligations:
-    """All failures of one group, how many instances were checked, and what could not be closed."""
+    """All failures of one group, how many instances were checked, and what could not be closed.
 
+    `full`: the formulas of instances that their data already decide are made, too, as a certificate holds them.
+    `facts` counts the instances that no formula is about, by obligation and what holds.
+    """
+
+    full: bool = False
     failures: dict[Hashable, Failure] = field(default_factory=dict)
-    updates: dict[tuple[str, str, Case], Updated] = field(default_factory=dict)
+    facts: dict[str, Counter[str]] = field(default_factory=dict)
+    updates: dict[tuple[str, Site, Case], Updated] = field(default_factory=dict)
     instances: Counter[str] = field(default_factory=Counter)
     open: list[str] = field(default_factory=list)
 
-    def add(self, key: Hashable, case: Case | None, failure: Callable[[], Failure]) -> None:
-        """Add a way to fail, or one more case of a way that is known."""
+    def add(self, obligation: str, key: Hashable, case: Case | None, failure: Callable[[], Failure],
+            decided: bool = False) -> None:
+        """One instance: a way to fail, or one more case of a way that is known; `decided`: its data show it right."""
+        self.instances[obligation] += 1
+        if decided and not self.full:
+            return
         known = self.failures.get(key) or failure()
         more = () if case is None or case in known.cases else (case,)
-        self.failures[key] = replace(known, cases=(*known.cases, *more))
+        self.failures[key] = replace(known, cases=(*known.cases, *more), instances=known.instances + 1)
+
+    def hold(self, obligation: str, fact: str) -> None:
+        """One instance that holds by how the program is built."""
+        self.instances[obligation] += 1
+        self.facts.setdefault(obligation, Counter())[fact] += 1
 
 
-def obligations(step: Step, group: Group) -> Obligations:
-    """Every obligation of one group, for every class of m, site of use and step of a run."""
-    program = Program.of(step, group)
-    found = Obligations()
-    for site in group.sites:
+def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
+                full: bool = False) -> Obligations:
+    """Every obligation of one group, for every class of m, site of use and step of a run; `full` as there."""
+    found = Obligations(full)
+    for site in sites:
+        program = Program.of(step, group, site.parameter)
         for cases in shapes(step.reference):
-            _of_shape(found, step, group, site, program, cases)
+            _of_shape(found, step, group, site, program, cases, flows)
     _schedule(found, step, group)
-    _random(found, step)
+    if flows is None:
+        _random(found, step)
     return found
 
 
-def _of_shape(found: Obligations, step: Step, group: Group, site: str, program: Program,
-              cases: tuple[Case, ...]) -> None:
-    start = initialised(step.reference, group, site, program)
+def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program: Program, cases: tuple[Case, ...],
+              flows: Flows | None) -> None:
+    start = initialised(step.reference, group, site, program, flows)
     steps = chain(start, program, cases[0])
     ideal = chain(top(steps.last), program, cases[0])
     saved = {str(sorted(r.end.stored.items())): r.end for r in steps.runs} if program.resume else {}
@@ -115,7 +136,8 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: str, program: 
                 found.open.append("the loop over microbatches has no fixpoint: checked for small m only")
             _updates(found, step, group, mine, shown)
             _norms(found, step, mine)
-            _forward(found, step, mine)
+            if flows is None:
+                _forward(found, step, mine)
 
 
 def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Sequence[Chain]) -> None:
@@ -128,19 +150,14 @@ def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Sequence[Chain
     for run in steps.runs:
         for read in run.end.reads:
             blamed = OWN_KIND[read.kind] if run.index == 0 else "invariant"
-            found.instances[blamed] += 1
-            found.instances["init"] += 1
-            ideally = ideals.get((read.event, read.kind, read.position))
-            if not correct.always_right(read):
-                _blame(found, read, ideally, blamed, run)
+            _blame(found, read, ideals.get((read.event, read.kind, read.position)), blamed, run)
     lasting = {(r.event, r.kind, r.position): r for r in steps.runs[-1].end.reads}
     for run in (r for c in again for r in c.runs):
         for read in run.end.reads:
-            found.instances["init"] += 1
             before = lasting.get((read.event, read.kind, read.position))
-            if not correct.always_right(read):
-                found.add(("resume", run.index, read, before), _case_of(run, read.position),
-                          lambda read=read, before=before, run=run: _restored(read, before, run))  # type: ignore[misc]
+            found.add("init", ("resume", run.index, read, before), _case_of(run, read.position),
+                      lambda read=read, before=before, run=run: _restored(read, before, run),  # type: ignore[misc]
+                      correct.always_right(read))
 
 
 def _restored(read: Read, before: Read | None, run: Run) -> Failure:
@@ -156,10 +173,11 @@ def _blame(found: Obligations, read: Read, ideally: Read | None, blamed: str, ru
         formula = z3.And(correct.wrong_read(read), at_fault if own else z3.Not(at_fault))
         return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
 
-    found.add((blamed, run.index, read, ideally), _case_of(run, read.position),
-              lambda: fault(blamed, True, "reads a stale or undefined copy in"))
-    found.add(("init", run.index, read, ideally), _case_of(run, read.position),
-              lambda: fault("init", False, "reads a copy that initialisation did not set, in"))
+    right = correct.always_right(read)
+    found.add(blamed, (blamed, run.index, read, ideally), _case_of(run, read.position),
+              lambda: fault(blamed, True, "reads a stale or undefined copy in"), right)
+    found.add("init", ("init", run.index, read, ideally), _case_of(run, read.position),
+              lambda: fault("init", False, "reads a copy that initialisation did not set, in"), right)
 
 
 def _case_of(run: Run, position: str) -> Case:
@@ -177,7 +195,6 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
     }
     for name, condition in conditions.items():
         for update in run.end.updates:
-            found.instances[name] += 1
             found.updates.setdefault((update.event, run.end.site, run.case), update)
 
             def failure(name: str = name, update: Updated = update,
@@ -188,7 +205,7 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
                               for r in shown])
                 return Failure(name, update.event, seen, WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
-            found.add((name, update, shown, run.whole), run.case, failure)
+            found.add(name, (name, update, shown, run.whole), run.case, failure)
 
 
 def _norms(found: Obligations, step: Step, run: Run) -> None:
@@ -203,12 +220,11 @@ def _norms(found: Obligations, step: Step, run: Run) -> None:
             "update": lambda c: correct.norm_integrity(c.slot, c.where),
         }
         for name, condition in conditions.items():
-            found.instances[name] += 1
 
             def failure(name: str = name, clip: Clipped = clip, holds: Callable[[Clipped], Any] = condition) -> Failure:
                 return Failure(name, clip.event, z3.Not(holds(clip)), "clips by a norm that miscounts this group",
                                slot=(clip.slot,), exact=run.whole)
-            found.add((name, clip.slot, clip.where, run.whole), run.case, failure)
+            found.add(name, (name, clip.slot, clip.where, run.whole), run.case, failure)
 
 
 def _forward(found: Obligations, step: Step, run: Run) -> None:
@@ -221,15 +237,15 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
     again = (AGAIN,) if any(e.position == AGAIN for e in run.end.ran) else ()
     for position in dict.fromkeys((*(i.position for i in run.case.iterations), *again)):
         for phase, unit in wanted:
-            found.instances["forward"] += 1
             entries = ran.get((phase, unit, position), [])
             if any(e.ready and not e.where for e in entries) or (position == AGAIN and not entries):
+                found.hold("forward", "a unit runs on every rank after what it needs")
                 continue
             done = [symbols.at_pairs(e.where) for e in entries if e.ready]
             event = entries[0].event if entries else f"{phase}.{unit}.compute"
             says = "runs before its input is there" if entries else "does not run"
             failure = Failure("forward", event, z3.Not(z3.Or(done)), f"{says} ({position} microbatch)", exact=run.whole)
-            found.add(("forward", phase, unit, position, tuple(entries)), _case_of(run, position),
+            found.add("forward", ("forward", phase, unit, position, tuple(entries)), _case_of(run, position),
                       lambda failure=failure: failure)  # type: ignore[misc]
 
 
@@ -238,13 +254,14 @@ def _schedule(found: Obligations, step: Step, group: Group) -> None:
     for event in step.events:
         if event.group not in ("", group.name) or not VERBS[event.verb].collective or not event.axes:
             continue
-        found.instances["schedule"] += 1
-        if event.where:
+        if not event.where:
+            found.hold("schedule", "a collective without `where` is called by every rank of its group")
+        else:
             called = symbols.at_pairs(pairs(event))
             peer = correct.on_rank(called, dict.fromkeys(event.axes, "peer"))
             failure = Failure("schedule", event.path, z3.And(called, z3.Not(peer)),
                               "some ranks of the group do not take part: deadlock")
-            found.add(("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
+            found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
 
 
 def _random(found: Obligations, step: Step) -> None:
@@ -259,5 +276,4 @@ def _random(found: Obligations, step: Step) -> None:
             if event.value == "activation" and event.verb == "compute":
                 failure = Failure("random", event.path, elsewhere,
                                   f"draws from a stream keyed by {key}: equal to the reference in distribution only")
-                found.instances["random"] += 1
-                found.add(("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]
+                found.add("random", ("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]

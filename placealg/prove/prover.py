@@ -15,13 +15,16 @@ import z3
 
 from placealg.prove import correct, lemmas, symbols
 from placealg.prove.contribution import count_cell, count_name
-from placealg.prove.machine import Updated
+from placealg.prove.flow import Flows
+from placealg.prove.machine import Site, Updated
+from placealg.prove.network import WHOLE, network_obligations, site_signature, sites_of, supposed, unfollowed
 from placealg.prove.obligations import Failure, Obligations, obligations
+from placealg.prove.reading import NoRule, pairs
 from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
-from placealg.prove.transfer import NoRule, pairs
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
 from placealg.step.program import LOOPED, Event, Group, Step
 
+OF_OPS = ("forward", "random")
 PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
 
 
@@ -55,18 +58,25 @@ def examine(step: Step) -> Findings:
     proved = lemmas.proved_lemmas()
     verdicts: list[Verdict] = [_vacuity(step)]
     candidates: list[Candidate] = []
+    flows = Flows(step) if step.reference.graph else None
+    if flows:
+        verdicts, candidates = _examine_network(step, flows, verdicts)
     done: dict[object, list[Verdict]] = {}
     for group in step.reference.groups:
-        key = _signature(step, group)
+        sites = sites_of(step, group, flows)
+        key = _signature(step, group, sites, flows)
         if key in done:
             verdicts += [replace(v, group=group.name, seconds=0.0, reason=v.reason or f"as {v.group}")
                          for v in done[key]]
             continue
-        found, maybe = _examine_group(step, group)
+        found, maybe = _examine_group(step, group, sites, flows)
         verdicts += found
         candidates += maybe
         if not maybe:
             done[key] = found
+    if flows and not candidates:
+        candidates = _suppose(step, flows)
+        verdicts += [c.verdict for c in candidates]
     clash = _disagreement(step, candidates)
     verdicts.append(clash.verdict if clash else _partition(step))
     candidates += [clash] if clash else []
@@ -80,7 +90,8 @@ def hypotheses(step: Step) -> tuple[str, ...]:
     named = []
     if "equal_counts" in step.reference.hypotheses and step.reference.data_axes:
         named.append(f"equal_counts over {{{', '.join((*step.reference.data_axes, 'microbatch'))}}}")
-    named.append("units_independent: the model outside the parameters is computed alike on every device")
+    if step.reference.graph is None:
+        named.append("units_independent: the model outside the parameters is computed alike on every device")
     divisors = {n for e in step.events for n in e.divisor.names()}
     inside = any(e.value == "count" and e.phase in LOOPED for e in step.events)
     if "equal_counts" not in step.reference.hypotheses and ("tokens" in divisors or ("count" in divisors and inside)):
@@ -92,19 +103,23 @@ def hypotheses(step: Step) -> tuple[str, ...]:
     return tuple(named)
 
 
-def _signature(step: Step, group: Group) -> object:
+def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows | None) -> object:
     """Groups with equal signatures have equal obligations.
 
-    Where every unit runs exactly once in every microbatch, in order, the other units say nothing about a group but
-    when the backward starts; else their computations are part of the signature.
+    In a step that runs op by op each use of a parameter has its own. Else, where every unit runs exactly once in
+    every microbatch, in order, the other units say nothing about a group but when the backward starts; else their
+    computations are part of the signature.
     """
+    if flows:
+        return (frozenset(site_signature(step, group, site, flows) for site in sites), _clips(step, group),
+                group.locality, group.whole_reads, group.split)
     units = [u.name for u in step.reference.units]
     order = {name: k for k, name in enumerate(units)}
-    plain, anyone = _units_in_order(step, units), step.events[0].rule
+    plain = _units_in_order(step, units)
 
     def alike(event: Event) -> Iterator[object]:
         if event.verb != "compute" or event.unit not in order:
-            yield replace(event, group="*" if event.group else "", line=0, bytes="", rule=anyone)
+            yield event.plain
             return
         place = tuple((order[event.unit] > order[s]) - (order[event.unit] < order[s]) for s in group.sites)
         if plain and event.phase == "backward" and event.unit == units[-1]:
@@ -137,18 +152,46 @@ def _clips(step: Step, group: Group) -> frozenset[object]:
     return frozenset(found)
 
 
-def _examine_group(step: Step, group: Group) -> tuple[list[Verdict], list[Candidate]]:
+def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[list[Verdict], list[Candidate]]:
+    """The verdicts on the ops, after those that came before."""
     try:
-        generated = obligations(step, group)
+        generated = network_obligations(step, flows)
     except NoRule as gap:
-        return [Verdict(i, group.name, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in PER_GROUP], []
+        return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in OF_OPS)], []
+    decided = [_decide(step, WHOLE, identifier, generated) for identifier in OF_OPS]
+    return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
+
+
+def _suppose(step: Step, flows: Flows) -> list[Candidate]:
+    """Where nothing else is wrong: a candidate from what could not be followed, for a run to confirm."""
+    for demand in unfollowed(step, flows):
+        failure = supposed(demand, step)
+        verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
+                          failure.says, failure.event)
+        model = {**dict.fromkeys(step.reference.mesh.names, 2), "m": 2}
+        return [Candidate(verdict, WHOLE, failure, model, {})]
+    return []
+
+
+def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
+                   flows: Flows | None) -> tuple[list[Verdict], list[Candidate]]:
+    checked = of_group(flows)
+    try:
+        generated = obligations(step, group, sites, flows)
+    except NoRule as gap:
+        return [Verdict(i, group.name, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in checked], []
     verdicts, candidates = [], []
-    for identifier in PER_GROUP:
+    for identifier in checked:
         verdict, candidate = _decide(step, group, identifier, generated)
         verdicts.append(verdict)
         if candidate:
             candidates.append(candidate)
     return verdicts, candidates
+
+
+def of_group(flows: Flows | None) -> tuple[str, ...]:
+    """The identifiers that are checked group by group: `forward` only where units run whole."""
+    return tuple(i for i in PER_GROUP if flows is None or i != "forward")
 
 
 def _decide(step: Step, group: Group, identifier: str,
@@ -159,10 +202,10 @@ def _decide(step: Step, group: Group, identifier: str,
     instances = generated.instances[identifier]
     verdict = Verdict(identifier, group.name, OBLIGATIONS[identifier], PROVED, PARAMETRIC, instances)
     if not instances:
-        verdict = replace(verdict, reason=f"no event of {group.name} has anything to check")
+        verdict = replace(verdict, reason=f"no event of {group.name or 'the ops'} has anything to check")
     candidate: Candidate | None = None
     if possible:
-        answer = ask(step, [z3.Or([_in_case(f) for f in possible])])
+        answer = ask(step, [z3.Or([in_case(f) for f in possible])])
         if answer.status == SAT:
             failure, model = _smallest(step, possible, answer)
             verdict = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=failure.event, reason=failure.says)
@@ -184,8 +227,8 @@ def _siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
             and (case.exact or case.name != "middle")}
 
 
-def _in_case(failure: Failure) -> Any:
-    """The failure in one of its cases."""
+def in_case(failure: Failure) -> Any:
+    """The failure in one of its cases of m: that it can happen is that this has a model."""
     count = symbols.size(symbols.MICROBATCH)
     cases = [count == c.least if c.exact or not failure.exact else count >= c.least for c in failure.cases]
     return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
@@ -221,11 +264,11 @@ def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Fail
         bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= high) for a in step.reference.mesh.names]
         bounds.append(symbols.size(symbols.MICROBATCH) <= most)
         for failure in ranked:
-            found = ask(step, [_in_case(failure), *bounds])
+            found = ask(step, [in_case(failure), *bounds])
             if found.status == SAT:
                 return failure, dict(found.model)
     for failure in ranked:
-        found = ask(step, [_in_case(failure)])
+        found = ask(step, [in_case(failure)])
         if found.status == SAT:
             return failure, dict(found.model)
     return ranked[0], dict(answer.model)
@@ -261,24 +304,37 @@ def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
     return replace(first, verdict=verdict)
 
 
-def _vacuity(step: Step) -> Verdict:
-    """The premises, those on token counts included, have models at sizes 2 and 3; every `where` holds on some rank."""
-    start = time.perf_counter()
-    wheres = {pairs(e): e.path for e in step.events if e.where}
+VACUITY_SIZES = (2, 3)
+"""The sizes, of every axis and of m, at which the premises must have a model."""
+
+
+def occurrences(step: Step) -> dict[str, Any]:
+    """What would be vacuous -> a formula without a model if it is: the premises on counts, and every `where`."""
     data = step.reference.data_axes
     cells = [count_name({}), count_name({**dict.fromkeys(data, "unit"), symbols.MICROBATCH: "unit"}),
              count_name({**dict.fromkeys(data, "c"), symbols.MICROBATCH: "unit"})]
-    counted = z3.Sum([symbols.symbol(n) for n in cells]) >= 0
-    reason, checked = "", 0
-    for number in (2, 3):
-        pinned = [symbols.size(a) == number for a in (*step.reference.mesh.names, symbols.MICROBATCH)]
-        questions = {"the premises have no model": counted,
-                     **{f"no rank satisfies the `where` of {p}": symbols.at_pairs(w) for w, p in wheres.items()}}
-        together = z3.And([correct.on_rank(q, {a: f"some{k}" for a in step.reference.mesh.names})
-                           for k, q in enumerate(questions.values())])
-        checked += len(questions)
+    wheres = {pairs(e): e.path for e in step.events if e.where}
+    return {"the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
+            **{f"no rank satisfies the `where` of {path}": symbols.at_pairs(w) for w, path in wheres.items()}}
+
+
+def occurring(step: Step, number: int) -> list[Any]:
+    """All occurrences at once, each on a rank of its own, on a mesh of which every size is `number`."""
+    axes = step.reference.mesh.names
+    pinned = [symbols.size(a) == number for a in (*axes, symbols.MICROBATCH)]
+    return [*pinned, z3.And([correct.on_rank(q, {a: f"some{k}" for a in axes})
+                             for k, q in enumerate(occurrences(step).values())])]
+
+
+def _vacuity(step: Step) -> Verdict:
+    """The premises, those on token counts included, have models at sizes 2 and 3; every `where` holds on some rank."""
+    start = time.perf_counter()
+    questions, reason = occurrences(step), ""
+    for number in VACUITY_SIZES:
+        *pinned, together = occurring(step, number)
         if ask(step, [*pinned, together]).status != SAT:
             failed = next((text for text, q in questions.items() if ask(step, [*pinned, q]).status != SAT), "")
             reason = f"{failed or 'the premises have no common model'} at sizes {number}"
     return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
-                   None if reason else PARAMETRIC, checked, time.perf_counter() - start, reason)
+                   None if reason else PARAMETRIC, len(VACUITY_SIZES) * len(questions), time.perf_counter() - start,
+                   reason)

@@ -1,15 +1,17 @@
 """The one module that runs Z3: a query in, an answer out, in a process that can be killed.
 
-A query is SMT-LIB 2 text, so that what is answered here is exactly what a certificate holds. Bounds: a
-resource limit, which is deterministic, and a wall-clock limit after which the process is killed, because
-the solver's own timeout is not a bound. Seeds are fixed. `unknown`, a kill and a crash are all answers.
+A query is SMT-LIB 2 text, as the queries of a certificate are. Bounds: a resource limit, which is deterministic,
+a limit on memory, and a wall-clock limit after which the process is killed, because the solver's own timeout is
+not a bound. Seeds are fixed. `unknown`, a kill and a crash are all answers.
 """
 
 from __future__ import annotations
 
 import atexit
 import multiprocessing
-from collections.abc import Iterable, Mapping
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -20,6 +22,16 @@ SAT, UNSAT, UNKNOWN = "sat", "unsat", "unknown"
 RESOURCE_LIMIT = 20_000_000
 WALL_SECONDS = 20.0
 SEED = 0
+MEMORY_BYTES = 4 * 2**30
+OLDEST_Z3 = (4, 13)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The size of a proof that a solver gave for unsat: its steps, and of them those taken on trust (its holes)."""
+
+    steps: int
+    holes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,11 @@ class Answer:
     model: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
     rlimit: int = 0
+    proof: Proof | None = None
+
+
+Solve = Callable[[str, int], Answer]
+"""SMT-LIB 2 text and a resource limit -> the answer."""
 
 
 def versions() -> str:
@@ -44,7 +61,10 @@ def text_of(assertions: Iterable[Any]) -> str:
     return str(solver.to_smt2())
 
 
-def _answer(text: str, limit: int) -> Answer:
+def z3_answer(text: str, limit: int) -> Answer:
+    """Z3's answer, in this process; raises Z3Exception on text that it cannot read."""
+    if z3.get_version()[:2] < OLDEST_Z3:
+        return Answer(UNKNOWN, {}, f"{versions()} is too old: {'.'.join(map(str, OLDEST_Z3))} or later is needed")
     solver = z3.Solver()
     solver.set("rlimit", limit)
     solver.set("random_seed", SEED)
@@ -63,22 +83,38 @@ def _statistics(solver: Any) -> list[tuple[str, Any]]:
     return [(key, statistics.get_key_value(key)) for key in statistics.keys()]  # noqa: SIM118  not a mapping
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, solve: Solve) -> None:
+    """Answer until the other end is closed; an interrupt is the other end's to act on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _limit_memory()
     while True:
         try:
             text, limit = connection.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         try:
-            connection.send(_answer(text, limit))
-        except z3.Z3Exception as error:
+            connection.send(solve(text, limit))
+        except MemoryError:
+            connection.send(Answer(UNKNOWN, {}, "the solver ran out of memory"))
+        except Exception as error:
             connection.send(Answer(UNKNOWN, {}, f"solver error: {error}"))
+
+
+def _limit_memory() -> None:
+    """Bound the address space of this process, where the system can."""
+    if sys.platform == "linux":
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 class SolverProcess:
     """A solver in a process of its own, started when first asked and replaced when it had to be killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, solve: Solve = z3_answer) -> None:
+        self._solve = solve
         self._process: Any = None
         self._connection: Connection | None = None
 
@@ -118,7 +154,7 @@ class SolverProcess:
             methods = multiprocessing.get_all_start_methods()
             context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
             ours, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process = context.Process(target=_serve, args=(theirs, self._solve), daemon=True)
             self._process.start()
             theirs.close()
             self._connection = ours

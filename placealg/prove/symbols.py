@@ -67,24 +67,22 @@ def symbol(name: str) -> Int:
 
 def product(monomial: Monomial) -> Int:
     """A monomial without denominators, as an integer term."""
-    value: Int = z3.IntVal(int(monomial.coefficient))
-    for name, power in monomial.powers:
-        for _ in range(power):
-            value = value * symbol(name)
-    return value
+    factors = [symbol(name) for name, power in monomial.powers for _ in range(power)]
+    number = int(monomial.coefficient)
+    return z3.Product([z3.IntVal(number), *factors] if number != 1 else factors) if factors else z3.IntVal(number)
 
 
 def equals(terms: Iterable[Term], want: Monomial) -> Bool:
-    """sum of terms = want, multiplied by a common denominator; where a term counts, its divisors are not zero."""
+    """sum of terms = want, multiplied by the denominators of both; where a term counts, its divisors are not zero."""
     listed = list(terms)
-    common = _denominator([t.coefficient for t in listed] + [want])
+    ours, theirs = _denominator(t.coefficient for t in listed), _denominator([want])
     divides = [z3.Implies(indicator(t), z3.And([symbol(n) >= 1 for n, p in t.coefficient.powers
                                                 if p < 0 and count_cell(n) is not None])) for t in listed]
-    got = [z3.If(indicator(t), product(t.coefficient * common), z3.IntVal(0)) for t in listed]
-    return z3.And(z3.Sum([z3.IntVal(0), *got]) == product(want * common), *divides)
+    got = z3.Sum([z3.IntVal(0), *(z3.If(indicator(t), product(t.coefficient * ours), z3.IntVal(0)) for t in listed)])
+    return z3.And(got * product(theirs) == product(want * theirs) * product(ours), *divides)
 
 
-def _denominator(monomials: list[Monomial]) -> Monomial:
+def _denominator(monomials: Iterable[Monomial]) -> Monomial:
     number, powers = 1, dict[str, int]()
     for monomial in monomials:
         number *= monomial.coefficient.denominator
@@ -94,7 +92,10 @@ def _denominator(monomials: list[Monomial]) -> Monomial:
 
 
 def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
-    """The monomial when all cells hold equally many tokens: every count is its number of cells times CELL."""
+    """The monomial when all cells hold equally many tokens: every count is its number of cells times CELL.
+
+    Cells are those of `axes`; along other axes they divide.
+    """
     cleared = Monomial(monomial.coefficient)
     for name, power in monomial.powers:
         cell = count_cell(name)
@@ -104,6 +105,9 @@ def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
             for axis in axes:
                 if axis not in cell:
                     factor = factor * Monomial.of("m" if axis == MICROBATCH else axis)
+            for axis in cell:
+                if axis not in axes:
+                    factor = factor / Monomial.of(axis)
         cleared = cleared * factor**power
     return cleared
 

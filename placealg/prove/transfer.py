@@ -27,19 +27,15 @@ from placealg.prove.contribution import (
     count_name,
     depends,
     equality,
-    exists,
     merged,
 )
 from placealg.prove.machine import GLOBALS, STATES, Clipped, Key, Machine, Pairs, Ran, Read, Updated
 from placealg.prove.microbatches import Iteration
+from placealg.prove.reading import NoRule, at_places, divisor, observe, owner_pairs, pairs, tokens
+from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
-from placealg.step.event import MICROBATCH
 from placealg.step.program import LOOPED, Event
 from placealg.step.verbs import SOURCES
-
-
-class NoRule(Exception):
-    """An event for which the calculus has no transfer rule: the verdict is UNDECIDED, and says so."""
 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
@@ -80,28 +76,13 @@ def uncovered(event: Event) -> str:
     return ""
 
 
-def pairs(event: Event) -> Pairs:
-    """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0."""
-    owner = f"own:{event.layout}" if event.group else "0"
-    return frozenset((c.axis, owner if c.rank is None else str(c.rank)) for c in event.where)
-
-
-def owner_pairs(event: Event) -> Pairs:
-    """The owners along the event's axes."""
-    return frozenset((a, f"own:{event.layout}") for a in event.axes)
-
-
-def _at(version: Version, places: Mapping[str, str]) -> Version:
-    """The version on the rank that stands at `places`."""
-    for axis, position in places.items():
-        version = versions.read_at(version, axis, position)
-        for condition in exists(axis, position):
-            version = versions.choose(condition, version, GARBAGE)
-    return version
-
-
 def _set(machine: Machine, key: Key, new: Version, event: Event) -> None:
-    machine.versions[key] = versions.where(pairs(event), new, machine.version(*key))
+    machine.versions[key] = versions.where(pairs(event) | _own(machine, event), new, machine.version(*key))
+
+
+def _own(machine: Machine, event: Event) -> Pairs:
+    """The ranks that a group's event concerns: along the axes that split its parameters, unless it is about those."""
+    return frozenset((a, p) for a, p in machine.owners if a not in event.axes) if event.group else frozenset()
 
 
 def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
@@ -110,7 +91,7 @@ def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
 
 def _broadcast(machine: Machine, event: Event, _: Iteration) -> None:
     tier = event.tiers[0]
-    root = _at(machine.version(event.value, tier), {a: str(event.root) for a in event.axes})
+    root = at_places(machine.version(event.value, tier), {a: str(event.root) for a in event.axes})
     _set(machine, (event.value, tier), versions.each(root, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
 
 
@@ -128,7 +109,7 @@ def _gather(machine: Machine, event: Event, _: Iteration) -> None:
     key = (event.value, event.tiers[0])
     places = {a: f"own:{event.layout}" for a in event.axes}
     if event.value in STATES:
-        owned = _at(machine.version(*key), places)
+        owned = at_places(machine.version(*key), places)
         _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
     else:
         _set_value(machine, key, machine.value(*key).gathered(places), event)
@@ -146,7 +127,7 @@ def _assign(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _zero(machine: Machine, event: Event, _: Iteration) -> None:
-    _set_value(machine, (event.value, event.tiers[1]), Value(zero=True), event)
+    _set_value(machine, (event.value, event.tiers[1]), Value(zero=True, mask=machine.owners), event)
 
 
 def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
@@ -160,33 +141,12 @@ def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
         _set_value(machine, (event.value, written), machine.value(source, read), event)
 
 
-def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | None:
-    """An event's divisor in sizes and counts; None where it reads a count that nothing defined."""
-    monomial = event.divisor
-    result = Monomial(monomial.coefficient)
-    for name, power in monomial.powers:
-        factor = Monomial.of(name)
-        if name == "tokens":
-            factor = Monomial.of(_tokens(machine, event, iteration))
-        elif name == "count":
-            if machine.count is None:
-                return None
-            factor = machine.count
-        result = result * factor**power
-    return result
-
-
-def _tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
-    """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside."""
-    cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
-    if event.phase in LOOPED:
-        cell[MICROBATCH] = UNIT if iteration.active else iteration.position
-    return count_name(cell)
-
-
 def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value == "count":
-        machine.count = None if event.where else Monomial.of(_tokens(machine, event, iteration))
+        machine.count = None if event.where else Monomial.of(tokens(machine, event, iteration))
+        return
+    if machine.flows:
+        operate(machine, event, iteration, machine.flows)
         return
     units = [u.name for u in machine.reference.units]
     where = pairs(event)
@@ -209,7 +169,7 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         before = units.index(event.unit) - 1
         ready = frozenset() if before < 0 else machine.fresh.get(("forward", units[before]))
         _read_weights(machine, event, iteration)
-        _observe(machine, event, "rng", machine.version("rng"), iteration)
+        observe(machine, event, "rng", machine.version("rng"), iteration)
     machine.ran.append(Ran(event.path, event.phase, event.unit, iteration.position, ready is not None, where))
     if ready is not None:
         machine.fresh[event.phase, event.unit] = ready | where
@@ -217,15 +177,9 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         machine.fresh.pop((event.phase, event.unit), None)
 
 
-def _observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration) -> None:
-    """Log an observed read, on the ranks where the event runs."""
-    read = versions.where(pairs(event), version, CURRENT)
-    machine.reads.append(Read(event.path, kind, iteration.position, read, CURRENT))
-
-
 def _read_weights(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.unit in machine.group.sites:
-        _observe(machine, event, "weight", machine.version("weight"), iteration)
+        observe(machine, event, "weight", machine.version("weight"), iteration)
 
 
 def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pairs) -> None:
@@ -234,7 +188,7 @@ def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pai
     if event.unit not in group.sites:
         return
     terms: tuple[Term, ...] = ()
-    if iteration.active and event.unit == machine.site and seed is not None:
+    if iteration.active and event.unit == machine.site.use and seed is not None:
         at = FrozenMap({a: UNIT for a in machine.reference.data_axes})
         terms = (Term(seed, at),)
     sides: frozenset[Equality] = frozenset(e for a, p in where for e in equality(a, DEVICE, p))
@@ -337,7 +291,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     tier, where = event.tiers[0], pairs(event)
     master, moments = machine.version("master", tier), machine.version("moments", tier)
     flag = f"right{machine.steps}:{len(machine.updates)}"
-    _observe(machine, event, "hyper", machine.version("step"), iteration)
+    observe(machine, event, "hyper", machine.version("step"), iteration)
     machine.updates.append(Updated(event.path, flag, machine.value("grad_sum", tier), machine.slot,
                                    (("master", master), ("moments", moments))))
     inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
@@ -360,7 +314,7 @@ def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
 
 
 def _publish(machine: Machine, event: Event, _: Iteration) -> None:
-    master = _at(machine.version("master", event.tiers[0]), {a: f"own:{event.layout}" for a in event.axes})
+    master = at_places(machine.version("master", event.tiers[0]), {a: f"own:{event.layout}" for a in event.axes})
     missing: Version = GARBAGE if event.axes else machine.version("weight")
     _set(machine, ("weight", "device"), _else(master, missing), event)
 

@@ -104,6 +104,15 @@ class Counterexample:
 
 
 @dataclass(frozen=True, slots=True)
+class Certified:
+    """A certificate as it was written: its folder, the number of its files, the SHA-256 of its manifest."""
+
+    path: str
+    files: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The verdicts of all obligations of one program, and the overall one."""
 
@@ -117,6 +126,7 @@ class Report:
     counterexample: Counterexample | None = None
     lemmas: tuple[str, ...] = ()
     versions: str = ""
+    certificate: Certified | None = None
 
     def __bool__(self) -> bool:
         raise Undecidable("a report is not a truth value: compare .verdict with PROVED, REFUTED, UNDECIDED")
@@ -131,7 +141,7 @@ class Report:
 
     def to_json(self, timing: bool = True) -> dict[str, Any]:
         """The report as the JSON object of `placealg prove --format json`."""
-        found = self.counterexample
+        found, written = self.counterexample, self.certificate
         return {
             "version": 1, "strategy": self.strategy, "model": self.model,
             "verdict": self.verdict, "class": self.cls,
@@ -147,7 +157,8 @@ class Report:
                 "single_device": found.single_device, "distributed": found.distributed,
                 "repair": None if found.repair is None else {"edit": found.repair.edit, "cost": found.repair.cost},
             },
-            "certificate": None,
+            "certificate": None if written is None else {
+                "path": written.path, "files": written.files, "sha256": written.sha256},
         }
 
 

@@ -27,7 +27,7 @@ class Compared(NamedTuple):
 
     def quantities(self) -> dict[str, Formula]:
         """What is compared, by name."""
-        found = {n: f for n, f in self.held.items() if n in QUANTITIES and n != "activations"}
+        found = {n: f for n, f in self.held.items() if n in QUANTITIES}
         return {**found, "sent": self.sent.total, "host link": self.sent.host_link}
 
 
@@ -64,7 +64,7 @@ def compare(every: Sequence[Compared], model: str, width: int, gib: bool) -> lis
                         bold(f"over {first.name}"), bold("ratio")]
     rows = [head]
     for name, base in first.quantities().items():
-        if all(c.quantities()[name].expr == 0 for c in every):
+        if all(c.quantities()[name].expr in (0, None) for c in every):
             continue
         if name == "peak" and all(c.held.peak == c.held.total for c in every):
             continue
@@ -94,7 +94,7 @@ def document(every: Sequence[Compared], model: str) -> dict[str, Any]:
 
 
 def _leaf(formula: Formula, sizes: Sizes) -> dict[str, Any]:
-    return formula.to_json(**{n: v for n, v in sizes.items() if n in formula.names})
+    return formula.to_json(**{n: v for n, v in sizes.items() if n in formula.inputs})
 
 
 def _ratio_cells(told: Ratio | None) -> tuple[Cell, Cell]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from placealg.cost.activations import Kept
 from placealg.cost.communication import Communication, Sent
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
+from placealg.cost.regions import RegionCost
 from placealg.mesh import SYMBOLS
 from placealg.render.page import Cell, Line, bold, dim, indent, line, table
 from placealg.render.values import Scale, number, plain_number, scale_for, scaled
@@ -22,32 +24,37 @@ QUANTITIES: Mapping[str, str] = {
     "optimizer": "bytes of the optimizer state, fp32 master copy included, that rest on a device",
     "gradients": "bytes of the accumulated gradients that rest on a device",
     "states": "parameters + optimizer + gradients: what rests on a device at a step boundary",
-    "activations": "bytes that forward keeps for backward",
-    "transient": "the most that a device holds beyond its states at once, such as a gathered unit",
+    "activations": "bytes that forward keeps for backward, of one microbatch and all layers",
+    "transient": "the most of states that a device holds beyond rest at once, such as a gathered unit",
     "host": "the most that the host holds at once for one device",
-    "total": "states + transient on the device; of what is sent, the sum over all axes",
-    "peak": "the most that a device holds at once",
+    "total": "states + activations + transient on the device; of what is sent, the sum over all axes",
+    "peak": "the most that a device holds at once, with the tensors that its ops work on",
     "sent": "what one device sends in a step over the axes of the mesh, scalars left out",
     "host link": "what crosses the link between a device and its host in a step, apart from what is sent",
 }
 """Quantity -> what it counts, on the most loaded device."""
 
 _NOTHING = "—"
+_LONGEST = 320
+"""A formula longer than this, in characters, stands in the documents only."""
 
 
 def value_of(formula: Formula, sizes: Sizes) -> int | Fraction | None:
     """The formula's value at `sizes`; None while a symbol is free."""
-    return formula.value(**{n: v for n, v in sizes.items() if n in formula.names})
+    return formula.value(**{n: v for n, v in sizes.items() if n in formula.inputs})
 
 
 def known_sizes(formulas: Iterable[Formula], sizes: Sizes, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """What the values stand on: axis sizes and m, bytes per element, the model's sizes, and what is free."""
     every = list(formulas)
-    used = dict.fromkeys(n for f in every for n in f.names if n not in without)
     bound: dict[str, Fraction] = {}
     for f in every:
         bound.update(f.values)
     bound.update(sizes)
+    for f in every:
+        bound.update({n: Fraction(value) for n, value in f.amounts(sizes).items() if n not in bound})
+    used = dict.fromkeys(n for f in every for n in (*f.names, *(n for n in f.inputs if n in bound))
+                         if n not in without)
     kinds: dict[str, list[str]] = {"sizes": [], "bytes": [], "model": [], "free": []}
     for name in (*(n for n in used if n not in SYMBOLS), *(n for n in SYMBOLS if n in used)):
         if name not in bound:
@@ -65,8 +72,8 @@ def _sign(name: str) -> str:
 
 
 def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: Sizes, hypotheses: Iterable[str],
-         width: int, gib: bool = False) -> list[Line]:
-    """The parameters, memory, communication by axes, phase and event, and what they stand on."""
+         width: int, gib: bool = False, detail: tuple[str, list[Line]] | None = None) -> list[Line]:
+    """The parameters, memory, communication by axes and phase, then event by event or `detail`; what they stand on."""
     formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events)]
     held_in = scale_for("bytes", (value_of(f, sizes) for _, f in held.items()), gib)
     sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in (sent.total, sent.host_link)), gib)
@@ -80,8 +87,9 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     lines += indent(_block([(n, f, f.text()) for n, f in held.items()], sizes, held_in, width - 2)) + [()]
     lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
-    lines.append(line(bold("of which, event by event")))
-    lines += indent(_events([e for e in sent.events if not e.left_out], sizes, sent_in, width - 2)) + [()]
+    heading, rest = detail or ("of which, event by event", _events([e for e in sent.events if not e.left_out], sizes,
+                                                                   sent_in, width - 2))
+    lines += [line(bold(heading)), *indent(rest), ()]
     rows: list[list[Cell]] = [[dim("convention"), CONVENTIONS[sent.total.convention]]]
     notes = dict.fromkeys(n for _, f in held.items() for n in f.note.split("; ") if n)
     rows += [[dim("note" if k == 0 else ""), note.replace("Psi", "Ψ")] for k, note in enumerate(notes)]
@@ -96,10 +104,44 @@ def _block(items: Iterable[tuple[str, Formula, str]], sizes: Sizes, scale: Scale
     for name, formula, text in items:
         value = value_of(formula, sizes)
         shown = scaled(value, scale.divisor)
-        told: Cell = dim(f"{_NOTHING} {formula.reason}") if formula.expr is None else text
+        told: Cell = dim(f"{_NOTHING} {formula.reason}") if formula.expr is None else _told(text)
         main = name in ("states", "total", "peak")
         rows.append([bold(name) if main else name, told, bold(shown) if main else shown])
     return table(rows, "lld", width, gap=3, wrap={1: 30})
+
+
+def _told(text: str) -> Cell:
+    """A formula, unless it is too long to be read."""
+    if len(text) <= _LONGEST:
+        return text
+    return dim(f"{_NOTHING} {len(text)} signs: --format json has it")
+
+
+def saved(kept: Sequence[Kept], sizes: Sizes, width: int, gib: bool = False) -> list[Line]:
+    """A row per tensor that forward keeps for backward: how it is held, what it takes in all layers, and for what."""
+    if not kept:
+        return [line(dim("no tensor is kept: units run whole"))]
+    scale = scale_for("bytes", (value_of(k.bytes, sizes) for k in kept), gib)
+    head: list[Cell] = [bold(w) for w in ("kept for backward", "split", "mode", "bytes", scale.head, "why")]
+    rows: list[list[Cell]] = [head]
+    for k in kept:
+        rows.append([k.tensor, dim(k.layout), k.mode, k.bytes.text(),
+                     scaled(value_of(k.bytes, sizes), scale.divisor), dim(k.why)])
+    return table(rows, "llllrl", width, wrap={1: 14, 3: 16, 5: 20})
+
+
+def by_region(rows: Sequence[RegionCost], sizes: Sizes, width: int, gib: bool = False) -> list[Line]:
+    """A row per region of the model: what is kept for backward, and what is sent."""
+    held = scale_for("bytes", (value_of(r.activations, sizes) for r in rows), gib)
+    unit = rows[0].sent.unit if rows else "bytes"
+    moved = scale_for(unit, (value_of(r.sent, sizes) for r in rows), gib)
+    head: list[Cell] = [bold(w) for w in ("region", "activations, bytes", held.head, f"sent, {unit}", moved.head)]
+    cells: list[list[Cell]] = [head]
+    for r in rows:
+        cells.append([r.region, r.activations.text() or dim(_NOTHING),
+                      scaled(value_of(r.activations, sizes), held.divisor), r.sent.text(),
+                      scaled(value_of(r.sent, sizes), moved.divisor)])
+    return table(cells, "llrlr", width, wrap={1: 20, 3: 20})
 
 
 def _sums(sent: Communication) -> list[tuple[str, Formula, str]]:

@@ -30,7 +30,10 @@ def catalogue_rows(entries: Iterable[tuple[Entry, Strategy]], width: int) -> lis
                 modes[0] = line(modes[0], dim(f" per {lifetimes[axis]}"))
             rows.append([name if k == 0 else "", axis, *modes])
         if not entry.axes:
-            rows.append([name, dim("any"), "", Span("+O", "yellow") if "optimizer" in name else "", "", ""])
+            offloaded = strategy.state("optimizer").offloaded
+            kept = ", ".join(f"{mode} on {region}" for region, mode in strategy.regions.items())
+            rows.append([name, dim("any"), "", Span("+O", "yellow") if offloaded else "", "",
+                         Span(kept, "magenta") if kept else ""])
         told.append((entry.name, entry.title, entry.source))
     lines += table(rows, "llllll", width)
     lines.append(())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from placealg.arith import ONE
 from placealg.errors import InputError
-from placealg.placement import STATES
+from placealg.placement import SENT, STATES
 from placealg.render.page import Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import readable, short
 from placealg.step.program import STEP_PHASES, Event, Loop, Node, Step
@@ -51,6 +51,11 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     lifetimes = dict(strategy.option("schedule", "lifetime"))
     if lifetimes:
         rows.append(("lifetime", ", ".join(f"{life} along {axis}" for axis, life in lifetimes.items())))
+    if strategy.recomputed:
+        replay = str(strategy.option("schedule", "replay")).replace("_", " ")
+        rows.append(("recomputed", f"{', '.join(strategy.recomputed)}; replayed {replay}"))
+    if strategy.option("schedule", "sharing") != "shared":
+        rows.append(("sharing", "every use redistributes for itself"))
     if strategy.option("schedule", "prefetch"):
         rows.append(("prefetch", f"{strategy.option('schedule', 'prefetch')} unit ahead"))
     return rows
@@ -117,7 +122,7 @@ def _first(loop: Loop) -> Event:
 def claim(event: Event) -> str:
     """What the event claims beside its name: kinds, operator, divisor, ranks, positions, tiers."""
     parts = []
-    if event.source in ("I", "R", "S", "P") and event.to:
+    if event.source[:1] in ("I", "R", "S", "P") and event.to:
         parts.append(f"[{event.source}]→[{event.to}]")
     elif event.source:
         parts.append(f"from {event.source}")
@@ -135,7 +140,9 @@ def claim(event: Event) -> str:
 
 
 def size(step: Step, event: Event) -> str:
-    """The elements that a collective on a parameter group moves (one instance), where they are known or short."""
+    """The elements that a collective moves (of one instance), where they are known or short."""
+    if event.on_tensor and event.axes and step.reference.graph and event.verb in SENT:
+        return readable(str(step.reference.graph.tensors[event.tensor].elements))
     if not event.group or not event.axes or event.verb in ("free", "slice", "norm"):
         return ""
     group = step.reference.group(event.group)

@@ -1,12 +1,12 @@
-"""What `compute` does on a machine: a unit's forward and backward, the loss, the token count."""
+"""What `compute` does on a machine, but for ops: a unit's forward and backward, the loss, the token count."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 from placealg.errors import InputError
-from placealg.simulate import network
-from placealg.simulate.machine import Activations, Machine, tiers
+from placealg.simulate import network, operate
+from placealg.simulate.machine import Activations, Machine, fraction, tiers
 from placealg.simulate.network import Matrix, Token, Vector
 from placealg.simulate.reference import Place, Slot
 from placealg.step.program import Event
@@ -19,7 +19,7 @@ def compute(m: Machine, e: Event) -> None:
             if e.value == "count":
                 m.table("", "count")[rank][0] = Fraction(m.token_count(rank))
             elif e.value == "loss":
-                _loss(m, e, rank)
+                _loss(m, e, rank) if m.space is None else operate.read_loss(m, e, rank)
             else:
                 _unit(m, e, rank)
 
@@ -27,9 +27,10 @@ def compute(m: Machine, e: Event) -> None:
 def start_backward(m: Machine, e: Event) -> None:
     """Divide the value from which backward starts, where the loss has been computed."""
     for rank in m.ranks:
-        at = m.activations[rank]
-        if m.chosen(e, rank) and at.seed is not None:
-            at.seed = m.divided(e, rank, at.seed)
+        unit, store = m.activations[rank], m.stores[rank]
+        if m.chosen(e, rank):
+            unit.seed = unit.seed and fraction(m.divided(e, rank, unit.seed))
+            store.seed = store.seed and m.divided(e, rank, store.seed)
 
 
 def _tokens(m: Machine, rank: int) -> list[Token]:
@@ -41,7 +42,7 @@ def _tokens(m: Machine, rank: int) -> list[Token]:
 def _loss(m: Machine, e: Event, rank: int) -> None:
     at = m.activations[rank]
     at.final = at.outputs.get(len(m.chain) - 1)
-    at.seed = m.divided(e, rank, Fraction(1))
+    at.seed = fraction(m.divided(e, rank, Fraction(1)))
 
 
 def _unit(m: Machine, e: Event, rank: int) -> None:
@@ -57,7 +58,7 @@ def _unit(m: Machine, e: Event, rank: int) -> None:
 
 def _matrix(m: Machine, e: Event, rank: int, slot: Slot) -> Matrix:
     table = m.table(tiers(e)[0], "weight", *slot)[rank]
-    numbers = [table.get(element) for element in range(4)]
+    numbers = [fraction(table.get(element)) for element in range(4)]
     m.watch.weight(m, e, rank, slot, numbers)
     a, b, c, d = (m.garbage() if n is None else n for n in numbers)
     return a, b, c, d

@@ -11,9 +11,10 @@ from fractions import Fraction
 from placealg.errors import InputError
 from placealg.simulate import network
 from placealg.simulate.compute import compute, start_backward
+from placealg.simulate.field import Number, squares
 from placealg.simulate.machine import Machine, Table, tiers
 from placealg.simulate.network import FIRST_STREAM, ZERO
-from placealg.simulate.setting import ELEMENTS
+from placealg.simulate.operate import operate
 from placealg.step.program import GROUP_VALUES, Event, Node
 from placealg.step.verbs import SOURCES
 
@@ -25,7 +26,7 @@ def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> N
     for node in nodes:
         if isinstance(node, Event):
             if m.runs_now(node):
-                EXECUTE[node.verb](m, node)
+                (operate if node.on_tensor else EXECUTE[node.verb])(m, node)
         elif node.name == "microbatch":
             for k in range(m.setting.microbatches)[:microbatches]:
                 m.enter(k)
@@ -39,7 +40,7 @@ def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> N
             m.instance = 0
 
 
-def _put(table: Table, element: int, number: Fraction | None) -> None:
+def _put(table: Table, element: int, number: Number | None) -> None:
     if number is None:
         table.pop(element, None)
     else:
@@ -89,13 +90,15 @@ def _assign(m: Machine, e: Event) -> None:
     named = e.source if e.source in GROUP_VALUES else SOURCES.get(e.value)
     source, target = m.table(tiers(e)[0], named, *m.slot(e)) if named else None, m.target(e)
     for rank, element in m.pairs(e):
-        _put(target[rank], element, _INITIAL[e.value] if source is None else source[rank].get(element))
+        start = _INITIAL.get(e.value) if m.owns(rank, m.split(e, element)) else None
+        _put(target[rank], element, start if source is None else source[rank].get(element))
 
 
 def _zero(m: Machine, e: Event) -> None:
     target = m.target(e)
     for rank, element in m.pairs(e):
-        target[rank][element] = ZERO
+        if m.owns(rank, m.split(e, element)):
+            target[rank][element] = ZERO
 
 
 def _scale(m: Machine, e: Event) -> None:
@@ -108,7 +111,7 @@ def _scale(m: Machine, e: Event) -> None:
         _put(target[rank], element, None if number is None else _over(m, e, rank, number))
 
 
-def _over(m: Machine, e: Event, rank: int, number: Fraction) -> Fraction:
+def _over(m: Machine, e: Event, rank: int, number: Number) -> Number:
     quotient = m.divided(e, rank, number)
     return m.garbage() if quotient is None else quotient
 
@@ -152,7 +155,7 @@ def _norm(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
     for rank in m.ranks:
         counted = (n for element, n in source[rank].items() if m.chosen(e, rank, element))
-        target[rank][0] = sum((n * n for n in counted), ZERO)
+        target[rank][0] = sum((squares(n) for n in counted), ZERO)
 
 
 def _clip(m: Machine, e: Event) -> None:
@@ -188,13 +191,14 @@ def _optimize(m: Machine, e: Event) -> None:
     for rank in m.ranks:
         here, step = {v: dict(table[rank]) for v, table in values.items()}, m.scalar("step", rank)
         whole = None
-        if all(len(here[v]) == len(ELEMENTS) for v in reads):
-            whole = network.whole_matrix([here[v][element] for element in ELEMENTS] for v in reads)
+        entries = m.entries(e.group)
+        if all(len(here[v]) == len(entries) for v in reads):
+            whole = network.whole_matrix([here[v][element] for element in entries] for v in reads)
         for element, before in here["master"].items():
             if m.chosen(e, rank, element):
                 heavy, gradient = here["moments"].get(element), here["grad_sum"].get(element)
                 if heavy is None or gradient is None or step is None or whole is None:
-                    after = m.garbage(), m.garbage()
+                    after: tuple[Number, Number] = m.garbage(), m.garbage()
                 else:
                     after = network.optimize(before, heavy, gradient, step, whole)
                 master[rank][element], moments[rank][element] = after
@@ -230,5 +234,6 @@ EXECUTE: Mapping[str, Callable[[Machine, Event], None]] = {
     "assign": _assign, "zero": _zero, "compute": compute, "scale": _scale, "accumulate": _accumulate,
     "reduce": _reduce, "all_reduce": _all_reduce, "norm": _norm, "clip": _clip, "update": _update,
     "publish": _publish, "offload": _copy, "fetch": _copy, "store": _store, "load": _load,
+    "reduce_scatter": operate, "all_to_all": operate, "pad": operate,
 }
 """Verb -> what it does on a machine. Every verb of the language has one."""

@@ -3,23 +3,35 @@
 Storage is a table element -> number per rank, for every (tier, value, group, instance). A missing entry is *not
 held*; a number that no event defined is *garbage*, a fresh odd integer of 63 bits. Values without elements (step,
 rng, count, a partial norm) are tables with one entry, on no tier, owned by coordinate 0.
+
+Of a step that runs unit by unit, an element is one number of a 2x2 matrix, a fraction. Of one that runs op by op, it
+is a part of a parameter, all elements with the same owners (`space.py`), its number the vector of their residues.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
-from placealg.simulate.network import Kept, Vector
-from placealg.simulate.reference import Slot, chain, slots, token_ids
-from placealg.simulate.setting import ELEMENTS, Setting
-from placealg.step.program import GROUP_VALUES, Event, Reference
+import numpy as np
 
-Table = dict[int, Fraction]
+from placealg.errors import InputError
+from placealg.model.graph import Op
+from placealg.simulate.box import Box, Indices
+from placealg.simulate.field import PRIME, Array, Number, Residues
+from placealg.simulate.network import Kept, Vector
+from placealg.simulate.reference import Slot, chain, slots
+from placealg.simulate.setting import ELEMENTS, Setting, token_ids
+from placealg.simulate.space import Part, Space
+from placealg.simulate.store import Store
+from placealg.step.program import GROUP_VALUES, Event, Group, Step
+
+Table = dict[int, Number]
 Team = Mapping[tuple[int, ...], int]
 """Coordinates on the axes of a collective -> rank: the ranks that take part in it together."""
 
@@ -42,13 +54,23 @@ class Watch(Protocol):
     def weight(self, machine: Machine, event: Event, rank: int, slot: Slot, numbers: Sequence[Fraction | None]) -> None:
         """A unit's forward or backward reads one matrix; None marks an element that is not held."""
 
+    def parameter(self, machine: Machine, event: Event, rank: int, slot: Slot, name: str, box: Box | None,
+                  missing: Sequence[Part]) -> None:
+        """An op's forward or backward reads a parameter; `missing` are the parts that should be held and are not."""
+
+    def mask(self, machine: Machine, event: Event, rank: int, op: Op, box: Box) -> None:
+        """An op draws its random factors."""
+
+    def losses(self, machine: Machine, event: Event, rank: int, box: Box | None) -> None:
+        """The loss reads what it sums, one number per token; None where nothing of it is held."""
+
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
         """A unit's forward reads the random stream."""
 
     def factor(self, machine: Machine, event: Event, rank: int, token: int, number: Fraction) -> None:
         """A unit's forward uses a random factor for a token."""
 
-    def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Fraction) -> None:
+    def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """A number enters the checkpoint."""
 
 
@@ -70,13 +92,19 @@ class Activations:
 class Machine:
     """Every rank of one run: its tables, its activations, its checkpoint, and where it stands in the step.
 
+    `space` is there when the step runs op by op: then `stores` are the activations, and `users` maps (tensor, label)
+    to the tensors that forward makes of that version.
+
     `number` counts the steps that the run has finished, `microbatch` is None outside the loop, `instance` is the
     current instance of the unit whose loop is running. With `reads_only`, units read and do not compute. A
     `resumed` machine is one that starts from a checkpoint.
     """
 
-    def __init__(self, reference: Reference, setting: Setting, watch: Watch, resumed: bool = False) -> None:
+    def __init__(self, step: Step, setting: Setting, watch: Watch, space: Space | None = None,
+                 resumed: bool = False) -> None:
+        reference = step.reference
         self.reference, self.setting, self.watch, self.resumed = reference, setting, watch, resumed
+        self.space = space
         self.axes = {a: i for i, a in enumerate(reference.mesh.names)}
         self.coordinates = tuple(itertools.product(*(range(setting.sizes[a]) for a in self.axes)))
         self.ranks = range(len(self.coordinates))
@@ -87,22 +115,66 @@ class Machine:
         self.instance = 0
         self.reads_only = False
         self.activations = [Activations() for _ in self.ranks]
+        self.stores = [Store() for _ in self.ranks]
+        self.users: dict[tuple[str, str], set[str]] = {}
+        for made, name, label in ((e.tensor, *text.split("@", 1)) if "@" in text else (e.tensor, text, "")
+                                  for e in step.phase("forward") for text in e.reads):
+            self.users.setdefault((name, label), set()).add(made)
         self.checkpoint: dict[tuple[str, str, int], list[Table]] = {}
         self._groups = {g.name: i for i, g in enumerate(reference.groups)}
         self._ids = token_ids(reference, setting)
         self._tables: dict[tuple[str, str, str, int], list[Table]] = {}
         self._teams: dict[tuple[str, ...], tuple[Team, ...]] = {}
         self._draw = random.Random(f"garbage {resumed} {setting.seed}")
+        self._noise = np.random.default_rng(zlib.crc32(f"noise {resumed} {setting.seed}".encode()))
+        self._owners: dict[tuple[str, str, str, int, int], int] = {}
+        self._group_of = {p: g for g in reference.groups for p in g.parameters}
 
     def garbage(self) -> Fraction:
         """A number that no event defined."""
         return Fraction(self._draw.getrandbits(62) | (1 << 62) | 1)
+
+    def noise(self, shape: Sequence[int]) -> Array:
+        """Residues that no event defined."""
+        return self._noise.integers(1, PRIME, size=tuple(shape))
 
     def enter(self, microbatch: int | None) -> None:
         """Begin a microbatch, with no activations; None leaves the loop."""
         self.microbatch = microbatch
         if microbatch is not None:
             self.activations = [Activations() for _ in self.ranks]
+            self.stores = [Store() for _ in self.ranks]
+
+    def space_of(self, event: Event) -> Space:
+        """The space in which an event on a tensor runs."""
+        if self.space is None:
+            raise InputError(f"{event.path}: the step runs unit by unit; it has no tensor '{event.tensor}'")
+        return self.space
+
+    def group_of(self, parameter: str) -> Group:
+        """The group of a parameter."""
+        return self._group_of[parameter]
+
+    def sequences(self) -> Indices:
+        """The sequences of the microbatch."""
+        return () if self.space is None or self.microbatch is None else self.space.sequences(self.microbatch)
+
+    def named(self, rank: int) -> Mapping[str, int]:
+        """The coordinates of a rank by axis."""
+        return dict(zip(self.axes, self.coordinates[rank], strict=True))
+
+    def owns(self, rank: int, split: Mapping[str, int]) -> bool:
+        """Whether a rank stands at these coordinates."""
+        return all(self.coordinates[rank][self.axes[a]] == c for a, c in split.items())
+
+    def split(self, event: Event, element: int) -> Mapping[str, int]:
+        """Where the owner of an element stands along the axes that split its parameter."""
+        if self.space is None or not event.group:
+            return {}
+        return self.space.parts(self.reference.group(event.group))[element].split
+
+    def _has(self, event: Event, rank: int, element: int) -> bool:
+        return self.owns(rank, {a: c for a, c in self.split(event, element).items() if a not in event.axes})
 
     def runs_now(self, event: Event) -> bool:
         """Whether `at` lets the event run in this microbatch; outside the loop it says nothing."""
@@ -121,7 +193,7 @@ class Machine:
 
     def scalar(self, value: str, rank: int) -> Fraction | None:
         """What a rank holds of step, rng or count."""
-        return self.table("", value)[rank].get(0)
+        return fraction(self.table("", value)[rank].get(0))
 
     def slot(self, event: Event) -> Slot:
         """(group, instance) on which the event acts; ("", 0) for global values."""
@@ -140,7 +212,25 @@ class Machine:
         """The coordinate on `axis` that owns `element` of the event's value, under the event's layout."""
         if not event.group:
             return 0
+        key = (event.layout, axis, event.group, self.instance, element)
+        if key not in self._owners:
+            self._owners[key] = self._owner(event, axis, element)
+        return self._owners[key]
+
+    def _owner(self, event: Event, axis: str, element: int) -> int:
+        if self.space is not None:
+            if axis in self.split(event, element) and event.layout == "own":
+                return self.split(event, element)[axis]
+            element = self.space.parts(self.reference.group(event.group))[element].first
         return self.setting.owner(event.layout, axis, element, self._groups[event.group] + self.instance)
+
+    def entries(self, group: str) -> Sequence[int]:
+        """The entries of the tables of one instance of a group."""
+        return ELEMENTS if self.space is None else range(len(self.space.parts(self.reference.group(group))))
+
+    def elements(self, event: Event) -> Sequence[int]:
+        """The entries of what the event acts on: those of its group, or the one of a global value or norm."""
+        return self.entries(event.group) if event.group and event.value not in SCALARS else (0,)
 
     def owners(self, event: Event, element: int) -> tuple[int, ...]:
         """The coordinates, on the event's axes, of the owner of `element`."""
@@ -162,14 +252,19 @@ class Machine:
     def pairs(self, event: Event) -> Iterator[tuple[int, int]]:
         """The (rank, element) pairs on which a local event acts."""
         for rank in self.ranks:
-            for element in elements(event):
+            for element in self.elements(event):
                 if self.chosen(event, rank, element):
                     yield rank, element
 
     def teams(self, event: Event) -> Iterator[tuple[int, Team]]:
-        """The (element, team) pairs on which a collective acts; Deadlock where `where` splits a team."""
+        """The (element, team) pairs on which a collective acts; Deadlock where `where` splits a team.
+
+        A team that stands elsewhere along an axis that splits the parameter has no part in an element.
+        """
         for team in self._teams_of(event):
-            for element in elements(event):
+            for element in self.elements(event):
+                if not self._has(event, next(iter(team.values())), element):
+                    continue
                 entering = sum(self.chosen(event, r, element) for r in team.values()) if event.where else len(team)
                 if 0 < entering < len(team):
                     raise Deadlock(event)
@@ -194,14 +289,19 @@ class Machine:
     def token_count(self, rank: int) -> int:
         """The rank's tokens: of the microbatch inside the loop, of all microbatches outside."""
         inside = range(self.setting.microbatches) if self.microbatch is None else (self.microbatch,)
+        if self.space is not None:
+            return sum(self.space.tokens(self.named(rank), k) for k in inside)
         return sum(len(self.token_ids(rank, k)) for k in inside)
 
-    def divided(self, event: Event, rank: int, number: Fraction) -> Fraction | None:
-        """`number` over the event's divisor on this rank; None where the divisor is zero or unknown."""
+    def divided(self, event: Event, rank: int, number: Number, tokens: int | None = None) -> Number | None:
+        """`number` over the event's divisor on this rank; None where the divisor is zero or unknown.
+
+        `tokens` are those of the rank, unless the event counts them otherwise.
+        """
         if not event.divisor.powers:
             return number / event.divisor.coefficient
         known: dict[str, Fraction | int] = {**self.setting.sizes, "m": self.setting.microbatches,
-                                            "tokens": self.token_count(rank)}
+                                            "tokens": self.token_count(rank) if tokens is None else tokens}
         if "count" in event.divisor.names():
             count = self.scalar("count", rank)
             if count is None:
@@ -213,9 +313,10 @@ class Machine:
             return None
 
 
-def elements(event: Event) -> Sequence[int]:
-    """The elements of what the event acts on: those of a matrix, or the one entry of a global value or norm."""
-    return ELEMENTS if event.group and event.value not in SCALARS else (0,)
+def fraction(number: Number | None) -> Fraction | None:
+    """The number of a value that is never a residue."""
+    assert not isinstance(number, Residues)
+    return number
 
 
 def tiers(event: Event) -> tuple[str, str]:

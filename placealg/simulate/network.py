@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from placealg.simulate.field import Number
+
 Vector = tuple[Fraction, Fraction]
 Matrix = tuple[Fraction, Fraction, Fraction, Fraction]
 
@@ -113,7 +115,7 @@ def loss_gradient(outputs: Sequence[Vector], targets: Iterable[Vector], weight: 
     return tuple(((x - s) * weight, (y - t) * weight) for (x, y), (s, t) in zip(outputs, targets, strict=True))
 
 
-def digest(*numbers: Fraction) -> Fraction:
+def digest(*numbers: Number) -> Fraction:
     """A multiple of 2**-24 in (0, 1] that depends on every digit of `numbers`.
 
     What clipping and per-matrix optimizers do with a norm is, for every claim about placement, an uninterpreted
@@ -125,19 +127,18 @@ def digest(*numbers: Fraction) -> Fraction:
     return Fraction(1 + code % 2**24, 2**24)
 
 
-def clip_factor(squared_norm: Fraction) -> Fraction:
+def clip_factor(squared_norm: Number) -> Fraction:
     """The factor by which clipping multiplies a gradient of this squared global norm."""
     return digest(squared_norm)
 
 
-def whole_matrix(tables: Iterable[Iterable[Fraction]]) -> Fraction:
+def whole_matrix(tables: Iterable[Iterable[Number]]) -> Fraction:
     """What a per-matrix optimizer multiplies its step by, given all that it reads whole; 1 when it reads nothing."""
     numbers = [number for table in tables for number in table]
     return digest(*numbers) if numbers else Fraction(1)
 
 
-def optimize(master: Fraction, moments: Fraction, gradient: Fraction, step: Fraction,
-             whole: Fraction) -> tuple[Fraction, Fraction]:
+def optimize(master: Number, moments: Number, gradient: Number, step: Number, whole: Number) -> tuple[Number, Number]:
     """(master, moments) of one element after `step` finished steps: momentum 1/2, rate whole / (4 + step)."""
     heavy = moments * HALF + gradient
     return master - heavy * (whole / (4 + step)), heavy

@@ -6,25 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import cast
 
 from placealg.errors import InputError
 from placealg.simulate import network
+from placealg.simulate.box import Box
+from placealg.simulate.field import Number, squares
 from placealg.simulate.network import FIRST_STREAM, ZERO, Matrix
-from placealg.simulate.setting import Cell, Setting, cells
+from placealg.simulate.setting import Setting, token_ids
 from placealg.step.program import Group, Reference
 
 Slot = tuple[str, int]
 """(parameter group, instance of its unit)."""
 
 
+Numbers = tuple[Number, ...]
+"""One instance of a parameter group: a number for each of its entries."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
-    """The single device's state between two steps."""
+    """The single device's state between two steps; of an op graph, also the tokens' losses in the step before."""
 
-    weight: Mapping[Slot, Matrix]
-    moments: Mapping[Slot, Matrix]
+    weight: Mapping[Slot, Numbers]
+    moments: Mapping[Slot, Numbers]
     step: Fraction
     rng: Fraction
+    losses: Box | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +60,6 @@ def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
     return tuple((g.name, i) for g in reference.groups for i in range(layers if reference.unit(g.unit).repeated else 1))
 
 
-@lru_cache(maxsize=512)
-def token_ids(reference: Reference, setting: Setting) -> Mapping[Cell, range]:
-    """The logical numbers of the tokens of each cell; InputError where a cell has no count or all are empty."""
-    ids: dict[Cell, range] = {}
-    total = 0
-    for cell in cells(reference, setting.sizes, setting.microbatches):
-        if cell not in setting.counts:
-            raise InputError(f"the setting has no count for rank {cell[0]} in microbatch {cell[1]}")
-        ids[cell] = range(total, total + setting.counts[cell])
-        total += setting.counts[cell]
-    if not total:
-        raise InputError("the batch is empty: at least one cell needs a token")
-    return ids
-
-
 def token_weight(reference: Reference, setting: Setting, microbatch: int) -> Fraction:
     """The reference weight of a token of `microbatch`; 0 where it has none."""
     counts = setting.counts
@@ -87,15 +80,15 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
                   dict.fromkeys(every, (ZERO,) * 4), ZERO, FIRST_STREAM)
     states = [start]
     for number in range(steps):
-        states.append(_after(reference, setting, number, states[-1]))
+        states.append(updated(reference, states[-1], _gradient(reference, setting, number, states[-1])))
     return tuple(states)
 
 
-def _after(reference: Reference, setting: Setting, number: int, state: State) -> State:
-    gradient = _gradient(reference, setting, number, state)
+def updated(reference: Reference, state: State, gradient: Mapping[Slot, Numbers], losses: Box | None = None) -> State:
+    """The state after a step with this gradient."""
     factor = Fraction(1)
     if reference.clip:
-        factor = network.clip_factor(sum((g * g for matrix in gradient.values() for g in matrix), ZERO))
+        factor = network.clip_factor(sum((squares(g) for numbers in gradient.values() for g in numbers), ZERO))
     weight, moments = {}, {}
     for slot, found in gradient.items():
         clipped = [g * factor for g in found]
@@ -105,13 +98,12 @@ def _after(reference: Reference, setting: Setting, number: int, state: State) ->
         whole = network.whole_matrix(values[v] for v in reads)
         results = [network.optimize(w, m, g, state.step, whole)
                    for w, m, g in zip(state.weight[slot], state.moments[slot], clipped, strict=True)]
-        (w0, m0), (w1, m1), (w2, m2), (w3, m3) = results
-        weight[slot], moments[slot] = (w0, w1, w2, w3), (m0, m1, m2, m3)
-    return State(weight, moments, state.step + 1, state.rng + 1)
+        weight[slot], moments[slot] = tuple(w for w, _ in results), tuple(m for _, m in results)
+    return State(weight, moments, state.step + 1, state.rng + 1, losses)
 
 
 def _gradient(reference: Reference, setting: Setting, number: int, state: State) -> dict[Slot, Matrix]:
-    places = chain(reference, setting.layers)
+    places, weight = chain(reference, setting.layers), cast("Mapping[Slot, Matrix]", state.weight)
     total: dict[Slot, Matrix] = dict.fromkeys(state.weight, (ZERO,) * 4)
     for (_, microbatch), ids in token_ids(reference, setting).items():
         tokens = [network.token(setting.seed, number, i) for i in ids]
@@ -119,12 +111,12 @@ def _gradient(reference: Reference, setting: Setting, number: int, state: State)
         kept = []
         for place in places:
             factors = [network.random_factor(setting.seed, state.rng, t.id, place.unit, place.instance) for t in tokens]
-            values, saved = network.forward([state.weight[s] for s in place.slots], values, factors)
+            values, saved = network.forward([weight[s] for s in place.slots], values, factors)
             kept.append(saved)
         flowing = network.loss_gradient(values, (t.target for t in tokens),
                                         token_weight(reference, setting, microbatch))
         for place, saved in zip(reversed(places), reversed(kept), strict=True):
-            flowing, found = network.backward([state.weight[s] for s in place.slots], saved, flowing)
+            flowing, found = network.backward([weight[s] for s in place.slots], saved, flowing)
             for slot, (a, b, c, d) in zip(place.slots, found, strict=True):
                 w, x, y, z = total[slot]
                 total[slot] = w + a, x + b, y + c, z + d

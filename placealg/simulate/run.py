@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from placealg.simulate import network
+import numpy as np
+
+from placealg.model.graph import Op
+from placealg.simulate import device, network
+from placealg.simulate.box import Box
 from placealg.simulate.execute import run
-from placealg.simulate.machine import Deadlock, Machine, Table, elements
+from placealg.simulate.field import PRIME, Array, Number, Residues, residues
+from placealg.simulate.machine import Deadlock, Machine, Table
 from placealg.simulate.reference import Slot, State, trajectory
 from placealg.simulate.setting import ELEMENTS, Setting
+from placealg.simulate.space import Part, Space
+from placealg.simulate.space import of as space_of
 from placealg.step.program import Event, Step
 
 
@@ -19,7 +27,8 @@ class Difference:
     """Where a run first differs from the single device.
 
     `step` counts from 1 (0: initialisation); `event` is the path of the event that shows it, or `deadlock at PATH`;
-    `rank` are the coordinates by axis; `subject` is the group, unit or global value; `got` and `want` are numbers.
+    `rank` are the coordinates by axis; `subject` is the group, unit or global value, or a tensor with an
+    index; `got` and `want` are numbers.
     """
 
     step: int
@@ -65,12 +74,59 @@ class _Comparison:
 
     def __init__(self, states: Sequence[State], setting: Setting) -> None:
         self.states, self.seed, self.observed = states, setting.seed, 0
+        self._wholes: dict[tuple[int, Slot], dict[str, Array]] = {}
 
     def weight(self, machine: Machine, event: Event, rank: int, slot: Slot, numbers: Sequence[Fraction | None]) -> None:
         """One matrix, element by element."""
         wanted = self.states[machine.number].weight[slot]
         for element in ELEMENTS:
             self._compare(machine, event, rank, slot, element, numbers[element], wanted[element])
+
+    def parameter(self, machine: Machine, event: Event, rank: int, slot: Slot, name: str, box: Box | None,
+                  missing: Sequence[Part]) -> None:
+        """What the rank should hold of the parameter, and all else that it holds."""
+        space = machine.space_of(event)
+        wanted = self._whole(space, machine.number, slot, name)
+        if box is not None:
+            self._box(machine, event, rank, (slot[0], slot[1]), box, wanted.cut(box.extent), name)
+        for part in missing:
+            want = int(wanted.numbers.reshape(-1)[part.numbers[0]])
+            raise _Differs(difference(machine, event, rank, slot, part.first, "nothing (not held)",
+                                      f"{want} (mod {PRIME})"))
+
+    def mask(self, machine: Machine, event: Event, rank: int, op: Op, box: Box) -> None:
+        """The factors, under the logical key."""
+        stream = self.states[machine.number].rng
+        wanted = Box(box.extent, machine.space_of(event).mask(op, machine.instance, stream, box.extent))
+        self._box(machine, event, rank, (f"random factors of {op.output}", machine.instance), box, wanted)
+
+    def losses(self, machine: Machine, event: Event, rank: int, box: Box | None) -> None:
+        """The loss of each token that the rank holds; a rank that has tokens holds some."""
+        losses = self.states[machine.number + 1].losses if machine.number + 1 < len(self.states) else None
+        if losses is None:
+            return
+        if box is not None:
+            self._box(machine, event, rank, ("loss", 0), box, losses.ordered(box.dims).cut(box.extent))
+        elif machine.token_count(rank):
+            want = f"{losses.numbers.flat[0]} (mod {PRIME})"
+            raise _Differs(difference(machine, event, rank, ("loss", 0), None, "nothing (not held)", want))
+
+    def _whole(self, space: Space, number: int, slot: Slot, name: str) -> Box:
+        """A parameter of the single device in step `number`."""
+        if (number, slot) not in self._wholes:
+            self._wholes[number, slot] = device.whole(space, slot, self.states[number].weight[slot])
+        return Box(space.extent(space.graph.tensors[name].dims, ()), self._wholes[number, slot][name])
+
+    def _box(self, machine: Machine, event: Event, rank: int, slot: Slot, got: Box, want: Box, name: str = "") -> None:
+        """Two boxes of one extent, number by number."""
+        self.observed += got.numbers.size
+        if np.array_equal(got.numbers, want.numbers):
+            return
+        at = tuple(int(k) for k in np.argwhere(got.numbers != want.numbers)[0])
+        index = ", ".join(f"{d}={got.extent[d][k]}" for d, k in zip(got.dims, at, strict=True))
+        subject = f"{name or slot[0]}({index})"
+        raise _Differs(difference(machine, event, rank, (subject, slot[1]), None, str(got.numbers[at]),
+                                  f"{want.numbers[at]} (mod {PRIME})"))
 
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
         """The stream's value."""
@@ -82,7 +138,7 @@ class _Comparison:
         subject = f"random factor of token {token} in {event.unit}"
         self._compare(machine, event, rank, (subject, machine.instance), None, number, wanted)
 
-    def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Fraction) -> None:
+    def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """One number of the checkpoint, which holds the state after the step."""
         state = self.states[machine.number + (event.phase != "save")]
         wanted = {"weight": state.weight, "moments": state.moments}.get(event.value)
@@ -94,10 +150,22 @@ class _Comparison:
                           state.step if event.value == "step" else state.rng)
 
     def _compare(self, machine: Machine, event: Event, rank: int, slot: Slot, element: int | None,
-                 got: Fraction | None, want: Fraction) -> None:
+                 got: Number | None, want: Number) -> None:
         self.observed += 1
         if got != want:
+            if element is not None and machine.space is not None:
+                element, got, want = _first(machine.space.parts(machine.reference.group(slot[0]))[element], got, want)
             raise _Differs(difference(machine, event, rank, slot, element, *_texts(got, want)))
+
+
+def _first(part: Part, got: Number | None, want: Number) -> tuple[int, Number | None, Number]:
+    """(element, got, want) of the first number that differs in a part of a parameter."""
+    wanted = np.broadcast_to(residues(want), part.numbers.shape)
+    if got is None:
+        return part.first, got, Residues(wanted[0])
+    found = np.broadcast_to(residues(got), part.numbers.shape)
+    k = int(np.argmax(found != wanted))
+    return int(part.first + part.numbers[k] - part.numbers[0]), Residues(found[k]), Residues(wanted[k])
 
 
 def difference(machine: Machine, event: Event, rank: int, slot: Slot, element: int | None, got: str,
@@ -109,15 +177,17 @@ def difference(machine: Machine, event: Event, rank: int, slot: Slot, element: i
                       machine.microbatch, machine.resumed)
 
 
-def _texts(got: Fraction | None, want: Fraction) -> tuple[str, str]:
+def _texts(got: Number | None, want: Number) -> tuple[str, str]:
     if got is None:
         return "nothing (not held)", _number(want)
-    if _number(got) == _number(want):
+    if isinstance(got, Fraction) and isinstance(want, Fraction) and _number(got) == _number(want):
         return f"{_number(want)} {'+' if got > want else '-'} {_number(abs(got - want))}", _number(want)
     return _number(got), _number(want)
 
 
-def _number(x: Fraction) -> str:
+def _number(x: Number) -> str:
+    if isinstance(x, Residues):
+        return repr(x)
     text = str(x)
     if len(text) <= 24:
         return text
@@ -130,18 +200,20 @@ def _number(x: Fraction) -> str:
 def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     """Execute `steps` steps on every rank, then a run resumed after the first, and compare all that is observed.
 
-    Observed are the parameters and random streams that units read, and what enters a checkpoint. After the last step
-    the forward reads of the next one are observed too. Raises InputError when the setting does not fit the program.
+    Observed are the parameters and random streams that units and ops read, the random factors that they use, the loss
+    of every token where it is read op by op, and what enters a checkpoint. After the last step the forward reads of
+    the next one are observed too. Raises InputError when the setting does not fit the program.
     """
-    states = trajectory(step.reference, setting, steps)
+    space = space_of(step, setting)
+    states = trajectory(step.reference, setting, steps) if space is None else device.trajectory(space, steps)
     comparison = _Comparison(states, setting)
-    machine = Machine(step.reference, setting, comparison)
+    machine = Machine(step, setting, comparison, space)
     try:
         _switch_on(machine, {s: states[0].weight[s] for s in machine.slots})
         run(machine, step.tree("init"))
         saved = _steps(machine, step, steps)
         if steps and step.phase("resume"):
-            machine = Machine(step.reference, setting, comparison, resumed=True)
+            machine = Machine(step, setting, comparison, space, resumed=True)
             machine.checkpoint, machine.number = saved, 1
             _switch_on(machine, {})
             run(machine, step.tree("resume"))
@@ -153,12 +225,19 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     return Outcome(True, None, comparison.observed)
 
 
-def _switch_on(machine: Machine, known: Mapping[Slot, Sequence[Fraction]]) -> None:
-    """Weights are garbage, but for the `known` ones on the first rank of the mesh; nothing else is held."""
+def _switch_on(machine: Machine, known: Mapping[Slot, Sequence[Number]]) -> None:
+    """Weights are garbage, but for the `known` ones on the first rank of the mesh; nothing else is held.
+
+    Along an axis that splits a parameter every rank holds what it owns, and is the first one of its owners.
+    """
     for slot in machine.slots:
+        weight = Event("init", "assign", "weight", slot[0])
         for rank, table in enumerate(machine.table("device", "weight", *slot)):
-            for element in ELEMENTS:
-                table[element] = known[slot][element] if slot in known and rank == 0 else machine.garbage()
+            for element in machine.entries(slot[0]):
+                split = machine.split(weight, element)
+                if machine.owns(rank, split):
+                    first = not any(c for a, c in machine.named(rank).items() if a not in split)
+                    table[element] = known[slot][element] if slot in known and first else machine.garbage()
 
 
 def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int], list[Table]]:
@@ -172,12 +251,13 @@ def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int
         run(machine, saving)
         saved = saved or machine.checkpoint
     machine.reads_only = True
-    run(machine, step.tree("prepare", "forward"), microbatches=1)
+    ahead = Step(step.reference, tuple(itertools.takewhile(lambda e: e.phase != "backward", step.events)))
+    run(machine, ahead.tree("prepare", "forward"), microbatches=1)
     return saved
 
 
 def _deadlock(machine: Machine, event: Event) -> Difference:
-    waiting = [r for r in machine.ranks if any(not machine.chosen(event, r, e) for e in elements(event))]
+    waiting = [r for r in machine.ranks if any(not machine.chosen(event, r, e) for e in machine.elements(event))]
     found = difference(machine, event, waiting[0], (event.subject, machine.instance), None,
                        "some ranks of a group waiting for the others", "all of them, or none")
     return replace(found, event=f"deadlock at {event.path}")

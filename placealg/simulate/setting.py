@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -26,9 +27,12 @@ class Setting:
     """One concrete run of a step.
 
     `sizes` maps each axis to its size, `counts` each cell to its number of tokens (zero allowed). `layers` is the
-    number of instances of every repeated unit. `owners` maps (layout, axis, element of an instance) to a rank, for
-    all groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance.
+    number of instances of every repeated unit. `owners` maps (layout, axis, element of an instance) to a rank, for all
+    groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance.
     Raises InputError where a size, a count or an owner is out of range.
+
+    Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts
+    sequences and never the batch, all cells have equally many tokens, and the counts at its coordinate 0 hold for all.
     """
 
     sizes: Mapping[str, int]
@@ -95,3 +99,18 @@ def cells(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> 
     for k in range(microbatches):
         for coordinates in itertools.product(*(range(sizes[a]) for a in reference.data_axes)):
             yield coordinates, k
+
+
+@lru_cache(maxsize=512)
+def token_ids(reference: Reference, setting: Setting) -> Mapping[Cell, range]:
+    """The logical numbers of the tokens of each cell; InputError where a cell has no count or all are empty."""
+    ids: dict[Cell, range] = {}
+    total = 0
+    for cell in cells(reference, setting.sizes, setting.microbatches):
+        if cell not in setting.counts:
+            raise InputError(f"the setting has no count for rank {cell[0]} in microbatch {cell[1]}")
+        ids[cell] = range(total, total + setting.counts[cell])
+        total += setting.counts[cell]
+    if not total:
+        raise InputError("the batch is empty: at least one cell needs a token")
+    return ids

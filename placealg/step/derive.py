@@ -1,8 +1,14 @@
-"""Derivation: a strategy and a model become a Step, by the rules of `rules.py` and nothing else."""
+"""Derivation: a strategy and a model become a Step, by the rules of `rules.py` and `operations.py` and nothing else.
+
+A model with an op graph is derived op by op; of one about whose network nothing is said, every unit is one
+computation on the rank's tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
@@ -10,9 +16,12 @@ from placealg.frozen import FrozenMap
 from placealg.model.model import Model
 from placealg.step import rules
 from placealg.step.event import MICROBATCH
+from placealg.step.fit import check_fit
 from placealg.step.groups import Plan, group_parameters
+from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging
+from placealg.step.split import data_axes, place, split_dims, summed
 from placealg.strategy.spec import DEFAULTS, Strategy, check
 
 
@@ -22,19 +31,41 @@ def derive(strategy: Strategy, model: Model) -> Step:
     The number of events does not depend on layers, microbatches or devices.
     """
     check(strategy)
-    plans = group_parameters(strategy, model)
-    return Step(reference_of(strategy, model, plans), tuple(_events(strategy, model, plans)))
+    check_fit(strategy, model)
+    operations = operations_of(strategy, model)
+    plans = _plans(strategy, model, operations)
+    reference = reference_of(strategy, model, plans, operations)
+    return Step(reference, _numbered(_events(strategy, model, plans, operations, reference.data_axes)))
 
 
-def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Reference:
+def operations_of(strategy: Strategy, model: Model) -> Operations | None:
+    """The model's graph placed by the strategy's lists of dims; None where units run whole."""
+    if model.opaque:
+        return None
+    lists = {axis: strategy.dims.get(axis, ()) for axis in strategy.mesh.names}
+    placed = place(model.graph, lists, strategy.option("schedule", "sharing") == "shared")
+    return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
+                         strategy.option("schedule", "replay"))
+
+
+def _plans(strategy: Strategy, model: Model, operations: Operations | None) -> tuple[Plan, ...]:
+    if operations is None:
+        return group_parameters(strategy, model)
+    return group_parameters(strategy, model, summed(operations.placed), split_dims(operations.placed))
+
+
+def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
+                 operations: Operations | None = None) -> Reference:
     """What the single device does: read off strategy and model, never off the program."""
+    placed = operations.placed if operations else None
+    data = data_axes(placed) if placed else strategy.data_axes
     loss = strategy.loss()
     microbatches = strategy.option("schedule", "microbatches")
     return Reference(
         strategy=strategy.name,
         model=model.name,
         mesh=strategy.mesh,
-        data_axes=strategy.data_axes,
+        data_axes=data,
         units=tuple(LoopUnit(u.name, u.count) for u in model.units),
         groups=tuple(p.group for p in plans),
         weighting=str(loss["reference"]),
@@ -46,6 +77,9 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> R
         sizes=model.sizes,
         prefetch=int(strategy.option("schedule", "prefetch")),
         abstract=model.abstract,
+        graph=model.graph if placed else None,
+        split_dims=split_dims(placed) if placed else FrozenMap(),
+        dims=strategy.dims,
     )
 
 
@@ -54,19 +88,30 @@ def strategy_types(strategy: Strategy) -> FrozenMap[str, str]:
     return FrozenMap({s: str(strategy.option("types", s)) for s in DEFAULTS["types"]})
 
 
-def averaging_of(strategy: Strategy) -> Averaging:
-    """The loss's divisor, and the axes that it covers."""
+def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:
+    """The loss's divisor, and the axes that it covers; `data` are the axes that split the tokens."""
     loss = strategy.loss()
     counted = tuple(loss["count_axes"] or ())
     for axis in counted:
         if axis != MICROBATCH and axis not in strategy.mesh.names:
             raise InputError(f"[loss] count_axes names axis '{axis}', which the mesh lacks", name=axis,
                              valid=(*strategy.mesh.names, MICROBATCH))
-    return Averaging(str(loss["divisor"]), counted)
+    return Averaging(str(loss["divisor"]), counted, data)
 
 
-def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Iterator[Event]:
-    averaging = averaging_of(strategy)
+def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The events, those of equal paths told apart by their copy."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for event in events:
+        seen[event.path] += 1
+        numbered.append(replace(event, copy=seen[event.path]) if seen[event.path] > 1 else event)
+    return tuple(numbered)
+
+
+def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operations: Operations | None,
+            data: tuple[str, ...]) -> Iterator[Event]:
+    averaging = averaging_of(strategy, data)
     for plan in plans:
         yield from rules.initialise(plan)
     yield from rules.global_states("init", "assign")
@@ -77,18 +122,22 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Iterat
     if MICROBATCH in averaging.counted:
         yield from _count(averaging, "prepare")
 
-    yield from _forward(strategy, model, plans)
+    yield from _forward(strategy, model, plans, operations)
     if averaging.counted and MICROBATCH not in averaging.counted:
         yield from _count(averaging, "forward")
-    yield Event("forward", "compute", "loss", unit="loss", divisor=Monomial.of(averaging.divisor), rule=Rule(
-        "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
+    yield from operations.forward("loss") if operations else ()
+    yield Event("forward", "compute", "loss", unit="loss", divisor=Monomial.of(averaging.divisor),
+                reads=operations.reads(model.graph.ops[-1]) if operations else (), rule=Rule(
+                    "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
     if MICROBATCH not in averaging.counted:
         yield Event("backward", "scale", "loss", unit="loss", divisor=Monomial.of("m"), rule=Rule(
             "loss", "the step's loss is the mean over microbatches"))
-    yield from _backward(strategy, model, plans, averaging)
+    yield from operations.backward("loss") if operations else ()
+    yield from _backward(strategy, model, plans, averaging, operations)
 
     for plan in plans:
         yield from rules.free(plan, "reduce", _living(strategy, plan, "step"), "step")
+        yield from rules.average_shares(plan, averaging)
         yield from rules.reduce_once(plan, averaging)
 
     if strategy.option("optimizer", "clip") == "global_norm":
@@ -128,27 +177,39 @@ def _living(strategy: Strategy, plan: Plan, lifetime: str) -> tuple[str, ...]:
     return tuple(a for a in plan.gathered if lives[a] == lifetime)
 
 
-def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...]) -> Iterator[Event]:
+def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
+             operations: Operations | None) -> Iterator[Event]:
     for unit in model.units:
+        if operations:
+            yield from operations.entering(unit.name)
         starting = [p for p in plans if p.group.sites[0] == unit.name]
         for plan in starting:
             for lifetime in ("microbatch", "use"):
                 yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime), lifetime)
-        yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
-            "compute", "the unit runs on the rank's tokens of the microbatch"))
+        if operations:
+            yield from operations.forward(unit.name)
+        else:
+            yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
+                "compute", "the unit runs on the rank's tokens of the microbatch"))
         for plan in starting:
             yield from rules.free(plan, "forward", _living(strategy, plan, "use"), "use")
 
 
-def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging) -> Iterator[Event]:
+def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging,
+              operations: Operations | None) -> Iterator[Event]:
     for unit in reversed(model.units):
         ending = [p for p in plans if p.group.sites[0] == unit.name]
         for plan in ending:
             yield from rules.gather(plan, "backward", _living(strategy, plan, "use"), "use")
-        yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(
-            "compute", "the unit's gradients, from what its forward kept"))
+        if operations:
+            yield from operations.backward(unit.name)
+        else:
+            yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(
+                "compute", "the unit's gradients, from what its forward kept"))
         for plan in ending:
             for lifetime in ("use", "microbatch"):
                 yield from rules.free(plan, "backward", _living(strategy, plan, lifetime), lifetime)
         for plan in ending:
             yield from rules.reduce_microbatch(plan, averaging)
+        if operations:
+            yield from operations.leaving(unit.name)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
+from placealg.model.backward import GRAD
+from placealg.model.graph import Graph
 from placealg.step.verbs import SOURCES, VERBS
 
 STEP_PHASES = ("prepare", "forward", "backward", "reduce", "update", "publish")
@@ -94,6 +96,10 @@ class Event:
     the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
     it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
     to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
+
+    An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
+    whose loop runs it. `version` labels the redistributed copy that it makes or acts on, `reads` are the operands
+    of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim).
     """
 
     phase: str
@@ -112,6 +118,8 @@ class Event:
     tier: str = "device"
     layout: str = "own"
     bytes: str = ""
+    version: str = ""
+    reads: tuple[str, ...] = ()
     copy: int = 1
     rule: Rule = Rule("written", "stands in the program file")
     line: int = field(default=0, compare=False)
@@ -119,6 +127,8 @@ class Event:
     @property
     def subject(self) -> str:
         """The middle of the path: what the event acts on."""
+        if self.on_tensor:
+            return self.value
         if not self.group:
             own = "" if self.verb in ("compute", "scale") and self.value in ("loss", "activation") else self.value
             return ".".join(p for p in (self.unit, own) if p)
@@ -151,6 +161,26 @@ class Event:
         return VERBS[self.verb].origin or self.value
 
     @property
+    def plain(self) -> Event:
+        """The event without what only people and costs read, and of any group: what it does."""
+        return replace(self, group="*" if self.group else "", line=0, bytes="", rule=Rule("", ""))
+
+    @property
+    def on_tensor(self) -> bool:
+        """Whether it acts on a tensor of the op graph, on a tensor's gradient, or on what a region made."""
+        return not self.group and self.value not in GLOBAL_VALUES
+
+    @property
+    def tensor(self) -> str:
+        """The tensor that it is about, be it on the tensor or on its gradient; "" for other events."""
+        return self.value.removesuffix(GRAD) if self.on_tensor else ""
+
+    @property
+    def on_gradient(self) -> bool:
+        """Whether it acts on a tensor's gradient."""
+        return self.on_tensor and self.value.endswith(GRAD)
+
+    @property
     def tiers(self) -> tuple[str, str]:
         """(tier read, tier written)."""
         source, _, target = self.tier.partition("->")
@@ -167,7 +197,8 @@ class Group:
     `elements` are the element counts of its parameters in one instance of the unit, as monomials;
     `count` the number of instances; `sites` the units that use it, in forward order. `locality` says what
     one element's update reads of the values in `whole_reads`: the element (elementwise) or its matrix.
-    `types` are element sizes in bytes that differ from the strategy's.
+    `types` are element sizes in bytes that differ from the strategy's. `split` are the axes along which its
+    parameters are split by their own dims: there a rank holds, uses and updates only its own elements.
     """
 
     name: str
@@ -180,6 +211,7 @@ class Group:
     locality: str = "elementwise"
     whole_reads: tuple[str, ...] = ()
     types: FrozenMap[str, str] = FrozenMap()
+    split: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +231,12 @@ class LoopUnit:
 class Reference:
     """What the single device does, and the facts of mesh, data and model that give it meaning.
 
-    `data_axes` split the batch. `weighting` is the reference weight of a token: token_mean, 1/|B|, or
+    `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|, or
     microbatch_mean. `clip` says whether the gradient is clipped by its global norm. `hypotheses` are the
     names that a verdict may assume. `random_keys` are deviations from logical keys of random streams.
-    `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers.
+    `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op
+    graph of a step that runs op by op, `split_dims` the dim by which each parameter is split along an axis, `dims` the
+    ordered entries by which each axis splits ops.
     """
 
     strategy: str
@@ -220,6 +254,9 @@ class Reference:
     sizes: FrozenMap[str, int] = FrozenMap()
     prefetch: int = 0
     abstract: bool = False
+    graph: Graph | None = None
+    split_dims: FrozenMap[str, FrozenMap[str, str]] = FrozenMap()
+    dims: FrozenMap[str, tuple[str, ...]] = FrozenMap()
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

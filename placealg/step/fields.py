@@ -9,6 +9,8 @@ from typing import Any
 
 from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError
+from placealg.model.backward import GRAD
+from placealg.model.graph import Graph, unit_of
 from placealg.placement import Kind
 from placealg.step.program import (
     GLOBAL_VALUES,
@@ -22,7 +24,7 @@ from placealg.step.program import (
     Rule,
     parse_where,
 )
-from placealg.step.verbs import VERBS
+from placealg.step.verbs import GRADIENT, REGION, SLOT, TENSOR, VERBS
 from placealg.strategy.options import DEFAULTS, placed, shown
 from placealg.strategy.positions import Positions
 
@@ -30,8 +32,9 @@ VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
 KINDS = tuple(k.value for k in Kind)
 OPERATORS = ("sum", "mean", "none")
 LOCAL_WITH_AXES = ("slice", "free")
-"""The verbs without communication that name axes."""
+"""The verbs without communication that name axes; on tensors, others may, too."""
 
+_LABEL = re.compile(r"[A-Za-z_]\w{0,39}(/[A-Za-z_]\w{0,39}){0,9}\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
 _MAX_TEXT = 500
 
@@ -54,6 +57,36 @@ def _choice(valid: Iterable[str]) -> Callable[[str, Any, Reference], str]:
             raise InputError(f"{key} is {shown(value)}", name=str(value), valid=names)
         return str(value)
     return read
+
+
+def _value(key: str, value: Any, reference: Reference) -> str:
+    return _choice((*VALUES, *tensor_values(reference)))(key, value, reference)
+
+
+def _place(named: tuple[str, ...] = ()) -> Callable[[str, Any, Reference], str]:
+    def read(key: str, value: Any, reference: Reference) -> str:
+        dims = reference.graph.dims if reference.graph else ()
+        return _choice((*named, *KINDS, *(f"S({d})" for d in dims)))(key, value, reference)
+    return read
+
+
+def _version(key: str, value: Any, _reference: Reference) -> str:
+    if not isinstance(value, str) or not _LABEL.match(value):
+        raise InputError(f"{key} is {shown(value)}: expected the label of a version, such as \"tp\" or \"tp/cp\"")
+    return value
+
+
+def _reads(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise InputError(f"{key} is {shown(value)}: expected a list of tensors, such as \"layer.norm1.out@tp\"")
+    tensors = reference.graph.tensors if reference.graph else {}
+    for name in value:
+        tensor, at, label = name.partition("@")
+        if tensor not in tensors:
+            raise InputError(f"{key} names '{tensor}'", name=tensor, valid=tensors)
+        if at:
+            _version(key, label, reference)
+    return tuple(value)
 
 
 def _text(key: str, value: Any, _reference: Reference) -> str:
@@ -146,7 +179,7 @@ def _one_or_list(value: tuple[str, ...]) -> str | list[str]:
 
 FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
     Gloss("verb", "verb", _choice(VERBS), str),
-    Gloss("value", "value", _choice(VALUES), str),
+    Gloss("value", "value", _value, str),
     Gloss("group", "group", _group, str),
     Gloss("unit", "unit", _unit, str),
     Gloss("axes", "axes", _axes, list),
@@ -154,8 +187,10 @@ FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
     Gloss("divisor", "divisor", _divisor, str),
     Gloss("at", "at", _at, _one_or_list),
     Gloss("where", "where", _where, lambda clauses: ", ".join(map(repr, clauses))),
-    Gloss("from", "source", _choice((*GROUP_VALUES, *KINDS)), str),
-    Gloss("to", "to", _choice(KINDS), str),
+    Gloss("from", "source", _place(GROUP_VALUES), str),
+    Gloss("to", "to", _place(), str),
+    Gloss("version", "version", _version, str),
+    Gloss("reads", "reads", _reads, list),
     Gloss("root", "root", _root, int),
     Gloss("tier", "tier", _choice(TIERS), str),
     Gloss("layout", "layout", _layout, str),
@@ -188,8 +223,14 @@ def with_fields(event: Event, fields: Mapping[str, Any]) -> Event:
 
 
 def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, str]]:
-    """The (group, unit) pairs that have `value` as an object of `verb`; ("", "") for a global value."""
-    if value in ("activation", "loss", "count"):
+    """The (group, unit) pairs that have `value` as an object of `verb`; ("", "") for a global value.
+
+    A tensor may be redistributed in any unit; its own comes first.
+    """
+    if value not in VALUES:
+        own = unit_of(value)
+        yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own)))
+    elif value in ("activation", "loss", "count"):
         units = [u.name for u in reference.units] if value == "activation" else ["loss"]
         yield from (("", unit) for unit in units)
     elif value in GROUP_VALUES and (value != "norm" or verb == "norm"):
@@ -201,9 +242,19 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
 def check_event(event: Event, reference: Reference) -> None:
     """Raise InputError where an event says what can have no meaning; whether it is right is for the readers."""
     verb = VERBS[event.verb]
-    if event.value not in verb.values:
-        raise InputError(f"{event.path}: {event.verb} does not apply to {event.value}", name=event.value,
-                         valid=verb.values)
+    valid = values_of(event.verb, reference)
+    if event.value not in valid:
+        raise InputError(f"{event.path}: {event.verb} does not apply to {event.value}", name=event.value, valid=valid)
+    if event.on_tensor and event.verb in ("compute", "assign") and event.unit != unit_of(event.value):
+        raise InputError(f"{event.path}: runs in unit {event.unit}; its op is one of {unit_of(event.value)}")
+    if event.reads and reference.graph:
+        operands = _operands(event, reference.graph)
+        read = tuple(v.partition("@")[0] for v in event.reads)
+        if read != operands:
+            raise InputError(f"{event.path}: reads names {', '.join(read)}; it reads "
+                             f"{', '.join(operands) or 'nothing by name'}, each as NAME or NAME@LABEL")
+    if (event.version or event.reads) and not event.on_tensor and event.value != "loss":
+        raise InputError(f"{event.path}: version and reads are for tensors of the op graph")
     pairs = tuple(holders(event.value, event.verb, reference))
     if (event.group, event.unit) not in pairs:
         named = event.group or event.unit
@@ -211,7 +262,7 @@ def check_event(event: Event, reference: Reference) -> None:
                          name=named, valid=[g or u or "no group or unit" for g, u in pairs])
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
-    if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES:
+    if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES and not event.on_tensor:
         raise InputError(f"{event.path}: {event.verb} is local and takes no axes")
     if event.at and event.phase not in LOOPED:
         raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
@@ -223,6 +274,40 @@ def check_event(event: Event, reference: Reference) -> None:
         if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
             raise InputError(f"{event.path}: where = {clause} names a rank that does not exist: {clause.axis} has "
                              f"{sizes[clause.axis]}")
+
+
+def _operands(event: Event, graph: Graph) -> tuple[str, ...]:
+    """The tensors that an event may read by name, in order."""
+    if event.value == "loss":
+        return graph.ops[-1].inputs if event.verb == "compute" else ()
+    op = graph.producer(event.tensor)
+    if event.verb == "assign":
+        return tuple(loop.first for loop in graph.loops if loop.slot == event.tensor)
+    return op.inputs if op and event.verb == "compute" else ()
+
+
+def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
+    """Everything that a verb applies to: named values, and tensors, gradients, regions and slots of the op graph."""
+    named, graph = VERBS[verb].values, reference.graph
+    found = [v for v in named if v in VALUES]
+    if graph:
+        made = [op.output for op in graph.ops] if verb == "compute" else list(graph.tensors)
+        slots = [loop.slot for loop in graph.loops]
+        for kind, names in ((TENSOR, made), (GRADIENT, [n + GRAD for n in made]), (REGION, regions(graph)),
+                            (SLOT, [n for s in slots for n in (s, s + GRAD)])):
+            found += names if kind in named else []
+    return tuple(dict.fromkeys(found))
+
+
+def regions(graph: Graph) -> tuple[str, ...]:
+    """The dotted names of all regions, those that only contain others included."""
+    parts = (region.split(".") for region in graph.regions)
+    return tuple(dict.fromkeys(".".join(names[:k + 1]) for names in parts for k in range(len(names))))
+
+
+def tensor_values(reference: Reference) -> tuple[str, ...]:
+    """The values that stand for tensors, gradients and regions of the op graph."""
+    return tuple(v for v in dict.fromkeys(v for verb in VERBS for v in values_of(verb, reference)) if v not in VALUES)
 
 
 def default_event(phase: str, verb: str, value: str, group: str = "", unit: str = "") -> Event:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from placealg.model.backward import GRAD
+from placealg.model.graph import Graph
 from placealg.step.event import Event, Group, Reference
 
 Storage = tuple[str, str, str]
@@ -20,6 +22,9 @@ _WITHIN = ("zero", "publish", "free")
 def reads(event: Event, reference: Reference) -> Iterator[Storage]:
     """The storages whose content the event reads, or changes in place."""
     source, target = event.tiers
+    if event.on_tensor or (event.value == "loss" and reference.graph):
+        yield from _read_by_op(event, reference)
+        return
     if event.verb not in _BLIND and event.origin and not _ends(event):
         yield event.group or event.unit, event.origin, source
     if event.verb == "accumulate":
@@ -39,6 +44,40 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
         yield reference.units[-1].name, "activation", "device"
     if "count" in event.divisor.names():
         yield "loss", "count", "device"
+
+
+def _read_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
+    """What an event on a tensor reads: operands and parameters, the gradient that arrives, the version it acts on."""
+    graph = reference.graph
+    assert graph is not None
+    if event.value == "loss":
+        yield from (("", v, "device") for v in event.reads if event.verb == "compute")
+        yield from (("loss", n, "device") for n in ("loss",) if event.verb == "scale")
+        yield from (("loss", n, "device") for n in ("count",) if "count" in event.divisor.names())
+    elif event.verb in ("compute", "assign"):
+        op = graph.producer(event.tensor)
+        yield from (("", v, "device") for v in event.reads if _kind(v, graph) != "parameter")
+        yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
+        if event.on_gradient:
+            yield "", event.value, "device"
+            yield from (("loss", "loss", "device") for _ in (0,) if op == graph.ops[-1])
+        elif op and op.row.random:
+            yield "", "rng", "device"
+    elif event.verb != "free":
+        yield from (("", v, "device") for v in _versions(event))
+
+
+def _kind(version: str, graph: Graph) -> str:
+    return graph.tensors[version.partition("@")[0]].kind
+
+
+def _versions(event: Event) -> Iterator[str]:
+    """The version on which an event acts, and those from which it would come."""
+    label = event.version
+    while label:
+        yield f"{event.value}@{label}"
+        label = label.rpartition("/")[0]
+    yield event.value
 
 
 def _ends(event: Event) -> bool:
@@ -65,7 +104,9 @@ def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
 def writes(event: Event, reference: Reference) -> Iterator[Storage]:
     """The storages that an event writes."""
     target = event.tiers[1]
-    if event.verb == "compute" and event.value == "activation":
+    if event.on_tensor:
+        yield from _written_by_op(event, reference)
+    elif event.verb == "compute" and event.value == "activation":
         if event.phase == "forward":
             yield event.unit, "activation", "device"
         else:
@@ -77,6 +118,24 @@ def writes(event: Event, reference: Reference) -> Iterator[Storage]:
         yield event.group, "norm", "device"
     elif event.verb != "store":
         yield event.group or event.unit, event.value, target
+
+
+def _written_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
+    """What an event on a tensor writes: the result, the version that it makes, or gradients of operands.
+
+    What is added under a gradient's label is part of the gradient.
+    """
+    graph = reference.graph
+    assert graph is not None
+    versions = [event.value + (f"@{event.version}" if event.version else "")] if event.verb != "free" else []
+    if event.verb in ("compute", "assign") and event.on_gradient:
+        read = [v.partition("@") for v in event.reads]
+        for name, _, _ in read:
+            yield from ((g.name, "grad", "device") for g in reference.groups if name in g.parameters)
+        versions = [f"{name}{GRAD}{at}{label}" for name, at, label in read if _kind(name, graph) == "activation"]
+    for version in versions:
+        yield from (("", v, "device") for v in dict.fromkeys((version, version.partition("@")[0]))
+                    if v == version or event.on_gradient)
 
 
 def creates(event: Event, reference: Reference) -> Iterator[Storage]:

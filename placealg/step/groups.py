@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -23,7 +23,8 @@ class Plan:
     """Where one group's states are placed, as axis sets in mesh order.
 
     `gathered`: parameters rest sharded and are gathered for use. `owned`: the optimizer state is sharded.
-    `scattered`: gradients rest sharded. `summed`: the gradient of one rank is a partial sum.
+    `scattered`: gradients rest sharded. `summed`: the gradient of one rank is a partial sum. Along the axes of
+    `group.split` all of this is settled: a rank holds, uses and updates what it owns.
     """
 
     group: Group
@@ -72,31 +73,41 @@ def owners(axes: tuple[str, ...]) -> tuple[Clause, ...]:
     return tuple(Clause(a) for a in axes)
 
 
-def group_parameters(strategy: Strategy, model: Model) -> tuple[Plan, ...]:
+Summed = Mapping[str, tuple[str, ...]]
+"""Parameter -> the axes along which the gradient of one rank is a partial sum."""
+
+Split = Mapping[str, Mapping[str, str]]
+"""Parameter -> axis -> the dim by which it is split there."""
+
+_NOTHING: FrozenMap[str, Any] = FrozenMap()
+
+
+def group_parameters(strategy: Strategy, model: Model, summed: Summed = _NOTHING,
+                     split: Split = _NOTHING) -> tuple[Plan, ...]:
     """One plan per group, in forward order of the units.
 
     Parameters of a unit that are used, placed and updated alike form one group. The largest such class of
-    a unit is called `<unit>.weight`; every other parameter is a group under its own name.
+    a unit is called `<unit>.weight`; every other parameter is a group under its own name. A parameter of which
+    `summed` says nothing is summed over the axes that split the batch.
     """
     for rule in strategy.groups:
-        if not any(_matches(rule, p) for p in model.parameters):
+        if not any(rule.matches(p.name) for p in model.parameters):
             raise InputError(f"[groups.{rule.name}] match = '{rule.match}' matches no parameter of {model.name}",
                              name=rule.match, valid=[p.name for p in model.parameters])
-    return tuple(_plan(strategy, group, rule)
-                 for unit in model.units for group, rule in _groups_of(strategy, model, unit))
+    return tuple(_plan(strategy, group, rule, summed.get(group.parameters[0], strategy.data_axes))
+                 for unit in model.units for group, rule in _groups_of(strategy, model, unit, summed, split))
 
 
-def _matches(rule: GroupRule, parameter: Parameter) -> bool:
-    return fnmatch.fnmatchcase(parameter.name, rule.match) or fnmatch.fnmatchcase(parameter.name, f"*.{rule.match}")
-
-
-def _groups_of(strategy: Strategy, model: Model, unit: Unit) -> Iterator[tuple[Group, GroupRule | None]]:
+def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
+               split: Split) -> Iterator[tuple[Group, GroupRule | None]]:
     classes: dict[tuple[object, ...], list[Parameter]] = {}
     for parameter in model.of_unit(unit.name):
         if not parameter.sites:
             raise InputError(f"parameter '{parameter.name}' of {model.name} is used by no unit")
         rule = _rule_of(strategy, parameter)
-        key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract))
+        axes = tuple(split.get(parameter.name, ()))
+        key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
+               summed.get(parameter.name))
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return
@@ -108,12 +119,12 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit) -> Iterator[tuple[G
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
-                        rule.types if rule else FrozenMap()), rule
+                        rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ()))), rule
 
 
 def _rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:
     """The first group rule that matches a parameter."""
-    return next((r for r in strategy.groups if _matches(r, parameter)), None)
+    return next((r for r in strategy.groups if r.matches(parameter.name)), None)
 
 
 def _size(model: Model, parameter: Parameter) -> Fraction:
@@ -129,7 +140,7 @@ def _optimizer(strategy: Strategy, rule: GroupRule | None, parameter: Parameter,
     return name, locality, reads
 
 
-def _plan(strategy: Strategy, group: Group, rule: GroupRule | None) -> Plan:
+def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...]) -> Plan:
     def state(name: str) -> StatePlacement:
         placement = strategy.state(name)
         if rule is None or name not in rule.states:
@@ -137,7 +148,7 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None) -> Plan:
         mine = rule.states[name]
         return StatePlacement(placement.modes.plus(mine.modes), placement.offloaded or mine.offloaded)
 
-    axes = strategy.mesh.names
+    axes = tuple(a for a in strategy.mesh.names if a not in group.split)
     parameters, optimizer, gradients = state("parameters"), state("optimizer"), state("gradients")
     return Plan(
         group=group,
@@ -145,7 +156,7 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None) -> Plan:
         gathered=tuple(a for a in axes if parameters.sharded(a)),
         owned=tuple(a for a in axes if optimizer.sharded(a)),
         scattered=tuple(a for a in axes if gradients.sharded(a)),
-        summed=strategy.data_axes,
+        summed=summed,
         offloaded=optimizer.offloaded,
         materialized=any(gradients.mode(a) is Mode.M for a in axes),
     )

@@ -20,15 +20,17 @@ class Averaging:
     """How a sum over ranks and microbatches becomes the loss's mean.
 
     `counted` are the axes (and perhaps `microbatch`) that the loss's own divisor covers: there gradients are
-    summed. Over every other data axis they are averaged.
+    summed. Over every other axis of `data`, which split the tokens, they are averaged. Over the remaining axes a
+    gradient's parts are parts of one token's: they are summed.
     """
 
     divisor: str
     counted: tuple[str, ...]
+    data: tuple[str, ...]
 
     def op(self, axes: tuple[str, ...]) -> tuple[str, Monomial]:
         """(operator, divisor) of a reduction over `axes`."""
-        averaged = tuple(a for a in axes if a not in self.counted)
+        averaged = tuple(a for a in axes if a in self.data and a not in self.counted)
         if not averaged:
             return "sum", ONE
         return ("mean", ONE) if averaged == axes else ("sum", Monomial.of(*averaged))
@@ -49,8 +51,9 @@ def initialise(plan: Plan) -> Iterator[Event]:
     """Replicas start equal, then every state takes its layout at rest."""
     group = plan.group.name
     if plan.axes:
+        first = "rank 0 of each shard's replicas" if plan.group.split else "rank 0 of the mesh"
         yield Event("init", "broadcast", "weight", group, axes=plan.axes, rule=Rule(
-            "initialise", "rank 0 of the mesh holds the initial value; all copies start equal to it"))
+            "initialise", f"{first} holds the initial value; all copies start equal to it"))
     where, why = owners(plan.owned), Rule("initialise", "the optimizer starts from the initial weights")
     if plan.offloaded:
         yield Event("init", "offload", "master", group, source="weight", where=where, tier="device->host", rule=why)
@@ -104,6 +107,16 @@ def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
         "accumulate", "the step's gradient is the sum over its microbatches"))
 
 
+def average_shares(plan: Plan, averaging: Averaging) -> Iterator[Event]:
+    """A parameter that is split over an axis of the data sees the tokens of all its ranks: nothing is left to sum."""
+    axes = tuple(a for a in averaging.data if a not in averaging.counted and a not in plan.summed)
+    if axes:
+        yield Event("reduce", "scale", "grad_sum", plan.group.name, divisor=Monomial.of(*axes),
+                    tier=plan.grad_sum_tier, rule=Rule(
+                        "reduce_gradient", f"the loss is a mean over {_names(axes)}, along which each rank holds other "
+                                           "parameters: its gradient is a sum over all tokens there"))
+
+
 def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
     """Gradients that rest whole are reduced once per step, to their owners first."""
     group = plan.group.name
@@ -124,6 +137,7 @@ def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
 def partial_norm(plan: Plan) -> Iterator[Event]:
     """Each element is counted once: at its owner where it shards, at one marked rank where it replicates."""
     where = tuple(Clause(a) if a in plan.grad_sum_axes else Clause(a, 0) for a in plan.axes)
+    where += owners(plan.group.split)
     yield Event("update", "norm", "norm", plan.group.name, where=where, tier=plan.state_tier, rule=Rule(
         "clip_by_global_norm", "each element counts once: at its owner where it shards, at rank 0 where it replicates"))
 
@@ -146,7 +160,7 @@ def update(plan: Plan) -> Iterator[Event]:
     group, tier = plan.group, plan.state_tier
     wide: dict[str, tuple[str, ...]] = {"grad_sum": tuple(a for a in plan.grad_sum_axes if a not in plan.owned)}
     for value in group.whole_reads:
-        wide[value] = plan.grad_sum_axes if value == "grad_sum" else plan.owned
+        wide[value] = (*group.split, *(plan.grad_sum_axes if value == "grad_sum" else plan.owned))
     for value, axes in wide.items():
         if axes:
             why = (f"{group.optimizer} reads whole matrices of {value}, which is sharded over {_names(axes)}"

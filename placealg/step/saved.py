@@ -1,7 +1,8 @@
 """What the forward leaves for the backward under a placement, and what the backward gathers again.
 
-An operand is saved as its reader used it (mode R: a gathered value stays gathered), or as the shard it came from
-(mode S*: gathered again once per backward for all its readers). One storage in one layout is saved once.
+An operand is saved as its reader used it (mode R: a gathered value stays gathered), as the shard it came from (S*:
+gathered again once per backward for all its readers), or not at all (M: its region is recomputed, from the region's
+own inputs). One storage in one layout is saved once.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from dataclasses import dataclass
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import backward, kept
-from placealg.model.graph import Tensor
-from placealg.placement import Kind
-from placealg.step.split import WHOLE, Layout, Move, Place, Placed, PlacedOp
+from placealg.model.graph import Graph, Tensor
+from placealg.placement import Kind, Mode
+from placealg.step.recompute import forward, members, needs, replayed_items
+from placealg.step.split import Layout, Move, Place, Placed
+
+PER_DEVICE = "batch"
+"""The dim whose size is that of one device: an axis that splits it does not divide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """One saved storage: the tensor, the layout in which it is held, the ops whose backward reads it.
+    """One saved storage: the tensor, the layout in which it is held, and the ops for whose backward it is.
 
-    `again` is the move by which the backward brings it into the layout in which it is used; None when it is held so.
+    `mode` is R (held as used) or S* (held as the shard of a gathered value). `again` is the move by which the
+    backward brings it into the layout in which it is used; None when it is held so.
     """
 
     tensor: Tensor
@@ -34,68 +39,80 @@ class SavedTensor:
         """Elements held by one rank, for one instance of the unit."""
         return local(self.tensor, self.layout)
 
+    @property
+    def mode(self) -> Mode:
+        """How it is held."""
+        return Mode.R if self.again is None else Mode.GATHERED
+
 
 def local(tensor: Tensor, layout: Layout) -> Monomial:
-    """Elements of `tensor` on one rank: its size, divided by every axis that splits it."""
+    """Elements of `tensor` on one rank: its size, divided by every axis that splits a dim other than the batch."""
     elements = tensor.elements
     for axis, at in layout.items():
-        if at.kind is Kind.S:
+        if at.kind is Kind.S and at.dim != PER_DEVICE:
             elements = elements / Monomial.of(axis)
     return elements
 
 
 def saved_tensors(placed: Placed, unit: str, sharded: Collection[str] = (), statistics: bool = False,
-                  ) -> tuple[SavedTensor, ...]:
-    """The storages that the backward of `unit` reads; on the axes of `sharded`, gathered values are held as shards.
+                  recomputed: Collection[str] = (), replay: str = "whole") -> tuple[SavedTensor, ...]:
+    """The storages that the backward of `unit` reads, and that forward therefore keeps.
 
-    `statistics` counts the row statistics of norms.
+    On the axes of `sharded` gathered values are held as shards. Of the regions `recomputed` only what their replay
+    reads is kept. `statistics` counts the row statistics of norms.
     """
     found: dict[tuple[str, Layout], SavedTensor] = {}
-    for tensor, use, reader in _reads(placed, unit, statistics):
-        source = _source(placed, tensor.name, use, sharded)
-        held = _stored(source or use)
-        root = placed.graph.tensors.get(placed.graph.storage(tensor.name), tensor)
+    for tensor, use, reader, maker in _reads(placed, unit, statistics, recomputed, replay):
+        source = _source(maker, use, sharded)
+        root, held = _storage(placed.graph, tensor, _stored(source or use))
         old = found.get((root.name, held))
         readers = tuple(dict.fromkeys((*(old.readers if old else ()), reader)))
-        found[root.name, held] = SavedTensor(root, held, readers, Move(tensor.name, source, use) if source else None)
+        again = Move(tensor.name, source, use) if source else old.again if old else None
+        found[root.name, held] = SavedTensor(root, held, readers, again)
     return tuple(found.values())
 
 
-def _reads(placed: Placed, unit: str, statistics: bool) -> Iterator[tuple[Tensor, Layout, str]]:
-    """(tensor, layout in which it is used, reading op) of everything but parameters that the unit's backward reads."""
-    graph = placed.graph
-    for step in backward(graph):
-        at = placed.op(step.forward)
-        if at.op.unit != unit:
-            continue
-        values = {t.name: (t, row) for t, row in kept(graph, at.op)}
-        for name in step.reads:
-            if name in values:
-                tensor, row = values[name]
-                if statistics or not row.optional:
-                    yield tensor, _narrowed(at.result, tensor), step.forward
-            elif graph.tensors[name].kind != "parameter":
-                yield graph.tensors[name], _layout_in(at, name), step.forward
+Read = tuple[Tensor, Layout, str, Move | None]
+"""A tensor, the layout in which it is read, the op that reads it, and the move that made it so."""
 
 
-def _layout_in(at: PlacedOp, name: str) -> Layout:
-    """The layout in which a placed op uses an operand, or makes its result."""
-    return at.result if name == at.op.output else at.uses[at.op.inputs.index(name)]
+def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[str], replay: str) -> Iterator[Read]:
+    """Everything but parameters that the unit's backward reads, replays included, and does not make itself."""
+    items = forward(placed, unit)
+    replays = {k: operands for region in recomputed
+               for k, operands in replayed_items(placed, unit, region, replay).items()}
+    inside = {op.output for region in recomputed for op in members(placed.graph, region)}
+
+    def move(maker: int | None) -> Move | None:
+        what = None if maker is None else items[maker].what
+        return what if isinstance(what, Move) else None
+
+    for need in needs(placed, unit):
+        reader = items[need.item].at
+        made_again = reader in inside and need.maker in replays
+        if not made_again and (statistics or need.beside is None or not need.beside.optional):
+            yield need.tensor, need.layout, reader, move(need.maker)
+    for k, operands in replays.items():
+        for (name, layout), maker in items[k].reads:
+            if operands and maker not in replays:
+                yield placed.graph.tensors[name], layout, items[k].at, move(maker)
 
 
-def _narrowed(layout: Layout, tensor: Tensor) -> Layout:
-    """A result's layout for a value that the op keeps beside it: whole along dims that the value lacks."""
-    return FrozenMap({a: p if p.kind is not Kind.S or p.dim in tensor.dims else WHOLE for a, p in layout.items()})
-
-
-def _source(placed: Placed, name: str, use: Layout, sharded: Collection[str]) -> Layout | None:
+def _source(move: Move | None, use: Layout, sharded: Collection[str]) -> Layout | None:
     """The shards from which a gathered use came, on the axes where shards are held; None when nothing was gathered."""
-    for _, move in placed.moves:
-        if move.tensor == name and move.target == use:
-            axes = [a for a in sharded if move.source[a].kind is Kind.S and use[a].kind in (Kind.R, Kind.I)]
-            if axes:
-                return FrozenMap({a: move.source[a] if a in axes else p for a, p in use.items()})
-    return None
+    axes = [] if move is None else [a for a in sharded
+                                    if move.source[a].kind is Kind.S and use[a].kind in (Kind.R, Kind.I)]
+    return FrozenMap({a: move.source[a] if a in axes else p for a, p in use.items()}) if move and axes else None
+
+
+def _storage(graph: Graph, tensor: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+    """The tensor whose storage a view shares, and the layout in that tensor's own dims."""
+    op = graph.producer(tensor.name)
+    if op is None or not op.row.view:
+        return tensor, layout
+    dims = {new: old for old, new in op.rename.items()}
+    under: Layout = FrozenMap({a: Place(p.kind, dims.get(p.dim, p.dim)) for a, p in layout.items()})
+    return _storage(graph, graph.tensors[op.inputs[0]], under)
 
 
 def _stored(layout: Layout) -> Layout:

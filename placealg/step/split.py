@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.model.backward import needs_gradient
 from placealg.model.graph import Graph, Op
 from placealg.placement import DUAL, Kind, Redistribution, redistribution
 
@@ -34,8 +35,13 @@ class Place:
     kind: Kind
     dim: str = ""
 
+    @property
+    def text(self) -> str:
+        """As users write it: I, R, P or S(dim)."""
+        return f"S({self.dim})" if self.kind is Kind.S else self.kind.value
+
     def __repr__(self) -> str:
-        return f"[S({self.dim})]" if self.kind is Kind.S else f"[{self.kind.value}]"
+        return f"[{self.text}]"
 
 
 WHOLE, USED, PARTIAL = Place(Kind.I), Place(Kind.R), Place(Kind.P)
@@ -153,6 +159,7 @@ def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = Tru
     unit is laid out as what leaves it, so that one instance stands for all.
     """
     rest = dict(_resting(graph, lists))
+    rest |= {t.name: _whole(lists) for t in graph.tensors.values() if t.kind == "data"}
     slots = {loop.slot: _whole(lists) for loop in graph.loops}
     for _ in range(_TRIES):
         rule = _Rule(graph, lists, shared, {name: [layout] for name, layout in (*rest.items(), *slots.items())})
@@ -210,7 +217,8 @@ class _Rule:
             self.versions[op.output] = [made]
             return
         splits = {axis: split_of(entries, op, self.graph) for axis, entries in self.lists.items()}
-        carried = {a: not d and _carries(op, [n[a].kind for n in natives]) for a, d in splits.items()}
+        last = op == self.graph.ops[-1]
+        carried = {a: not d and not last and self.carries(op, [n[a].kind for n in natives]) for a, d in splits.items()}
         uses = []
         for name, native in zip(op.inputs, natives, strict=True):
             dims = self.graph.tensors[name].dims
@@ -221,6 +229,19 @@ class _Rule:
                                     for a, d in splits.items()})
         self.ops.append(PlacedOp(op, FrozenMap(splits), tuple(uses), result))
         self.versions[op.output] = [result]
+
+    def carries(self, op: Op, kinds: list[Kind]) -> bool:
+        """Whether a linear op passes partial sums on: all its operands are, or one factor of a product is.
+
+        The other factors must need no gradient: it would be read off the partial sum.
+        """
+        if Kind.P not in kinds:
+            return False
+        if op.row.linear == "each":
+            others = [n for n, k in zip(op.inputs, kinds, strict=True) if k is not Kind.P]
+            return (kinds.count(Kind.P) == 1 and all(k in (Kind.P, Kind.I) for k in kinds)
+                    and not needs_gradient(self.graph).intersection(others))
+        return op.row.linear == "all" and all(k is Kind.P for k in kinds)
 
     def enter(self, op: Op) -> None:
         """At the first op of a repeated unit: what comes before it takes the layout of the slot."""
@@ -236,7 +257,7 @@ class _Rule:
 
     def use(self, op: Op, name: str, wanted: Layout) -> Layout:
         """The tensor in the wanted layout: as it is known, or by a move from where that is cheapest."""
-        if self.graph.tensors[name].kind == "data":
+        if self.graph.tensors[name].kind == "data" and all(p.kind is not Kind.S for p in wanted.values()):
             return wanted
         known = self.versions[name] if self.shared else self.versions[name][:1]
         if wanted not in known:
@@ -246,20 +267,34 @@ class _Rule:
         return wanted
 
 
-def _carries(op: Op, kinds: list[Kind]) -> bool:
-    """Whether a linear op passes partial sums on: all its operands are, or one factor of a product is."""
-    if Kind.P not in kinds:
-        return False
-    if op.row.linear == "each":
-        return kinds.count(Kind.P) == 1 and all(k in (Kind.P, Kind.I) for k in kinds)
-    return op.row.linear == "all" and all(k is Kind.P for k in kinds)
-
-
 def summed(placed: Placed) -> Mapping[str, tuple[str, ...]]:
-    """Parameter -> the axes along which its gradient is a partial sum: those on which a use is R."""
+    """Parameter -> the axes along which its gradient is a partial sum: those on which its uses are R.
+
+    One use that is R and another that is not make a gradient that is neither partial nor whole: an InputError.
+    """
     found: dict[str, set[str]] = {}
+    first: dict[str, tuple[str, set[str]]] = {}
     for made in placed.ops:
         for name, use in zip(made.op.inputs, made.uses, strict=True):
             if placed.graph.tensors[name].kind == "parameter":
-                found.setdefault(name, set()).update(a for a, at in use.items() if at.kind is Kind.R)
+                axes = {a for a, at in use.items() if at.kind is Kind.R}
+                op, before = first.setdefault(name, (made.op.output, axes))
+                for axis in before ^ axes:
+                    split, whole = (op, made.op.output) if axis in before else (made.op.output, op)
+                    raise InputError(f"'{name}' is used by '{split}', which {axis} splits, and by '{whole}', which it "
+                                     "keeps whole: its gradient would be partly a sum; split both, or neither")
+                found.setdefault(name, set()).update(axes)
     return {name: tuple(a for a in placed.axes if a in axes) for name, axes in found.items()}
+
+
+def split_dims(placed: Placed) -> FrozenMap[str, FrozenMap[str, str]]:
+    """Parameter -> axis -> the dim by which it is split there; parameters that rest whole are left out."""
+    found = {p.name: {a: at.dim for a, at in placed.native[p.name].items() if at.kind is Kind.S}
+             for p in placed.graph.parameters}
+    return FrozenMap({name: FrozenMap(dims) for name, dims in found.items() if dims})
+
+
+def data_axes(placed: Placed) -> tuple[str, ...]:
+    """The axes that split the tokens: along them the loss, the last op's result, is a partial sum."""
+    last = placed.ops[-1].result
+    return tuple(a for a in placed.axes if last[a].kind is Kind.P)

@@ -10,7 +10,7 @@ from typing import Any
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.step.event import MICROBATCH, phase_order
-from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, with_fields
+from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, values_of, with_fields
 from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy
@@ -30,9 +30,9 @@ Subjects = Mapping[str, Mapping[str, Event]]
 def subjects(reference: Reference) -> Subjects:
     """Every subject that a path may name, for each verb: the inverse of Event.subject."""
     table: dict[str, dict[str, Event]] = {}
-    for name, verb in VERBS.items():
+    for name in VERBS:
         table[name] = {}
-        for value in verb.values:
+        for value in values_of(name, reference):
             for group, unit in holders(value, name, reference):
                 event = default_event("", name, value, group, unit)
                 table[name].setdefault(event.subject, event)

@@ -6,8 +6,17 @@ has no entry is *not held*. A number that no event defined is *garbage*. Storage
 along an axis, under the event's layout. step, rng, count and a group's partial norm have no elements and no tier:
 coordinate 0 of every axis owns them. `at` says nothing outside the loop over microbatches.
 
-Before init, weight is the initial value on the mesh's first rank and garbage elsewhere; before resume it is garbage
-everywhere. Nothing else is held. Activations, the loss among them, live for one microbatch.
+Of a parameter that is split along an axis by one of its dims, a rank only ever holds the elements whose index it owns
+there. Before init, weight is the initial value on the mesh's first rank (along such axes: on each owner) and garbage
+elsewhere; before resume it is garbage everywhere. Nothing else is held. Activations, the loss among them, live for one
+microbatch.
+
+Tensors of the op graph. A rank holds a *box* of a tensor: for each dim a set of indices; own(d, i) is the owner
+of index i of dim d along an axis, the same for all tensors; a rename carries indices over. Data are held whole on
+every rank. A copy made by redistribution has a label: T@tp, and T@tp/cp derived from it. Reading T@tp/cp reads
+T@tp/cp if it is held, else T@tp, else T. Every (tensor, label) has a gradient, to which backward adds under the label
+that forward used; reading a gradient takes the sum over its label and all that derive from it, held where one of
+them is and garbage where only some are. The mask of a dropout is drawn again wherever it is read.
 """
 
 from __future__ import annotations
@@ -35,35 +44,47 @@ class Verb:
     origin: str = ""
 
 
+TENSOR, GRADIENT, REGION, SLOT = "a tensor", "a tensor's gradient", "a region", "what enters a repeated unit"
+"""What a verb applies to beside the named values."""
+
 _STATES = ("weight", "master", "moments")
 _GRADIENTS = ("grad", "grad_sum")
+_TENSORS = (TENSOR, GRADIENT)
 
 VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("broadcast", True, (*_STATES, "step", "rng"), True,
          "every rank's copy becomes a copy of what the rank with coordinate `root` on each of the axes holds; garbage "
          "if there is none"),
-    Verb("slice", False, (*_STATES, *_GRADIENTS), True,
-         "a rank keeps the elements that it owns along the axes and drops the others"),
-    Verb("free", False, (*_STATES, *_GRADIENTS), False,
-         "a rank drops what it does not own along the axes (everything, without axes): the gathered copy ends"),
+    Verb("slice", False, (*_STATES, *_GRADIENTS, *_TENSORS), True,
+         "a rank keeps the elements that it owns along the axes (of a tensor: by the dim of `to`) and drops the rest"),
+    Verb("free", False, (*_STATES, *_GRADIENTS, TENSOR, REGION), False,
+         "a rank drops what it does not own along the axes (everything, without axes): the gathered copy ends. "
+         "Of a tensor the version ends; of a region all that its ops made or kept and no op outside it reads, and "
+         "the versions made for its ops"),
     Verb("gather", True, ("weight",), True,
          "element i becomes, on every rank, what the owner of i along the axes holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.R)),
-    Verb("all_gather", True, ("master", "moments", *_GRADIENTS), True,
-         "element i becomes, on every rank, what the owner of i along the axes holds; garbage if the owner lacks it",
+    Verb("all_gather", True, ("master", "moments", *_GRADIENTS, *_TENSORS), True,
+         "element i becomes, on every rank, what the owner of i along the axes (of a tensor: by the dim of `from`) "
+         "holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.I)),
-    Verb("assign", False, (*_STATES, "grad_sum", "step", "rng"), False,
+    Verb("assign", False, (*_STATES, "grad_sum", "step", "rng", SLOT), False,
          "the value becomes a copy of its source: master of weight, weight of master, grad_sum of grad; moments, step "
-         "and rng of their initial value; not held where the source is not"),
+         "and rng of their initial value; not held where the source is not. What enters a repeated unit is the version "
+         "read in its first instance and the unit's last tensor of the instance before in later ones; its gradient is "
+         "added there"),
     Verb("zero", False, ("grad_sum",), False, "every element becomes 0, and is held"),
-    Verb("compute", False, ("activation", "loss", "count"), False,
+    Verb("compute", False, ("activation", "loss", "count", *_TENSORS), False,
          "a unit runs on the rank's tokens of the microbatch. Forward reads its weights, the stream rng and its "
          "input, and keeps them for backward. Backward reads the weights, what forward kept and the gradient of its "
          "output; the first use of a parameter in backward order sets grad, later uses add to it. Where what they read "
          "is missing, gradients are garbage. The loss reads the last unit's output; it is the sum over the local "
          "tokens, divided by the divisor, and backward starts from it. A count is the rank's tokens: of the microbatch "
-         "inside the loop, of all microbatches in prepare"),
-    Verb("scale", False, ("loss", *_GRADIENTS), False,
+         "inside the loop, of all microbatches in prepare. Of a tensor: its op runs on what the rank holds of the "
+         "versions `reads`: elementwise on indices that all operands hold, contracted dims and row statistics over the "
+         "indices held (cross entropy with axes merges its statistics over them); in backward it runs again. Of a "
+         "tensor's gradient: the backward of the tensor's op, which adds to the gradients of the operands"),
+    Verb("scale", False, ("loss", *_GRADIENTS, *_TENSORS), False,
          "what is held is divided by the divisor (garbage where that is 0 or not held); for a loss that has been "
          "computed: the value from which backward starts"),
     Verb("accumulate", False, ("grad_sum",), False,
@@ -72,9 +93,16 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "the sum (or mean) over the axes, divided by the divisor: garbage where only some peers hold the element, not "
          "held where none does. to = 'I': on every rank; to = 'S': only on the owner along the axes",
          kinds=(Kind.P, Kind.I)),
-    Verb("all_reduce", True, ("norm", "count"), True,
-         "the sum (or mean) over the axes, on every rank, in place, of the count or of every group's partial norm: "
-         "garbage where only some peers hold it, not held where none does", kinds=(Kind.P, Kind.I)),
+    Verb("all_reduce", True, ("norm", "count", *_TENSORS), True,
+         "the sum (or mean) over the axes, on every rank, in place, of the count, of every group's partial norm or of "
+         "a tensor: garbage where only some peers hold it, not held where none does", kinds=(Kind.P, Kind.I)),
+    Verb("reduce_scatter", True, _TENSORS, True,
+         "the sum over the axes, on the rank that owns the index of the dim of `to`; garbage where only some peers "
+         "hold it", kinds=(Kind.P, Kind.S)),
+    Verb("all_to_all", True, _TENSORS, True,
+         "gathered by the dim of `from`, then sliced by the dim of `to`", kinds=(Kind.S, Kind.S)),
+    Verb("pad", False, _TENSORS, True,
+         "what the rank does not own by the dim of `from` becomes 0, and is held"),
     Verb("norm", False, ("norm",), False,
          "on every rank, the group's partial becomes the sum of squares of those elements of grad_sum that the rank "
          "holds and `where` selects: 0 where there are none", origin="grad_sum"),

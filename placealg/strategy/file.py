@@ -72,6 +72,10 @@ class StrategyFile:
     model: str
     positions: Positions
 
+    def place(self, path: KeyPath) -> str:
+        """`FILE:LINE` of what says the key of a strategy's table: the key, or the base where the file is silent."""
+        return _place(path, self.positions)
+
 
 def read_strategy_file(path: str | Path) -> StrategyFile:
     """Read a strategy file; every mistake is an InputError at `FILE:LINE`."""
@@ -103,17 +107,20 @@ def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
     name = texts["name"] or (base.name if not altered else Path(positions.file).stem)
     strategy = replace(overlay(base, tables, positions.place), name=name)
 
-    def place(path: KeyPath) -> str:
-        return positions.where(*path) if path[0] in said else positions.where("base" if texts["base"] else "mesh")
-
     for path, error in problems(strategy):
-        raise error.at(place(path))
+        raise error.at(_place(path, positions))
     if "loops" in said and "event" not in said:
         raise InputError("[loops] belongs to a whole program, and the file has no [[event]]",
                          where=positions.where("loops"))
     return StrategyFile(strategy, _expect(said.get("expect"), strategy, positions), texts["source"],
                         tuple(said.get("edit", ())), tuple(said.get("event", ())), positions.file,
                         said.get("loops", {}), texts["base"], texts["model"], positions)
+
+
+def _place(path: KeyPath, positions: Positions) -> str:
+    if path[:2] in positions.lines or ("base",) not in positions.lines:
+        return positions.where(*(path if path[:1] in positions.lines else ("mesh",)))
+    return positions.where("base")
 
 
 def _base(text: str, positions: Positions) -> Strategy:

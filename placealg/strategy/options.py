@@ -18,8 +18,14 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.placement import MODES, STATES, StatePlacement
 
-DIMS = ("batch",)
-"""The logical dims that an axis can split."""
+NONE = "none"
+"""What stands for a dim in an entry that keeps the ops of a region whole."""
+
+DATA_DIMS = ("batch", "seq", "seq_kv")
+"""The dims of tokens; no parameter has one of them."""
+
+REGION = "region:"
+"""What begins a key of activations that names a region of the model rather than an axis."""
 
 LIFETIMES = ("use", "microbatch", "step")
 
@@ -40,7 +46,7 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 """Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0},
+    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
@@ -57,14 +63,16 @@ class Key:
     valid: tuple[str, ...] = ()
 
 
-_MODES = {state: Key("modes") for state in STATES}
+_MODES = {state: Key("modes") for state in STATES if state != "activations"}
 
 SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "mesh": {"*": Key("size")},
     "dims": {"*": Key("dims")},
-    "states": _MODES,
+    "states": {**_MODES, "activations": Key("activations")},
     "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types")},
-    "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole")},
+    "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
+                 "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
+                 "sharing": Key("choice", ("shared", "per_use"))},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
                   "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", ("device", "host"))},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
@@ -77,10 +85,11 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
 
 TABLES: Mapping[str, str] = {
     "mesh": "the axes of the device mesh, the first one major",
-    "dims": "the dims that each axis splits; an axis without one says []",
-    "states": "the mode of each state along each axis; R where nothing is said",
+    "dims": "what each axis splits, the first entry that applies to an op; an axis that splits nothing says []",
+    "states": "the mode of each state along each axis, and of a region's activations; R where nothing is said",
     "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
-    "schedule": "microbatches, how long a gathered unit lives, how many units are gathered ahead",
+    "schedule": "microbatches, how long a gathered unit lives, how many units are gathered ahead, how much of a region "
+                "runs again, whether uses share one redistribution",
     "optimizer": "the optimizer, what its update reads, clipping, and the tier on which its state rests",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations",
@@ -91,8 +100,9 @@ TABLES: Mapping[str, str] = {
 KINDS: Mapping[str, str] = {
     "text": "a non-empty string",
     "size": 'a whole number of at least 1, or "symbolic"',
-    "dims": "a list of dims: " + ", ".join(f'"{d}"' for d in DIMS),
+    "dims": 'a list of "DIM", "REGION.DIM", "REGION.none"',
     "modes": "{ AXIS = MODE, ... }; MODE is " + ", ".join(f'"{row.mode}"' for row in MODES) + ', or one with "+O"',
+    "activations": '{ AXIS = MODE, "region:NAME" = "M", ... }; MODE is "S*" or "R", and "S" along the batch',
     "group_optimizer": "{ AXIS = MODE, ... }, an optimizer's name, or both as { name = NAME, AXIS = MODE, ... }",
     "types": "{ " + ", ".join(f"{t} = BYTES" for t in DEFAULTS["types"]) + " }, any of them",
     "bytes": 'a positive number, such as 2 or "1/2"',
@@ -236,8 +246,28 @@ def _size(label: str, _key: Key, value: Any, *_: Any) -> int | None:
     return value
 
 
-def _dims(label: str, _key: Key, value: Any, *_: Any) -> tuple[str, ...]:
-    return _strings(label, value)
+_ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
+
+
+def check_entry(label: str, entry: str) -> None:
+    """Raise InputError unless an entry of [dims] is written as one; which dims and regions there are, a model says.
+
+    >>> check_entry("[dims] tp", "none")
+    Traceback (most recent call last):
+    placealg.errors.InputError: [dims] tp names 'none' alone: say REGION.none, or [] for an axis that splits nothing
+    """
+    if not _ENTRY.match(entry):
+        raise InputError(f"{label} names '{entry}': an entry is DIM, REGION.DIM or REGION.none")
+    if entry == NONE:
+        raise InputError(f"{label} names 'none' alone: say REGION.none, or [] for an axis that splits nothing")
+
+
+def _dims(label: str, _key: Key, value: Any, _axes: tuple[str, ...], where: Where, path: Path) -> tuple[str, ...]:
+    entries = _strings(label, value)
+    for at, entry in enumerate(entries):
+        with placed(where, *path, at):
+            check_entry(label, entry)
+    return entries
 
 
 def _table(label: str, value: Any) -> Mapping[str, Any]:
@@ -246,11 +276,15 @@ def _table(label: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _modes(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> StatePlacement:
+_REGION = re.compile(rf"{REGION}[A-Za-z_]\w*\Z", re.ASCII)
+
+
+def _modes(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> StatePlacement:
     table = _table(label, value)
     for axis, mode in table.items():
         with placed(where, *path, axis):
-            known_axis(label, axis, axes)
+            if key.kind != "activations" or not _REGION.match(axis):
+                known_axis(label, axis, axes)
             if not isinstance(mode, str):
                 raise InputError(f"{label} on {axis} is {shown(mode)}: a mode is a string such as \"S*\"")
             StatePlacement.parse({axis: mode})
@@ -334,13 +368,12 @@ def _streams(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) 
             raise InputError(f"{label} names '{name}'; valid: rank(AXIS), local(DIM)")
         if found[1] == "rank":
             known_axis(label, found[2], axes)
-        elif found[2] not in DIMS:
-            raise InputError(f"{label} names dim '{found[2]}'", name=found[2], valid=DIMS)
     return names
 
 
 _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
-    "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes, "microbatches": _microbatches,
-    "whole": _whole, "lifetimes": _lifetimes, "count_axes": _count_axes, "streams": _streams,
+    "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
+    "microbatches": _microbatches, "whole": _whole, "lifetimes": _lifetimes, "count_axes": _count_axes,
+    "streams": _streams,
 }

@@ -1,13 +1,15 @@
 """A strategy as data: where each state is placed on each mesh axis, and how the step is scheduled.
 
 A Strategy holds exactly what was said; defaults are resolved when a field is read. That makes
-composition a merge of tables, and associative.
+composition a merge of tables, and associative. What only a model can tell (which dims and regions there are)
+is left to `step/fit.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from html import escape
 from typing import Any
 
@@ -16,26 +18,28 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
 from placealg.placement import STATES, Mode, StatePlacement
 from placealg.strategy.options import (
+    DATA_DIMS,
     DEFAULTS,
-    DIMS,
     LIFETIMES,
     LOSSES,
+    NONE,
     OPTIMIZERS,
+    REGION,
     SCHEMA,
     Path,
     Where,
+    check_entry,
     known_axis,
     known_key,
     nowhere,
     option_key,
     placed,
     read_value,
-    shown,
     unknown_axis,
 )
 
-__all__ = ["DEFAULTS", "DIMS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Strategy", "check", "compose",
-           "overlay", "problems", "strategy_on"]
+__all__ = ["DEFAULTS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Problem", "Strategy", "check", "overlay",
+           "problems", "strategy_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,22 @@ class GroupRule:
     types: FrozenMap[str, str] = FrozenMap()
     optimizer: str = ""
 
+    def matches(self, parameter: str) -> bool:
+        """Whether the rule speaks of a parameter; a leading `*.` of the pattern may be left out.
+
+        >>> GroupRule("norms", "norm*").matches("layer.norm1.weight")
+        True
+        """
+        return any(fnmatchcase(parameter, pattern) for pattern in (self.match, f"*.{self.match}"))
+
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A placement of the four training states on a mesh, with its schedule.
 
-    `dims` gives each axis the ordered list of dims that it splits. `states` gives each state a mode
-    per axis. `tables` holds what was said in [schedule], [optimizer], [loss], [types], [random].
+    `dims` gives each axis its ordered list of entries `DIM`, `REGION.DIM` or `REGION.none`. `states` gives each
+    state a mode per axis; activations also have one per `region:NAME`. `tables` holds what was said in
+    [schedule], [optimizer], [loss], [types], [random].
     """
 
     name: str
@@ -73,16 +86,28 @@ class Strategy:
         return placement
 
     def mode_text(self, state: str, axis: str) -> str:
-        """The mode of a state along an axis as users write it; activations on a split dim say which dim.
+        """The mode of a state along an axis as users write it; what follows from the axis's dims names them.
 
-        >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}).mode_text("activations", "dp")
-        'S(batch)'
+        `S*(...)` are activations whose gathered copies are freed after use. Where dims split parameters, `else MODE`
+        is what was said, which then holds of the parameters that no dim splits.
+
+        >>> tp = strategy_on("mine", {"tp": 8}, dims={"tp": ["heads", "seq"]}, states={"activations": {"tp": "S*"}})
+        >>> tp.mode_text("activations", "tp"), tp.mode_text("parameters", "tp")
+        ('S*(heads, seq)', 'S(heads)')
         """
-        placement = self.state(state)
-        split = self.dims.get(axis, ())
-        if state == "activations" and axis not in placement.modes and split:
-            return f"S({split[0]})"
-        return placement.text(axis)
+        placement, entries = self.state(state), self._split(axis)
+        if state == "activations" and entries:
+            return f"{'S*' if placement.mode(axis) is Mode.GATHERED else 'S'}({', '.join(entries)})"
+        owned = [e for e in entries if _parts(e)[1] not in DATA_DIMS]
+        if state == "activations" or not owned:
+            return placement.text(axis)
+        split = (f"S({', '.join(owned)})" if state == "parameters" else "S") + ("+O" if placement.offloaded else "")
+        said = placement.text(axis)
+        return split if axis not in placement.modes or said == split else f"{split}, else {said}"
+
+    def _split(self, axis: str) -> tuple[str, ...]:
+        """The entries of an axis that split something."""
+        return tuple(e for e in self.dims.get(axis, ()) if _parts(e)[1] != NONE)
 
     def option(self, table: str, key: str) -> Any:
         """What was said in `table` under `key`, else its default."""
@@ -95,8 +120,43 @@ class Strategy:
 
     @property
     def data_axes(self) -> tuple[str, ...]:
-        """The axes over which the batch is split, in mesh order."""
-        return tuple(a for a in self.mesh.names if "batch" in self.dims.get(a, ()))
+        """The axes over which the tokens of the loss are split, in mesh order: by their batch or their seq.
+
+        >>> strategy_on("mine", {"cp": 8, "tp": 2}, dims={"cp": ["seq"], "tp": ["loss.none", "seq"]}).data_axes
+        ('cp',)
+        """
+        return tuple(a for a in self.mesh.names if self._of_loss(a) in ("batch", "seq"))
+
+    def _of_loss(self, axis: str) -> str:
+        """What an axis says first of the token sum of the loss: batch, seq or none; "" where it says nothing."""
+        said = (dim for region, dim in map(_parts, self.dims.get(axis, ())) if region in ("", "loss"))
+        return next((dim for dim in said if dim in ("batch", "seq", NONE)), "")
+
+    @property
+    def regions(self) -> FrozenMap[str, Mode]:
+        """Region -> the mode that was said of its activations."""
+        modes = self.state("activations").modes
+        return FrozenMap({key.removeprefix(REGION): mode for key, mode in modes.items() if key.startswith(REGION)})
+
+    @property
+    def recomputed(self) -> tuple[str, ...]:
+        """The regions whose activations are materialized (M): backward computes them again."""
+        return tuple(region for region, mode in self.regions.items() if mode is Mode.M)
+
+    @property
+    def sharded_activations(self) -> tuple[str, ...]:
+        """The axes along which gathered activations are freed after use and gathered again (S*), in mesh order."""
+        return tuple(a for a in self.mesh.names if self.state("activations").mode(a) is Mode.GATHERED)
+
+    @property
+    def detailed(self) -> bool:
+        """Whether the step is derived op by op: an axis names more than batch, or activations have a mode of their own.
+
+        >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}).detailed
+        False
+        """
+        entries = (entry for axis in self.mesh.names for entry in self.dims.get(axis, ()))
+        return bool(self.regions or self.sharded_activations) or any(entry != "batch" for entry in entries)
 
     def loss(self) -> Mapping[str, Any]:
         """The loss normaliser with its preset filled in."""
@@ -125,77 +185,35 @@ class Strategy:
         return f"<table><caption>{escape(self.name)}</caption><tr>{'</tr><tr>'.join(cells)}</tr></table>"
 
     def __mul__(self, other: Strategy) -> Strategy:
+        from placealg.strategy.compose import compose
+
         return compose(self, other)
 
 
-def compose(left: Strategy, right: Strategy) -> Strategy:
-    """The strategy that places states as `left` does on its axes and as `right` does on its own.
-
-    Raises InputError, naming the rule, when an axis is used twice or when two tables disagree.
-    """
-    rule = f"cannot compose {left.name} with {right.name}"
-    for axis in left.mesh.names:
-        if axis in right.mesh.names:
-            raise InputError(f"{rule}: both use axis '{axis}'; strategies compose over disjoint "
-                             f"axes: rename one, as in {right.name.partition('[')[0]}[{axis}2]")
-    for modifier in left.modifiers:
-        if modifier in right.modifiers:
-            raise InputError(f"{rule}: {modifier} is applied twice")
-    for one_rule in left.groups:
-        if one_rule.name in {r.name for r in right.groups}:
-            raise InputError(f"{rule}: both have a [groups.{one_rule.name}]")
-    mesh = Mesh(left.mesh.axes + right.mesh.axes)
-    states = {}
-    for state in STATES:
-        one, two = left.states.get(state), right.states.get(state)
-        if one or two:
-            first, second = one or StatePlacement(), two or StatePlacement()
-            states[state] = StatePlacement(first.modes.plus(second.modes), first.offloaded or second.offloaded)
-    return Strategy(
-        name=f"{left.name}*{right.name}",
-        mesh=mesh,
-        dims=left.dims.plus(right.dims),
-        states=FrozenMap(states),
-        tables=_merge_tables(left.tables, right.tables, rule),
-        groups=left.groups + right.groups,
-        modifiers=left.modifiers + right.modifiers,
-    )
-
-
-def _merge_tables(left: FrozenMap[str, FrozenMap[str, Any]], right: FrozenMap[str, FrozenMap[str, Any]],
-                  rule: str) -> FrozenMap[str, FrozenMap[str, Any]]:
-    merged = dict(left)
-    for table, said in right.items():
-        mine = dict(merged.get(table, FrozenMap()))
-        for key, value in said.items():
-            if key in mine and isinstance(value, FrozenMap):
-                value = mine[key].plus(value)
-            elif key in mine and mine[key] != value:
-                raise InputError(f"{rule}: [{table}] {key} is {shown(mine[key])} on one side and {shown(value)} on "
-                                 "the other")
-            mine[key] = value
-        merged[table] = FrozenMap(mine)
-    return FrozenMap(merged)
+def _parts(entry: str) -> tuple[str, str]:
+    """(region, dim) of an entry of [dims]; the region is "" where none is named."""
+    region, _, dim = entry.rpartition(".")
+    return region, dim
 
 
 Problem = tuple[Path, InputError]
 
 
-def check(strategy: Strategy, dims: Iterable[str] = DIMS) -> None:
+def check(strategy: Strategy) -> None:
     """Raise InputError unless every axis, mode and option of `strategy` makes sense together."""
-    for _path, error in problems(strategy, dims):
+    for _path, error in problems(strategy):
         raise error
 
 
-def problems(strategy: Strategy, dims: Iterable[str] = DIMS) -> Iterator[Problem]:
-    """Everything that a declaration gets wrong, each with the path of the key that says it.
+def problems(strategy: Strategy) -> Iterator[Problem]:
+    """Everything that a declaration gets wrong by itself, each with the path of the key that says it.
 
     What is merely incorrect (a stale copy, a wrong scale) is no problem here: the program says it, and is refuted.
     """
     axes = strategy.mesh.names
     if not axes:
         yield ("mesh",), InputError(f"strategy {strategy.name} has no axis: [mesh] names at least one")
-    yield from _dims_problems(strategy, tuple(dims))
+    yield from _dims_problems(strategy)
     for state, placement in strategy.states.items():
         yield from _placement_problems(strategy, ("states", state), state, placement)
     for number, rule in enumerate(strategy.groups):
@@ -210,14 +228,15 @@ def problems(strategy: Strategy, dims: Iterable[str] = DIMS) -> Iterator[Problem
     yield from _schedule_problems(strategy)
 
 
-def _dims_problems(strategy: Strategy, known: tuple[str, ...]) -> Iterator[Problem]:
+def _dims_problems(strategy: Strategy) -> Iterator[Problem]:
     for axis, entries in strategy.dims.items():
         if axis not in strategy.mesh.names:
             yield ("dims", axis), unknown_axis("[dims]", axis, strategy.mesh.names)
         for at, entry in enumerate(entries):
-            if entry not in known:
-                yield ("dims", axis, at), InputError(f"[dims] {axis} names unknown dim '{entry}'", name=entry,
-                                                     valid=known)
+            try:
+                check_entry(f"[dims] {axis}", entry)
+            except InputError as error:
+                yield ("dims", axis, at), error
             if entry in entries[:at]:
                 yield ("dims", axis, at), InputError(f"[dims] {axis} names '{entry}' twice")
     for axis in strategy.mesh.names:
@@ -231,22 +250,36 @@ def _placement_problems(strategy: Strategy, path: Path, state: str, placement: S
         yield path, InputError(f"unknown state '{state}'", name=state, valid=STATES)
     for axis, mode in placement.modes.items():
         here = (*path, axis)
+        if axis.startswith(REGION):
+            if state != "activations" or mode not in (Mode.M, Mode.R):
+                yield here, InputError(f"{label} on {axis} is {mode}: only activations have regions, with M or R")
+            continue
         if axis not in strategy.mesh.names:
             yield here, unknown_axis(label, axis, strategy.mesh.names)
-        if state == "activations" and axis in strategy.data_axes and mode is not Mode.S:
-            yield here, InputError(f"{label} on {axis}: the batch is split over {axis}, so only S holds there")
+        if state == "activations":
+            yield from _activation_problems(strategy, here, f"{label} on {axis}", axis, mode)
         if state in ("optimizer", "gradients") and mode is Mode.GATHERED:
             yield here, InputError(f"{label} on {axis}: S* is for values that are used whole; say S")
         if state in ("parameters", "optimizer") and mode is Mode.M:
             yield here, InputError(f"{label} on {axis}: M holds nothing at rest, so nothing could be updated")
-        if state == "parameters" and mode is Mode.S:
-            yield here, InputError(f"{label} on {axis}: S says that the computation is sharded the same way, "
-                                   f"but no dim of {axis} splits a parameter; say S* to gather them for use")
         if state == "gradients" and mode is Mode.M and strategy.option("schedule", "microbatches") != 1:
             yield here, InputError(f"{label} on {axis}: M, a full gradient that rests nowhere, needs [schedule] "
                                    "microbatches = 1")
     if placement.offloaded and state != "optimizer":
         yield path, InputError(f"{label}: only the optimizer state can be offloaded")
+
+
+def _activation_problems(strategy: Strategy, path: Path, label: str, axis: str, mode: Mode) -> Iterator[Problem]:
+    dims = strategy.dims.get(axis, ())
+    if mode is Mode.M:
+        yield path, InputError(f"{label}: M is for regions: say \"{REGION}NAME\" = \"M\"")
+    elif dims == ("batch",) and mode is not Mode.S:
+        yield path, InputError(f"{label}: the batch is split over {axis}, so only S holds there")
+    elif not dims and mode is not Mode.R:
+        yield path, InputError(f"{label}: nothing is split over {axis}, so only R holds there")
+    elif dims != ("batch",) and mode is Mode.S:
+        yield path, InputError(f"{label}: say R (what was gathered stays so until backward has read it), or S* (it is "
+                               "freed after use and gathered again)")
 
 
 def _group_problems(strategy: Strategy, rule: GroupRule, earlier: tuple[GroupRule, ...]) -> Iterator[Problem]:
@@ -308,7 +341,7 @@ def overlay(base: Strategy, tables: Mapping[str, Any], where: Where = nowhere) -
     for axis, entries in tables.get("dims", {}).items():
         with placed(where, "dims", axis):
             known_axis("[dims]", axis, axes)
-            dims[axis] = read_value(f"[dims] {axis}", SCHEMA["dims"]["*"], entries, axes)
+            dims[axis] = read_value(f"[dims] {axis}", SCHEMA["dims"]["*"], entries, axes, where, ("dims", axis))
     options = {t: base.tables.get(t, FrozenMap[str, Any]()).plus(read(t)) for t in DEFAULTS if t in tables}
     return replace(base, mesh=mesh, dims=base.dims.plus(dims), states=base.states.plus(read("states")),
                    tables=base.tables.plus(options), groups=_groups(base, tables.get("groups", {}), axes, where))

@@ -1,0 +1,230 @@
+"""Activations: what forward keeps for backward, and what is held of tensors at every event, in closed form.
+
+Element sizes are `act` for activations and their gradients, 1 byte for masks, 4 for statistics. One microbatch is in
+flight. Of a repeated unit one instance is at work; all others hold what they keep for backward, or wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from placealg.arith import ONE, Monomial
+from placealg.cost.amounts import Amounts, monomial
+from placealg.cost.bounds import Sum, add, factored
+from placealg.cost.formula import Formula, expression, symbol
+from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, local, touches
+from placealg.model.graph import Graph, unit_of
+from placealg.step.event import LOOPED, Event
+from placealg.step.program import Step
+from placealg.step.verbs import VERBS
+
+ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4"}
+"""What one element takes, in bytes."""
+
+NOTE = "activations are those of one microbatch, without the data of the batch"
+STATISTICS = "row statistics of norms are left out"
+
+_SIZE = {name: Monomial.parse(size) for name, size in ELEMENT.items()}
+
+READ, AGAIN, REPLAY = "read by the backward of", "gathered again for the backward of", "read to recompute"
+"""What a storage is kept for."""
+
+Picture = Counter[tuple[Monomial, str, str]]
+"""(elements on a device, what one takes, unit whose other instances hold it; "" for the one at work) -> how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One storage that forward keeps for backward.
+
+    `tensor` is its version, `layout` how it is split, `mode` R (as its readers use it) or S* (the shard of a value
+    that backward gathers again); `readers` are the ops for which it is kept, `why` says how they use it, `count` is the
+    number of instances that keep it, `bytes` what all of them take.
+    """
+
+    tensor: str
+    region: str
+    layout: str
+    mode: str
+    readers: tuple[str, ...]
+    why: str
+    count: Formula
+    bytes: Formula
+
+
+class Activations:
+    """The tensors of one program: what each event of a microbatch holds, and what is kept between the passes."""
+
+    def __init__(self, step: Step, amounts: Amounts, statistics: bool = False):
+        self.step, self.amounts, self.statistics = step, amounts, statistics
+        self.split_batch = batch_axes(step)
+        self.walked: dict[tuple[int, ...], tuple[Touch, ...]] = {}
+        self.sizes: dict[Storage, Monomial] = {}
+        self.units = {u.name: u.count for u in step.reference.units}
+
+    def walk(self, events: Sequence[Event]) -> tuple[Touch, ...]:
+        """What the events of one microbatch do to tensors."""
+        key = tuple(map(id, events))
+        if key not in self.walked:
+            self.walked[key] = touches(self.step.reference, events, self.statistics)
+        return self.walked[key]
+
+    def pictures(self, events: Sequence[Event]) -> tuple[Picture, ...]:
+        """What is held at each event of one microbatch, all instances of all units together."""
+        walked = self.walk(events)
+        waiting = self.waiting(walked)
+        found = []
+        for k, touch in enumerate(walked):
+            picture = self.picture(touch.during)
+            for unit, held in waiting.items():
+                inside = [j for j, t in enumerate(walked) if self.step.unit_of(t.event) == unit]
+                if inside[0] <= k <= inside[-1]:
+                    picture += held
+            found.append(picture)
+        return tuple(found)
+
+    def between(self) -> Picture:
+        """What is held between forward and backward."""
+        walked = self.walk(self.step.phase(*LOOPED))
+        if boundary(walked) == len(walked):
+            return Picture()
+        return sum(self.waiting(walked).values(), self.picture({*walked[boundary(walked)].before.values()}))
+
+    def waiting(self, walked: tuple[Touch, ...]) -> dict[str, Picture]:
+        """Repeated unit -> what those of its instances hold that are not at work."""
+        return {unit: self.picture(set(found.values()), unit) for unit, found in self.others(walked).items()}
+
+    def picture(self, held: Iterable[Storage], unit: str = "") -> Picture:
+        """What some storages take, in one instance or in all others of `unit`."""
+        return Picture((self.elements(s), s.tensor.element, unit) for s in held)
+
+    def elements(self, storage: Storage) -> Monomial:
+        """Elements on one device."""
+        if storage not in self.sizes:
+            self.sizes[storage] = local(storage.tensor, storage.box, self.split_batch)
+        return self.sizes[storage]
+
+    def others(self, walked: tuple[Touch, ...]) -> dict[str, dict[Version, Storage]]:
+        """Repeated unit -> what each of its instances keeps from its forward to its backward.
+
+        What leaves one instance enters the next: of the two names the latter counts.
+        """
+        start = boundary(walked)
+        found: dict[str, dict[Version, Storage]] = {u: {} for u, count in self.units.items() if count != ONE}
+        for touch in walked[start:]:
+            for version, storage in touch.reads.items():
+                unit = touch.event.unit
+                if unit in found and unit_of(version[0]) == unit and version in walked[start].before:
+                    found[unit].setdefault(version, storage)
+        for loop in self.graph.loops:
+            mine = found.get(loop.unit, {})
+            if (loop.slot, "") in mine:
+                mine.pop((loop.last, ""), None)
+        return found
+
+    @property
+    def graph(self) -> Graph:
+        """The op graph."""
+        assert self.step.reference.graph is not None
+        return self.step.reference.graph
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Every storage that is held between forward and backward, in order of its making."""
+        walked = self.walk(self.step.phase(*LOOPED))
+        start = boundary(walked)
+        if start == len(walked):
+            return ()
+        before, repeated = walked[start].before, self.others(walked)
+        counted: dict[Version, str] = {v: unit for unit, found in repeated.items() for v in found}
+        shown = {before[v]: v for v in reversed(before)} | {before[v]: v for v in counted}
+        return tuple(self._row(version, storage, counted.get(version, ""), walked)
+                     for storage, version in sorted(shown.items(), key=lambda s: list(before).index(s[1])))
+
+    def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> Kept:
+        uses = _uses(storage, walked)
+        times = monomial(self.units[unit]) if unit else sympy.S.One
+        size = expression(ELEMENT[storage.tensor.element]) * monomial(self.elements(storage)) * times
+        return Kept("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
+                    "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
+                    "; ".join(f"{use} {', '.join(ops)}" for use, ops in uses.items()),
+                    self.amounts.made(times, "1"), self.amounts.made(size, "bytes"))
+
+    def total(self) -> Formula:
+        """What forward keeps for backward, in all."""
+        note = NOTE if self.statistics else f"{NOTE}; {STATISTICS}"
+        return self.amounts.made(written(self.amounts, self.between()), "bytes", note=note)
+
+
+def region(graph: Graph, name: str) -> str:
+    """The region of the op that makes a tensor, or keeps it beside its result; of what enters a unit, the unit."""
+    op = graph.producer(name) or graph.producer(name.rpartition(".")[0])
+    return op.region if op else unit_of(name)
+
+
+def boundary(walked: Sequence[Touch]) -> int:
+    """The place of the first event of the backward pass."""
+    return next((k for k, touch in enumerate(walked) if touch.event.phase == "backward"), len(walked))
+
+
+def layout_text(box: Box) -> str:
+    """How a version is split, for readers.
+
+    >>> layout_text(frozenset({("tp", "seq"), ("dp", "batch")}))
+    'batch over dp, seq over tp'
+    """
+    return ", ".join(sorted(f"{dim} over {axis}" for axis, dim in box)) or "whole"
+
+
+def in_bytes(amounts: Amounts, picture: Picture) -> Sum:
+    """A picture as a sum of monomials, in bytes."""
+    total: dict[Monomial, Fraction] = {}
+    for (elements, element, unit), times in picture.items():
+        size = elements * _SIZE[element]
+        if unit:
+            add(total, size * amounts.reference.unit(unit).count, times)
+        add(total, size, -times if unit else times)
+    return total
+
+
+def written(amounts: Amounts, picture: Picture) -> Any:
+    """The expression of a picture: what all layers hold, factored, and the rest."""
+    layered: dict[bool, dict[Monomial, Fraction]] = {}
+    for term, coefficient in in_bytes(amounts, picture).items():
+        layered.setdefault("L" in term.names(), {})[term] = coefficient
+    whole = sympy.S.Zero
+    for part in layered.values():
+        common, rest = factored(part)
+        whole += monomial(common) * sympy.Add(*(monomial(term) * sympy.Rational(*c.as_integer_ratio())
+                                                for term, c in rest.items()))
+    return whole
+
+
+def collected(terms: Iterable[Any]) -> Any:
+    """A sum of expressions written by what they have in common: those of all layers together, then the rest."""
+    layered: dict[bool, Any] = {}
+    layers = symbol("L")
+    for term in terms:
+        layered[term.has(layers)] = layered.get(term.has(layers), sympy.S.Zero) + term
+    return sum((sympy.factor_terms(part) for part in layered.values()), sympy.S.Zero)
+
+
+def _uses(storage: Storage, walked: tuple[Touch, ...]) -> dict[str, tuple[str, ...]]:
+    """Use -> the ops for whose backward a storage is kept: read, gathered again, or read to compute them again."""
+    found: dict[str, dict[str, None]] = {READ: {}, AGAIN: {}, REPLAY: {}}
+    copies: set[Version] = set()
+    for touch in walked[boundary(walked):]:
+        event = touch.event
+        if storage in touch.reads.values():
+            if not event.on_gradient and VERBS[event.verb].collective:
+                copies.add((event.value, event.version))
+            else:
+                found[READ if event.on_gradient else REPLAY][event.tensor] = None
+        elif event.on_gradient and copies & touch.reads.keys():
+            found[AGAIN][event.tensor] = None
+    return {use: tuple(ops) for use, ops in found.items() if ops}

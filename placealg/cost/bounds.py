@@ -1,0 +1,86 @@
+"""Which of several amounts are never exceeded by another, whatever the sizes: exact comparison of sums of monomials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import gcd, lcm
+from typing import TypeVar
+
+from placealg.arith import Monomial
+from placealg.mesh import SYMBOLS
+
+Sum = Mapping[Monomial, Fraction]
+"""Monomial of coefficient 1 -> coefficient."""
+
+T = TypeVar("T")
+
+
+def add(total: dict[Monomial, Fraction], term: Monomial, times: int | Fraction = 1) -> None:
+    """Add `times` a monomial to a sum under construction."""
+    base = Monomial(powers=term.powers)
+    total[base] = total.get(base, Fraction(0)) + term.coefficient * times
+
+
+def factored(total: Sum) -> tuple[Monomial, Sum]:
+    """A sum as what all its terms have in common, and the rest.
+
+    >>> factored({Monomial.of("b", "s"): Fraction(4), Monomial.of("b", "h"): Fraction(2)})
+    (2*b, {s: Fraction(2, 1), h: Fraction(1, 1)})
+    """
+    terms = [Monomial(c, m.powers) for m, c in total.items() if c]
+    if not terms:
+        return Monomial(), {}
+    powers = {name: _shared([dict(t.powers).get(name, 0) for t in terms]) for t in terms for name in t.names()}
+    number = Fraction(gcd(*(t.coefficient.numerator for t in terms)), lcm(*(t.coefficient.denominator for t in terms)))
+    common = Monomial(number, tuple(sorted((n, p) for n, p in powers.items() if p)))
+    rest: dict[Monomial, Fraction] = {}
+    for term in terms:
+        add(rest, term / common)
+    return common, rest
+
+
+def _shared(powers: list[int]) -> int:
+    """The power of one symbol that all terms have: as many as the least, above or below the line."""
+    return min(powers) if min(powers) > 0 else max(powers) if max(powers) < 0 else 0
+
+
+def at_most(small: Sum, large: Sum) -> bool:
+    """Whether `small` never exceeds `large`: what it has more of is covered, term by term, by what `large` has more of.
+
+    Sizes are at least 1; all other symbols are positive. False where that is not plain to see.
+
+    >>> at_most({Monomial.parse("h/dp"): Fraction(2)}, {Monomial.of("h", "L"): Fraction(2)})
+    True
+    """
+    spare = {m: c - small.get(m, 0) for m, c in large.items() if c > small.get(m, 0)}
+    for term, more in ((m, c - large.get(m, 0)) for m, c in small.items() if c > large.get(m, 0)):
+        for other in spare:
+            if more > 0 and spare[other] > 0 and _covers(other, term):
+                used = min(more, spare[other])
+                more, spare[other] = more - used, spare[other] - used
+        if more > 0:
+            return False
+    return True
+
+
+def largest(amounts: Iterable[tuple[T, Sum]]) -> list[T]:
+    """The candidates for the maximum: every amount given is at most one of theirs."""
+    best: list[tuple[T, Sum]] = []
+    for name, amount in sorted(amounts, key=lambda a: -sum(a[1].values())):
+        if not any(at_most(amount, other) for _, other in best):
+            best = [*(b for b in best if not at_most(b[1], amount)), (name, amount)]
+    return [name for name, _ in best]
+
+
+def _covers(large: Monomial, small: Monomial) -> bool:
+    """Whether a monomial of sizes never falls below another."""
+    powers = dict(large.powers)
+    for name, power in small.powers:
+        powers[name] = powers.get(name, 0) - power
+    return all(power == 0 or (power > 0 and _whole(name)) for name, power in powers.items())
+
+
+def _whole(name: str) -> bool:
+    """Whether the symbol is a size, at least 1: not bytes per element, nor an amount of its own."""
+    return name.isidentifier() and (name not in SYMBOLS or SYMBOLS[name].assumption == "positive integer")

@@ -1,0 +1,71 @@
+"""The most that is held at once: of all pictures of a step, those that some sizes make the largest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from placealg.arith import Monomial
+from placealg.cost.activations import Picture, in_bytes, written
+from placealg.cost.amounts import Amounts, Tally, known
+from placealg.cost.bounds import Sum, add, largest
+from placealg.cost.formula import Formula
+
+Held = tuple[Tally, Picture]
+"""What is held of states, and of tensors."""
+
+NOTHING: Held = (Tally(), Picture())
+
+
+def peak(amounts: Amounts, pictures: Iterable[Held], rest: Held = NOTHING) -> Formula:
+    """The largest of several pictures as a Formula: `rest`, and a Max where sizes decide what comes to it."""
+    best = _largest(amounts, pictures) or [NOTHING]
+    more = [amounts.write(amounts.linear(_beyond(states, rest[0])), name_unit=True) for states, _ in best]
+    distinct = dict.fromkeys(expr + written(amounts, _beyond(tensors, rest[1]))
+                             for (expr, _), (_, tensors) in zip(more, best, strict=True))
+    beyond = sympy.Max(*distinct, evaluate=False) if len(distinct) > 1 else next(iter(distinct))
+    below = amounts.write(amounts.linear(rest[0]))[0] + written(amounts, rest[1])
+    notes = dict.fromkeys(note for _, note in more if note)
+    return amounts.made(below + beyond, "bytes", note="; ".join(notes))
+
+
+def _largest(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
+    """The candidates for the largest picture: first among those with equal states, then of all."""
+    sizes, sums = amounts.reference.sizes, dict[Any, Sum]()
+    by_states: dict[Any, dict[Any, Held]] = {}
+    for states, tensors in pictures:
+        by_states.setdefault(frozenset(states.items()), {})[frozenset(tensors.items())] = states, tensors
+    for key, (_, tensors) in (pair for group in by_states.values() for pair in group.items()):
+        if key not in sums:
+            sums[key] = _known(in_bytes(amounts, tensors), sizes)
+    kept = []
+    for group in by_states.values():
+        below = amounts.bound(next(iter(group.values()))[0])
+        kept += [(group[key], _plus(below, sums[key])) for key in largest((key, sums[key]) for key in group)]
+    return largest(kept)
+
+
+def _known(total: Sum, sizes: Any) -> Sum:
+    """A sum with the model's numbers put in."""
+    found: dict[Monomial, Fraction] = {}
+    for term, coefficient in total.items():
+        add(found, known(term, sizes), coefficient)
+    return found
+
+
+def _plus(one: Sum, other: Sum) -> Sum:
+    total = dict(one)
+    for term, coefficient in other.items():
+        add(total, term, coefficient)
+    return total
+
+
+def _beyond(held: Counter[Any], rest: Counter[Any]) -> Any:
+    """What is held beyond `rest`; negative where it is less."""
+    more = type(held)(held)
+    more.subtract(rest)
+    return type(held)({key: n for key, n in more.items() if n})

@@ -1,0 +1,60 @@
+"""Costs by region of the model: what is kept for backward and what is sent, each at the op that makes the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from placealg.cost.activations import Activations, Kept, collected
+from placealg.cost.amounts import Amounts
+from placealg.cost.communication import Communication, communication
+from placealg.cost.formula import Formula
+from placealg.cost.memory import NO_ACTIVATIONS, NO_GRAPH
+from placealg.step.program import Step
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCost:
+    """One region: what its ops keep for backward, and what the collectives on its tensors send.
+
+    Collectives on parameters and their gradients stand at their unit.
+    """
+
+    region: str
+    activations: Formula
+    sent: Formula
+
+
+def kept_for_backward(step: Step, statistics: bool = False) -> tuple[Kept, ...]:
+    """Every tensor that forward keeps for backward; none where units run whole."""
+    return Activations(step, Amounts(step.reference), statistics).kept() if step.reference.graph else ()
+
+
+def cost_by_region(step: Step, convention: str = "exact", unit: str = "bytes",
+                   statistics: bool = False) -> tuple[RegionCost, ...]:
+    """A row per region, in forward order; `convention` and `unit` are those of what is sent.
+
+    The rows sum to the activations of `memory` and to the total of `communication`.
+    """
+    return rows_by_region(step, kept_for_backward(step, statistics), communication(step, convention, unit))
+
+
+def rows_by_region(step: Step, kept: Iterable[Kept], sent: Communication) -> tuple[RegionCost, ...]:
+    """A row per region of what is kept and sent."""
+    reference, amounts = step.reference, Amounts(step.reference)
+    held: dict[str, list[Any]] = {}
+    moved: dict[str, list[Any]] = {}
+    for k in kept:
+        held.setdefault(k.region, []).append(k.bytes.expr)
+    for e in sent.events:
+        if not e.left_out and e.collective != "host link":
+            moved.setdefault(e.region, []).append(e.formula.expr)
+    none = Formula.none("bytes", NO_ACTIVATIONS if reference.abstract else NO_GRAPH)
+    regions = reference.graph.regions if reference.graph else tuple(u.name for u in reference.units)
+    ordered = dict.fromkeys(r for r in (*regions, *held, *moved) if r in held or r in moved)
+    return tuple(RegionCost(
+        region,
+        amounts.made(collected(held.get(region, ())), "bytes") if reference.graph else none,
+        amounts.made(collected(moved.get(region, ())), sent.total.unit, sent.total.convention),
+    ) for region in ordered)

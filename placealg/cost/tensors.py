@@ -1,0 +1,315 @@
+"""What a device holds of the tensors of an op graph, event by event: the program interpreted over boxes.
+
+A *box* says along which axes a version of a tensor is split, and by which dims. A version stays from the event that
+makes it to the last event that reads it by name, or to the event that frees it; a view shares its operand's storage.
+The walk covers one microbatch and, of a repeated unit, one instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from placealg.arith import Monomial
+from placealg.model.backward import GRAD, BackwardOp, backward, kept
+from placealg.model.graph import Graph, Op, Tensor
+from placealg.step.event import Event
+from placealg.step.program import Reference, Step
+from placealg.step.recompute import members
+from placealg.step.saved import PER_DEVICE
+
+Version = tuple[str, str]
+"""(tensor or NAME.grad, label)."""
+
+Box = frozenset[tuple[str, str]]
+"""(axis, dim by which it splits)."""
+
+IN_PLACE = ("all_reduce", "scale")
+"""The redistributions that need no second buffer where nothing reads their source later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What one version takes: the elements of a tensor in a box; a view has that of what it shows."""
+
+    version: Version
+    box: Box
+    tensor: Tensor = field(compare=False)
+
+
+@dataclass(slots=True)
+class Touch:
+    """One event's work on tensors: the versions that it reads, what it makes, and what lies around it.
+
+    `source` is what a redistribution takes, `box` how the iteration space of a compute is split. `before` is all that
+    is held and still to be read when the event begins, `during` all storages that are held while it runs.
+    """
+
+    event: Event
+    before: dict[Version, Storage]
+    reads: dict[Version, Storage] = field(default_factory=dict)
+    writes: list[Storage] = field(default_factory=list)
+    source: Storage | None = None
+    box: Box = frozenset()
+    during: frozenset[Storage] = frozenset()
+
+
+def parse_version(text: str) -> Version:
+    """A version as events write it.
+
+    >>> parse_version("layer.norm1.out@tp"), parse_version("layer.in")
+    (('layer.norm1.out', 'tp'), ('layer.in', ''))
+    """
+    name, _, label = text.partition("@")
+    return name, label
+
+
+def dim_of(place: str) -> str:
+    """The dim of a place S(dim); "" of another place.
+
+    >>> dim_of("S(seq)"), dim_of("P")
+    ('seq', '')
+    """
+    return place[2:-1] if place.startswith("S(") else ""
+
+
+def batch_axes(step: Step) -> tuple[str, ...]:
+    """The axes along which some event of the program splits the batch."""
+    split = {a for e in step.events if e.on_tensor and PER_DEVICE in (dim_of(e.source), dim_of(e.to)) for a in e.axes}
+    return tuple(a for a in step.reference.mesh.names if a in split)
+
+
+def local(tensor: Tensor, box: Box, split_batch: Iterable[str] = ()) -> Monomial:
+    """Elements on one device; the batch's size is one device's, so what the axes `split_batch` leave whole has more."""
+    elements = tensor.elements
+    for axis, dim in box:
+        if dim != PER_DEVICE:
+            elements = elements / Monomial.of(axis)
+    if PER_DEVICE in tensor.dims:
+        elements = elements * Monomial.of(*(a for a in split_batch if (a, PER_DEVICE) not in box))
+    return elements
+
+
+def touches(reference: Reference, events: Iterable[Event], statistics: bool = False) -> tuple[Touch, ...]:
+    """The walk over the events of one microbatch, in order.
+
+    Data are no storage of the step, they come with the batch; row statistics of norms count with `statistics` only.
+    """
+    if reference.graph is None:
+        return ()
+    free = set() if statistics else {t.name for op in reference.graph.ops for t, k in kept(reference.graph, op)
+                                     if k.optional}
+    walk = _Walk(reference, reference.graph, tuple(events))
+    found = [walk.run(event) for event in walk.events]
+    last = {version: k for k, touch in enumerate(found) for version in touch.reads}
+    for k, touch in enumerate(found):
+        touch.before = {v: s for v, s in touch.before.items()
+                        if last.get(v, -1) >= k and s.tensor.kind != "data" and v[0] not in free}
+        around = set(touch.before.values())
+        if touch.event.verb in IN_PLACE:
+            around = {s for v, s in touch.before.items() if last[v] > k or v not in touch.reads}
+        made = {s for s in touch.writes if s.tensor.kind != "data" and s.version[0] not in free}
+        touch.during = frozenset(around | made)
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The interpreter: what is held of every version, and what each event makes of it."""
+
+    reference: Reference
+    graph: Graph
+    events: tuple[Event, ...]
+    held: dict[Version, Storage] = field(default_factory=dict)
+    known: dict[str, Box] = field(default_factory=dict)
+    transposed: dict[str, list[BackwardOp]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for step in backward(self.graph):
+            self.transposed.setdefault(step.forward, []).append(step)
+        self.held = {(t.name, ""): Storage((t.name, ""), frozenset(), t)
+                     for t in self.graph.tensors.values() if t.kind == "data"}
+
+    def run(self, event: Event) -> Touch:
+        """One event: what it reads and makes, held before it."""
+        touch = Touch(event, dict(self.held))
+        if event.verb == "compute" and event.on_gradient:
+            self.differentiate(touch)
+        elif event.verb == "compute" and event.on_tensor:
+            self.compute(touch)
+        elif event.verb == "assign" and event.on_tensor:
+            self.enter(touch)
+        elif event.verb == "free" and event.on_tensor:
+            self.free(event)
+        elif event.on_tensor:
+            self.redistribute(touch)
+        else:
+            self.read(touch, event.reads)
+        return touch
+
+    def find(self, name: str, label: str) -> Version | None:
+        """The version that a reader finds: the one named, or one from which it would derive."""
+        while (name, label) not in self.held:
+            if not label:
+                return None
+            label = label.rpartition("/")[0]
+        return name, label
+
+    def below(self, name: str, label: str = "") -> list[Version]:
+        """The held versions of `name` at `label` and all that derive from it."""
+        return [(n, at) for n, at in self.held if n == name and (not label or f"{at}/".startswith(f"{label}/"))]
+
+    def read(self, touch: Touch, texts: Iterable[str]) -> list[Storage | None]:
+        """Note what is read; None where nothing is held."""
+        found = [self.find(*parse_version(text)) for text in texts]
+        touch.reads.update({v: self.held[v] for v in found if v})
+        return [self.held[v] if v else None for v in found]
+
+    def make(self, touch: Touch, version: Version, box: Box, tensor: Tensor) -> None:
+        """New storage for a version."""
+        self.held[version] = Storage(version, box, tensor)
+        self.known[version[0]] = box
+        touch.writes.append(self.held[version])
+
+    def operands(self, op: Op, event: Event) -> Iterator[tuple[str, Version]]:
+        """(operand, version in which it is read), in order."""
+        for name, text in zip(op.inputs, event.reads or op.inputs, strict=True):
+            yield name, parse_version(text)
+
+    def iterated(self, op: Op, event: Event) -> tuple[Box, list[Version], bool]:
+        """The box of the op's iteration space under the result's names, what it reads, whether all of it is held."""
+        box: set[tuple[str, str]] = set()
+        read: list[Version] = []
+        complete = True
+        for name, version in self.operands(op, event):
+            if self.graph.tensors[name].kind == "parameter":
+                box |= set(self.reference.split_dims.get(name, {}).items())
+                continue
+            found = self.find(*version)
+            if found is None:
+                complete = False
+            else:
+                read.append(found)
+                box |= {(axis, op.rename.get(dim, dim)) for axis, dim in self.held[found].box}
+        return frozenset(box), read, complete
+
+    def compute(self, touch: Touch) -> None:
+        """A forward op: its result and what it keeps; of a dropout without its operand, the mask alone."""
+        op = self.graph.producer(touch.event.value)
+        if op is None:
+            return
+        box, read, complete = self.iterated(op, touch.event)
+        touch.reads, touch.box = ({v: self.held[v] for v in read}, box) if complete else ({}, frozenset())
+        if op.row.view and complete:
+            self.held[op.output, ""] = self.held[read[0]]
+            return
+        if complete:
+            result = self.graph.tensors[op.output]
+            self.make(touch, (op.output, ""), _along(box, result), result)
+        for tensor, _ in kept(self.graph, op):
+            if complete or op.row.random:
+                there = _along(box, tensor) if complete else self.known.get(tensor.name, frozenset())
+                self.make(touch, (tensor.name, ""), there, tensor)
+
+    def differentiate(self, touch: Touch) -> None:
+        """The backward of an op: reads its result's gradient and saved values, adds to its operands' gradients."""
+        op = self.graph.producer(touch.event.tensor)
+        if op is None:
+            return
+        box, _, _ = self.iterated(op, touch.event)
+        grads = self.below(op.output + GRAD)
+        touch.reads = {v: self.held[v] for v in grads}
+        touch.box = box = box.union(*(s.box for s in touch.reads.values()))
+        versions = [version for _, version in self.operands(op, touch.event)]
+        for step in self.transposed.get(op.output, ()):
+            for name in step.reads:
+                found = self.find(*(versions[op.inputs.index(name)] if name in op.inputs else (name, "")))
+                if found:
+                    touch.reads[found] = self.held[found]
+            tensor = self.graph.tensors[step.of]
+            if tensor.kind == "activation":
+                target = (step.output, versions[step.operand][1])
+                back = {new: old for old, new in op.rename.items()}
+                mine = _along(frozenset((axis, back.get(dim, dim)) for axis, dim in box), tensor)
+                if op.row.view and len(grads) == 1 and target not in self.held:
+                    self.held[target] = self.held[grads[0]]
+                else:
+                    self.add(touch, target, mine, tensor)
+
+    def add(self, touch: Touch, target: Version, box: Box, tensor: Tensor) -> None:
+        """A contribution to a gradient: new storage, or added to what is there."""
+        if target in self.held:
+            touch.reads[target] = self.held[target]
+            box &= self.held[target].box
+        self.make(touch, target, box, replace(tensor, element="act"))
+
+    def enter(self, touch: Touch) -> None:
+        """What enters a repeated unit is what comes before it, and its gradient goes there."""
+        loop = self.graph.slot(touch.event.tensor)
+        if loop is None:
+            return
+        first, label = parse_version((*touch.event.reads, loop.first)[0])
+        if not touch.event.on_gradient:
+            (found,) = self.read(touch, (f"{first}@{label}",))
+            if found and found.tensor.kind == "data":
+                self.make(touch, (loop.slot, ""), found.box, self.graph.tensors[loop.slot])
+            elif found:
+                self.held[loop.slot, ""] = found
+            return
+        grads = self.below(loop.slot + GRAD)
+        touch.reads = {v: self.held[v] for v in grads}
+        target = (first + GRAD, label)
+        if len(grads) == 1 and target not in self.held:
+            self.held[target] = self.held[grads[0]]
+        elif grads:
+            box = frozenset.intersection(*(self.held[v].box for v in grads))
+            self.add(touch, target, box, self.graph.tensors[loop.slot])
+
+    def redistribute(self, touch: Touch) -> None:
+        """A collective, or its local kin: from the version that is there to the one named; gradients in place."""
+        event = touch.event
+        tensor = self.graph.tensors.get(event.tensor)
+        found = self.find(event.value, event.version)
+        sources = self.below(event.value, event.version) if event.on_gradient else [found] if found else []
+        if tensor is None or not sources:
+            return
+        touch.reads = {v: self.held[v] for v in sources}
+        box = frozenset.intersection(*(self.held[v].box for v in sources))
+        touch.source = replace(self.held[sources[0]], box=box)
+        if event.on_gradient:
+            tensor = replace(tensor, element="act")
+            for version in sources:
+                del self.held[version]
+        gone, come = dim_of(event.source), dim_of(event.to)
+        if event.verb in ("all_gather", "all_to_all", "pad"):
+            box = frozenset((a, d) for a, d in box if a not in event.axes or (gone and d != gone))
+        if event.verb in ("slice", "reduce_scatter", "all_to_all"):
+            box |= {(a, come) for a in event.axes}
+        self.make(touch, (event.value, event.version), box, tensor)
+
+    def free(self, event: Event) -> None:
+        """A version ends, or what a region made and nothing outside reads."""
+        ended = {(event.value, event.version)} if event.value in self.graph.tensors else self.inside(event.value)
+        for version in ended:
+            self.held.pop(version, None)
+
+    def inside(self, region: str) -> set[Version]:
+        """The held versions that end with a region's forward."""
+        ops = {op.output for op in members(self.graph, region)}
+        beside = {t.name for op in self.graph.ops if op.output in ops for t, _ in kept(self.graph, op)}
+        readers: dict[Version, set[str]] = {}
+        for event in self.events:
+            if event.phase == "forward" and event.reads:
+                for name, label in map(parse_version, event.reads):
+                    for end in range(len(label.split("/")) + 1 if label else 1):
+                        at = "/".join(label.split("/")[:end])
+                        readers.setdefault((name, at), set()).add(event.value)
+        away = {loop.last for loop in self.graph.loops}
+        return {(name, label) for name, label in self.held if not name.endswith(GRAD) and (
+            name in beside or ((name in ops or label) and name not in away
+                               and readers.get((name, label), set()) <= ops))}
+
+
+def _along(box: Box, tensor: Tensor) -> Box:
+    """The part of a box that speaks of the tensor's dims."""
+    return frozenset((axis, dim) for axis, dim in box if dim in tensor.dims)

@@ -1,0 +1,88 @@
+"""Redistributions of tensors and of their gradients, as rules on what every rank holds: one for each verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from placealg.arith import ONE, Monomial
+from placealg.model.graph import Graph
+from placealg.prove import paths
+from placealg.prove.paths import Sum, at
+from placealg.prove.tensors import Tensors
+from placealg.step.event import Event
+from placealg.step.program import LOOPED
+
+
+def uncovered(event: Event, graph: Graph) -> str:
+    """What about an event on a tensor no rule covers; "" when a rule covers it whole."""
+    if event.where:
+        return f"{event.verb} of a tensor on some ranks only"
+    if event.tier != "device" or event.layout != "own":
+        return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
+    if event.divisor != ONE and event.verb != "scale":
+        return f"{event.verb} of a tensor with a divisor"
+    if event.verb == "compute" and event.op not in ("", "sum"):
+        return f"a computation with operator {event.op}"
+    if event.phase not in LOOPED:
+        return f"{event.verb} of a tensor in phase {event.phase}"
+    if event.verb in ("all_gather", "pad", "all_to_all") and not event.source.startswith("S("):
+        return f"{event.verb} from {event.source or 'an unnamed place'}"
+    if event.verb in ("slice", "reduce_scatter", "all_to_all") and not event.to.startswith("S("):
+        return f"{event.verb} to {event.to or 'an unnamed place'}"
+    if event.verb in ("all_reduce", "reduce_scatter") and event.op not in ("", "sum", "mean"):
+        return f"{event.verb} with operator {event.op}"
+    if event.verb == "scale" and not set(event.divisor.names()) <= set(event.axes):
+        return "a tensor divided by more than sizes of its axes"
+    producer = graph.producer(event.tensor)
+    if event.verb == "compute" and (producer is None or (event.reads and len(event.reads) != len(producer.inputs))):
+        return f"a computation of {event.value} from {len(event.reads)} operands"
+    return ""
+
+
+def _dim(place: str) -> str:
+    return place[2:-1]
+
+
+def _sum(tensors: Tensors, event: Event) -> Sum:
+    factor = ONE / Monomial.of(*event.axes) if event.op == "mean" else ONE
+    return paths.reduced(tensors.here(event), event.axes, factor)
+
+
+def _all_gather(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.gathered(tensors.here(event), event.axes, _dim(event.source)))
+
+
+def _all_reduce(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, _sum(tensors, event))
+
+
+def _reduce_scatter(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.narrowed(_sum(tensors, event), [(a, at(_dim(event.to))) for a in event.axes]))
+
+
+def _all_to_all(tensors: Tensors, event: Event) -> None:
+    whole = paths.gathered(tensors.here(event), event.axes, _dim(event.source))
+    tensors.put(event, paths.narrowed(whole, [(a, at(_dim(event.to))) for a in event.axes]))
+
+
+def _slice(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.narrowed(tensors.here(event), [(a, at(_dim(event.to))) for a in event.axes]))
+
+
+def _pad(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.padded(tensors.here(event), event.axes, _dim(event.source)))
+
+
+def _free(tensors: Tensors, event: Event) -> None:
+    tensors.free(event)
+
+
+def _scale(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.scaled(tensors.here(event), ONE / event.divisor))
+
+
+MOVES: Mapping[str, Callable[[Tensors, Event], None]] = {
+    "free": _free, "all_gather": _all_gather, "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale,
+}
+"""Verb -> its rule on a tensor."""

@@ -1,0 +1,201 @@
+"""Ops as rules on what every rank holds: forward on exact operands, backward linear in the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
+from placealg.model.backward import GRAD, BackwardOp, kept, needs_gradient, transposed
+from placealg.model.graph import Graph, Op
+from placealg.prove import paths
+from placealg.prove.contribution import Term, Value
+from placealg.prove.paths import AT, Pairs, Sum, at
+from placealg.prove.record import SEED, Demand, Flow, Part
+from placealg.prove.tensors import Tensors, name_and_label
+from placealg.step.event import Event
+from placealg.step.program import Reference
+
+
+class Operators:
+    """The ops of one microbatch at work on its tensors; what they demand and contribute goes into `flow`.
+
+    `passes` counts the instances of a repeated unit, `split` is how the loss was split when it was summed.
+    """
+
+    def __init__(self, reference: Reference, tensors: Tensors, flow: Flow):
+        self.reference, self.tensors, self.flow = reference, tensors, flow
+        self.graph: Graph = tensors.graph
+        self.needs = needs_gradient(self.graph)
+        self.extents: dict[tuple[str, int], Pairs] = {}
+        self.passes = 1
+        self.split: Pairs | None = None
+        self.began = False
+
+    def demand(self, event: Event, name: str, held: Sum, says: str = "") -> Sum:
+        """What must be exact; where it is not, that is a fault, and what follows goes on as if it were."""
+        mask = paths.mask_of(held)
+        why = says or (f"reads {name} where a sum in it is not complete, or counts too much" if held
+                       else f"reads {name}, which is not there")
+        demand = Demand(event.path, why, held, mask)
+        self.flow.demands.append(demand)
+        if demand.exact:
+            return held
+        return paths.exact(mask) if held else ()
+
+    def compute(self, event: Event) -> None:
+        """An op, or an op's backward."""
+        op = self.graph.producer(event.tensor)
+        assert op is not None
+        labels = [name_and_label(r)[1] for r in event.reads] or [""] * len(op.inputs)
+        if event.on_gradient:
+            self.transpose(event, op, labels)
+        else:
+            self.tensors.made[op.output, ""] = result = self.apply(event, op, labels)
+            self.flow.masks[op.output] = paths.mask_of(result)
+
+    def apply(self, event: Event, op: Op, labels: list[str]) -> Sum:
+        """The result of an op, by its family."""
+        operands = [self.tensors.read(n, label) for n, label in zip(op.inputs, labels, strict=True)]
+        dims = tuple(self.graph.tensors[op.output].dims)
+        if op.row.view:
+            return paths.renamed(operands[0], op.rename)
+        for k, held in enumerate(operands):
+            if held or (op.output, k) not in self.extents:
+                self.extents[op.output, k] = paths.mask_of(held)
+        if op.row.random:
+            self.tensors.beside[f"{op.output}.mask"] = paths.exact(self.extents[op.output, 0])
+        if op.row.linear in ("each", "table") or op.kind == "sum":
+            return paths.contracted(operands, dims, self.tag(op.output))
+        if op.row.linear == "all":
+            whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, operands, strict=True)]
+            return paths.added(whole)
+        right = [self.demand(event, n, held) for n, held in zip(op.inputs, operands, strict=True)]
+        others = {a for held in right for a, p in paths.mask_of(held) if p.removeprefix(AT) not in op.over}
+        for axis in others.intersection(event.axes):
+            self.demand(event, op.output, (), f"merges over {axis} statistics of rows that {axis} splits")
+        whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, right, strict=True)]
+        for tensor, _ in kept(self.graph, op):
+            rows = whole if not set(op.over) & set(tensor.dims) else right
+            self.tensors.beside[tensor.name] = paths.contracted(rows, tuple(tensor.dims), self.tag(op.output))
+        return paths.contracted(whole, dims, self.tag(op.output))
+
+    def complete(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
+        """An operand whose rows the op takes statistics of, or mixes: all of a row must be there, or be merged."""
+        if name != op.inputs[0] and op.row.family != "flash":
+            return held
+        over = {at(d) for d in op.over}
+        split = {(a, p) for a, p in paths.mask_of(held) if p in over}
+        if op.row.over == "statistics" and {a for a, _ in split} != set(event.axes):
+            self.demand(event, name, (), f"takes or merges statistics of {name} over other axes than split its rows")
+        if op.row.over == "whole" and split:
+            self.demand(event, name, (), f"works on a part of the rows of {name}")
+        return paths.exact(paths.mask_of(held) - split) if split and op.row.over else held
+
+    def tag(self, name: str) -> str:
+        """The name of a contraction, of its own in every instance of a repeated unit."""
+        return name + "'" * (self.passes - 1)
+
+    def transpose(self, event: Event, op: Op, labels: list[str]) -> None:
+        """The backward of an op: to every operand that needs a gradient, what the op's gradient contributes."""
+        last = op == self.graph.ops[-1]
+        if last and self.began:
+            self.flow.open.append(Demand(event.path, "starts the backward once more", (), frozenset()))
+        self.began = self.began or last
+        arriving = self.seeded() if last else self.tensors.gradient(op.output)
+        for k, name in enumerate(op.inputs):
+            if name in self.needs:
+                step = transposed(self.graph, op, k)
+                held = self.contribution(event, op, step, labels, arriving)
+                if last and held:
+                    held = paths.narrowed(held, self.split or ())
+                self.deposit(event, op, k, name, labels[k], held)
+
+    def seeded(self) -> Sum:
+        """The gradient of the loss: one symbol for the value from which backward starts."""
+        return (Value((Term(Monomial.of(SEED)),)),) if self.split is not None else ()
+
+    def deposit(self, event: Event, op: Op, k: int, name: str, label: str, held: Sum) -> None:
+        """Add what operand `k` received to its gradient; a parameter's goes to the machine of its group."""
+        use = f"{op.output}/{k}"
+        if self.graph.tensors[name].kind != "parameter":
+            if not self.tensors.add(name, label, use, held):
+                self.flow.open.append(Demand(event.path, f"adds to the gradient of {name} once more", (), frozenset()))
+            return
+        split: Mapping[str, str] = self.reference.split_dims.get(name, FrozenMap())
+        self.flow.add(Part(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split))))
+
+    def contribution(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
+        """What one operand's gradient receives: linear in what arrives, and exact in all that is read beside it."""
+        of, tag = tuple(self.graph.tensors[step.of].dims), self.tag(f"{step.forward}.grad.{step.operand}")
+        if step.kind == "vjp":
+            return self.product(event, op, step, labels, arriving)
+        if step.kind == "rename":
+            return paths.renamed(arriving, step.rename)
+        places = [op.inputs.index(n) if n in op.inputs else -1 for n in step.reads]
+        if step.kind == "einsum":
+            places = [k for k in range(len(op.inputs)) if k != step.operand]
+        read = [self.saved(event, op, n, labels, k) for n, k in zip(step.reads, places, strict=True)]
+        if step.kind == "rope":
+            return self.complete_rows(event, op, arriving)
+        if step.kind in ("scale", "cast", "copy"):
+            return arriving
+        known = {d for n in (op.output, *step.reads) for d in self.dims(n)}
+        extent = self.extents.get((op.output, step.operand), frozenset())
+        alone = {(a, p) for a, p in extent if p.removeprefix(AT) not in known}
+        return paths.narrowed(paths.contracted([arriving, *read], of, tag), alone)
+
+    def dims(self, name: str) -> tuple[str, ...]:
+        """The dims of a tensor, or of what the op keeps beside its result."""
+        if name in self.graph.tensors:
+            return tuple(self.graph.tensors[name].dims)
+        op = self.graph.producer(name.rpartition(".")[0])
+        return next((tuple(t.dims) for t, _ in kept(self.graph, op) if t.name == name), ()) if op else ()
+
+    def complete_rows(self, event: Event, op: Op, held: Sum) -> Sum:
+        """A gradient whose rows the op's backward mixes."""
+        over = {at(d) for d in op.over}
+        split = {(a, p) for a, p in paths.mask_of(held) if p in over}
+        if split:
+            self.demand(event, op.output + GRAD, (), f"works on a part of the rows of {op.output}{GRAD}")
+        return paths.each(held, lambda v: replace(v, mask=v.mask - split))
+
+    def saved(self, event: Event, op: Op, name: str, labels: list[str], position: int = -1) -> Sum:
+        """A value that the backward reads: an operand in the version that forward used, the result, or what it kept."""
+        if name in op.inputs:
+            held = self.tensors.read(name, labels[op.inputs.index(name) if position < 0 else position])
+        elif name == op.output:
+            held = self.tensors.made.get((name, ""), ())
+        else:
+            held = self.tensors.beside.get(name, ())
+        return self.demand(event, name, held)
+
+    def product(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
+        """A vector-Jacobian product, step by step: at most one input of each step is linear in the gradient."""
+        dims = self.roles(op)
+        values: dict[str, Sum] = {"dy": arriving}
+        names = {**dict(zip(op.row.operands, op.inputs, strict=False)), "y": op.output}
+        for line in step.steps:
+            for role in line.inputs:
+                if role not in values:
+                    values[role] = self.saved(event, op, names.get(role, f"{op.output}.{role}"), labels)
+            inputs = [values[role] for role in line.inputs]
+            tag = self.tag(f"{op.output}.grad.{line.output}")
+            if line.kind == "einsum":
+                made = paths.contracted(inputs, dims[line.dims], tag)
+            elif line.kind == "add":
+                made = paths.added(inputs)
+            else:
+                made = paths.contracted(inputs, dims[line.dims], tag)
+            values[line.output] = made
+        return values[step.steps[-1].output]
+
+    def roles(self, op: Op) -> dict[str, tuple[str, ...]]:
+        """The dims of every role of the op table."""
+        result = tuple(self.graph.tensors[op.output].dims)
+        operands = dict(zip(op.row.operands, self.graph.operand_dims(op), strict=False))
+        everything = self.graph.iteration_dims(op)
+        row = tuple(d for d in result if d not in op.over)
+        grid = tuple(d for d in everything if d not in op.over or d not in result)
+        return {**operands, "y": result, "row": row, "grid": grid}

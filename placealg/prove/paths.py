@@ -1,0 +1,223 @@
+"""Sums along paths: what every rank holds of a tensor, as counted contributions, and how linear ops change it.
+
+A tensor's element is a sum of contributions: the terms of a contraction, the operands of an addition, the uses whose
+gradients are added. What a rank holds is a *Sum*: for every class of contributions a `Value` (contribution.py) that
+says how often each rank counts one of them. Classes that count alike are one, for every op treats them alike. A Sum
+is *exact* when every contribution counts once on every rank that holds the element. Positions are "at:DIM", the owner
+of the element's index of that dim, and "OP/DIM", the owner of an index that the op contracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
+from placealg.prove.contribution import (
+    DEVICE,
+    EXISTS,
+    SIZE_ONE,
+    Equality,
+    Term,
+    Value,
+    equality,
+    merged,
+    per_element,
+)
+
+Sum = tuple[Value, ...]
+"""The distinct values of the classes of contributions, all with one mask; () when no rank holds anything."""
+
+Pairs = frozenset[tuple[str, str]]
+AT, OWNER = "at:", "own:own"
+
+
+def at(dim: str) -> str:
+    """The position of the owner of the element's index of `dim`."""
+    return AT + dim
+
+
+def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:
+    """Every contribution once, on the ranks of `mask`."""
+    return (Value((Term(ONE),), frozenset(mask)),)
+
+
+def is_exact(held: Sum) -> bool:
+    """Whether every contribution counts once wherever the element is held."""
+    return len(held) == 1 and held == exact(held[0].mask)
+
+
+def is_plain(held: Sum) -> bool:
+    """Whether all contributions count alike, on every rank that holds the element."""
+    return len(held) == 1 and len(held[0].terms) == 1 and not held[0].terms[0].at and not held[0].sides
+
+
+def mask_of(held: Sum) -> Pairs:
+    """Where the element is held."""
+    return held[0].mask if held else frozenset()
+
+
+def distinct(values: Iterable[Value]) -> Sum:
+    """The values, each once."""
+    return tuple(dict.fromkeys(values))
+
+
+def undefined(mask: Pairs) -> Sum:
+    """Held, and garbage."""
+    return (Value(mask=mask, garbage=True),)
+
+
+def added(operands: Sequence[Sum]) -> Sum:
+    """The sum of operands, held where all are: each operand's contributions are classes of their own."""
+    if not all(operands):
+        return ()
+    mask = frozenset(p for held in operands for p in mask_of(held))
+    if any(v.garbage for held in operands for v in held):
+        return undefined(mask)
+    sides = frozenset(e for held in operands for v in held for e in v.sides)
+    return distinct(replace(v, mask=mask, sides=sides) for held in operands for v in held)
+
+
+def accumulated(parts: Sequence[Sum]) -> Sum:
+    """The sum of gradient contributions, held where one of them is, and garbage where only some are.
+
+    A contribution that could not be computed makes it garbage.
+    """
+    held = [p for p in parts if p]
+    if not held:
+        return ()
+    if len(held) < len(parts):
+        return undefined(frozenset.intersection(*(mask_of(p) for p in held)))
+    common = frozenset.intersection(*(mask_of(p) for p in held))
+    lacking = frozenset(e for p in held for a, q in mask_of(p) - common for e in equality(a, DEVICE, q))
+    if any(v.garbage for p in held for v in p):
+        return undefined(common)
+    sides = lacking.union(*(v.sides for p in held for v in p))
+    return distinct(replace(v, mask=common, sides=sides) for p in held for v in p)
+
+
+def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
+    """The product of operands, summed over every dim that is not among `dims` over the indices that a rank holds.
+
+    A product is linear in one operand: where two are not exact, what comes out is garbage.
+    """
+    if not all(operands):
+        return ()
+    kept = {at(d) for d in dims}
+    masks = frozenset(p for held in operands for p in mask_of(held))
+    mask = frozenset((a, p) for a, p in masks if p in kept)
+    partial = [held for held in operands if not is_exact(held)]
+    if len(partial) > 1 or any(v.garbage for held in operands for v in held):
+        return undefined(mask)
+
+    def path(position: str) -> str:
+        return f"{op}/{position[len(AT):]}" if position.startswith(AT) and position not in kept else position
+
+    summed = sorted((a, path(p)) for a, p in masks - mask)
+    values = []
+    for value in partial[0] if partial else exact():
+        renamed = per_element(value, path)
+        values.append(replace(renamed, mask=mask, terms=merged(_standing(t, summed) for t in renamed.terms)))
+    return distinct(values)
+
+
+def _standing(term: Term, places: Iterable[tuple[str, str]]) -> Term:
+    """The term where the device also stands at `places`."""
+    for axis, position in places:
+        if axis in term.at:
+            term = replace(term, given=term.given | equality(axis, term.at[axis], position))
+        else:
+            term = replace(term, at=term.at.plus({axis: position}))
+    return term
+
+
+def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
+    """The same under other names of dims."""
+    return each(held, lambda v: per_element(v, lambda p: at(names.get(p[len(AT):], p[len(AT):]))
+                                            if p.startswith(AT) else p))
+
+
+def each(held: Sum, change: Callable[[Value], Value]) -> Sum:
+    """Every class changed alike."""
+    return distinct(change(v) for v in held)
+
+
+def scaled(held: Sum, factor: Monomial) -> Sum:
+    """Every contribution times a factor."""
+    return each(held, lambda v: v.scaled(factor))
+
+
+def narrowed(held: Sum, pairs: Iterable[tuple[str, str]]) -> Sum:
+    """Held only where the device stands at `pairs` as well."""
+    return each(held, lambda v: v.masked(pairs))
+
+
+def gathered(held: Sum, axes: Iterable[str], dim: str) -> Sum:
+    """Every rank gets what the owner of the index of `dim` holds."""
+    return each(held, lambda v: v.gathered(dict.fromkeys(axes, at(dim))))
+
+
+def reduced(held: Sum, axes: tuple[str, ...], factor: Monomial = ONE) -> Sum:
+    """The sum over axes, on every rank."""
+    return each(held, lambda v: v.reduced(axes, factor))
+
+
+def padded(held: Sum, axes: Iterable[str], dim: str) -> Sum:
+    """0 where the rank does not own the index of `dim`, and held there."""
+    places = [(a, at(dim)) for a in axes]
+    return each(held, lambda v: replace(v, mask=v.mask - frozenset(places),
+                                        terms=merged(_standing(t, places) for t in v.terms)))
+
+
+def lost(held: Sum) -> Sum:
+    """The same with contributions that count nowhere among them."""
+    return distinct((*held, replace(held[0], terms=()))) if held else held
+
+
+def substituted(value: Value, symbol: str, monomial: Monomial) -> Value:
+    """The value with a symbol of its coefficients replaced."""
+    def put(coefficient: Monomial) -> Monomial:
+        result = Monomial(coefficient.coefficient)
+        for name, power in coefficient.powers:
+            result = result * (monomial if name == symbol else Monomial.of(name)) ** power
+        return result
+
+    return replace(value, terms=merged(Term(put(t.coefficient), t.at, t.given) for t in value.terms))
+
+
+def owned(value: Value, split: Mapping[str, str]) -> Value:
+    """A parameter's value with the owners along its own split dims (axis -> dim) as owners of the element."""
+    def place(axis: str, position: str) -> str:
+        return OWNER if axis in split and position == at(split[axis]) else position
+
+    def places(pairs: Iterable[Equality]) -> frozenset[Equality]:
+        return frozenset(e for axis, p, q in pairs
+                         for e in ([(axis, p, q)] if p in (SIZE_ONE, EXISTS)
+                                   else equality(axis, place(axis, p), place(axis, q))))
+
+    terms = merged(Term(t.coefficient, FrozenMap({a: place(a, p) for a, p in t.at.items()}), places(t.given))
+                   for t in value.terms)
+    mask = frozenset((a, place(a, p)) for a, p in value.mask) | {(a, OWNER) for a in split}
+    return plainly(replace(value, terms=terms, mask=mask, sides=places(value.sides)))
+
+
+def plainly(value: Value) -> Value:
+    """The value with the positions of contracted indices under short names, so that values that count alike are equal.
+
+    >>> plainly(Value((Term(ONE, FrozenMap({"tp": "layer.norm1.out.grad.weight.grad/seq"})),))).terms[0].at
+    {tp: path/seq}
+    """
+    names: dict[str, str] = {}
+
+    def short(position: str) -> str:
+        if "/" not in position:
+            return position
+        dim = position.rpartition("/")[2]
+        taken = sum(1 for name in names if name.rpartition("/")[2] == dim and name != position)
+        return names.setdefault(position, f"path{taken + 1}/{dim}" if taken else f"path/{dim}")
+
+    for term in value.terms:
+        for axis in sorted(term.at):
+            short(term.at[axis])
+    return per_element(value, short)

@@ -1,0 +1,71 @@
+"""What transfer rules read of a machine: the places of an event, a state there, its divisor; and the log of reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placealg.arith import Monomial
+from placealg.prove import versions
+from placealg.prove.contribution import DEVICE, UNIT, count_name, exists
+from placealg.prove.machine import Machine, Pairs, Read
+from placealg.prove.microbatches import Iteration
+from placealg.prove.versions import CURRENT, GARBAGE, Version
+from placealg.step.event import MICROBATCH
+from placealg.step.program import LOOPED, Event
+
+
+class NoRule(Exception):
+    """An event for which the calculus has no transfer rule: the verdict is UNDECIDED, and says so."""
+
+
+def pairs(event: Event) -> Pairs:
+    """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0."""
+    owner = f"own:{event.layout}" if event.group else "0"
+    return frozenset((c.axis, owner if c.rank is None else str(c.rank)) for c in event.where)
+
+
+def owner_pairs(event: Event) -> Pairs:
+    """The owners along the event's axes."""
+    return frozenset((a, f"own:{event.layout}") for a in event.axes)
+
+
+def at_places(version: Version, places: Mapping[str, str]) -> Version:
+    """The version on the rank that stands at `places`."""
+    for axis, position in places.items():
+        version = versions.read_at(version, axis, position)
+        for condition in exists(axis, position):
+            version = versions.choose(condition, version, GARBAGE)
+    return version
+
+
+def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | None:
+    """An event's divisor in sizes and counts; None where it reads a count that nothing defined."""
+    monomial = event.divisor
+    result = Monomial(monomial.coefficient)
+    for name, power in monomial.powers:
+        factor = Monomial.of(name)
+        if name == "tokens":
+            factor = Monomial.of(tokens(machine, event, iteration))
+        elif name == "count":
+            if machine.count is None:
+                return None
+            factor = machine.count
+        result = result * factor**power
+    return result
+
+
+def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
+    """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside."""
+    cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
+    if machine.flows and event.value == "loss":
+        cell = {axis: DEVICE for axis, _ in machine.flows.at(iteration.position).loss.get(event.path, ())}
+    if event.phase in LOOPED:
+        cell[MICROBATCH] = UNIT if iteration.active else iteration.position
+    return count_name(cell)
+
+
+def observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration,
+             where: Pairs = frozenset()) -> None:
+    """Log an observed read, on the ranks where the event runs, and of them those of `where`."""
+    read = versions.where(pairs(event) | where, version, CURRENT)
+    machine.reads.append(Read(event.path, kind, iteration.position, read, CURRENT))

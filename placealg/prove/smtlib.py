@@ -1,0 +1,130 @@
+"""Formulas as SMT-LIB 2 text that any solver reads, the same text for the same formula.
+
+Symbols are quoted where they must be, conjunctions and sums of nothing are written as what they are, and a term that
+occurs often is defined once. Nothing is simplified.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import z3
+
+from placealg.prove.correct import constants
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_RESERVED = frozenset(("and", "or", "not", "ite", "let", "true", "false", "xor", "distinct", "div", "mod", "abs", "par",
+                       "exists", "forall", "assert", "as", "_", "match", "Int", "Bool"))
+_NOTHING = {"and": "true", "or": "false", "+": "0", "*": "1"}
+_WORTH_A_NAME = 6
+
+
+def quoted(name: str) -> str:
+    """A symbol, in bars unless it is a plain word.
+
+    >>> quoted("dp"), quoted("unit@dp"), quoted("and")
+    ('dp', '|unit@dp|', '|and|')
+    """
+    if _PLAIN.match(name) and name not in _RESERVED:
+        return name
+    if "|" in name or "\\" in name:
+        raise ValueError(f"no symbol of SMT-LIB: {name!r}")
+    return f"|{name}|"
+
+
+def comment(text: str) -> str:
+    r"""A line that every solver skips, whatever the text holds.
+
+    >>> comment("zero3\n(assert false)")
+    '; zero3 (assert false)'
+    """
+    return f"; {' '.join(text.split())}".rstrip()
+
+
+def header(rows: Iterable[tuple[str, str]]) -> list[str]:
+    r"""Titles and texts as comments, in two columns; of rows with one title the first names it.
+
+    >>> print(*header([("expected", "unsat"), ("assuming", "a"), ("assuming", "b")]), sep="\n")
+    ; expected     unsat
+    ; assuming     a
+    ;              b
+    """
+    lines, before = [], ""
+    for title, text in rows:
+        lines.append(f"; {'' if title == before else title:<12} {' '.join(text.split())}".rstrip())
+        before = title
+    return lines
+
+
+def declarations(formulas: Iterable[Any]) -> list[str]:
+    """The declarations of all constants and functions of the formulas, in the order of their names."""
+    whole = z3.And(list(formulas))
+    lines = [f"(declare-const {quoted(str(c))} Int)" for c in constants(whole)]
+    return lines + [f"(declare-fun {quoted(name)} ({' '.join(['Int'] * arity)}) Int)"
+                    for name, arity in sorted(_functions(whole))]
+
+
+def _functions(formula: Any) -> set[tuple[str, int]]:
+    return {(t.decl().name(), t.num_args()) for t in _terms([formula])
+            if t.decl().kind() == z3.Z3_OP_UNINTERPRETED and t.num_args()}
+
+
+def _terms(roots: Iterable[Any]) -> Iterator[Any]:
+    """Every term below the roots, once."""
+    todo, seen = list(roots), set[int]()
+    while todo:
+        term = todo.pop()
+        if term.get_id() not in seen:
+            seen.add(term.get_id())
+            yield term
+            todo.extend(term.children())
+
+
+class Writer:
+    """Writes formulas that share terms: a term that stands in several places is defined before its first use."""
+
+    def __init__(self, formulas: Iterable[Any]):
+        formulas = list(formulas)
+        self._uses = Counter(c.get_id() for t in _terms(formulas) for c in t.children())
+        self._text: dict[int, str] = {}
+        self._kept = formulas
+        self._named = 0
+
+    def write(self, formula: Any) -> tuple[list[str], str]:
+        """(definitions that the text needs beyond earlier ones, the text of the formula)."""
+        defined: list[str] = []
+        return defined, self._write(formula, defined)
+
+    def _write(self, term: Any, defined: list[str]) -> str:
+        known = self._text.get(term.get_id())
+        if known is None:
+            known = _applied(term, [self._write(c, defined) for c in term.children()])
+            if self._uses[term.get_id()] > 1 and known.count(" ") >= _WORTH_A_NAME:
+                self._named += 1
+                name = f"|shared {self._named}|"
+                defined.append(f"(define-fun {name} () {'Bool' if z3.is_bool(term) else 'Int'} {known})")
+                known = name
+            self._text[term.get_id()] = known
+        return known
+
+
+def _applied(term: Any, arguments: list[str]) -> str:
+    """An operator or a function on the texts of its arguments.
+
+    >>> _applied(z3.And([]), []), _applied(z3.IntVal(-1), []), _applied(z3.If(z3.Int("x") > 0, 1, 2), ["c", "1", "2"])
+    ('true', '(- 1)', '(ite c 1 2)')
+    """
+    if z3.is_int_value(term):
+        number = term.as_long()
+        return str(number) if number >= 0 else f"(- {-number})"
+    name = term.decl().name()
+    if term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+        name = quoted(name)
+    elif name == "if":
+        name = "ite"
+    elif name in _NOTHING and len(arguments) < 2:
+        return arguments[0] if arguments else _NOTHING[name]
+    return f"({name} {' '.join(arguments)})" if arguments else name

@@ -1,0 +1,151 @@
+"""What every rank holds of the tensors of one microbatch: versions of tensors, and what was added to gradients."""
+
+from __future__ import annotations
+
+from placealg.model.graph import Graph
+from placealg.prove import paths
+from placealg.prove.paths import Sum, at
+from placealg.step.event import Event
+from placealg.step.program import Reference, Step
+
+SLOT = "slot"
+"""The use of a tensor that is what enters a repeated unit."""
+
+
+def name_and_label(version: str) -> tuple[str, str]:
+    """The tensor and the label of a version.
+
+    >>> name_and_label("layer.norm1.out@tp"), name_and_label("layer.in")
+    (('layer.norm1.out', 'tp'), ('layer.in', ''))
+    """
+    name, _, label = version.partition("@")
+    return name, label
+
+
+Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum]]
+"""What one instance of a repeated unit holds: versions of tensors, and what its ops keep."""
+
+
+class Tensors:
+    """The versions of tensors, what ops kept beside their results, and gradients by version and use."""
+
+    def __init__(self, step: Step):
+        assert step.reference.graph is not None
+        self.reference: Reference = step.reference
+        self.graph: Graph = step.reference.graph
+        self.made: dict[tuple[str, str], Sum] = {}
+        self.beside: dict[str, Sum] = {}
+        self.gradients: dict[tuple[str, str], dict[str, Sum]] = {}
+        self.expected: dict[str, tuple[str, ...]] = {}
+        self.users: dict[tuple[str, str], set[str]] = {}
+        for event in step.phase("forward"):
+            if event.verb in ("compute", "assign"):
+                for read in event.reads:
+                    self.users.setdefault(name_and_label(read), set()).add(event.value)
+
+    def read(self, name: str, label: str = "") -> Sum:
+        """A version of a tensor: as it was made, else the version that it would come from."""
+        tensor = self.graph.tensors[name]
+        if tensor.kind == "parameter":
+            return paths.exact((a, at(d)) for a, d in self.reference.split_dims.get(name, {}).items())
+        while label:
+            if (name, label) in self.made:
+                return self.made[name, label]
+            label = label.rpartition("/")[0]
+        return self.made.get((name, ""), paths.exact() if tensor.kind == "data" else ())
+
+    def gradient(self, name: str, label: str = "") -> Sum:
+        """A gradient with all that was added under its label and below; uses that added nothing count nowhere."""
+        parts = {(key[1], use): held for key, uses in self.gradients.items() for use, held in uses.items()
+                 if key[0] == name and (not label or key[1] == label or key[1].startswith(label + "/"))}
+        total = paths.accumulated(tuple(parts.values()))
+        if label:
+            return total
+        missing = set(self.uses(name)) - {use for _, use in parts}
+        return paths.lost(total) if missing else total
+
+    def uses(self, name: str) -> tuple[str, ...]:
+        """The uses of a tensor that add to its gradient."""
+        if name in self.expected:
+            return self.expected[name]
+        found = [f"{op.output}/{k}" for op in self.graph.consumers(name) for k, n in enumerate(op.inputs) if n == name]
+        found += [SLOT for loop in self.graph.loops if loop.first == name]
+        return tuple(found)
+
+    def add(self, name: str, label: str, use: str, held: Sum) -> bool:
+        """Add to a gradient; False where a use adds twice and the sum is not known, for it has several classes."""
+        uses = self.gradients.setdefault((name, label), {})
+        old = uses.get(use)
+        if old is None:
+            uses[use] = held
+        elif len(old) == len(held) == 1 and old[0].mask == held[0].mask:
+            uses[use] = (old[0].plus(held[0]),)
+        else:
+            return False
+        return True
+
+    def here(self, event: Event) -> Sum:
+        """What a redistribution acts on."""
+        if event.on_gradient:
+            return self.gradient(event.tensor, event.version)
+        return self.read(event.tensor, event.version)
+
+    def put(self, event: Event, held: Sum) -> None:
+        """What it makes takes the place of the version, of a gradient with all below it."""
+        if not event.on_gradient:
+            self.made[event.tensor, event.version] = held
+            return
+        label = event.version
+        below = [k for k in self.gradients if k[0] == event.tensor
+                 and (not label or k[1] == label or k[1].startswith(label + "/"))]
+        uses = [use for k in below for use in self.gradients.pop(k)]
+        self.gradients[event.tensor, label] = dict.fromkeys(uses, held)
+
+    def again(self, unit: str, last: str) -> Instance:
+        """The forward of another instance of a repeated unit begins, which reads the last tensor of the one before.
+
+        What the one before holds is handed back, for its backward.
+        """
+        made = {k: held for k, held in self.made.items() if k[0].partition(".")[0] == unit}
+        beside = {n: held for n, held in self.beside.items() if n.partition(".")[0] == unit}
+        for key in made:
+            if key != (last, ""):
+                del self.made[key]
+        for name in beside:
+            del self.beside[name]
+        return made, beside
+
+    def put_back(self, unit: str, instance: Instance) -> None:
+        """The backward of an earlier instance reads what that one held."""
+        for key in [k for k in self.made if k[0].partition(".")[0] == unit]:
+            del self.made[key]
+        self.made |= instance[0]
+        self.beside |= instance[1]
+
+    def back_again(self, unit: str, last: str, gradient: Sum) -> None:
+        """The backward of another instance of a repeated unit begins, with the gradient of its last tensor."""
+        for key in [k for k in self.gradients if k[0].partition(".")[0] == unit]:
+            del self.gradients[key]
+        self.gradients[last, ""] = {SLOT: gradient}
+        self.expected[last] = (SLOT,)
+
+    def free(self, event: Event) -> None:
+        """A version ends, or all that a region made and nobody outside reads."""
+        if event.value in self.graph.tensors:
+            self.made.pop((event.value, event.version), None)
+            return
+        inside = {op.output for op in self.graph.ops if f"{op.region}.".startswith(f"{event.value}.")}
+        for name, label in list(self.made):
+            made_here = name in inside and not label
+            readers = {op.output for op in self.graph.consumers(name)} if made_here else self.users.get((name, label))
+            if not readers or readers - inside or (made_here and self._enters_or_leaves(name, inside)):
+                continue
+            if made_here or label:
+                del self.made[name, label]
+        for name in [n for n in self.beside if n.rpartition(".")[0] in inside]:
+            del self.beside[name]
+
+    def _enters_or_leaves(self, name: str, inside: set[str]) -> bool:
+        """Whether a repeated unit hands on a tensor, or, outside the region, is entered by it."""
+        return any(loop.last == name or (loop.first == name and self.graph.of_unit(loop.unit)[0].output not in inside)
+                   for loop in self.graph.loops)

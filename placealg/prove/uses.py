@@ -1,0 +1,72 @@
+"""Ops as one parameter sees them: where they read it, what they add to its gradient, where they draw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placealg.arith import ONE
+from placealg.prove.contribution import UNIT, move
+from placealg.prove.flow import Flows
+from placealg.prove.machine import Machine
+from placealg.prove.microbatches import Iteration
+from placealg.prove.paths import substituted
+from placealg.prove.reading import NoRule, divisor, observe
+from placealg.prove.record import SEED, Part
+from placealg.step.program import Event, Reference
+
+STARTED = "the loss"
+"""The key of the seed with which the backward of a microbatch started."""
+
+
+def concerns(event: Event, parameter: str, reference: Reference) -> bool:
+    """Whether an event on a tensor says anything about a parameter or the random stream, or starts the backward."""
+    graph = reference.graph
+    op = graph.producer(event.tensor) if graph and event.verb == "compute" else None
+    if op is None or graph is None:
+        return False
+    starts = event.on_gradient and op == graph.ops[-1]
+    return starts or parameter in op.inputs or (op.draws and not event.on_gradient)
+
+
+def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
+    """One op, of which only the parameter's reads and its gradient are left to follow here."""
+    graph, parameter = machine.reference.graph, machine.site.parameter
+    assert graph is not None
+    if event.value == "loss":
+        by = divisor(machine, event, iteration)
+        ready = event.path in flows.at(iteration.position).loss
+        machine.seed = ONE / by if by is not None and ready and not event.where else None
+        return
+    op = graph.producer(event.tensor)
+    assert op is not None
+    if op == graph.ops[-1] and event.on_gradient:
+        machine.flow[STARTED] = machine.seed
+    if op.draws and not event.on_gradient:
+        observe(machine, event, "rng", machine.version("rng"), iteration)
+    if parameter in op.inputs:
+        if not event.on_gradient or flows.reads_parameter(op, parameter):
+            observe(machine, event, "weight", machine.version("weight"), iteration, machine.owners)
+        for part in flows.at(iteration.position).of(event.path, parameter) if event.on_gradient else ():
+            _receive(machine, part, iteration)
+
+
+def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:
+    """The first contribution of a microbatch sets grad, later ones add; other uses than the site's count nothing.
+
+    The seed is the one with which the backward started. A use that adds twice does so class by class, which can be
+    told only where there is one.
+    """
+    new, seed = part.held[min(machine.site.part, len(part.held) - 1)], machine.flow.get(STARTED)
+    if seed is None:
+        new = replace(new, terms=(), garbage=new.garbage or iteration.active)
+    elif part.use != machine.site.use or not iteration.active:
+        new = replace(new, terms=())
+    else:
+        for axis in machine.reference.mesh.names:
+            seed = move(seed, axis, UNIT)
+        new = substituted(new, SEED, seed)
+    if ("use", part.use) in machine.fresh and len(part.held) > 1:
+        raise NoRule(f"{part.event}: no transfer rule for one use that contributes twice, counted differently")
+    first = ("grad", part.parameter) not in machine.fresh
+    machine.values["grad", "device"] = new if first else machine.value("grad").plus(new)
+    machine.fresh["grad", part.parameter] = machine.fresh["use", part.use] = frozenset()

@@ -1,0 +1,62 @@
+"""Replayed queries as text: what each solver says to each, and how many agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from placealg.prove.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay
+from placealg.prove.solver import UNKNOWN
+from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+
+MARKS = {AGREE: Span("✓", "green"), DISAGREE: Span("✗", "bold red"), NO_ANSWER: Span("?", "yellow")}
+
+
+def rechecked(found: Rechecked, path: str, width: int) -> list[Line]:
+    """A certificate that was rechecked: what was edited, or every query and the totals."""
+    claim = ", ".join(str(found.manifest[k]) for k in ("verdict", "class") if found.manifest.get(k))
+    about = f"{found.manifest.get('strategy', '?')} on {found.manifest.get('model', '?')}"
+    head = [line(bold(path), f": {about}, {claim}" if found.manifest else "")]
+    if found.edited:
+        rows: list[list[Cell]] = [[line(MARKS[DISAGREE], " ", name), what] for name, what in found.edited.items()]
+        return [*head, (), *indent(table(rows, "ll", width - 2, wrap={1: 20})), (),
+                *prose("The certificate is not as it was written; nothing was replayed.", width)]
+    return [*head, (), *indent(_files(found.replays, width - 2)), (), *totals(found, width)]
+
+
+def totals(found: Rechecked, width: int) -> list[Line]:
+    """How many queries agree, what the proofs rest on, and which solvers were asked."""
+    counts = {outcome: found.count(outcome) for outcome in (AGREE, DISAGREE, NO_ANSWER)}
+    worst = next((o for o in (DISAGREE, NO_ANSWER) if counts[o]), AGREE)
+    rows: list[list[Cell]] = [[line(MARKS[worst], " ", dim("queries")), f"{len(found.replays)}: {counts[AGREE]} agree, "
+                               f"{counts[DISAGREE]} disagree, {counts[NO_ANSWER]} without an answer"]]
+    if found.settled:
+        rows.append([dim("  by construction"), f"{found.settled}, which leave a solver nothing to answer"])
+    if found.undecided:
+        rows.append([line(MARKS[NO_ANSWER], " ", dim("undecided")), f"{found.undecided}, for want of a transfer rule"])
+    proofs = [r.proof for r in found.replays if r.proof]
+    if proofs:
+        steps, holes = sum(p.steps for p in proofs), sum(p.holes for p in proofs)
+        rows.append([dim("  proofs"), f"cvc5 gave {len(proofs)}, of {steps} steps, {holes} of them on trust"])
+    rows.append([dim("  replayed by"), ", ".join(f"{name} {version}" for name, version in found.solvers.items())])
+    return table(rows, "ll", width, wrap={1: 30})
+
+
+def not_agreed(found: Rechecked, width: int) -> list[Line]:
+    """The queries on which the solvers do not agree."""
+    others = [r for r in found.replays if r.outcome != AGREE]
+    return indent(_files(others, width - 2)) if others else []
+
+
+def _files(replays: Iterable[Replay], width: int) -> list[Line]:
+    """One line per query."""
+    listed = list(replays)
+    solvers = list(listed[0].answers) if listed else []
+    rows: list[list[Cell]] = [[dim(h) for h in ("  query", "expected", *solvers, "proof steps", "holes", "")]]
+    for replay in listed:
+        proof = replay.proof
+        said = [Span(a.status, "yellow" if a.status == UNKNOWN else "") for a in replay.answers.values()]
+        size: list[Cell] = [str(proof.steps), str(proof.holes)] if proof else [dim("—"), ""]
+        told = "" if replay.outcome == AGREE else replay.reason or replay.outcome
+        rows.append([line(MARKS[replay.outcome], " ", replay.name.removesuffix(".smt2")), replay.expected or dim("—"),
+                     *said, *size, told])
+    return table(rows, "l" * (2 + len(solvers)) + "rrl", width, wrap={0: 30, 4 + len(solvers): 20})

@@ -1,0 +1,167 @@
+"""The prime field in which op graphs are executed: exact numbers of one size, in arrays.
+
+Fractions of a transformer grow without bound. Every number of a run is made from integers by +, -, * and /, and
+reduction modulo a prime respects all four: an identity that holds over the rationals holds here, and two rationals
+that differ are told apart unless the prime divides the numerator of their difference. The inverse of 0 is 0, in
+every run alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+PRIME = 134_217_689
+"""The largest prime below 2**27."""
+
+MOST_SUMMANDS = 512
+"""As many products of two residues as a signed 64-bit number holds."""
+
+Array = NDArray[np.int64]
+Operand = tuple[tuple[str, ...], Array]
+"""An array with the names of its dims."""
+
+
+class Residues:
+    """Numbers of the field, added and multiplied elementwise; a fraction stands for its residue.
+
+    >>> half = Residues(np.array([1, 3])) / 2
+    >>> half + half == Residues(np.array([1, 3])), half * Fraction(2, 3) == Fraction(1, 3)
+    (True, False)
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: Array) -> None:
+        self.numbers = numbers
+
+    def __add__(self, other: Number | int) -> Residues:
+        return Residues((self.numbers + residues(other)) % PRIME)
+
+    def __sub__(self, other: Number | int) -> Residues:
+        return Residues((self.numbers - residues(other)) % PRIME)
+
+    def __mul__(self, other: Number | int) -> Residues:
+        return Residues(self.numbers * residues(other) % PRIME)
+
+    def __truediv__(self, other: Number | int) -> Residues:
+        return Residues(self.numbers * inverse(residues(other)) % PRIME)
+
+    def __rtruediv__(self, other: Fraction | int) -> Residues:
+        return Residues(residues(other) * inverse(self.numbers) % PRIME)
+
+    def __rsub__(self, other: Fraction | int) -> Residues:
+        return Residues((residues(other) - self.numbers) % PRIME)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Residues | Fraction | int) and bool(np.all(self.numbers == residues(other)))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.numbers.ravel().tolist()))
+
+    def __repr__(self) -> str:
+        return f"{self.numbers.tolist()} (mod {PRIME})"
+
+
+Number = Fraction | Residues
+"""A number of a run: an exact fraction, or residues where an op graph runs."""
+
+
+def residues(number: Number | int) -> Array:
+    """The residues of a number, as an array.
+
+    >>> residues(Fraction(1, 2)) * 2 % PRIME
+    array([1])
+    """
+    if isinstance(number, Residues):
+        return number.numbers
+    numerator, denominator = number.as_integer_ratio()
+    return np.array([numerator % PRIME * pow(denominator % PRIME, PRIME - 2, PRIME) % PRIME], dtype=np.int64)
+
+
+def squares(number: Number) -> Number:
+    """The sum of the squares of all that a number holds."""
+    if isinstance(number, Residues):
+        return Residues(np.array([int((number.numbers * number.numbers % PRIME).sum() % PRIME)], dtype=np.int64))
+    return number * number
+
+
+def inverse(numbers: Array) -> Array:
+    """1/x elementwise; 0 for 0.
+
+    >>> (inverse(np.array([[2], [0]])) * 2 % PRIME).tolist()
+    [[1], [0]]
+    """
+    flat = [pow(x, PRIME - 2, PRIME) for x in numbers.ravel().tolist()]
+    return np.array(flat, dtype=np.int64).reshape(numbers.shape)
+
+
+def contract(operands: Sequence[Operand], dims: Sequence[str]) -> Array:
+    """The product of arrays with named dims, summed over every dim that `dims` lacks.
+
+    >>> contract([(("a", "b"), np.array([[1, 2]])), (("b",), np.array([3, -1]))], ("a",))
+    array([1])
+    """
+    (left_dims, left), *others = operands
+    for k, (right_dims, right) in enumerate(others):
+        later = {d for names, _ in others[k + 1:] for d in names} | set(dims)
+        kept = tuple(d for d in dict.fromkeys((*left_dims, *right_dims)) if d in later)
+        left, left_dims = _pair(left_dims, left, right_dims, right, kept), kept
+    if left_dims == tuple(dims):
+        return left
+    lost = tuple(i for i, d in enumerate(left_dims) if d not in dims)
+    remaining = [d for d in left_dims if d in dims]
+    summed = left.sum(axis=lost) % PRIME if lost else left
+    return summed.transpose([remaining.index(d) for d in dims])
+
+
+def _pair(left_dims: tuple[str, ...], left: Array, right_dims: tuple[str, ...], right: Array,
+          kept: tuple[str, ...]) -> Array:
+    """One product of two arrays; a sum of too many products is cut along its longest dim."""
+    lengths = {**dict(zip(left_dims, left.shape, strict=True)), **dict(zip(right_dims, right.shape, strict=True))}
+    summed = {d: n for d, n in lengths.items() if d not in kept}
+    if int(np.prod(list(summed.values()), dtype=np.int64)) > MOST_SUMMANDS:
+        longest = max(summed, key=lambda d: summed[d])
+        half = summed[longest] // 2
+        parts = []
+        for inside in (slice(half), slice(half, None)):
+            a, b = (array[tuple(inside if d == longest else slice(None) for d in names)]
+                    for names, array in ((left_dims, left), (right_dims, right)))
+            parts.append(_pair(left_dims, a, right_dims, b, kept))
+        return (parts[0] + parts[1]) % PRIME
+    number = {d: i for i, d in enumerate(lengths)}
+    made: Array = np.einsum(left, [number[d] for d in left_dims], right, [number[d] for d in right_dims],
+                            [number[d] for d in kept])
+    return made % PRIME
+
+
+_GOLDEN, _FIRST, _SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def keyed(key: str, indices: Mapping[str, Sequence[int]]) -> Array:
+    """A residue other than 0 for every point of `indices`: a function of the key and of the point's coordinates.
+
+    The order of the dims does not matter to the numbers.
+
+    >>> wide, part = keyed("mask", {"a": (0, 1), "b": (0, 1, 2)}), keyed("mask", {"b": (2,), "a": (1,)})
+    >>> wide.shape, bool(part[0, 0] == wide[1, 2])
+    ((2, 3), True)
+    """
+    start = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+    state = np.full([len(at) for at in indices.values()] or [1], start, dtype=np.uint64)
+    names = list(indices)
+    for dim in sorted(names):
+        shape = [len(indices[dim]) if d == dim else 1 for d in names]
+        at = np.array(indices[dim], dtype=np.uint64).reshape(shape) + np.uint64(1 + zlib.crc32(dim.encode()))
+        state = state ^ (at * _GOLDEN)
+        state = (state ^ (state >> np.uint64(30))) * _FIRST
+        state = (state ^ (state >> np.uint64(27))) * _SECOND
+        state = state ^ (state >> np.uint64(31))
+    return (state % np.uint64(PRIME - 1)).astype(np.int64).reshape([len(at) for at in indices.values()]) + 1

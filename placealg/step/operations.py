@@ -1,0 +1,271 @@
+"""From a placed op graph to events: one compute per op, one event per row of every redistribution, forward and back.
+
+Everything here follows from the layouts that `split.py` found and from what `saved.py` and `recompute.py` say is
+kept. `derive` asks for the events of one unit at a time and puts the parameters' events around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from placealg.arith import ONE, Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.backward import GRAD, backward
+from placealg.model.graph import Loop, Op
+from placealg.placement import SENT, Kind
+from placealg.step.event import Event, Rule
+from placealg.step.recompute import forward, in_region, replayed_items
+from placealg.step.saved import saved_tensors
+from placealg.step.split import NONE, Layout, Move, Place, Placed, PlacedOp, Row
+
+VERB_OF: Mapping[str, str] = {"scale 1/n": "scale", "zero-pad": "pad"}
+"""Event of the redistribution table -> verb, where they differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """A placed graph with the schedule of its activations, and the labels of all versions of its tensors.
+
+    `sharded` are the axes along which gathered values are held as shards (S*), `recomputed` the regions that are not
+    held (M), `replay` how much of them backward runs again. `made` maps (op, tensor) to the label under which
+    the op uses the tensor, `moved` each move to the label that it makes.
+    """
+
+    placed: Placed
+    sharded: tuple[str, ...]
+    recomputed: tuple[str, ...]
+    replay: str
+    made: FrozenMap[tuple[str, str], str]
+    moved: FrozenMap[int, str]
+
+    @staticmethod
+    def of(placed: Placed, sharded: tuple[str, ...] = (), recomputed: tuple[str, ...] = (),
+           replay: str = "whole") -> Operations:
+        """The operations of a placed graph, its versions labelled by the axes on which they differ from their source.
+
+        A copy of a copy has its source's label as a prefix, so that every reader can tell where it came from.
+        """
+        known: dict[tuple[str, Layout], str] = {(name, layout): "" for name, layout in placed.native.items()}
+        made: dict[tuple[str, str], str] = {}
+        moved: dict[int, str] = {}
+        used: set[tuple[str, str]] = set()
+        moves = list(enumerate(placed.moves))
+        for at in placed.ops:
+            while moves and moves[0][1][0] == at.op.output:
+                number, (_, move) = moves.pop(0)
+                label = _label(move, known[move.tensor, move.source], used)
+                moved[number] = known[move.tensor, move.target] = label
+            for name, use in zip(at.op.inputs, at.uses, strict=True):
+                activation = placed.graph.tensors[name].kind != "parameter"
+                made[at.op.output, name] = known.get((name, use), "") if activation else ""
+            for loop in placed.graph.loops:
+                if at.op == placed.graph.of_unit(loop.unit)[0]:
+                    made[loop.slot, loop.first] = known[loop.first, placed.native[loop.slot]]
+        return Operations(placed, sharded, recomputed, replay, FrozenMap(made), FrozenMap(moved))
+
+    def reads(self, op: Op) -> tuple[str, ...]:
+        """The operands of an op as versions, NAME@LABEL."""
+        return tuple(version_of(name, self.made[op.output, name]) for name in op.inputs)
+
+    def forward(self, unit: str) -> Iterator[Event]:
+        """The events of one instance of a unit, in order; what enters a repeated unit is moved before its loop."""
+        graph = self.placed.graph
+        loop, ops = graph.loop(unit), [p for p in self.placed.ops if p.op.unit == unit]
+        ending = self._last_uses(unit)
+        if loop:
+            yield Event("forward", "assign", loop.slot, unit=unit, rule=_ENTER,
+                        reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
+        for at in ops:
+            for label, move in self._moves_at(at, entering=False):
+                yield from _move(move, label, "forward", unit)
+            if at.op != graph.ops[-1]:
+                yield self.compute(at, "forward")
+            for name, label in ending.get(at.op.output, ()):
+                yield Event("forward", "free", name, unit=unit, version=label, rule=_SHARDED)
+            for region in self.recomputed:
+                if in_region(at.op, region) and not any(in_region(p.op, region) for p in ops[ops.index(at) + 1:]):
+                    for name in dict.fromkeys(_dotted(region, p.op) for p in ops if in_region(p.op, region)):
+                        if name in graph.tensors:
+                            raise InputError(f"region '{name}' is not recomputed: a tensor has its name", name=region,
+                                             valid=graph.regions)
+                        yield Event("forward", "free", name, unit=unit, rule=_RECOMPUTED)
+
+    def entering(self, unit: str) -> Iterator[Event]:
+        """The redistributions of what enters a repeated unit, which run once, in the unit that made it."""
+        loop = self.placed.graph.loop(unit)
+        if loop:
+            first = next(p for p in self.placed.ops if p.op.unit == unit)
+            for label, move in self._moves_at(first, entering=True):
+                yield from _move(move, label, "forward", self._home(loop))
+
+    def backward(self, unit: str) -> Iterator[Event]:
+        """The events of one instance of a unit's backward: the ops in reverse, what they need again before them."""
+        graph = self.placed.graph
+        ops = [p for p in self.placed.ops if p.op.unit == unit]
+        differentiated = {b.forward for b in backward(graph)}
+        again, done = self._gathered_again(unit)
+        replay = {region for region in self.recomputed if any(in_region(p.op, region) for p in ops)}
+        for at in reversed(ops):
+            if at.op.output in differentiated:
+                for region in sorted(r for r in replay if in_region(at.op, r)):
+                    replay.discard(region)
+                    yield from self._replay(unit, region)
+                for label, move in again.get(at.op.output, ()):
+                    yield from _move(move, label, "backward", unit, _SHARDED)
+                yield Event("backward", "compute", at.op.output + GRAD, unit=unit, reads=self.reads(at.op),
+                            rule=_BACKWARD)
+                for name, label in done.get(at.op.output, ()):
+                    yield Event("backward", "free", name, unit=unit, version=label, rule=_SHARDED)
+            for label, move in reversed(list(self._moves_at(at, entering=False))):
+                if self._differentiable(move):
+                    yield from _move_back(move, label, unit)
+        loop = graph.loop(unit)
+        if loop:
+            yield Event("backward", "assign", loop.slot + GRAD, unit=unit, rule=_ENTER,
+                        reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
+
+    def leaving(self, unit: str) -> Iterator[Event]:
+        """The way back of `entering`."""
+        loop = self.placed.graph.loop(unit)
+        if loop:
+            first = next(p for p in self.placed.ops if p.op.unit == unit)
+            for label, move in reversed(list(self._moves_at(first, entering=True))):
+                if self._differentiable(move):
+                    yield from _move_back(move, label, self._home(loop))
+
+    def compute(self, at: PlacedOp, phase: str) -> Event:
+        """The compute event of one op; one that merges its statistics names the axes."""
+        split = [a for a, d in at.split.items() if d in at.op.over]
+        axes = tuple(split) if at.op.row.over == "statistics" else ()
+        how = ", ".join(f"{dim} over {axis}" for axis, dim in at.split.items() if dim not in ("", NONE))
+        why = "the same storage under other names" if at.op.row.view else (
+            f"split along {how}" if how else "computed whole on every rank")
+        return Event(phase, "compute", at.op.output, unit=at.op.unit, axes=axes, reads=self.reads(at.op),
+                     op="sum" if axes else "", bytes="4" if axes else "", rule=Rule("split", why))
+
+    def _home(self, loop: Loop) -> str:
+        """The unit that runs the redistributions of what enters a repeated unit."""
+        home = self.placed.graph.tensors[loop.first].unit
+        return home if home in self.placed.graph.units else loop.unit
+
+    def _moves_at(self, at: PlacedOp, entering: bool) -> Iterator[tuple[str, Move]]:
+        """(label, move) of the redistributions that stand before an op; `entering`: only those into the loop."""
+        loop = self.placed.graph.loop(at.op.unit)
+        for number, (output, move) in enumerate(self.placed.moves):
+            if output == at.op.output and (loop is not None and move.tensor == loop.first) == entering:
+                yield self.moved[number], move
+
+    def _differentiable(self, move: Move) -> bool:
+        return self.placed.graph.tensors[move.tensor].kind == "activation"
+
+    def _held_as_shards(self, unit: str) -> Iterator[tuple[str, str, Move, tuple[str, ...]]]:
+        """(tensor, label, move, readers) of every gathered version that backward gathers again."""
+        moves = {(move.tensor, label): (at, move) for (at, move), label in
+                 zip(self.placed.moves, self.moved.values(), strict=True)}
+        for kept in saved_tensors(self.placed, unit, self.sharded):
+            if kept.again is None:
+                continue
+            for reader in kept.readers:
+                label = self.made.get((reader, kept.again.tensor), "")
+                if (kept.again.tensor, label) in moves:
+                    at, move = moves[kept.again.tensor, label]
+                    if not any(in_region(self.placed.op(at).op, r) for r in self.recomputed):
+                        yield kept.again.tensor, label, move, kept.readers
+                        break
+
+    def _gathered_again(self, unit: str) -> tuple[dict[str, list[tuple[str, Move]]],
+                                                  dict[str, list[tuple[str, str]]]]:
+        """Op -> what its backward gathers again, and what ends after it: at the last and the first reader."""
+        again: dict[str, list[tuple[str, Move]]] = {}
+        done: dict[str, list[tuple[str, str]]] = {}
+        for name, label, move, readers in self._held_as_shards(unit):
+            ordered = [p.op.output for p in self.placed.ops if p.op.output in readers]
+            again.setdefault(ordered[-1], []).append((label, move))
+            done.setdefault(ordered[0], []).append((name, label))
+        return again, done
+
+    def _last_uses(self, unit: str) -> dict[str, list[tuple[str, str]]]:
+        """Op -> the gathered versions that end after it in forward."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, label, _, _ in self._held_as_shards(unit):
+            users = [p.op.output for p in self.placed.ops
+                     if p.op.unit == unit and self.made.get((p.op.output, name)) == label]
+            found.setdefault(users[-1], []).append((name, label))
+        return found
+
+    def _replay(self, unit: str, region: str) -> Iterator[Event]:
+        labels = {(at, move): label for (at, move), label in
+                  zip(self.placed.moves, self.moved.values(), strict=True)}
+        items = forward(self.placed, unit)
+        for item in (items[k] for k in replayed_items(self.placed, unit, region, self.replay)):
+            if isinstance(item.what, PlacedOp):
+                yield replace(self.compute(item.what, "backward"), rule=_RECOMPUTED)
+            else:
+                yield from _move(item.what, labels[item.at, item.what], "backward", unit, _RECOMPUTED)
+
+
+def _dotted(region: str, op: Op) -> str:
+    """The whole name of a region to which an op belongs."""
+    before, _, _ = f".{op.region}.".partition(f".{region}.")
+    return f"{before}.{region}".strip(".")
+
+
+def version_of(name: str, label: str) -> str:
+    """A version as users write it.
+
+    >>> version_of("layer.norm1.out", "tp"), version_of("layer.out", "")
+    ('layer.norm1.out@tp', 'layer.out')
+    """
+    return f"{name}@{label}" if label else name
+
+
+def _label(move: Move, parent: str, used: set[tuple[str, str]]) -> str:
+    """A new label of the tensor: the axes on which the move changes it, under its source's label."""
+    changed = "_".join(a for a, place in move.source.items() if place != move.target[a])
+    stem = f"{parent}/{changed}" if parent else changed
+    label, number = stem, 2
+    while (move.tensor, label) in used:
+        label, number = f"{stem}{number}", number + 1
+    used.add((move.tensor, label))
+    return label
+
+
+def _move(move: Move, label: str, phase: str, unit: str, rule: Rule | None = None) -> Iterator[Event]:
+    for row in move.rows():
+        yield from _row(row, move.tensor, label, phase, unit, rule)
+
+
+def _move_back(move: Move, label: str, unit: str) -> Iterator[Event]:
+    for row in move.backward().rows():
+        yield from _row(row, move.tensor + GRAD, label, "backward", unit, None)
+
+
+def _row(row: Row, value: str, label: str, phase: str, unit: str, rule: Rule | None) -> Iterator[Event]:
+    """The event of one row of the redistribution table; a row without one yields nothing."""
+    if row.row.event == "none":
+        return
+    verb = VERB_OF.get(row.row.event, row.row.event)
+    divisor = Monomial.of(*row.axes) if verb == "scale" else ONE
+    yield Event(phase, verb, value, unit=unit, axes=row.axes, divisor=divisor, version=label, source=row.source.text,
+                to=row.target.text, op="sum" if row.source.kind is Kind.P and verb != "scale" else "",
+                bytes="act" if verb in SENT else "", rule=rule or Rule("redistribute", _why(row, value)))
+
+
+def _why(row: Row, value: str) -> str:
+    made, used = _said(row.source), _said(row.target)
+    if value.endswith(GRAD):
+        return f"the gradient of a redistribution: it is {made}, and its tensor's maker needs it {used}"
+    return f"it is made {made} and used {used}"
+
+
+def _said(place: Place) -> str:
+    return {Kind.I: "whole", Kind.R: "whole, by every rank for itself", Kind.P: "as a partial sum",
+            Kind.S: f"split along {place.dim}"}[place.kind]
+
+
+_ENTER = Rule("repeat", "a repeated unit reads what comes before it, then the instance before")
+_BACKWARD = Rule("transpose", "the op's backward, split as its forward")
+_SHARDED = Rule("hold_shard", "S*: a gathered activation is held as its shard and gathered again for backward")
+_RECOMPUTED = Rule("recompute", "M: the region's values are not held; backward runs it again")

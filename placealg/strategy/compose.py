@@ -1,0 +1,70 @@
+"""Composition: two strategies over disjoint axes become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.mesh import Mesh
+from placealg.placement import STATES, Mode, StatePlacement
+from placealg.strategy.options import shown
+from placealg.strategy.spec import Strategy
+
+
+def compose(left: Strategy, right: Strategy) -> Strategy:
+    """The strategy that places states as `left` does on its axes and as `right` does on its own.
+
+    Raises InputError, naming the rule, when an axis is used twice or when two tables disagree.
+    """
+    rule = f"cannot compose {left.name} with {right.name}"
+    for axis in left.mesh.names:
+        if axis in right.mesh.names:
+            raise InputError(f"{rule}: both use axis '{axis}'; strategies compose over disjoint "
+                             f"axes: rename one, as in {right.name.partition('[')[0]}[{axis}2]")
+    for modifier in left.modifiers:
+        if modifier in right.modifiers:
+            raise InputError(f"{rule}: {modifier} is applied twice")
+    for one_rule in left.groups:
+        if one_rule.name in {r.name for r in right.groups}:
+            raise InputError(f"{rule}: both have a [groups.{one_rule.name}]")
+    states = {}
+    for state in STATES:
+        one, two = left.states.get(state), right.states.get(state)
+        if one or two:
+            first, second = one or StatePlacement(), two or StatePlacement()
+            states[state] = StatePlacement(_merge_modes(first.modes, second.modes, f"{rule}: [states] {state}"),
+                                           first.offloaded or second.offloaded)
+    return Strategy(
+        name=f"{left.name}*{right.name}",
+        mesh=Mesh(left.mesh.axes + right.mesh.axes),
+        dims=left.dims.plus(right.dims),
+        states=FrozenMap(states),
+        tables=_merge_tables(left.tables, right.tables, rule),
+        groups=left.groups + right.groups,
+        modifiers=left.modifiers + right.modifiers,
+    )
+
+
+def _merge_modes(left: FrozenMap[str, Mode], right: FrozenMap[str, Mode], label: str) -> FrozenMap[str, Mode]:
+    """The modes of both; axes are disjoint, a region may stand on both sides with one mode."""
+    for key, mode in left.items():
+        if right.get(key, mode) is not mode:
+            raise InputError(f"{label} on {key} is {mode} on one side and {right[key]} on the other")
+    return left.plus(right)
+
+
+def _merge_tables(left: FrozenMap[str, FrozenMap[str, Any]], right: FrozenMap[str, FrozenMap[str, Any]],
+                  rule: str) -> FrozenMap[str, FrozenMap[str, Any]]:
+    merged = dict(left)
+    for table, said in right.items():
+        mine = dict(merged.get(table, FrozenMap()))
+        for key, value in said.items():
+            if key in mine and isinstance(value, FrozenMap):
+                value = mine[key].plus(value)
+            elif key in mine and mine[key] != value:
+                raise InputError(f"{rule}: [{table}] {key} is {shown(mine[key])} on one side and {shown(value)} on "
+                                 "the other")
+            mine[key] = value
+        merged[table] = FrozenMap(mine)
+    return FrozenMap(merged)

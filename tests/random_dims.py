@@ -1,0 +1,200 @@
+"""Seeded random strategies over lists of dims, on many op graphs, and random edits of the programs they derive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from placealg.check.prove import prove
+from placealg.errors import InputError
+from placealg.model.build import graph
+from placealg.model.graph import Graph
+from placealg.model.model import Model
+from placealg.model.transformer import GPT, LLAMA, Style, gpt, mlp, transformer
+from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.simulate import Setting, simulate
+from placealg.step.derive import derive
+from placealg.step.program import LOOPED, Event, Step
+from placealg.step.recompute import POLICIES
+from placealg.strategy.spec import Strategy, strategy_on
+
+AXES = ("a1", "a2", "a3")
+GROUPED = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f"}
+USUAL = ("heads", "ffn", "vocab", "seq", "batch", "loss.none")
+"""The entries of the strategies that people use: drawn more often than the rest."""
+
+KINDS = ("drop", "double", "move", "op", "axes", "place", "version")
+
+
+def qk_normed() -> Graph:
+    """Two equal blocks of attention whose queries and keys are normalised per head, a gate, and a squared error."""
+    g = graph(batch="b", seq="s", seq_kv="s", embed="h", heads="a", head_dim="h/a", ffn="f")
+    target = g.data("data.target", "batch seq embed")
+    x = g.repeat("block", "L", g.data("data.input", "batch seq embed"))
+    q, k, v = (g.linear(f"block.attn.{n}", x, "batch seq heads head_dim", "embed heads head_dim") for n in "qkv")
+    q = g.norm("block.attn.q.norm", q, "head_dim", bias=False)
+    k = g.rename("block.attn.keys", g.norm("block.attn.k.norm", k, "head_dim"), {"seq": "seq_kv"})
+    v = g.rename("block.attn.values", v, {"seq": "seq_kv"})
+    scores = g.scale("block.attn.scaled", g.einsum("block.attn.scores", q, k, to="batch heads seq seq_kv"),
+                     "head_dim**(-1/2)")
+    probs = g.softmax("block.attn.probs", scores, over="seq_kv", mask="causal")
+    mixed = g.einsum("block.attn.mixed", probs, v, to="batch seq heads head_dim")
+    y = g.linear("block.attn.out", g.cast("block.attn.cast", mixed), "batch seq embed", "heads head_dim embed")
+    x = g.add("block.residual", x, g.biased("block.attn.out", y, "embed"))
+    gate = g.unary("block.mlp.tanh", g.linear("block.mlp.gate", x, "batch seq ffn", "embed ffn"), "tanh")
+    up = g.unary("block.mlp.relu", g.linear("block.mlp.up", x, "batch seq ffn", "embed ffn", "ffn"), "relu")
+    y = g.mul("block.mlp.product", gate, up, g.parameter("block.mlp.gain", "ffn"))
+    g.add("block.out", x, g.dropout("block.dropped", g.linear("block.mlp.down", y, "batch seq embed", "ffn embed")))
+    off = g.add("head.off", "block.out", g.scale("head.minus", target, "-1"))
+    g.sum("head.loss", g.mul("head.square", off, off), to="batch seq")
+    g.sum("loss.sum", "head.loss")
+    return g.build()
+
+
+MODELS: Mapping[str, Model] = {m.name: m for m in (
+    gpt(),
+    replace(gpt(Style(parallel=True, tied=False, flash=True)), name="gpt, parallel"),
+    Model.of_graph("llama", transformer(LLAMA, GROUPED)),
+    Model.of_graph("llama, unfused", transformer(replace(LLAMA, flash=False, dropout=True), GROUPED)),
+    Model.of_graph("llama, biased", transformer(replace(GPT, grouped=True, rotary=True, gated=True), GROUPED)),
+    mlp(),
+    Model.of_graph("qk-normed", qk_normed()),
+)}
+
+
+def settings(step: Step) -> Iterator[Setting]:
+    """Two runs: two of every axis and two microbatches; one axis of three, and unequal token counts where allowed."""
+    reference = step.reference
+    names = reference.mesh.names
+    yield Setting.equal(reference, dict.fromkeys(names, 2), 2, 1, seed=1)
+    larger = dict(zip(names, (3, 2, 1), strict=False))
+    if "equal_counts" in reference.hypotheses:
+        yield Setting.equal(reference, larger, 1, 2, seed=2)
+    else:
+        yield Setting.unequal(reference, larger, 1, seed=2)
+
+
+def differs(step: Step) -> str:
+    """Where a run differs from the single device; "" when none does."""
+    for setting in settings(step):
+        outcome = simulate(step, setting)
+        if not outcome.equal:
+            return f"{outcome.difference} at {dict(setting.sizes)}, m = {setting.microbatches}"
+    return ""
+
+
+def judged(step: Step) -> tuple[str, str]:
+    """(verdict, complaint): what the prover says, and "" unless a run contradicts it or it leaves the step open."""
+    report = prove(step)
+    found = differs(step) if report.verdict != REFUTED else ""
+    if report.verdict == PROVED:
+        return PROVED, f"PROVED, but {found}" if found else ""
+    if report.verdict == REFUTED:
+        return REFUTED, ""
+    reasons = [f"{v.id}: {v.reason}" for v in report.obligations if v.verdict == UNDECIDED]
+    return UNDECIDED, f"UNDECIDED {reasons}; {found or 'no run differs'}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A random program and how it came about."""
+
+    step: Step
+    story: str
+
+
+def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
+    """A strategy over one to three axes with random lists of dims, modes, regions and schedule, and its story."""
+    axes = AXES[: draw.choice((1, 2, 2, 3))]
+    dims = {a: _entries(draw, model) for a in axes}
+    data = [a for a in axes if dims[a] == ["batch"]]
+    kind = {a: draw.choice(("R", "zero1", "zero2", "zero3")) for a in data}
+    activations = {a: draw.choice(("R", "S*")) for a in axes if a not in data and draw.random() < 0.6}
+    words = sorted({word for region in model.graph.regions for word in region.split(".")})
+    if draw.random() < 0.4:
+        activations |= {f"region:{draw.choice(words)}": "M"}
+    states: dict[str, dict[str, str]] = {
+        "parameters": {a: "S*" for a in data if kind[a] == "zero3"},
+        "optimizer": {a: "S" for a in data if kind[a] != "R"},
+        "gradients": {a: "S" for a in data if kind[a] in ("zero2", "zero3")},
+        "activations": activations}
+    schedule = {"replay": draw.choice(POLICIES), "sharing": draw.choice(("shared", "shared", "per_use"))}
+    loss = {"preset": draw.choice(("mean_of_means", "token_mean"))}
+    said: dict[str, Any] = {"dims": dims, "states": {k: v for k, v in states.items() if v}, "schedule": schedule,
+                            "loss": loss}
+    return strategy_on("random", dict.fromkeys(axes), **said), f"{said} on {model.name}"
+
+
+def _entries(draw: Random, model: Model) -> list[str]:
+    """An ordered list of entries of one axis."""
+    if draw.random() < 0.25:
+        return ["batch"]
+    known = [*model.graph.dims, *(["heads"] if "kv" in model.graph.dims else [])]
+    words = sorted({word for region in model.graph.regions for word in region.split(".")})
+    usual = [e for e in USUAL if e in known or "." in e]
+    drawn = [draw.choice(usual) if draw.random() < 0.6 else draw.choice(known) if draw.random() < 0.5
+             else f"{draw.choice(words)}.{draw.choice((*known, 'none', 'none'))}" for _ in range(draw.randint(1, 6))]
+    return list(dict.fromkeys(drawn))
+
+
+def programs(seed: int) -> Iterator[Sample]:
+    """Derived programs without end; what does not fit its model is passed over."""
+    draw = Random(seed)
+    while True:
+        strategy, story = declared(draw, draw.choice(list(MODELS.values())))
+        try:
+            yield Sample(derive(strategy, MODELS[story.rpartition(" on ")[2]]), story)
+        except InputError:
+            continue
+
+
+def edited(sample: Sample, seed: int) -> Sample:
+    """The program with one random edit of one random event on a tensor."""
+    draw, step = Random(seed), sample.step
+    events = list(step.events)
+    k = draw.choice([i for i, e in enumerate(events) if e.on_tensor])
+    event = events[k]
+    kind = draw.choice(KINDS)
+    if kind == "drop":
+        del events[k]
+    elif kind == "double":
+        events.insert(k + 1, replace(event, copy=event.copy + 7))
+    elif kind == "move":
+        goal = max(0, min(len(events) - 1, k + draw.choice((-3, -2, -1, 1, 2, 3))))
+        if events[goal].phase not in LOOPED or events[goal].unit != event.unit or not events[goal].on_tensor:
+            return edited(sample, seed + 1_000_003)
+        del events[k]
+        events.insert(goal, replace(event, copy=event.copy + 13))
+    else:
+        events[k] = _changed(draw, event, kind, step)
+        if events[k] == event:
+            return edited(sample, seed + 1_000_003)
+    return Sample(replace(step, events=tuple(events)),
+                  f"{sample.story}; {kind} {event.path} -> {events[min(k, len(events) - 1)].path}")
+
+
+def _changed(draw: Random, event: Event, kind: str, step: Step) -> Event:
+    """The event with one field drawn anew; the same where the field says nothing about it."""
+    axes, graph = step.reference.mesh.names, step.reference.graph
+    assert graph is not None
+    if kind == "axes" and event.axes:
+        return replace(event, axes=draw.choice([(a,) for a in axes] + [axes]))
+    if kind == "op" and event.op and event.verb != "compute":
+        return replace(event, op="mean" if event.op == "sum" else "sum")
+    if kind == "place" and event.tensor in graph.tensors:
+        dims = [f"S({d})" for d in graph.tensors[event.tensor].dims]
+        if event.verb in ("all_gather", "pad") and dims:
+            return replace(event, source=draw.choice(dims))
+        if event.verb in ("slice", "reduce_scatter") and dims:
+            return replace(event, to=draw.choice(dims))
+        if event.verb == "all_to_all":
+            return replace(event, source=event.to, to=event.source)
+    if kind == "version" and event.reads:
+        at = draw.randrange(len(event.reads))
+        read = event.reads[at].partition("@")[0]
+        return replace(event, reads=(*event.reads[:at], read, *event.reads[at + 1:]))
+    if kind == "version" and event.version:
+        return replace(event, version=event.version.rpartition("/")[0])
+    return event

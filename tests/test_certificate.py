@@ -1,0 +1,381 @@
+"""Certificates: the whole obligation written out, the same bytes each time, replayed by two solvers, edits reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Outcome
+
+from placealg.check.prove import judge
+from placealg.check.recheck import cross_check, files_of, recheck
+from placealg.cli.inputs import read_case
+from placealg.errors import InputError
+from placealg.prove import prover, replay
+from placealg.prove.certificate import Query, certificate
+from placealg.prove.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
+from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, z3_answer
+from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED
+from placealg.step.edit import edit
+
+Run = Callable[..., Outcome]
+REFUTED_FILE = "proofs/refuted/zero1_publish_dropped.toml"
+
+
+def queries_of(word: str, **change: Any) -> tuple[Any, tuple[Query, ...]]:
+    step = read_case(word, None, []).step
+    step = edit(step, **change) if change else step
+    report, candidates = judge(step)
+    return report, certificate(step, report, candidates)
+
+
+@pytest.fixture
+def written(placealg: Run, tmp_path: Path) -> Path:
+    """A certificate of zero3."""
+    folder = tmp_path / "certificate"
+    assert placealg("prove", "zero3", "--certificate", str(folder)).code == 0
+    return folder
+
+
+@pytest.mark.parametrize("word", ["zero3", "hsdp*offload_optimizer", "zero3*tp_sp"])
+def test_two_solvers_agree_on_every_query(word: str) -> None:
+    report, queries = queries_of(word)
+    found = cross_check(queries, report)
+    assert (report.verdict, found.code) == (PROVED, 0)
+    assert {r.outcome for r in found.replays} == {AGREE}
+    assert {q.obligation for q in queries} >= set(OBLIGATIONS)
+    proofs = [r.proof for r in found.replays if r.expected == UNSAT]
+    assert all(p is not None and p.steps > p.holes == 0 for p in proofs)
+
+
+@pytest.mark.parametrize("word", ["zero3", "dp*tp*recompute_full"])
+def test_every_instance_is_in_a_formula_or_a_counted_fact(word: str) -> None:
+    report, queries = queries_of(word)
+    instances = {(v.id, v.group): v.instances for v in report.obligations}
+    for query in queries:
+        if (query.obligation, query.group) in instances and query.obligation != "vacuity":
+            assert query.instances == instances[query.obligation, query.group]
+            behind = sum(int(n) for n in re.findall(r"^; (\d+) instances?: ", query.text, re.MULTILINE))
+            assert behind + sum(query.facts.values()) == query.instances
+    settled = {q.obligation for q in queries if not q.asks}
+    assert settled <= {"partition", "forward", "schedule", "random", "view"}
+
+
+@pytest.mark.parametrize("word", ["zero3", "proofs/proved/token_mean.toml"])
+def test_no_query_is_unsat_by_its_premises_alone(word: str) -> None:
+    _, queries = queries_of(word)
+    for query in queries:
+        if query.asks:
+            premises, question, rest = query.text.rpartition("(assert ")
+            assert "failure 1" in question + rest
+            assert z3_answer(premises, 10**7).status == SAT
+
+
+def test_what_the_prover_settles_without_a_solver_is_asked_all_the_same() -> None:
+    step = read_case("zero3", None, []).step
+    group = step.reference.groups[0]
+    asked = prover.obligations(step, group, prover.sites_of(step, group, None), None)
+    _, queries = queries_of("zero3")
+    for identifier in ("view", "invariant", "init", "random"):
+        assert not any(f.obligation == identifier for f in asked.failures.values())
+        assert next(q for q in queries if q.obligation == identifier).formulas > 0
+
+
+def test_a_prover_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prover, "ask", lambda *_: Answer(UNSAT))
+    report, queries = queries_of("dp", set="*.grad_sum.reduce[dp]", op="sum")
+    assert report.of("gradient")[0].verdict == PROVED
+    found = cross_check(queries, report)
+    assert {r.name for r in found.replays if r.outcome == DISAGREE} >= {"gradient.layer.weight.smt2"}
+    assert found.code == 1
+
+
+def test_reads_that_are_wrongly_called_right_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prover.correct, "always_right", lambda _: True)
+    report, queries = queries_of("zero1", drop="publish.*.publish[dp]")
+    assert report.of("invariant")[0].verdict == PROVED
+    found = cross_check(queries, report)
+    assert "invariant.layer.weight.smt2" in {r.name for r in found.replays if r.outcome == DISAGREE}
+
+
+@pytest.mark.parametrize("word", [REFUTED_FILE, "proofs/refuted/dp_sum_for_mean.toml"])
+def test_a_refutation_is_confirmed_at_the_pinned_sizes(word: str) -> None:
+    report, queries = queries_of(word)
+    assert report.verdict == REFUTED
+    refuted = [q for q in queries if q.verdict == REFUTED]
+    assert {q.expected for q in refuted} == {SAT}
+    for query in refuted:
+        assert query.pinned["dp"] == 2
+        assert re.search(r"^; pinned +dp = 2, m = \d+$", query.text, re.MULTILINE)
+        assert "(assert (= dp 2))" in query.text
+    found = cross_check(queries, report)
+    assert (found.code, found.count(AGREE)) == (0, len(found.replays))
+
+
+def test_an_event_without_a_rule_leaves_nothing_to_ask() -> None:
+    report, queries = queries_of("dp", set="publish.*", **{"from": "weight"})
+    assert report.verdict == UNDECIDED
+    found = cross_check(queries, report)
+    assert found.undecided > 0
+    assert found.code == 3
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        done = subprocess.run([sys.executable, "-m", "placealg", "prove", "zero3*tp_sp", "--model", "llama-3-70b",
+                               "--certificate", str(tmp_path / seed)], cwd=ROOT, check=False, capture_output=True,
+                              env={**os.environ, "PYTHONHASHSEED": seed})
+        assert done.returncode == 0
+    one, two = ({p.name: p.read_bytes() for p in (tmp_path / seed).iterdir()} for seed in ("1", "2"))
+    assert len(one) > 20
+    assert one == two
+
+
+def test_a_header_says_what_the_query_is(written: Path) -> None:
+    text = (written / "gradient.layer.weight.smt2").read_text()
+    for title in ("obligation", "group", "strategy", "assuming", "statement", "expected", "verdict", "instances",
+                  "answered by", "symbols"):
+        assert re.search(rf"^; {title} +\S", text, re.MULTILINE)
+    assert "; expected     unsat\n" in text
+    assert "|c@dp|" in text
+    assert not re.search(r"\(/ |\bdiv\b|\bmod\b|\(and\)|\(assert and\)", text)
+    facts = (written / "schedule.layer.weight.smt2").read_text()
+    assert "; fact         5 times: a collective without" in facts
+    assert "(check-sat)" not in facts
+
+
+def test_a_name_cannot_speak_to_the_solver() -> None:
+    step = read_case("dp", None, []).step
+    report, _ = judge(step)
+    named = type(report)(**{f: getattr(report, f) for f in report.__slots__ if f != "strategy"},
+                         strategy="x\n(assert false)\r\u2028(exit)")
+    text = next(q for q in certificate(step, named) if q.obligation == "gradient").text
+    assert "\n(assert false)" not in text
+    assert len(text.splitlines()) == text.count("\n")
+
+
+def test_the_report_names_its_certificate(placealg: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "certificate"
+    words = ["prove", "zero3", "--certificate", str(folder), "--format", "json", "--no-timing"]
+    said = json.loads(placealg(*words).out)["certificate"]
+    assert said["path"] == str(folder)
+    assert said["files"] == len(list(folder.iterdir()))
+    assert len(said["sha256"]) == 64
+    assert json.loads(placealg(*words).out)["certificate"] == said
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert set(manifest["files"]) == {p.name for p in folder.iterdir()} - {"manifest.json"}
+    assert (manifest["strategy"], manifest["model"], manifest["verdict"]) == ("zero3", "abstract", "PROVED")
+    assert 'name = "zero3"' in manifest["strategy_text"]
+    assert placealg("prove", str(folder / "program.toml")).code == 0
+
+
+def test_recheck_reports_every_file_and_the_total(placealg: Run, written: Path) -> None:
+    got = placealg("recheck", str(written))
+    assert got.code == 0
+    assert "13: 13 agree, 0 disagree, 0 without an answer" in got.out
+    assert got.out.count("✓ ") == 14
+    found = json.loads(placealg("recheck", str(written), "--format", "json").out)
+    assert found["totals"] == {"agree": 13, "disagree": 0, "no_answer": 0, "settled": 3, "undecided": 0}
+    assert {f["z3"] for f in found["files"]} == {"sat", "unsat"} == {f["cvc5"] for f in found["files"]}
+
+
+EDITS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("gradient.layer.weight.smt2", lambda content: content.replace(b"dp", b"dq", 1)),
+    ("program.toml", lambda content: content + b"\n"),
+    ("lemma.sum_of_owner.step.smt2", lambda content: content[:-1]),
+    ("manifest.json", lambda content: content.replace(b"PROVED", b"PROVEN", 1)),
+    ("manifest.json", lambda content: content + b" "),
+    ("manifest.json", lambda content: content[:100]),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), EDITS, ids=[f"{k}-{n}" for k, (n, _) in enumerate(EDITS)])
+def test_an_edited_file_is_reported_by_name(name: str, change: Callable[[bytes], bytes], placealg: Run,
+                                            written: Path) -> None:
+    path = written / name
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    assert path.read_bytes() != before
+    got = placealg("recheck", str(written))
+    assert (got.code, got.err) == (1, "")
+    assert re.search(rf"✗ {re.escape(name)} +was edited", got.out)
+    assert json.loads(placealg("recheck", str(written), "--format", "json").out)["edited"]
+
+
+def test_files_that_are_missing_or_added_are_reported(placealg: Run, written: Path) -> None:
+    (written / "view.layer.weight.smt2").unlink()
+    (written / "more.smt2").write_text("(check-sat)")
+    got = placealg("recheck", str(written))
+    assert got.code == 1
+    assert re.search(r"view.layer.weight.smt2 +is missing", got.out)
+    assert re.search(r"more.smt2 +was added", got.out)
+
+
+def test_a_manifest_cannot_claim_more_than_its_queries(tmp_path: Path) -> None:
+    report, queries = queries_of(REFUTED_FILE)
+    boast = type(report)(**{f: getattr(report, f) for f in report.__slots__ if f != "verdict"}, verdict=PROVED)
+    for name, text in files_of(queries, boast, "", "").items():
+        (tmp_path / name).write_text(text)
+    assert recheck(str(tmp_path)).edited == {"manifest.json": "claims PROVED, which its queries do not show"}
+
+
+def test_an_older_certificate_is_replaced_whole(placealg: Run, written: Path) -> None:
+    assert placealg("prove", "hsdp", "--certificate", str(written)).code == 0
+    assert json.loads((written / "manifest.json").read_text())["strategy"] == "hsdp"
+    assert [p.name for p in written.parent.iterdir()] == [written.name]
+    assert placealg("recheck", str(written)).code == 0
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+@pytest.mark.parametrize("step", ["write_bytes", "rename"])
+def test_an_interruption_leaves_no_half_written_certificate(failure: Any, step: str, placealg: Run, written: Path,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {p.name: p.read_bytes() for p in written.iterdir()}
+    real, calls = getattr(Path, step), [0]
+
+    def fails(self: Path, *given: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise failure
+        return real(self, *given)
+
+    for folder in (written, written.parent / "fresh"):
+        calls[0] = 0 if folder == written or step == "write_bytes" else 1
+        monkeypatch.setattr(Path, step, fails)
+        got = placealg("prove", "dp", "--certificate", str(folder))
+        monkeypatch.undo()
+        assert got.code == (130 if failure is KeyboardInterrupt else 2)
+        assert got.err.count("\n") == 1
+    assert [p.name for p in written.parent.iterdir()] == [written.name]
+    assert {p.name: p.read_bytes() for p in written.iterdir()} == before
+
+
+def test_bad_folders_are_one_line(placealg: Run, written: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious.txt").write_text("mine")
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "manifest.json").write_text('{"name": "an app"}')
+    file = tmp_path / "file"
+    file.write_text("")
+    (written / "notes.txt").write_text("mine")
+    for words in (["prove", "zero3", "--certificate", str(other)], ["prove", "zero3", "--certificate", str(strange)],
+                  ["prove", "zero3", "--certificate", str(file)], ["prove", "zero3", "--certificate", str(written)],
+                  ["prove", "zero3", "--certificate", str(tmp_path / "no" / "where")],
+                  ["prove", "zero3", "dp", "--certificate", str(tmp_path / "two")],
+                  ["recheck", str(other)], ["recheck", str(tmp_path / "nowhere")], ["recheck", str(file)], ["recheck"]):
+        got = placealg(*words)
+        assert (got.code, got.out, got.err.count("\n")) == (2, "", 1), words
+        assert "Traceback" not in got.err
+    assert (other / "precious.txt").read_text() == "mine"
+    assert placealg("recheck", str(strange)).code == 1
+
+
+def test_without_the_extra_one_line_says_so(placealg: Run, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "find_spec", lambda _: None)
+    for words in (["recheck", str(written)], ["prove", "zero3", "--cross-check"]):
+        got = placealg(*words)
+        assert (got.code, got.out) == (2, "")
+        assert "needs the extra: pip install placealg[check]" in got.err
+    assert placealg("prove", "zero3").code == 0
+
+
+def test_a_missing_z3_is_undecided() -> None:
+    code = ("import sys\nsys.modules['z3'] = None\nfrom placealg.cli import main\nprint(main(['prove', 'zero3']))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "3"
+    assert done.stderr.strip() == "placealg: UNDECIDED: the solver, z3, is not installed"
+
+
+def test_cvc5_is_loaded_only_when_asked(tmp_path: Path) -> None:
+    code = ("import sys\nfrom placealg.cli import main\nmain(['prove', 'dp', '--certificate', sys.argv[1]])\n"
+            "print('cvc5' in sys.modules, file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "dp")], cwd=ROOT, capture_output=True, text=True,
+                          check=True)
+    assert done.stderr.splitlines() == ["False"]
+
+
+def crashes(text: str, limit: int) -> Answer:
+    os._exit(1)
+
+
+def sleeps(text: str, limit: int) -> Answer:
+    time.sleep(60)
+    return Answer(UNSAT)
+
+
+def is_full(text: str, limit: int) -> Answer:
+    raise MemoryError
+
+
+def lies(text: str, limit: int) -> Answer:
+    return Answer(SAT)
+
+
+@pytest.mark.parametrize(("second", "outcome", "reason", "code"), [
+    (crashes, NO_ANSWER, "process ended", 3), (sleeps, NO_ANSWER, "stopped after", 3),
+    (is_full, NO_ANSWER, "out of memory", 3), (lies, DISAGREE, "", 1), (z3_answer, AGREE, "", 0),
+])
+def test_a_solver_that_fails_is_no_answer(second: Solve, outcome: str, reason: str, code: int) -> None:
+    text = "(declare-const x Int)(assert (> x x))(check-sat)"
+    solvers = {"z3": z3_answer, "cvc5": second}
+    found = Rechecked(tuple(replays([("a", UNSAT, text), ("b", UNSAT, text)], solvers, 0.5)), 0, 0, {}, {}, {})
+    assert [r.outcome for r in found.replays] == [outcome] * 2
+    assert all(reason in r.reason for r in found.replays)
+    assert found.code == code
+
+
+def test_an_old_solver_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "OLDEST_CVC5", (99, 0))
+    monkeypatch.setattr("placealg.prove.solver.OLDEST_Z3", (99, 0))
+    for solve in (replay.cvc5_answer, z3_answer):
+        answer = solve("(check-sat)", 0)
+        assert (answer.status, "too old" in answer.reason) == (UNKNOWN, True)
+
+
+def test_holes_of_a_proof_are_counted() -> None:
+    class Step:
+        def __init__(self, rule: str, *children: Step):
+            self.rule, self.children = rule, children
+
+        def getRule(self) -> str:  # noqa: N802
+            return self.rule
+
+        def getChildren(self) -> tuple[Step, ...]:  # noqa: N802
+            return self.children
+
+    class Rules:
+        class ProofRule:
+            TRUST, TRUST_THEORY_REWRITE = "trust", "rewrite"
+
+    shared = Step("trust")
+    assert replay._size(Rules, [Step("scope", shared, Step("cong", shared), Step("rewrite"))]) == Proof(4, 2)
+
+
+def test_what_cvc5_cannot_read_is_no_answer() -> None:
+    (found,) = replays([("a", UNSAT, "(assert and)(check-sat)")], {"cvc5": replay.cvc5_answer})
+    assert found.outcome == NO_ANSWER
+    assert "error" in found.reason
+
+
+def test_outcomes() -> None:
+    def outcome(expected: str, *said: str) -> str:
+        return Replay("a", expected, {str(k): Answer(s) for k, s in enumerate(said)}).outcome
+
+    assert outcome(UNSAT, UNSAT, UNSAT) == AGREE
+    assert outcome(UNSAT, UNSAT, SAT) == outcome(UNSAT, UNKNOWN, SAT) == outcome("", SAT, UNSAT) == DISAGREE
+    assert outcome(UNSAT, UNSAT, UNKNOWN) == outcome("", UNSAT, UNSAT) == NO_ANSWER
+
+
+def test_a_folder_needs_a_manifest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        recheck(str(tmp_path))

@@ -1,0 +1,66 @@
+"""Random lists of dims on many models: what is derived is proved and equals the single device; edited, both agree."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import islice
+
+import pytest
+from random_dims import edited, judged, programs
+
+from placealg.check.prove import prove
+from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
+
+EACH = 12
+FAST, SLOW = 1, 3 * int(os.environ.get("PLACEALG_RANDOM_RUNS", "30"))
+"""Programs are drawn in runs of EACH, each run with its own seed: FAST runs by default, SLOW ones in the slow tier."""
+
+
+def derived(number: int) -> None:
+    """Every derived program is proved and equals the single device."""
+    for sample in islice(programs(number), EACH):
+        verdict, complaint = judged(sample.step)
+        assert verdict == PROVED and not complaint, f"{sample.story}\n{complaint or prove(sample.step).counterexample}"
+
+
+def changed(number: int) -> None:
+    """A program with one edit is proved only if it equals the single device; few are left open."""
+    counted: Counter[str] = Counter()
+    for k, sample in enumerate(islice(programs(number), EACH)):
+        mutant = edited(sample, number * EACH + k)
+        verdict, complaint = judged(mutant.step)
+        counted[verdict] += 1
+        assert verdict == UNDECIDED or not complaint, f"{mutant.story}\n{complaint}"
+    assert counted[UNDECIDED] <= 1, counted
+    assert counted[REFUTED] >= EACH // 4 and counted[PROVED] >= 1, counted
+
+
+@pytest.mark.parametrize("number", range(FAST))
+def test_derived_programs_are_proved_and_right(number: int) -> None:
+    derived(number)
+
+
+@pytest.mark.parametrize("number", range(FAST))
+def test_prover_and_simulator_agree_on_edited_programs(number: int) -> None:
+    changed(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(100, 100 + SLOW))
+def test_many_derived_programs_are_proved_and_right(number: int) -> None:
+    derived(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(100, 100 + SLOW))
+def test_prover_and_simulator_agree_on_many_edited_programs(number: int) -> None:
+    changed(number)
+
+
+def test_the_programs_are_of_many_kinds() -> None:
+    drawn = [sample.step for sample in islice(programs(0), 60)]
+    assert len({step.reference.model for step in drawn}) >= 6
+    assert {len(step.reference.mesh.names) for step in drawn} == {1, 2, 3}
+    verbs = {event.verb for step in drawn for event in step.events if event.on_tensor}
+    assert verbs >= {"compute", "assign", "free", "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all"}

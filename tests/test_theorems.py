@@ -1,0 +1,209 @@
+"""The essays in proofs/theorems/ establish what they print, and cannot establish what is false."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from types import ModuleType
+from typing import Any
+
+import pytest
+import z3
+from conftest import ROOT
+
+from placealg import placement
+from placealg.placement import DUAL, Kind, Redistribution
+from placealg.prove import solver
+
+THEOREMS = ROOT / "proofs" / "theorems"
+SHARED = ("telling", "vectors")
+ESSAYS = {
+    "composition": ("reducing over a, then b", "tp with dp", "1. unequal counts", "2. another owner", "3. clipping"),
+    "cutoff": ("(x - r) q(x)", "d = 4: the determinant", "two means", "0 at d sizes, hence for every n"),
+    "equivalence": ("up to unit k+1", "theta_{t+1}", "copies theta_0", "a wrong weight", "a version back",
+                    "never loaded"),
+    "forward_backward": ("all_reduce of the partial sums", "a bias", "nonlinear", "gamma", "the MLP split along ffn"),
+    "hypotheses": ("rate 0", "m/sqrt(v)", "dead update", "per matrix", "keyed by rank", "needs equal counts"),
+    "redistribution_adjoints": ("[S]->[R] all_gather, back [P]->[S] reduce_scatter; local sums x 1",
+                                "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs"),
+    "sums": ("sum_of_owner", "sum_of_constant", "k = n", "one shift from k", "is all_reduce"),
+}
+"""Essay -> parts of what it has to establish."""
+
+
+@pytest.fixture
+def essay(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports a module of proofs/theorems/ by name."""
+    monkeypatch.syspath_prepend(str(THEOREMS))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def test_every_essay_is_here() -> None:
+    assert {p.stem for p in THEOREMS.glob("*.py")} == {*ESSAYS, *SHARED}
+
+
+@pytest.mark.parametrize("name", ESSAYS)
+def test_an_essay_establishes_what_it_prints(name: str, essay: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    account = essay(name).main()
+    printed = capsys.readouterr().out
+    claims = [told.claim for told in account.told]
+    assert [c for c in claims if c not in printed] == []
+    assert [part for part in ESSAYS[name] if not any(part in c for c in claims)] == []
+    for theorem, twin in zip(account.told, account.told[1:], strict=False):
+        assert theorem.kind != "proved" or twin.kind == "refuted", f"{theorem.claim} has no twin"
+    assert account.count("refuted") >= account.count("proved") >= 3
+
+
+@pytest.mark.parametrize("name", ESSAYS)
+def test_an_essay_says_its_theorem(name: str, essay: Any) -> None:
+    said = essay(name).__doc__
+    assert any(word in said for word in ("Theorem. ", "Lemma. ", "No hypothesis"))
+    assert len((THEOREMS / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 180
+
+
+def test_an_essay_runs_as_a_script() -> None:
+    done = subprocess.run([sys.executable, "proofs/theorems/sums.py"], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "each with a premise that has a model" in done.stdout
+
+
+N = z3.Int("n")
+
+
+@pytest.mark.parametrize(("goal", "given", "twin"), [
+    (N > 3, [N > 2], N > 4),
+    (N > 3, [N > 5, N < 4], N > 9),
+    (N > 1, [N > 2], N > 0),
+], ids=["a false goal", "a premise without a model", "a twin that is true"])
+def test_a_false_theorem_ends_the_essay(goal: Any, given: list[Any], twin: Any, essay: Any) -> None:
+    telling = essay("telling")
+    account = telling.Account("false")
+    with pytest.raises(telling.NotEstablished, match="false"):
+        account.theorem("it holds", goal, given, twin=telling.Twin("it does not", twin))
+    account.theorem("it holds", N > 1, [N > 2], twin=telling.Twin("it does not", N > 5))
+
+
+def test_a_solver_that_gives_up_establishes_nothing(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    telling = essay("telling")
+    monkeypatch.setattr(telling.PROCESS, "ask", lambda *_, **__: solver.Answer(solver.UNKNOWN, {}, "gave up"))
+    account = telling.Account("unknown")
+    with pytest.raises(telling.NotEstablished, match="gave up"):
+        account.theorem("it holds", N > 1, [N > 2], twin=telling.Twin("it does not", N > 5))
+    with pytest.raises(telling.NotEstablished, match="gave up"):
+        account.refuted("it holds", N > 1)
+    with pytest.raises(telling.NotEstablished, match="does not"):
+        account.run("one is two", False)
+
+
+ROWS = {f"{r.source}->{r.target}": r for r in placement.REDISTRIBUTIONS}
+
+
+@pytest.mark.parametrize("change", [{"event": "scale 1/n"}, {"backward": "scale 1/n"}, {"backward": "slice"}],
+                         ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_changed_row_of_the_table_is_refuted(name: str, change: dict[str, str], essay: Any) -> None:
+    essay_on_rows, row = essay("redistribution_adjoints"), ROWS[name]
+    changed = replace(row, **change)
+    wrong = not all(adjoint_on_lists(changed, changed.backward, n) for n in (1, 2, 3))
+    account = essay("telling").Account("changed", {"n": 2, "v": 2, "gamma": 3})
+    goal = essay_on_rows.adjoint(changed, changed.backward)
+    assert account.counterexample(goal, essay_on_rows.SIZES).status == (solver.SAT if wrong else solver.UNSAT)
+
+
+def test_the_essay_reads_the_table(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tuple(replace(r, backward="slice") if (r.source, r.target) == (Kind.S, Kind.R) else r
+                 for r in placement.REDISTRIBUTIONS)
+    monkeypatch.setattr(placement, "REDISTRIBUTIONS", rows)
+    with pytest.raises(essay("telling").NotEstablished, match=r"\[S\]->\[R\]"):
+        essay("redistribution_adjoints").main()
+
+
+def test_the_essay_reads_the_lemmas(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = essay("sums")
+    wrong = tuple(replace(lemma, partial=lambda k: k) for lemma in sums.LEMMAS)
+    monkeypatch.setattr(sums, "LEMMAS", wrong)
+    with pytest.raises(essay("telling").NotEstablished, match="sum_of_owner"):
+        sums.main()
+
+
+def test_a_wrong_pairing_is_refuted(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    adjoints = essay("redistribution_adjoints")
+    monkeypatch.setattr(adjoints, "PAIRING", dict.fromkeys(Kind, 0))
+    with pytest.raises(essay("telling").NotEstablished):
+        adjoints.main()
+
+
+Numbers = list[Fraction]
+
+
+def applied(event: str, x: Numbers, source: int, target: int) -> Numbers:
+    """What an event makes of one number per rank, written out; what is not held is 0."""
+    n = len(x)
+    kept = {"slice": target, "zero-pad": source, "reduce_scatter": target, "all_to_all": target}
+    number = {"reduce_scatter": sum(x, Fraction(0)), "all_reduce": sum(x, Fraction(0)), "all_gather": x[source],
+              "all_to_all": x[source]}
+    values = [number[event]] * n if event in number else x
+    values = [v / n for v in values] if event == "scale 1/n" else values
+    return [v if event not in kept or c == kept[event] else Fraction(0) for c, v in enumerate(values)]
+
+
+def drawn(kind: Kind, n: int, owner: int, draw: random.Random) -> Numbers:
+    """A random member of a type."""
+    numbers = [Fraction(draw.randrange(1, 20), draw.randrange(1, 20)) for _ in range(n)]
+    if kind is Kind.P:
+        return numbers
+    return [numbers[0] if kind is not Kind.S or c == owner else Fraction(0) for c in range(n)]
+
+
+def value(kind: Kind, x: Numbers, owner: int) -> Fraction | None:
+    """What x means, or None where it is not of the type."""
+    if kind is Kind.P:
+        return sum(x, Fraction(0))
+    if kind is Kind.S:
+        return None if any(v for c, v in enumerate(x) if c != owner) else x[owner]
+    return x[0] if len(set(x)) == 1 else None
+
+
+def adjoint_on_lists(row: Redistribution, back: str, n: int) -> bool:
+    """Types, values and <A x, g> = <x, B g> on random numbers, for every owner before and after."""
+    draw = random.Random(n)
+    for before in range(n):
+        for after in range(n) if row.source is row.target else (before,):
+            x, g = drawn(row.source, n, before, draw), drawn(DUAL[row.target], n, after, draw)
+            ax, bg = applied(row.event, x, before, after), applied(back, g, after, before)
+            sums = [sum((a * b for a, b in pairs), Fraction(0)) / (n if kind is Kind.I else 1) for kind, pairs in
+                    ((row.target, zip(ax, g, strict=True)), (row.source, zip(x, bg, strict=True)))]
+            kept = (value(row.target, ax, after) == value(row.source, x, before)
+                    and value(DUAL[row.source], bg, before) == value(DUAL[row.target], g, after))
+            if not kept or sums[0] != sums[1]:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_adjoint_on_numbers_and_their_other_backwards_are_those_of_the_essay(name: str, essay: Any) -> None:
+    adjoints, row = essay("redistribution_adjoints"), ROWS[name]
+    account = essay("telling").Account("events", {"n": 3, "v": 2, "gamma": 3})
+    assert all(adjoint_on_lists(row, row.backward, n) for n in (1, 2, 3, 5))
+    for event in adjoints.EVENTS:
+        refuted = account.counterexample(adjoints.adjoint(row, event), adjoints.SIZES).status == solver.SAT
+        assert refuted is not adjoint_on_lists(row, event, 3), event
+
+
+def test_runs_without_a_defect_are_the_single_device(essay: Any) -> None:
+    equivalence = essay("equivalence")
+    faulty = equivalence.Program("faulty", (equivalence.WANT, (Fraction(1, 2), *equivalence.WANT[1:])))
+    x0, rate = equivalence.defect(faulty)
+    single_device, ranks = equivalence.runs(faulty, x0, rate)
+    assert ranks[0] == single_device != ranks[1]
+    assert equivalence.runs(faulty, 1, rate)[1] == [equivalence.runs(faulty, 1, rate)[0]] * 2

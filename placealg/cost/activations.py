@@ -1,6 +1,6 @@
 """Activations: what forward keeps for backward, and what is held of tensors at every event, in closed form.
 
-Element sizes are `act` for activations and their gradients, 1 byte for masks, 4 for statistics. One microbatch is in
+Element sizes are `act` for activations and their gradients, 1 byte for masks, 4 for statistics and ids. One microbatch is in
 flight. Of a repeated unit one instance is at work; all others hold what they keep for backward, or wait.
 """
 
@@ -24,7 +24,7 @@ from placealg.step.event import LOOPED, Event
 from placealg.step.program import Step
 from placealg.step.verbs import VERBS
 
-ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4"}
+ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4"}
 """What one element takes, in bytes."""
 
 NOTE = "activations are those of one microbatch, without the data of the batch"

@@ -12,6 +12,7 @@ from placealg.cost.flop import flop
 from placealg.cost.formula import Formula, Size, exact_size, json_number
 from placealg.cost.memory import memory
 from placealg.cost.regions import kept_for_backward, rows_by_region
+from placealg.cost.tensors import dim_of
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.step.program import Step
 
@@ -25,18 +26,27 @@ ASSUMED = (
 
 OF_TENSORS = (
     "b is the sequences of one device and microbatch, however many axes split the batch",
-    "act is the size of activations and of their gradients; a mask takes 1 byte, a statistic 4",
+    "act is the size of activations and of their gradients; a mask takes 1 byte, a statistic or a choice 4",
     "token ids and other data of the batch are no activations; norms keep no row statistics",
     "a product takes 2 flop per multiply-add; attention is counted full, norms and elementwise work are not",
 )
 """What the figures of a program of ops take for granted besides."""
+
+BALANCED = ("balanced_experts: the devices of an axis that splits experts receive equally many pairs of a token and an "
+            "expert")
+"""What the figures of a program whose experts are split take for granted besides."""
 
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
 
 
 def assumed(step: Step) -> tuple[str, ...]:
     """What the figures of a program take for granted."""
-    return (*ASSUMED, *(OF_TENSORS if step.reference.graph else ()))
+    graph = step.reference.graph
+    if graph is None:
+        return ASSUMED
+    routed = {d for t in graph.tensors.values() for d in t.sparse}
+    split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
+    return (*ASSUMED, *OF_TENSORS, *((BALANCED,) if routed & split else ()))
 
 
 def parameters(step: Step) -> Formula:

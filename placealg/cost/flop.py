@@ -17,8 +17,8 @@ from placealg.cost.communication import executions
 from placealg.cost.formula import Formula
 from placealg.cost.tensors import local
 from placealg.frozen import FrozenMap
-from placealg.model.backward import BackwardOp, backward
-from placealg.model.graph import Graph, Op, Tensor
+from placealg.model.backward import BackwardOp, backward, sparse_gradients
+from placealg.model.graph import Graph, Op, Sparse, Tensor
 from placealg.model.ops import Step as Line
 from placealg.step.event import LOOPED
 from placealg.step.program import Step
@@ -38,10 +38,25 @@ def flop(step: Step) -> Formula:
         op = graph.producer(touch.event.tensor) if touch.event.verb == "compute" else None
         times = 0 if op is None else backward_products(graph, op) if touch.event.on_gradient else products(graph, op)
         if op and times:
-            space = Tensor(op.output, FrozenMap({d: graph.dims[d] for d in graph.iteration_dims(op)}))
+            dims = FrozenMap({d: graph.dims[d] for d in graph.iteration_dims(op)})
+            space = Tensor(op.output, dims, sparse=(sparse_backward if touch.event.on_gradient else sparse_forward)(graph, op))
             each = monomial(local(space, touch.box, tensors.split_batch))
             terms.append(2 * times * each * executions(step, touch.event))
     return amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
+
+
+def sparse_forward(graph: Graph, op: Op) -> Sparse:
+    """Along which dims the op computes only what is chosen: those of any operand."""
+    return FrozenMap({d: by for name in op.inputs for d, by in graph.tensors[name].sparse.items()})
+
+
+def sparse_backward(graph: Graph, op: Op) -> Sparse:
+    """Along which dims all products of the op's backward compute only what is chosen: each reads the gradient."""
+    steps = [b for b in backward(graph) if b.forward == op.output]
+    arriving = sparse_gradients(graph).get(op.output, FrozenMap())
+    found = [{**arriving, **{d: by for k, name in enumerate(op.inputs) if k != step.operand
+                             for d, by in graph.tensors[name].sparse.items()}} for step in steps]
+    return FrozenMap({d: by for d, by in found[0].items() if all(other.get(d) == by for other in found)})
 
 
 def products(graph: Graph, op: Op) -> int:

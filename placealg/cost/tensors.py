@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from placealg.arith import Monomial
-from placealg.model.backward import GRAD, BackwardOp, backward, kept
+from placealg.frozen import FrozenMap
+from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
 from placealg.step.event import Event
 from placealg.step.program import Reference, Step
@@ -241,7 +242,11 @@ class _Walk:
         if target in self.held:
             touch.reads[target] = self.held[target]
             box &= self.held[target].box
-        self.make(touch, target, box, replace(tensor, element="act"))
+        self.make(touch, target, box, self.gradient(tensor))
+
+    def gradient(self, tensor: Tensor) -> Tensor:
+        """What the gradient of a tensor takes."""
+        return replace(tensor, element="act", sparse=sparse_gradients(self.graph).get(tensor.name, FrozenMap()))
 
     def enter(self, touch: Touch) -> None:
         """What enters a repeated unit is what comes before it, and its gradient goes there."""
@@ -277,7 +282,7 @@ class _Walk:
         box = frozenset.intersection(*(self.held[v].box for v in sources))
         touch.source = replace(self.held[sources[0]], box=box)
         if event.on_gradient:
-            tensor = replace(tensor, element="act")
+            tensor = self.gradient(tensor)
             for version in sources:
                 del self.held[version]
         gone, come = dim_of(event.source), dim_of(event.to)

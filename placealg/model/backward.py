@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Op, Tensor
+from placealg.model.graph import Graph, Op, Sparse, Tensor
 from placealg.model.ops import Kept, Step
 
 GRAD = ".grad"
@@ -71,7 +71,7 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
             if {loop.first, loop.last} & needs:
                 needs.add(loop.slot)
         for op in graph.ops:
-            if needs.intersection(op.inputs):
+            if op.row.differentiable and needs.intersection(op.inputs):
                 needs.add(op.output)
     return frozenset(needs)
 
@@ -79,9 +79,13 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def backward(graph: Graph) -> tuple[BackwardOp, ...]:
     """For every op, last first, and every operand that needs a gradient: the op that computes it."""
-    needs = needs_gradient(graph)
-    return tuple(transposed(graph, op, k) for op in reversed(graph.ops) for k, name in enumerate(op.inputs)
-                 if name in needs)
+    return tuple(transposed(graph, op, k) for op in reversed(graph.ops) for k in differentiated(graph, op))
+
+
+def differentiated(graph: Graph, op: Op) -> tuple[int, ...]:
+    """The positions of the operands that receive a gradient from `op`."""
+    needs = needs_gradient(graph) if op.row.differentiable else frozenset()
+    return tuple(k for k, name in enumerate(op.inputs) if name in needs)
 
 
 def transposed(graph: Graph, op: Op, operand: int) -> BackwardOp:
@@ -123,7 +127,36 @@ def kept(graph: Graph, op: Op) -> tuple[tuple[Tensor, Kept], ...]:
     result = graph.tensors[op.output].dims
     dims = {"y": result, "x": graph.tensors[op.inputs[0]].dims,
             "row": FrozenMap({d: n for d, n in result.items() if d not in op.over})}
-    return tuple((Tensor(f"{op.output}.{k.name}", dims[k.dims], element=k.element), k) for k in op.row.kept)
+    sparse = graph.tensors[op.output].sparse
+    return tuple((Tensor(f"{op.output}.{k.name}", dims[k.dims], element=k.element,
+                         sparse=sparse if k.dims == "y" else FrozenMap()), k) for k in op.row.kept)
+
+
+@lru_cache(maxsize=64)
+def sparse_gradients(graph: Graph) -> FrozenMap[str, Sparse]:
+    """Tensor that needs a gradient -> along which dims its gradient is sparse, as in `Tensor.sparse`.
+
+    A contribution is zero where a factor of it is, and the gradient where all contributions are.
+    """
+    found: dict[str, Sparse] = {}
+    for op in reversed(graph.ops):
+        for k in differentiated(graph, op):
+            name = op.inputs[k]
+            made = sparse_contribution(graph, op, k, found.get(op.output, FrozenMap()))
+            before = found.get(name, made)
+            found[name] = FrozenMap({d: by for d, by in made.items() if before.get(d) == by})
+    return FrozenMap(found)
+
+
+def sparse_contribution(graph: Graph, op: Op, operand: int, arriving: Sparse) -> Sparse:
+    """Along which dims the contribution of `op` to an operand's gradient is sparse, given those of what arrives."""
+    factors = [arriving]
+    if op.row.saved == ("partners",):
+        factors += [graph.tensors[n].sparse for k, n in enumerate(op.inputs) if k != operand]
+    elif not op.row.zero_at_zero:
+        return FrozenMap()
+    dims = graph.tensors[op.inputs[operand]].dims
+    return FrozenMap({d: by for factor in factors for d, by in factor.items() if set(graph.tensors[by].dims) <= set(dims)})
 
 
 def saved(graph: Graph, *, statistics: bool = False) -> tuple[Saved, ...]:

@@ -6,11 +6,12 @@ Every line is checked as it is written, so an error points at it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, unit_of
+from placealg.model.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, sparse_of, unit_of
 from placealg.model.ops import OPS
 from placealg.model.shapes import result_dims
 
@@ -78,9 +79,10 @@ class Builder:
         """The product of the operands, summed over every dim that `to` lacks."""
         return self._op(name, "einsum", operands, to=to, region=region)
 
-    def linear(self, name: str, x: Tensor | str, to: Dims, weight: Dims, bias: Dims | None = None) -> Tensor:
+    def linear(self, name: str, x: Tensor | str, to: Dims, weight: Dims, bias: Dims | None = None,
+               region: str | None = None) -> Tensor:
         """A projection with `NAME.weight`, and, where `bias` gives its dims, `NAME.bias` added as `NAME.biased`."""
-        y = self.einsum(name, x, self.parameter(f"{name}.weight", weight), to=to)
+        y = self.einsum(name, x, self.parameter(f"{name}.weight", weight), to=to, region=region)
         return y if bias is None else self.biased(name, y, bias)
 
     def biased(self, name: str, x: Tensor | str, dims: Dims) -> Tensor:
@@ -156,6 +158,12 @@ class Builder:
         """The cross entropy of logits against target ids, one number per target."""
         return self._op(name, "cross_entropy", (x, targets), over=over, region=region)
 
+    def route(self, name: str, x: Tensor | str, over: str, choice: str, region: str | None = None) -> Tensor:
+        """Of each row along `over` the largest elements, as many as the dim `choice` has: a one-hot row for each."""
+        (read,) = known((str(x),), self._tensors, name)
+        rest = [d for d in read.dims if d != over]
+        return self._op(name, "route", (x,), to=(*rest, choice, over), over=over, region=region)
+
     def opaque(self, name: str, *operands: Tensor | str, to: Dims) -> Tensor:
         """A unit of which only operands and result are known."""
         return self._op(name, "unit", operands, to=to)
@@ -176,9 +184,9 @@ class Builder:
         op = Op(name, kind, tuple(t.name for t in inputs), _region(name) if region is None else region,
                 _words(over), FrozenMap(rename), FrozenMap(attrs))
         result = result_dims(op.row, given, op.over, op.rename) if to is None else _words(to)
-        made = self._tensor(name, result, "activation", "act")
+        made = self._tensor(name, result, "activation", op.row.element)
         check_op(op, self._tensors, result)
-        self._new(made)
+        self._new(replace(made, sparse=sparse_of(op, self._tensors, result)))
         self._ops.append(op)
         return made
 

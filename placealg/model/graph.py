@@ -24,6 +24,9 @@ KINDS = ("activation", "parameter", "data")
 ELEMENTS = ("act", "w", "ids", "mask", "stat")
 """What one element takes: activation, weight, integer id, mask (1 byte), statistic (4 bytes)."""
 
+Sparse = FrozenMap[str, str]
+"""Dim -> the one-hot tensor that chooses along it."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -31,18 +34,20 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 class Tensor:
     """A tensor: its dims in storage order with their sizes, what it is, and what one element takes.
 
-    `data` takes no gradient. A gradient has its tensor's dims.
+    `data` takes no gradient. A gradient has its tensor's dims. A tensor that is `sparse` along a dim is 0 wherever the
+    one-hot tensor named there is 0: of that dim only the chosen index is stored, moved and computed.
     """
 
     name: str
     dims: FrozenMap[str, Monomial]
     kind: str = "activation"
     element: str = "act"
+    sparse: Sparse = FrozenMap()
 
     @property
     def elements(self) -> Monomial:
-        """Elements of one instance."""
-        return Monomial.product(self.dims.values())
+        """Elements of one instance; along a sparse dim only the chosen one counts."""
+        return Monomial.product(n for d, n in self.dims.items() if d not in self.sparse)
 
     @property
     def unit(self) -> str:
@@ -234,6 +239,23 @@ def check_op(op: Op, tensors: Mapping[str, Tensor], result: tuple[str, ...]) -> 
                op.over, op.rename, result)
 
 
+def sparse_of(op: Op, tensors: Mapping[str, Tensor], result: Iterable[str]) -> Sparse:
+    """Along which dims the result of `op` is sparse: a product is 0 where a factor is, a sum where all terms are.
+
+    What is summed over a dim along which the choice varies is not sparse any more.
+    """
+    if op.kind == "route":
+        return FrozenMap({op.over[0]: op.output})
+    operands = [tensors[n].sparse for n in op.inputs]
+    if op.row.saved == ("partners",):
+        found = {d: by for sparse in operands for d, by in sparse.items()}
+    elif op.row.zero_at_zero:
+        found = {d: by for d, by in operands[0].items() if all(sparse.get(d) == by for sparse in operands)}
+    else:
+        found = {}
+    return FrozenMap({d: by for d, by in found.items() if set(tensors[by].dims) <= set(result)})
+
+
 def check_name(name: str) -> None:
     """An InputError unless `name` is words joined by dots, none of them kept for gradients."""
     if not _NAME.fullmatch(name) or name.split(".")[-1] in ("grad", "grad_sum"):
@@ -262,10 +284,23 @@ def _check(graph: Graph) -> None:
         for before, dim in ((b, d) for b, d in op.rename.items() if d in sizes):
             if sizes[before][0] != sizes[dim][0]:
                 raise InputError(f"op '{op.output}' (rename): {before} is {sizes[before][0]}, {dim} is {sizes[dim][0]}")
-        ready[op.output] = graph.tensors[op.output]
+        made = graph.tensors[op.output]
+        _check_sparse(op, made, ready)
+        ready[op.output] = made
     for loop in graph.loops:
         _check_loop(loop, graph, ready)
     _check_used(graph)
+
+
+def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:
+    found = sparse_of(op, ready, made.dims)
+    if made.sparse != found:
+        raise InputError(f"op '{op.output}': '{made.name}' is sparse along {tuple(found)}, not {tuple(made.sparse)}")
+    if op.kind == "route":
+        (choice,) = set(made.dims) - set(ready[op.inputs[0]].dims)
+        of, by = made.dims[op.over[0]], made.dims[choice]
+        if not of.names() and not by.names() and by.coefficient > of.coefficient:
+            raise InputError(f"op '{op.output}' (route): {choice} = {by} of {op.over[0]} = {of}: there are not so many")
 
 
 def _enter(loop: Loop, graph: Graph, ready: dict[str, Tensor]) -> None:

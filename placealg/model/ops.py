@@ -52,6 +52,8 @@ class OpKind:
     may all be partial), "table" (in the first operand) or "". `over` says what splitting along the op's `over`
     dims does: "whole" (cannot be split), "partial" (the result is a partial sum), "statistics" (the op contains
     one all-reduce for each of `merges`), or "" (no such dims). `view` results share their operand's storage.
+    `zero_at_zero` ops make 0 where all that they read is 0, and so do their derivatives where their gradient is 0.
+    An op that is not `differentiable` gives its operands no gradient. `element` is what one element of the result takes.
     """
 
     name: str
@@ -66,6 +68,9 @@ class OpKind:
     random: bool = False
     kept: tuple[Kept, ...] = ()
     vjp: FrozenMap[str, tuple[Step, ...]] = FrozenMap()
+    differentiable: bool = True
+    zero_at_zero: bool = False
+    element: str = "act"
 
 
 def _einsum(output: str, *inputs: str, dims: str) -> Step:
@@ -116,12 +121,12 @@ _CROSS_ENTROPY = (
 
 
 def _linear(name: str, over: str = "", view: bool = False, operands: str = "x") -> OpKind:
-    return OpKind(name, name, (operands,), linear="all", over=over, view=view)
+    return OpKind(name, name, (operands,), linear="all", over=over, view=view, zero_at_zero=not (over or view))
 
 
 def _unary(name: str, reads: str) -> OpKind:
     slope = (Step("slope", "unary", (reads,), "x", f"slope_of_{name}"), _einsum("x.grad", "dy", "slope", dims="x"))
-    return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}))
+    return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}), zero_at_zero=True)
 
 
 _KINDS = (
@@ -139,13 +144,14 @@ _KINDS = (
     _unary("tanh", "y"),
     _unary("relu", "y"),
     OpKind("dropout", "dropout", ("x",), ("mask",), "all", random=True, kept=(Kept("mask", "mask", "y"),),
-           vjp=FrozenMap({"x": (_einsum("x.grad", "dy", "mask", dims="x"),)})),
+           vjp=FrozenMap({"x": (_einsum("x.grad", "dy", "mask", dims="x"),)}), zero_at_zero=True),
     OpKind("layer_norm", "norm", ("x", "weight", "bias"), ("x", "mean", "rstd"), over="whole", optional=1,
            kept=(Kept("mean", "stat", "row", True), Kept("rstd", "stat", "row", True)),
            vjp=FrozenMap({"x": _NORM_X, "weight": _NORM_WEIGHT, "bias": _NORM_BIAS})),
     OpKind("rms_norm", "norm", ("x", "weight"), ("x", "rstd"), over="whole", kept=(Kept("rstd", "stat", "row", True),),
            vjp=FrozenMap({"x": _RMS_X, "weight": (_RMS, _NORM_WEIGHT[-1])})),
     OpKind("softmax", "softmax", ("x",), ("y",), over="whole", vjp=FrozenMap({"x": _SOFTMAX})),
+    OpKind("route", "route", ("x",), over="whole", differentiable=False, element="ids"),
     OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole",
            kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
@@ -164,5 +170,6 @@ OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
 Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes saved per element of a 16-bit SwiGLU),
 the bias of a projection is an `add`, the weight and bias of a norm are operands of it, and `flash` is one op that
 contains its attention factor. `unit` is opaque: what it keeps is unknown. A `rope` mixes the elements along its
-`over` dim, so it is not split along it.
+`over` dim, so it is not split along it. `route` chooses the largest elements along its `over` dim, each as a one-hot
+row: it is stored as one index per choice, and passes no gradient.
 """

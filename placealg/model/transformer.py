@@ -1,4 +1,4 @@
-"""Dense decoder transformers as op graphs: GPT style, Llama style, a parallel block; and a plain MLP.
+"""Decoder transformers as op graphs: GPT style, Llama style, a parallel block, mixtures of experts; and a plain MLP.
 
 Sizes are monomials, so that counts, saved tensors and everything after hold for every size at once.
 """
@@ -6,7 +6,7 @@ Sizes are monomials, so that counts, saved tensors and everything after hold for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placealg.arith import Monomial
 from placealg.model.build import Builder, Size, graph
@@ -22,6 +22,8 @@ class Style:
     else gelu. `rotary` positions, else learned ones. `layer_norm`, else the root-mean-square norm. `dropout` follows
     attention probabilities, both outputs and the embedding. `flash` attention is one op. `tied` logits use the
     embedding. In a `parallel` block attention and MLP read one norm, and their outputs are added before the biases.
+    `experts` takes the place of the MLP by a router and experts; the gates of a token's experts are their probabilities
+    among all, or, `normalized`, among the chosen. `qk_norm` normalises queries and keys per head.
     """
 
     grouped: bool = False
@@ -34,12 +36,17 @@ class Style:
     flash: bool = False
     tied: bool = True
     parallel: bool = False
+    experts: bool = False
+    normalized: bool = False
+    qk_norm: bool = False
 
 
 GPT = Style()
 LLAMA = Style(grouped=True, attention_bias=False, mlp_bias=False, gated=True, rotary=True, layer_norm=False,
               dropout=False, flash=True, tied=False)
-STYLES: Mapping[str, Style] = {"gpt2": GPT, "llama": LLAMA}
+MOE = replace(LLAMA, experts=True)
+STYLES: Mapping[str, Style] = {"gpt2": GPT, "llama": LLAMA, "mixtral": replace(MOE, normalized=True),
+                               "qwen3_moe": replace(MOE, qk_norm=True)}
 """Family, the `model_type` of a configuration -> its style; flags of the configuration override fields."""
 
 
@@ -69,10 +76,22 @@ def mlp() -> Model:
     return Model.of_graph("mlp", g.build())
 
 
-def transformer(style: Style, sizes: Mapping[str, Size]) -> Graph:
-    """The graph of a dense decoder of L layers; `sizes` gives vocab, embed, heads or kv and group, head_dim, ffn.
+def moe() -> Model:
+    """A mixture of experts with symbolic sizes: b, s, h, a, kv, f, L, V, of which each token uses topk of experts.
 
-    Activations have the dims batch (b) and seq (s), keys and values seq_kv. Learned positions need `position`.
+    >>> moe().total({"h": 8, "a": 2, "kv": 1, "f": 16, "L": 2, "V": 10, "experts": 4})
+    3976
+    """
+    sizes: dict[str, Size] = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f",
+                              "expert": "experts", "choice": "topk"}
+    return Model.of_graph("moe", transformer(MOE, sizes))
+
+
+def transformer(style: Style, sizes: Mapping[str, Size]) -> Graph:
+    """The graph of a decoder of L layers; `sizes` gives vocab, embed, heads or kv and group, head_dim, ffn.
+
+    Activations have the dims batch (b) and seq (s), keys and values seq_kv. Learned positions need `position`, experts
+    `expert` and `choice`.
     """
     g = graph({"batch": "b", "seq": "s", "seq_kv": "s", **sizes})
     x = g.repeat("layer", "L", _embedding(g, style))
@@ -86,7 +105,8 @@ def transformer(style: Style, sizes: Mapping[str, Size]) -> Graph:
         y = _attention(g, g.norm("layer.norm1", x, "embed", bias=style.layer_norm), style)
         y = g.biased("layer.attn.out", y, "embed") if style.attention_bias else y
         x = g.add("layer.residual1", x, _dropped(g, "layer.attn.dropped", y, style))
-        y = _mlp(g, g.norm("layer.norm2", x, "embed", bias=style.layer_norm), style, "batch seq")
+        normed = g.norm("layer.norm2", x, "embed", bias=style.layer_norm)
+        y = _experts(g, normed, style) if style.experts else _mlp(g, normed, style, "batch seq")
         y = g.biased("layer.mlp.down", y, "embed") if style.mlp_bias else y
         g.add("layer.out", x, _dropped(g, "layer.mlp.dropped", y, style))
     final = g.norm("head.norm", "layer.out", "embed", bias=style.layer_norm)
@@ -114,6 +134,8 @@ def _attention(g: Builder, x: Tensor, style: Style) -> Tensor:
     for name, dims in (("q", queries), ("k", keys), ("v", keys)):
         path = f"layer.attn.{name}"
         y = g.linear(path, x, f"batch seq {dims}", f"embed {dims}", dims if style.attention_bias else None)
+        if style.qk_norm and name != "v":
+            y = g.norm(f"{path}.norm", y, "head_dim", bias=False)
         if style.rotary and name != "v":
             y = g.rope(f"{path}.rotated", y, over="head_dim", region="layer.attn")
         made[name] = y
@@ -142,6 +164,27 @@ def _mlp(g: Builder, x: Tensor, style: Style, tokens: str) -> Tensor:
     y = g.unary("layer.mlp.silu" if style.gated else "layer.mlp.gelu", made[0], "silu" if style.gated else "gelu")
     y = g.mul("layer.mlp.product", y, made[1]) if style.gated else y
     return g.linear("layer.mlp.down", y, f"{tokens} embed", "ffn embed")
+
+
+def _experts(g: Builder, x: Tensor, style: Style) -> Tensor:
+    """A router and gated experts: every token goes to the experts chosen for it, whose results are added by gates.
+
+    The choice is a one-hot tensor, by which what is dispatched, and what is combined again, is multiplied.
+    """
+    router, pairs = "layer.router", "batch seq choice expert"
+    scores = g.einsum(f"{router}.logits", x, g.parameter(f"{router}.weight", "embed expert"), to="batch seq expert")
+    if not style.normalized:
+        scores = g.softmax(f"{router}.probs", scores, over="expert")
+    route = g.route(f"{router}.route", scores, over="expert", choice="choice")
+    gates = g.einsum(f"{router}.chosen", scores, route, to="batch seq choice")
+    if style.normalized:
+        gates = g.softmax(f"{router}.gates", gates, over="choice")
+    y = g.einsum("layer.dispatch.pairs", x, route, to=f"{pairs} embed")
+    gate, up = (g.linear(f"layer.expert.{n}", y, f"{pairs} ffn", "expert embed ffn", region="layer.expert")
+                for n in ("gate", "up"))
+    y = g.mul("layer.expert.product", g.unary("layer.expert.silu", gate, "silu"), up)
+    y = g.linear("layer.expert.down", y, f"{pairs} embed", "expert ffn embed", region="layer.expert")
+    return g.einsum("layer.combine.sum", y, gates, route, to="batch seq embed")
 
 
 def _dropped(g: Builder, name: str, x: Tensor, style: Style) -> Tensor:

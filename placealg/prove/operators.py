@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, BackwardOp, kept, needs_gradient, transposed
+from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, transposed
 from placealg.model.graph import Graph, Op
 from placealg.prove import paths
 from placealg.prove.contribution import Term, Value
@@ -27,7 +27,6 @@ class Operators:
     def __init__(self, reference: Reference, tensors: Tensors, flow: Flow):
         self.reference, self.tensors, self.flow = reference, tensors, flow
         self.graph: Graph = tensors.graph
-        self.needs = needs_gradient(self.graph)
         self.extents: dict[tuple[str, int], Pairs] = {}
         self.passes = 1
         self.split: Pairs | None = None
@@ -104,13 +103,11 @@ class Operators:
             self.flow.open.append(Demand(event.path, "starts the backward once more", (), frozenset()))
         self.began = self.began or last
         arriving = self.seeded() if last else self.tensors.gradient(op.output)
-        for k, name in enumerate(op.inputs):
-            if name in self.needs:
-                step = transposed(self.graph, op, k)
-                held = self.contribution(event, op, step, labels, arriving)
-                if last and held:
-                    held = paths.narrowed(held, self.split or ())
-                self.deposit(event, op, k, name, labels[k], held)
+        for k in differentiated(self.graph, op):
+            held = self.contribution(event, op, transposed(self.graph, op, k), labels, arriving)
+            if last and held:
+                held = paths.narrowed(held, self.split or ())
+            self.deposit(event, op, k, op.inputs[k], labels[k], held)
 
     def seeded(self) -> Sum:
         """The gradient of the loss: one symbol for the value from which backward starts."""

@@ -129,7 +129,8 @@ def gradient(space: Space, number: int, state: State) -> tuple[dict[Slot, Number
     ops = list(_order(space))
     for op, instance in ops[:-1]:
         saved = _Saved(run, op, instance)
-        made, kept = functions.forward(graph, op, [saved.operand(k) for k in range(len(op.inputs))], saved.draw)
+        made, kept = functions.forward(graph, op, [saved.operand(k) for k in range(len(op.inputs))], saved.draw,
+                                       space.sizes)
         run.values[op.output, instance], run.kept[op.output, instance] = made, kept
     losses = run.read(graph.ops[-1].inputs[0], "", 0)
     run.gradients[run.at(graph.ops[-1].inputs[0], "", 0)] = [seed_of(losses, weights(space))]
@@ -143,7 +144,7 @@ def _differentiate(run: _Run, op: Op, instance: int) -> None:
     if not contributions:
         return
     dy = total(contributions, _zeros)
-    for position, name in enumerate(op.inputs):
+    for position, name in enumerate(op.inputs if op.row.differentiable else ()):
         if name in run.space.differentiable:
             found = functions.backward(run.space.graph, op, position, dy, _Saved(run, op, instance))
             run.gradients.setdefault(run.at(name, op.unit, instance), []).append(found)

@@ -47,8 +47,8 @@ class Saved(Protocol):
 Kept = dict[str, Box]
 
 
-def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw) -> tuple[Box, Kept]:
-    """The op's result, and what it keeps beside it."""
+def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw, sizes: Mapping[str, int]) -> tuple[Box, Kept]:
+    """The op's result, and what it keeps beside it; `sizes` are those of all dims but the batch."""
     dims, x = tuple(graph.tensors[op.output].dims), operands[0]
     if op.kind in ("einsum", "sum"):
         return product(operands, dims), {}
@@ -62,6 +62,8 @@ def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw) -> tuple[Box,
         return Box(x.extent, x.numbers * factor(op) % PRIME).ordered(dims), {}
     if op.kind == "dropout":
         return _dropout(x.ordered(dims), draw)
+    if op.kind == "route":
+        return _route(op, x, dims, sizes), {}
     if op.kind in UNARY:
         return Box(x.extent, UNARY[op.kind](x.numbers)).ordered(dims), {}
     return ROWS[op.kind](op, operands, dims, draw)
@@ -116,11 +118,11 @@ def _dropout(x: Box, draw: Draw) -> tuple[Box, Kept]:
 
 UNARY: Mapping[str, Callable[[Array], Array]] = {
     "gelu": lambda x: (x * x + 3 * x) % PRIME,
-    "silu": lambda x: (x * x + 5 * x + 2) % PRIME,
+    "silu": lambda x: (x * x + 5 * x) % PRIME,
     "tanh": lambda x: inverse((3 - x) % PRIME),
     "relu": lambda x: inverse((5 - 2 * x) % PRIME),
 }
-"""Kind -> an elementwise function; tanh and relu are those whose derivative is a function of the result."""
+"""Kind -> an elementwise function; gelu and silu are 0 at 0, as the real ones are; tanh and relu are those whose derivative is a function of the result."""
 
 _SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
     "gelu": ("x", lambda x: (2 * x + 3) % PRIME),
@@ -194,6 +196,18 @@ def _weight(scores: Box, op: Op) -> tuple[Box, Box]:
 
 def _inverse(box: Box) -> Box:
     return Box(box.extent, inverse(box.numbers))
+
+
+def _route(op: Op, x: Box, dims: tuple[str, ...], sizes: Mapping[str, int]) -> Box:
+    """1 at the largest residue of each row for the first choice, at the next for the second, and so on; else 0."""
+    over = op.over[0]
+    (choice,) = set(dims) - set(x.dims)
+    rows = tuple(d for d in x.dims if d != over)
+    order = np.argsort(-x.ordered((*rows, over)).numbers, axis=-1, kind="stable")
+    rank = np.argsort(order, axis=-1, kind="stable")
+    chosen = rank[..., None, :] == np.arange(sizes[choice])[:, None]
+    extent = {**{d: x.extent[d] for d in rows}, choice: tuple(range(sizes[choice])), over: x.extent[over]}
+    return Box(extent, chosen.astype(np.int64)).ordered(dims)
 
 
 def _softmax(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:

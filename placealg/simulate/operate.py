@@ -103,7 +103,8 @@ def _forward(m: Machine, e: Event) -> None:
         if len(held) < len(given):
             _unmade(m, e, rank, op)
             continue
-        made, kept = functions.forward(m.space_of(e).graph, op, held, _Saved(m, e, rank, op, labels).draw)
+        made, kept = functions.forward(m.space_of(e).graph, op, held, _Saved(m, e, rank, op, labels).draw,
+                                       m.space_of(e).sizes)
         _made(m.stores[rank], here, held, made, kept)
 
 
@@ -207,7 +208,7 @@ def _backward(m: Machine, e: Event) -> None:
             continue
         dy = _seeds(m, rank) if op == space.graph.ops[-1] else _gradient(m, rank, (e.tensor, m.instance), "")
         saved = _Saved(m, e, rank, op, labels)
-        for position, name in enumerate(op.inputs):
+        for position, name in enumerate(op.inputs if op.row.differentiable else ()):
             if name not in space.differentiable:
                 continue
             try:

@@ -30,7 +30,7 @@ from placealg.step.split import NONE, split_of
 BATCH = "batch"
 """The dim of the sequences."""
 
-_MOST, _SMALLEST, _EVEN = 12, 2, 2
+_MOST, _SMALLEST, _EVEN, _CHOICE = 12, 2, 2, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +178,7 @@ def _differentiable(graph: Graph) -> frozenset[str]:
     found = {t.name for t in graph.parameters}
     for _ in range(1 + len(graph.loops)):
         for op in graph.ops:
-            if found.intersection(op.inputs):
+            if op.row.differentiable and found.intersection(op.inputs):
                 found.add(op.output)
         for loop in graph.loops:
             if found & {loop.first, loop.last}:
@@ -244,15 +244,21 @@ def dim_of(place: str) -> str:
 
 @lru_cache(maxsize=64)
 def _sizes(graph: Graph, blocks: FrozenMap[str, int]) -> Mapping[str, int]:
-    """Small sizes of all dims but the batch: whole numbers, multiples of `blocks` wherever the dims leave a choice."""
+    """Small sizes of all dims but the batch: whole numbers, multiples of `blocks` wherever the dims leave a choice.
+
+    What a route chooses from is larger than what it chooses.
+    """
     dims = {d: n for d, n in graph.dims.items() if d != BATCH}
     paired = {d for op in graph.ops if op.kind == "rope" for d in op.over}
     multiple = {d: math.lcm(blocks[d], _EVEN if d in paired else 1) for d in dims}
+    least = {op.over[0]: _CHOICE * max(_SMALLEST, *(multiple[d] for d in graph.tensors[op.output].dims
+                                                    if d not in (BATCH, *graph.tensors[op.inputs[0]].dims)))
+             for op in graph.ops if op.kind == "route"}
     found: dict[str, int] = {}
     for names in _together(dims.values()):
         own = {d: n for d, n in dims.items() if set(n.names()) & names}
         order = _ordered(names, own.values())
-        tried = itertools.chain(*(_values(order, own, m, {}) for m in (multiple, dict.fromkeys(own, 1))))
+        tried = itertools.chain(*(_values(order, own, m, least, {}) for m in (multiple, dict.fromkeys(own, 1))))
         values = next(tried, None)
         if values is None:
             raise InputError(f"the dims {', '.join(own)} have no small sizes that are whole numbers")
@@ -282,7 +288,7 @@ def _ordered(names: Iterable[str], sizes: Iterable[Monomial]) -> list[str]:
     return found
 
 
-def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[str, int],
+def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[str, int], least: Mapping[str, int],
             known: dict[str, int]) -> Iterator[dict[str, int]]:
     """Values of the symbols, the smallest first, one symbol after the other as long as all dims fit."""
     if not names:
@@ -295,8 +301,8 @@ def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[st
     step = math.lcm(*steps)
     for value in range(step, _MOST * max(step, *multiple.values()) + 1, step):
         sizes = {d: n.evaluate({**known, name: value}) for d, n in here.items()}
-        if all(n.denominator == 1 and n >= _SMALLEST and n % multiple[d] == 0 for d, n in sizes.items()):
-            yield from _values(names[1:], dims, multiple, {**known, name: value})
+        if all(n.denominator == 1 and n >= least.get(d, _SMALLEST) and n % multiple[d] == 0 for d, n in sizes.items()):
+            yield from _values(names[1:], dims, multiple, least, {**known, name: value})
 
 
 def weights(space: Space) -> dict[int, Fraction]:

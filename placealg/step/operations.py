@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, backward
+from placealg.model.backward import GRAD, backward, needs_gradient
 from placealg.model.graph import Loop, Op
 from placealg.placement import SENT, Kind
 from placealg.step.event import Event, Rule
@@ -158,7 +158,8 @@ class Operations:
                 yield self.moved[number], move
 
     def _differentiable(self, move: Move) -> bool:
-        return self.placed.graph.tensors[move.tensor].kind == "activation"
+        graph = self.placed.graph
+        return graph.tensors[move.tensor].kind == "activation" and move.tensor in needs_gradient(graph)
 
     def _held_as_shards(self, unit: str) -> Iterator[tuple[str, str, Move, tuple[str, ...]]]:
         """(tensor, label, move, readers) of every gathered version that backward gathers again."""

@@ -9,8 +9,7 @@ followed until what enters one is what entered the one before.
 
 from __future__ import annotations
 
-from placealg.model.backward import needs_gradient as needing
-from placealg.model.backward import transposed
+from placealg.model.backward import differentiated, transposed
 from placealg.model.graph import Graph, Loop, Op
 from placealg.prove import paths
 from placealg.prove.moves import MOVES
@@ -45,9 +44,7 @@ class Flows:
         """Whether the backward of an op reads one of its parameters: for the gradient of another operand."""
         key, graph = (op.output, parameter), self.step.reference.graph
         if key not in self._reading and graph is not None:
-            needs = needing(graph)
-            self._reading[key] = any(parameter in transposed(graph, op, k).reads
-                                     for k, name in enumerate(op.inputs) if name in needs)
+            self._reading[key] = any(parameter in transposed(graph, op, k).reads for k in differentiated(graph, op))
         return self._reading[key]
 
 

@@ -68,7 +68,8 @@ class Tensors:
         """The uses of a tensor that add to its gradient."""
         if name in self.expected:
             return self.expected[name]
-        found = [f"{op.output}/{k}" for op in self.graph.consumers(name) for k, n in enumerate(op.inputs) if n == name]
+        found = [f"{op.output}/{k}" for op in self.graph.consumers(name) if op.row.differentiable
+                 for k, n in enumerate(op.inputs) if n == name]
         found += [SLOT for loop in self.graph.loops if loop.first == name]
         return tuple(found)
 

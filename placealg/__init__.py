@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from placealg.model.abstract import abstract
     from placealg.model.build import graph
     from placealg.model.model import Model
-    from placealg.model.transformer import gpt, mlp
+    from placealg.model.transformer import gpt, mlp, moe
     from placealg.prove.verdict import Report
     from placealg.simulate import Outcome, Setting
     from placealg.step.derive import derive
     from placealg.strategy.catalogue import (
         catalogue,
         dp,
+        ep,
         fsdp,
         fsdp_no_reshard,
         hsdp,
@@ -52,13 +53,13 @@ _HOME = {
     "Strategy": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
-                     "tp", "tp_sp", "tp_sp_keep", "offload_optimizer", "recompute_full", "recompute_selective"),
+                     "tp", "tp_sp", "tp_sp_keep", "ep", "offload_optimizer", "recompute_full", "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",
     "abstract": "placealg.model.abstract",
     "graph": "placealg.model.build",
-    **dict.fromkeys(("gpt", "mlp"), "placealg.model.transformer"),
+    **dict.fromkeys(("gpt", "mlp", "moe"), "placealg.model.transformer"),
     "derive": "placealg.step.derive",
     "Formula": "placealg.cost.formula",
     "Setting": "placealg.simulate.setting",
@@ -66,9 +67,9 @@ _HOME = {
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "catalogue", "communication", "derive", "dp", "Formula", "fsdp", "fsdp_no_reshard",
-    "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "offload_optimizer", "parse_strategy", "prove",
-    "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep",
+    "abstract", "catalogue", "communication", "derive", "dp", "ep", "Formula", "fsdp", "fsdp_no_reshard",
+    "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "moe", "offload_optimizer", "parse_strategy",
+    "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep",
     "zero1", "zero2", "zero3",
 ]
 

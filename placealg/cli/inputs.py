@@ -42,12 +42,18 @@ def options(chosen: Namespace) -> Options:
 
 
 def default_model(*strategies: Strategy) -> str:
-    """The model on which strategies stand when none is named: op by op if one of them needs it.
+    """The model on which strategies stand when none is named: op by op if one of them needs it, the first that fits.
 
     >>> default_model(parse_strategy("zero3")), default_model(parse_strategy("zero3*tp_sp"))
     ('abstract', 'gpt')
+    >>> default_model(parse_strategy("zero1*ep"))
+    'moe'
     """
-    return "gpt" if any(s.detailed for s in strategies) else "abstract"
+    if not any(s.detailed for s in strategies):
+        return "abstract"
+    fitting = (name for name in ("gpt", "moe") if not any(
+        problem for s in strategies for problem in fit_problems(s, resolve_model(name))))
+    return next(fitting, "gpt")
 
 
 @dataclass(frozen=True)

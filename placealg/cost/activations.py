@@ -1,7 +1,7 @@
 """Activations: what forward keeps for backward, and what is held of tensors at every event, in closed form.
 
-Element sizes are `act` for activations and their gradients, 1 byte for masks, 4 for statistics and ids. One microbatch is in
-flight. Of a repeated unit one instance is at work; all others hold what they keep for backward, or wait.
+Element sizes are `act` for activations and their gradients, 1 byte for masks, 4 for statistics and ids. One microbatch
+is in flight. Of a repeated unit one instance is at work; all others hold what they keep for backward, or wait.
 """
 
 from __future__ import annotations

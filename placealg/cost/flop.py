@@ -39,7 +39,8 @@ def flop(step: Step) -> Formula:
         times = 0 if op is None else backward_products(graph, op) if touch.event.on_gradient else products(graph, op)
         if op and times:
             dims = FrozenMap({d: graph.dims[d] for d in graph.iteration_dims(op)})
-            space = Tensor(op.output, dims, sparse=(sparse_backward if touch.event.on_gradient else sparse_forward)(graph, op))
+            sparse = sparse_backward(graph, op) if touch.event.on_gradient else sparse_forward(graph, op)
+            space = Tensor(op.output, dims, sparse=sparse)
             each = monomial(local(space, touch.box, tensors.split_batch))
             terms.append(2 * times * each * executions(step, touch.event))
     return amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")

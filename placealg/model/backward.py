@@ -155,8 +155,8 @@ def sparse_contribution(graph: Graph, op: Op, operand: int, arriving: Sparse) ->
         factors += [graph.tensors[n].sparse for k, n in enumerate(op.inputs) if k != operand]
     elif not op.row.zero_at_zero:
         return FrozenMap()
-    dims = graph.tensors[op.inputs[operand]].dims
-    return FrozenMap({d: by for factor in factors for d, by in factor.items() if set(graph.tensors[by].dims) <= set(dims)})
+    dims = set(graph.tensors[op.inputs[operand]].dims)
+    return FrozenMap({d: by for sparse in factors for d, by in sparse.items() if dims >= set(graph.tensors[by].dims)})
 
 
 def saved(graph: Graph, *, statistics: bool = False) -> tuple[Saved, ...]:

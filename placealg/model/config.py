@@ -13,7 +13,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError, nearest
 from placealg.model.abstract import abstract
 from placealg.model.model import Model
-from placealg.model.transformer import GPT, STYLES, Style, gpt, mlp, transformer
+from placealg.model.transformer import GPT, STYLES, Style, gpt, mlp, moe, transformer
 
 SHIPPED = Path(__file__).parent / "configs"
 _LARGEST = 10**12
@@ -34,6 +34,16 @@ class Field:
 
 
 _H, _A = Monomial.of("h"), Monomial.of("a")
+
+_SHARED = (
+    Field(("hidden_size",), "h", "hidden size"),
+    Field(("num_hidden_layers",), "L", "layers"),
+    Field(("num_attention_heads",), "a", "attention heads"),
+    Field(("vocab_size",), "V", "vocabulary"),
+    Field(("num_key_value_heads",), "kv", "key and value heads", _A),
+    Field(("head_dim",), "d", "size of one attention head", _H / _A),
+    Field(("tie_word_embeddings",), "tied", "logits use the embedding's weight", False),
+)
 
 FIELDS: Mapping[str, tuple[Field, ...]] = {
     "gpt2": (
@@ -57,17 +67,34 @@ FIELDS: Mapping[str, tuple[Field, ...]] = {
         Field(("mlp_bias",), "mlp_bias", "biases on gate, up and down", False),
         Field(("tie_word_embeddings",), "tied", "logits use the embedding's weight", False),
     ),
+    "mixtral": (
+        *_SHARED,
+        Field(("intermediate_size",), "f", "feed-forward size of an expert"),
+        Field(("num_local_experts", "num_experts"), "experts", "routed experts"),
+        Field(("num_experts_per_tok",), "topk", "experts per token"),
+    ),
+    "qwen3_moe": (
+        *_SHARED,
+        Field(("moe_intermediate_size",), "f", "feed-forward size of an expert"),
+        Field(("num_experts", "num_local_experts"), "experts", "routed experts"),
+        Field(("num_experts_per_tok",), "topk", "experts per token"),
+        Field(("attention_bias",), "attention_bias", "biases on q, k, v and out", False),
+        Field(("norm_topk_prob",), "normalized", "gates are probabilities among the chosen experts", False),
+    ),
 }
 """model_type -> its fields: the one table of what is read, what is required and what it defaults to.
 
 A field that is null is absent. A size equal to its default is written as the default.
 """
 
-REFUSED: Mapping[str, Mapping[str, bool]] = {"gpt2": {"add_cross_attention": False}}
-"""model_type -> flags that would add parameters this reader does not know, with the value that it accepts."""
+REFUSED: Mapping[str, Mapping[str, Any]] = {
+    "gpt2": {"add_cross_attention": False},
+    "qwen3_moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},
+}
+"""model_type -> fields that would add parameters this reader does not know, with the value that it accepts."""
 
 
-SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "mlp": mlp}
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "mlp": mlp, "moe": moe}
 """Name -> a model whose sizes are all symbols."""
 
 
@@ -145,6 +172,8 @@ def _build(config: _Config, style: Style, fields: Mapping[str, Field], given: Ma
         config.divides("a", "h", fields, sizes)
     if style.grouped and "kv" in sizes:
         config.divides("kv", "a", fields, sizes)
+    if style.experts:
+        config.at_most("topk", "experts", fields, sizes)
     written = {s: Monomial.of(s) for s in given}
     for symbol, default in (("f", fields["f"].default), ("kv", _A), ("d", _H / _A)):
         if isinstance(default, Monomial):
@@ -153,7 +182,8 @@ def _build(config: _Config, style: Style, fields: Mapping[str, Field], given: Ma
                 written[symbol] = default
                 sizes[symbol] = int(value)
     dims = {"vocab": written["V"], "embed": _H, "heads": _A, "kv": written["kv"], "group": _A / written["kv"],
-            "head_dim": written["d"], "ffn": written["f"], "position": written.get("s_max", Monomial())}
+            "head_dim": written["d"], "ffn": written["f"], "position": written.get("s_max", Monomial()),
+            **({"expert": written["experts"], "choice": written["topk"]} if style.experts else {})}
     return Model.of_graph(name, transformer(style, dims), sizes, source=str(config.path))
 
 
@@ -259,6 +289,13 @@ class _Config:
             names = {s: self.key(fields[s]) or fields[s].names[0] for s in (part, whole)}
             raise InputError(f"{names[whole]} = {sizes[whole]} is not divisible by {names[part]} = {sizes[part]}",
                              where=self.place(names[part]))
+
+    def at_most(self, part: str, whole: str, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:
+        """An InputError unless the size `part` is at most the size `whole`."""
+        if sizes[part] > sizes[whole]:
+            names = {s: self.key(fields[s]) for s in (part, whole)}
+            raise InputError(f"{names[part]} = {sizes[part]} is more than {names[whole]} = {sizes[whole]}",
+                             where=self.place(str(names[part])))
 
 
 def _known(data: Mapping[str, Any]) -> set[str]:

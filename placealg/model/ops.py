@@ -53,7 +53,7 @@ class OpKind:
     dims does: "whole" (cannot be split), "partial" (the result is a partial sum), "statistics" (the op contains
     one all-reduce for each of `merges`), or "" (no such dims). `view` results share their operand's storage.
     `zero_at_zero` ops make 0 where all that they read is 0, and so do their derivatives where their gradient is 0.
-    An op that is not `differentiable` gives its operands no gradient. `element` is what one element of the result takes.
+    Ops that are not `differentiable` give their operands no gradient. `element` is what one element of a result takes.
     """
 
     name: str

@@ -51,8 +51,8 @@ def check_dims(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims
     if kind.name == "route":
         _check_once(where, result)
         if len(over) != 1 or len(result) != len(dims[0]) + 1 or not set(dims[0]) < set(result):
-            _fail(where, f"the result has dims {_shown(result)}; it chooses over one dim, and adds one for the choices to "
-                         f"{_shown(dims[0])}")
+            _fail(where, f"the result has dims {_shown(result)}; it chooses over one dim, and adds one for the choices "
+                         f"to {_shown(dims[0])}")
         return
     _check_operands(where, kind, operands, over, rename)
     _check_once(where, result)

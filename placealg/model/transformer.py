@@ -95,19 +95,19 @@ def transformer(style: Style, sizes: Mapping[str, Size]) -> Graph:
     """
     g = graph({"batch": "b", "seq": "s", "seq_kv": "s", **sizes})
     x = g.repeat("layer", "L", _embedding(g, style))
+    biased = style.mlp_bias and not style.experts
     if style.parallel:
         y = g.norm("layer.norm1", x, "embed", bias=style.layer_norm)
-        both = g.add("layer.sum", _attention(g, y, style), _mlp(g, y, style, "batch seq"))
-        for name, there in (("layer.attn.out", style.attention_bias), ("layer.mlp.down", style.mlp_bias)):
+        both = g.add("layer.sum", _attention(g, y, style), _inner(g, y, style))
+        for name, there in (("layer.attn.out", style.attention_bias), ("layer.mlp.down", biased)):
             both = g.biased(name, both, "embed") if there else both
         g.add("layer.out", x, _dropped(g, "layer.dropped", both, style))
     else:
         y = _attention(g, g.norm("layer.norm1", x, "embed", bias=style.layer_norm), style)
         y = g.biased("layer.attn.out", y, "embed") if style.attention_bias else y
         x = g.add("layer.residual1", x, _dropped(g, "layer.attn.dropped", y, style))
-        normed = g.norm("layer.norm2", x, "embed", bias=style.layer_norm)
-        y = _experts(g, normed, style) if style.experts else _mlp(g, normed, style, "batch seq")
-        y = g.biased("layer.mlp.down", y, "embed") if style.mlp_bias else y
+        y = _inner(g, g.norm("layer.norm2", x, "embed", bias=style.layer_norm), style)
+        y = g.biased("layer.mlp.down", y, "embed") if biased else y
         g.add("layer.out", x, _dropped(g, "layer.mlp.dropped", y, style))
     final = g.norm("head.norm", "layer.out", "embed", bias=style.layer_norm)
     if style.tied:
@@ -154,6 +154,11 @@ def _core(g: Builder, q: Tensor, k: Tensor, v: Tensor, style: Style, heads: str)
     scores = g.scale(f"{core}.scaled", g.einsum(f"{core}.scores", q, k, to=grid), factor)
     probs = _dropped(g, f"{core}.dropped", g.softmax(f"{core}.probs", scores, over="seq_kv", mask="causal"), style)
     return g.einsum(f"{core}.mixed", probs, v, to=f"batch seq {heads}")
+
+
+def _inner(g: Builder, x: Tensor, style: Style) -> Tensor:
+    """What stands beside attention: an MLP, or experts, which have no biases."""
+    return _experts(g, x, style) if style.experts else _mlp(g, x, style, "batch seq")
 
 
 def _mlp(g: Builder, x: Tensor, style: Style, tokens: str) -> Tensor:

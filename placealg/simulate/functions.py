@@ -122,7 +122,10 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "tanh": lambda x: inverse((3 - x) % PRIME),
     "relu": lambda x: inverse((5 - 2 * x) % PRIME),
 }
-"""Kind -> an elementwise function; gelu and silu are 0 at 0, as the real ones are; tanh and relu are those whose derivative is a function of the result."""
+"""Kind -> an elementwise function; gelu and silu are 0 at 0, as the real ones are.
+
+The derivatives of tanh and relu are functions of the result.
+"""
 
 _SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
     "gelu": ("x", lambda x: (2 * x + 3) % PRIME),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from placealg.step.derive import derive
     from placealg.strategy.catalogue import (
         catalogue,
+        cp,
+        cp_ulysses,
         dp,
         fsdp,
         fsdp_no_reshard,
@@ -52,7 +54,8 @@ _HOME = {
     "Strategy": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
-                     "tp", "tp_sp", "tp_sp_keep", "offload_optimizer", "recompute_full", "recompute_selective"),
+                     "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "offload_optimizer", "recompute_full",
+                     "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",
@@ -66,7 +69,7 @@ _HOME = {
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "catalogue", "communication", "derive", "dp", "Formula", "fsdp", "fsdp_no_reshard",
+    "abstract", "catalogue", "communication", "cp", "cp_ulysses", "derive", "dp", "Formula", "fsdp", "fsdp_no_reshard",
     "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "offload_optimizer", "parse_strategy", "prove",
     "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep",
     "zero1", "zero2", "zero3",

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from placealg.step.derive import derive
     from placealg.strategy.catalogue import (
         catalogue,
+        cp,
+        cp_ulysses,
         dp,
         ep,
         fsdp,
@@ -53,7 +55,8 @@ _HOME = {
     "Strategy": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
-                     "tp", "tp_sp", "tp_sp_keep", "ep", "offload_optimizer", "recompute_full", "recompute_selective"),
+                     "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "ep", "offload_optimizer", "recompute_full",
+                     "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",
@@ -67,9 +70,10 @@ _HOME = {
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "catalogue", "communication", "derive", "dp", "ep", "Formula", "fsdp", "fsdp_no_reshard",
-    "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "moe", "offload_optimizer", "parse_strategy",
-    "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep",
+    "abstract", "catalogue", "communication", "cp", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
+    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "moe", "offload_optimizer",
+    "parse_strategy", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy",
+    "tp", "tp_sp", "tp_sp_keep",
     "zero1", "zero2", "zero3",
 ]
 

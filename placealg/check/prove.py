@@ -12,10 +12,14 @@ from math import prod
 
 from placealg.check.repair import find_repair
 from placealg.prove.counterexample import Facts, facts
+from placealg.prove.cutoff import examine_by_cutoff
 from placealg.prove.prover import Candidate, Findings, examine
 from placealg.prove.verdict import NOT_COVERED, REFUTED, UNDECIDED, Counterexample, Report, Verdict, overall
 from placealg.simulate import Outcome, Setting, simulate
 from placealg.step.program import Step
+
+ENGINES = ("closed_form", "cutoff")
+"""How sums over an axis are taken."""
 
 LARGEST_REPLAY = 64
 """Devices times microbatches beyond which a counterexample is not replayed."""
@@ -26,9 +30,12 @@ def prove(step: Step, base: Step | None = None) -> Report:
     return judge(step, base)[0]
 
 
-def judge(step: Step, base: Step | None = None) -> tuple[Report, tuple[Candidate, ...]]:
-    """The report, and what the prover found satisfiable, from which a certificate takes its sizes."""
-    findings = examine(step)
+def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0]) -> tuple[Report, tuple[Candidate, ...]]:
+    """The report, and what the prover found satisfiable, from which a certificate takes its sizes.
+
+    `engine` is closed_form (sums over an axis by lemmas) or cutoff (written out, one axis at a time).
+    """
+    findings = examine_by_cutoff(step)[0] if engine == "cutoff" else examine(step)
     replayed = {(c.verdict.id, c.verdict.group): (c, f, o) for c, f, o in _replays(step, findings)}
     verdicts = tuple(_confirmed(v, replayed) for v in findings.verdicts)
     verdict, cls = overall(verdicts)

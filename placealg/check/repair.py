@@ -44,11 +44,18 @@ def written(table: Table) -> str:
     return ", ".join(f"{key} = {toml_value(value)}" for key, value in table.items())
 
 
+_LONGEST = 160
+"""Signs beyond which two formulas are told by their difference."""
+
+
 def _cost(step: Step, repaired: Step) -> str:
     before, after = (communication(s).total for s in (step, repaired))
     if before == after:
         return "nothing that the totals of a training step count"
-    return f"communication {before.text()} -> {after.text()} bytes per step"
+    both = f"communication {before.text()} -> {after.text()} bytes per step"
+    if len(both) <= _LONGEST:
+        return both
+    return f"communication of {(after - before).tidied().text()} bytes per step more"
 
 
 def _edits(step: Step, base: Step) -> Iterator[list[Table]]:

@@ -155,6 +155,9 @@ def _prove(parser: Parser) -> None:
     _strategies(parser, True, "text", "json")
     _timing(parser)
     parser.add_argument("--certificate", metavar="DIR", help="write every obligation as an SMT-LIB 2 file, with hashes")
+    parser.add_argument("--engine", choices=("closed_form", "cutoff"), default="closed_form",
+                        metavar="closed_form|cutoff",
+                        help="take sums over an axis in closed form, or write them out at enough sizes")
     parser.add_argument("--cross-check", action="store_true", help="ask a second solver, cvc5, every query as well")
 
 

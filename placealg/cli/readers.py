@@ -29,7 +29,7 @@ def prove(chosen: Namespace) -> int:
     documents: list[dict[str, Any]] = []
     check_words(chosen)
     for case in _cases(chosen):
-        report, candidates = judge(case.step, case.base if case.step != case.base else None)
+        report, candidates = judge(case.step, case.base if case.step != case.base else None, chosen.engine)
         report, checked = evidence(chosen, case, report, candidates)
         codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
         documents.append({**report.to_json(timing=not chosen.no_timing),

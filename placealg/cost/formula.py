@@ -153,6 +153,10 @@ class Formula:
     def __sub__(self, other: Formula) -> Formula:
         return self._join(other, "subtract", lambda a, b: a - b)
 
+    def tidied(self) -> Formula:
+        """The same formula in the shorter of its forms: what a difference leaves may be short."""
+        return self if self.expr is None else replace(self, expr=tidy(sympy.factor(self.expr)))
+
     def __mul__(self, factor: int | Fraction) -> Formula:
         return self if self.expr is None else replace(self, expr=self.expr * _rational(Fraction(factor)))
 

@@ -7,7 +7,7 @@ The walk covers one microbatch and, of a repeated unit, one instance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from placealg.arith import Monomial
@@ -191,8 +191,18 @@ class _Walk:
                 complete = False
             else:
                 read.append(found)
-                box |= {(axis, op.rename.get(dim, dim)) for axis, dim in self.held[found].box}
+                box |= {(axis, op.rename.get(dim, dim)) for axis, dim in self.box_of(found)}
         return frozenset(box), read, complete
+
+    def box_of(self, version: Version) -> Box:
+        """The box of a version in the dims of its own tensor; a view's storage has those of what it shows."""
+        storage, name = self.held[version], version[0].removesuffix(GRAD)
+        owner = storage.tensor.name.removesuffix(GRAD)
+        if owner == name:
+            return storage.box
+        shown, mine = _names(self.graph, owner), _names(self.graph, name)
+        back = {now: root for root, now in shown.items()}
+        return frozenset((axis, mine.get(back.get(dim, dim), back.get(dim, dim))) for axis, dim in storage.box)
 
     def compute(self, touch: Touch) -> None:
         """A forward op: its result and what it keeps; of a dropout without its operand, the mask alone."""
@@ -220,7 +230,7 @@ class _Walk:
         box, _, _ = self.iterated(op, touch.event)
         grads = self.below(op.output + GRAD)
         touch.reads = {v: self.held[v] for v in grads}
-        touch.box = box = box.union(*(s.box for s in touch.reads.values()))
+        touch.box = box = box.union(*map(self.box_of, grads))
         versions = [version for _, version in self.operands(op, touch.event)]
         for step in self.transposed.get(op.output, ()):
             for name in step.reads:
@@ -241,7 +251,7 @@ class _Walk:
         """A contribution to a gradient: new storage, or added to what is there."""
         if target in self.held:
             touch.reads[target] = self.held[target]
-            box &= self.held[target].box
+            box &= self.box_of(target)
         self.make(touch, target, box, self.gradient(tensor))
 
     def gradient(self, tensor: Tensor) -> Tensor:
@@ -279,10 +289,10 @@ class _Walk:
         if tensor is None or not sources:
             return
         touch.reads = {v: self.held[v] for v in sources}
-        box = frozenset.intersection(*(self.held[v].box for v in sources))
-        touch.source = replace(self.held[sources[0]], box=box)
+        box = frozenset.intersection(*map(self.box_of, sources))
+        tensor = self.gradient(tensor) if event.on_gradient else tensor
+        touch.source = replace(self.held[sources[0]], box=box, tensor=tensor)
         if event.on_gradient:
-            tensor = self.gradient(tensor)
             for version in sources:
                 del self.held[version]
         gone, come = dim_of(event.source), dim_of(event.to)
@@ -313,6 +323,14 @@ class _Walk:
         return {(name, label) for name, label in self.held if not name.endswith(GRAD) and (
             name in beside or ((name in ops or label) and name not in away
                                and readers.get((name, label), set()) <= ops))}
+
+
+def _names(graph: Graph, tensor: str) -> Mapping[str, str]:
+    """Dims of the storage that a tensor shows -> the tensor's own names for them."""
+    op = graph.producer(tensor)
+    if op is None or not op.row.view:
+        return {d: d for d in graph.tensors[tensor].dims}
+    return {root: op.rename.get(dim, dim) for root, dim in _names(graph, op.inputs[0]).items()}
 
 
 def _along(box: Box, tensor: Tensor) -> Box:

@@ -162,7 +162,7 @@ class Builder:
         """Of each row along `over` the largest elements, as many as the dim `choice` has: a one-hot row for each."""
         (read,) = known((str(x),), self._tensors, name)
         rest = [d for d in read.dims if d != over]
-        return self._op(name, "route", (x,), to=(*rest, choice, over), over=over, region=region)
+        return self._op(name, "route", (x,), to=(*rest, choice, over), over=(over, choice), region=region)
 
     def opaque(self, name: str, *operands: Tensor | str, to: Dims) -> Tensor:
         """A unit of which only operands and result are known."""

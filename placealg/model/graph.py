@@ -62,7 +62,7 @@ class Tensor:
 class Op:
     """An op, named by its result.
 
-    `over` are the normalised, looked-up or rotated dims; contracted dims follow from operands and result.
+    `over` are the normalised, looked-up or rotated dims, of a route that chosen from and that of the choices; contracted dims follow from operands and result.
     `rename` maps the operand's dims to the result's. `attrs` say what placement does not depend on.
     """
 
@@ -297,10 +297,9 @@ def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:
     if made.sparse != found:
         raise InputError(f"op '{op.output}': '{made.name}' is sparse along {tuple(found)}, not {tuple(made.sparse)}")
     if op.kind == "route":
-        (choice,) = set(made.dims) - set(ready[op.inputs[0]].dims)
-        of, by = made.dims[op.over[0]], made.dims[choice]
+        of, by = (made.dims[d] for d in op.over)
         if not of.names() and not by.names() and by.coefficient > of.coefficient:
-            raise InputError(f"op '{op.output}' (route): {choice} = {by} of {op.over[0]} = {of}: there are not so many")
+            raise InputError(f"op '{op.output}' (route): {op.over[1]} = {by} of {op.over[0]} = {of}: there are not so many")
 
 
 def _enter(loop: Loop, graph: Graph, ready: dict[str, Tensor]) -> None:

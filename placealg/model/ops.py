@@ -170,6 +170,6 @@ OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
 Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes saved per element of a 16-bit SwiGLU),
 the bias of a projection is an `add`, the weight and bias of a norm are operands of it, and `flash` is one op that
 contains its attention factor. `unit` is opaque: what it keeps is unknown. A `rope` mixes the elements along its
-`over` dim, so it is not split along it. `route` chooses the largest elements along its `over` dim, each as a one-hot
-row: it is stored as one index per choice, and passes no gradient.
+`over` dim, so it is not split along it. `route` chooses the largest elements along one dim, each as a one-hot row
+under a dim of the choices: it is stored as one index per choice, and passes no gradient.
 """

@@ -50,9 +50,9 @@ def check_dims(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims
         return
     if kind.name == "route":
         _check_once(where, result)
-        if len(over) != 1 or len(result) != len(dims[0]) + 1 or not set(dims[0]) < set(result):
-            _fail(where, f"the result has dims {_shown(result)}; it chooses over one dim, and adds one for the choices "
-                         f"to {_shown(dims[0])}")
+        if over[0] not in dims[0] or set(result) != {*dims[0], *over} or len(result) != len(dims[0]) + 1:
+            _fail(where, f"over is the dim to choose along and the dim of the choices; given {_shown(over)}, from "
+                         f"{_shown(dims[0])} to {_shown(result)}")
         return
     _check_operands(where, kind, operands, over, rename)
     _check_once(where, result)
@@ -81,7 +81,7 @@ def _check_over(where: str, kind: OpKind, first: Dims, over: Dims) -> None:
     if over and not kind.over:
         _fail(where, f"it works over no dim; given {_shown(over)}")
     for dim in over:
-        if dim not in first and kind.family != "flash":
+        if dim not in first and kind.family not in ("flash", "route"):
             raise InputError(f"its first operand has no dim '{dim}'", where=where, name=dim, valid=first)
     if kind.over in ("partial", "statistics") and len(over) != 1:
         _fail(where, f"it works over one dim; given {_shown(over)}")

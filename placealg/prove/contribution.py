@@ -11,7 +11,7 @@ construction, so that equal means equal. No solver is needed here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
@@ -138,6 +138,39 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
     return tuple(sorted(kept, key=lambda t: (str(t.coefficient), sorted(t.at.items()), sorted(t.given))))
 
 
+def sum_over(terms: Iterable[Term], axis: str, ranks: int = 0) -> tuple[Term, ...]:
+    """The sum of terms over all ranks of an axis: in closed form, or, for a given number of ranks, written out.
+
+    >>> both = [Term(ONE, FrozenMap({"dp": "unit"}))]
+    >>> sum_over(both, "dp") == sum_over(both, "dp", 3) == (Term(ONE),)
+    True
+    >>> sum_over([Term(ONE)], "dp", 3)[0].coefficient, sum_over([Term(ONE)], "dp")[0].coefficient
+    (3, dp)
+    """
+    if not ranks:
+        return merged(t.summed(axis) for t in terms)
+    written = merged(t.read_at(axis, str(k)) for t in terms for k in range(ranks))
+    return merged(_counted(written, axis, ranks))
+
+
+def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
+    """Terms that differ only in the rank on which one position stands: where each rank has one, that is certain."""
+    found: dict[tuple[Term, str], list[int]] = {}
+    for term in terms:
+        placed = [(e, p if q.isdigit() else q, q if q.isdigit() else p) for e in term.given
+                  for a, p, q in [e] if a == axis and p.isdigit() != q.isdigit()]
+        if len(placed) != 1:
+            yield term
+            continue
+        (stands, position, rank), = placed
+        found.setdefault((replace(term, given=term.given - {stands}), position), []).append(int(rank))
+    for (term, position), numbers in found.items():
+        if sorted(numbers) == list(range(ranks)):
+            yield term
+        else:
+            yield from (replace(term, given=term.given | equality(axis, position, str(k))) for k in numbers)
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A partial norm: terms over elements (1 where the element is counted), and the value that was counted."""
@@ -147,11 +180,11 @@ class Slot:
     where: frozenset[tuple[str, str]]
     defined: bool = True
 
-    def summed(self, axes: tuple[str, ...], mean: bool) -> Slot:
+    def summed(self, axes: tuple[str, ...], mean: bool, unrolled: Mapping[str, int] = FrozenMap()) -> Slot:
         """The slot after an all_reduce over `axes`."""
         terms = self.terms
         for axis in axes:
-            terms = tuple(t.summed(axis) for t in terms)
+            terms = sum_over(terms, axis, unrolled.get(axis, 0))
         factor = ONE / Monomial.of(*axes) if mean else ONE
         return replace(self, terms=merged(t.times(factor) for t in terms))
 
@@ -211,16 +244,20 @@ class Value:
                        sides=self.sides | other.sides | missing, garbage=self.garbage or other.garbage,
                        zero=self.zero and other.zero)
 
-    def reduced(self, axes: tuple[str, ...], factor: Monomial) -> Value:
-        """The sum over `axes` on every rank, times `factor`: defined only where every peer holds the element."""
+    def reduced(self, axes: tuple[str, ...], factor: Monomial, unrolled: Mapping[str, int] = FrozenMap()) -> Value:
+        """The sum over `axes` on every rank, times `factor`: defined only where every peer holds the element.
+
+        Along an axis of `unrolled` it is written out over that many ranks; else in closed form.
+        """
         if not self.held:
             return self
         value = self
         for axis in axes:
-            alone = {size_one(axis) for a, _ in value.mask if a == axis}
+            ranks = unrolled.get(axis, 0)
+            alone = {size_one(axis) for a, _ in value.mask if a == axis and ranks != 1}
             tags = tuple(replace(t, rank=t.rank.plus({axis: PEER})) if axis not in t.rank else t for t in value.tags)
             value = replace(
-                value, terms=merged(t.summed(axis) for t in value.terms), tags=tags,
+                value, terms=sum_over(value.terms, axis, ranks), tags=tags,
                 mask=frozenset((a, p) for a, p in value.mask if a != axis),
                 sides=_put_all(value.sides, axis, PEER) | alone)
         return value.scaled(factor)

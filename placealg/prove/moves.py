@@ -45,7 +45,7 @@ def _dim(place: str) -> str:
 
 def _sum(tensors: Tensors, event: Event) -> Sum:
     factor = ONE / Monomial.of(*event.axes) if event.op == "mean" else ONE
-    return paths.reduced(tensors.here(event), event.axes, factor)
+    return paths.reduced(tensors.here(event), event.axes, factor, tensors.reference.unrolled)
 
 
 def _all_gather(tensors: Tensors, event: Event) -> None:

@@ -158,9 +158,9 @@ def gathered(held: Sum, axes: Iterable[str], dim: str) -> Sum:
     return each(held, lambda v: v.gathered(dict.fromkeys(axes, at(dim))))
 
 
-def reduced(held: Sum, axes: tuple[str, ...], factor: Monomial = ONE) -> Sum:
-    """The sum over axes, on every rank."""
-    return each(held, lambda v: v.reduced(axes, factor))
+def reduced(held: Sum, axes: tuple[str, ...], factor: Monomial, unrolled: Mapping[str, int]) -> Sum:
+    """The sum over axes, on every rank; written out along those of `unrolled`."""
+    return each(held, lambda v: v.reduced(axes, factor, unrolled))
 
 
 def padded(held: Sum, axes: Iterable[str], dim: str) -> Sum:

@@ -248,7 +248,8 @@ def premises(step: Step, assertions: list[Any]) -> list[Any]:
     for name in counts:
         places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
     others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts]
-    return [*symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
+    sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
+    return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
             *symbols.count_premises(counts), *others]
 
 
@@ -319,9 +320,9 @@ def occurrences(step: Step) -> dict[str, Any]:
 
 
 def occurring(step: Step, number: int) -> list[Any]:
-    """All occurrences at once, each on a rank of its own, on a mesh of which every size is `number`."""
-    axes = step.reference.mesh.names
-    pinned = [symbols.size(a) == number for a in (*axes, symbols.MICROBATCH)]
+    """All occurrences at once, each on its own rank; every size is `number`, or that at which it is written out."""
+    axes, unrolled = step.reference.mesh.names, step.reference.unrolled
+    pinned = [symbols.size(a) == unrolled.get(a, number) for a in (*axes, symbols.MICROBATCH)]
     return [*pinned, z3.And([correct.on_rank(q, {a: f"some{k}" for a in axes})
                              for k, q in enumerate(occurrences(step).values())])]
 

@@ -226,7 +226,7 @@ def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     factor = ONE / by
     if event.op == "mean":
         factor = factor / Monomial.of(*event.axes)
-    new = machine.value(*key).reduced(event.axes, factor)
+    new = machine.value(*key).reduced(event.axes, factor, machine.reference.unrolled)
     if event.to == "S" and new.held:
         new = new.masked(owner_pairs(event))
     _set_value(machine, key, new, event)
@@ -235,7 +235,8 @@ def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
 def _all_reduce(machine: Machine, event: Event, _: Iteration) -> None:
     mean = event.op == "mean"
     if event.value == "norm":
-        machine.slot = machine.slot.summed(event.axes, mean) if machine.slot and not event.where else None
+        unrolled = machine.reference.unrolled
+        machine.slot = machine.slot.summed(event.axes, mean, unrolled) if machine.slot and not event.where else None
         return
     if machine.count is None or event.where:
         machine.count = None

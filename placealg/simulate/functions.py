@@ -203,8 +203,7 @@ def _inverse(box: Box) -> Box:
 
 def _route(op: Op, x: Box, dims: tuple[str, ...], sizes: Mapping[str, int]) -> Box:
     """1 at the largest residue of each row for the first choice, at the next for the second, and so on; else 0."""
-    over = op.over[0]
-    (choice,) = set(dims) - set(x.dims)
+    over, choice = op.over
     rows = tuple(d for d in x.dims if d != over)
     order = np.argsort(-x.ordered((*rows, over)).numbers, axis=-1, kind="stable")
     rank = np.argsort(order, axis=-1, kind="stable")

@@ -251,9 +251,7 @@ def _sizes(graph: Graph, blocks: FrozenMap[str, int]) -> Mapping[str, int]:
     dims = {d: n for d, n in graph.dims.items() if d != BATCH}
     paired = {d for op in graph.ops if op.kind == "rope" for d in op.over}
     multiple = {d: math.lcm(blocks[d], _EVEN if d in paired else 1) for d in dims}
-    least = {op.over[0]: _CHOICE * max(_SMALLEST, *(multiple[d] for d in graph.tensors[op.output].dims
-                                                    if d not in (BATCH, *graph.tensors[op.inputs[0]].dims)))
-             for op in graph.ops if op.kind == "route"}
+    least = {op.over[0]: _CHOICE * max(_SMALLEST, multiple[op.over[1]]) for op in graph.ops if op.kind == "route"}
     found: dict[str, int] = {}
     for names in _together(dims.values()):
         own = {d: n for d, n in dims.items() if set(n.names()) & names}

@@ -236,7 +236,8 @@ class Reference:
     names that a verdict may assume. `random_keys` are deviations from logical keys of random streams.
     `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op
     graph of a step that runs op by op, `split_dims` the dim by which each parameter is split along an axis, `dims` the
-    ordered entries by which each axis splits ops.
+    ordered entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank,
+    with their sizes.
     """
 
     strategy: str
@@ -257,6 +258,7 @@ class Reference:
     graph: Graph | None = None
     split_dims: FrozenMap[str, FrozenMap[str, str]] = FrozenMap()
     dims: FrozenMap[str, tuple[str, ...]] = FrozenMap()
+    unrolled: FrozenMap[str, int] = FrozenMap()
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

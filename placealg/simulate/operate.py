@@ -271,7 +271,7 @@ def _free(m: Machine, e: Event) -> None:
         kept: list[Name] = []
     else:
         inside = [op for op in graph.ops if op.unit == e.unit and f"{op.region}.".startswith(f"{e.value}.")]
-        ended, kept = list(_own(m, e, inside)), [(op.output, m.instance) for op in inside]
+        ended, kept = list(_own(m, e, inside)), [(op.output, m.instance) for op in inside if op.row.kept]
     for rank in m.ranks:
         if m.chosen(e, rank):
             for name, label in ended:

@@ -40,8 +40,10 @@ class Tensors:
         self.users: dict[tuple[str, str], set[str]] = {}
         for event in step.phase("forward"):
             if event.verb in ("compute", "assign"):
-                for read in event.reads:
-                    self.users.setdefault(name_and_label(read), set()).add(event.value)
+                for name, label in map(name_and_label, event.reads):
+                    while label:
+                        self.users.setdefault((name, label), set()).add(event.value)
+                        label = label.rpartition("/")[0]
 
     def read(self, name: str, label: str = "") -> Sum:
         """A version of a tensor: as it was made, else the version that it would come from."""

@@ -93,7 +93,7 @@ class Machine:
     """Every rank of one run: its tables, its activations, its checkpoint, and where it stands in the step.
 
     `space` is there when the step runs op by op: then `stores` are the activations, and `users` maps (tensor, label)
-    to the tensors that forward makes of that version.
+    to the tensors that forward makes of that version, or of one that comes from it.
 
     `number` counts the steps that the run has finished, `microbatch` is None outside the loop, `instance` is the
     current instance of the unit whose loop is running. With `reads_only`, units read and do not compute. A
@@ -119,7 +119,8 @@ class Machine:
         self.users: dict[tuple[str, str], set[str]] = {}
         for made, name, label in ((e.tensor, *text.split("@", 1)) if "@" in text else (e.tensor, text, "")
                                   for e in step.phase("forward") for text in e.reads):
-            self.users.setdefault((name, label), set()).add(made)
+            for end in range(label.count("/") + 1):
+                self.users.setdefault((name, "/".join(label.split("/")[:end + 1])), set()).add(made)
         self.checkpoint: dict[tuple[str, str, int], list[Table]] = {}
         self._groups = {g.name: i for i, g in enumerate(reference.groups)}
         self._ids = token_ids(reference, setting)

@@ -62,8 +62,8 @@ class Tensor:
 class Op:
     """An op, named by its result.
 
-    `over` are the normalised, looked-up or rotated dims, of a route that chosen from and that of the choices; contracted dims follow from operands and result.
-    `rename` maps the operand's dims to the result's. `attrs` say what placement does not depend on.
+    `over` are the normalised, looked-up or rotated dims; of a route, the dim that it chooses along and that of the
+    choices. Contracted dims follow from operands and result. `rename` maps the operand's dims to the result's. `attrs` say what placement does not depend on.
     """
 
     output: str
@@ -299,7 +299,7 @@ def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:
     if op.kind == "route":
         of, by = (made.dims[d] for d in op.over)
         if not of.names() and not by.names() and by.coefficient > of.coefficient:
-            raise InputError(f"op '{op.output}' (route): {op.over[1]} = {by} of {op.over[0]} = {of}: there are not so many")
+            raise InputError(f"op '{op.output}' (route): {op.over[1]} = {by} is more than {op.over[0]} = {of}")
 
 
 def _enter(loop: Loop, graph: Graph, ready: dict[str, Tensor]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from placealg.check.prove import prove
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
+from placealg.frozen import FrozenMap
 from placealg.model.config import SHIPPED, resolve_model
 from placealg.model.model import Model
+from placealg.prove.prover import examine
 from placealg.simulate import Setting, simulate
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
@@ -62,6 +65,23 @@ def test_cost_op_by_op(benchmark: Any, largest: Model) -> None:
 def test_prove_op_by_op(benchmark: Any, largest: Model) -> None:
     step = derive(parse_strategy("zero3*tp_sp"), largest)
     assert benchmark(lambda: prove(step)).verdict == "PROVED"
+
+
+FIVE = "hsdp*cp*tp_sp*dp[outer]"
+"""Five axes of the mesh, with microbatches."""
+
+
+def test_prove_five_axes(benchmark: Any) -> None:
+    step = derive(parse_strategy(FIVE), resolve_model("llama-3-70b"))
+    assert benchmark(lambda: examine(step)).candidates == ()
+
+
+@pytest.mark.parametrize("size", [0, 2, 4, 8, 16], ids=lambda n: f"dp written out at {n}" if n else "every dp at once")
+def test_prove_as_an_axis_grows(benchmark: Any, size: int) -> None:
+    step = derive(parse_strategy("hsdp*tp_sp"), resolve_model("llama-3-70b"))
+    unrolled = FrozenMap({"dp_shard": size} if size else {})
+    written = replace(step, reference=replace(step.reference, unrolled=unrolled))
+    assert benchmark(lambda: examine(written)).candidates == ()
 
 
 def test_simulate_op_by_op(benchmark: Any) -> None:

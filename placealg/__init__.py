@@ -109,7 +109,7 @@ class _Simulate(ModuleType):
     """The room `simulate`, which is also the function of that name."""
 
     def __call__(self, strategy: Strategy, model: Model, setting: Setting, steps: int = 2) -> Outcome:
-        """Whether one concrete run, rank by rank on exact rationals, equals the single device's."""
+        """Whether one concrete run, rank by rank in exact arithmetic, equals the single device's."""
         from placealg.simulate.run import simulate
         from placealg.step.derive import derive
 

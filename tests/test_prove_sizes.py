@@ -11,21 +11,21 @@ import pytest
 from placealg.model.config import resolve_model
 from placealg.prove import prover
 from placealg.prove.lemmas import proved_lemmas
-from placealg.prove.solver import PROCESS, Answer, text_of
+from placealg.prove.solver import PROCESS, Answer
 from placealg.prove.verdict import PARAMETRIC, PROVED
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 
 
 @contextmanager
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, ...]]]:
     """The queries that the solver is asked; equal queries in a fresh process are equal work."""
-    seen: list[str] = []
+    seen: list[tuple[str, ...]] = []
     ask = PROCESS.ask
 
     def recorded(assertions: Any, **options: Any) -> Answer:
         listed = list(assertions)
-        seen.append(text_of(listed))
+        seen.append(tuple(assertion.sexpr() for assertion in listed))
         return ask(listed, **options)
 
     with monkeypatch.context() as patch:

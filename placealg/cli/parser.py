@@ -173,7 +173,7 @@ def _compare(parser: Parser) -> None:
 
 def _simulate(parser: Parser) -> None:
     _strategies(parser, False, "text", "json")
-    parser.epilog = "The network is small, with the parameter groups of the model; its numbers are exact rationals."
+    parser.epilog = "The model is small, with the parameter groups of the one named; its numbers are exact."
     parser.add_argument("--seed", type=int, default=0, help="of the network and its data")
 
 

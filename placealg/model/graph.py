@@ -63,7 +63,8 @@ class Op:
     """An op, named by its result.
 
     `over` are the normalised, looked-up or rotated dims; of a route, the dim that it chooses along and that of the
-    choices. Contracted dims follow from operands and result. `rename` maps the operand's dims to the result's. `attrs` say what placement does not depend on.
+    choices. Contracted dims follow from operands and result. `rename` maps the operand's dims to the result's. `attrs`
+    say what placement does not depend on.
     """
 
     output: str

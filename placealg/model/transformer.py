@@ -80,7 +80,7 @@ def moe() -> Model:
     """A mixture of experts with symbolic sizes: b, s, h, a, kv, f, L, V, of which each token uses topk of experts.
 
     >>> moe().total({"h": 8, "a": 2, "kv": 1, "f": 16, "L": 2, "V": 10, "experts": 4})
-    3976
+    3720
     """
     sizes: dict[str, Size] = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f",
                               "expert": "experts", "choice": "topk"}

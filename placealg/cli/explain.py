@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from placealg.cli.inputs import default_model
+from placealg.cost.document import BALANCED
 from placealg.errors import InputError
 from placealg.mesh import SYMBOLS
 from placealg.model.config import resolve_model
@@ -82,6 +83,9 @@ def explanations() -> Iterator[Explained]:
     yield from _lemmas()
     for name, sentences in HYPOTHESES.items():
         yield Explained(name, "hypothesis", sentences)
+    name, _, says = BALANCED.partition(": ")
+    yield Explained(name, "hypothesis", (
+        f"{says[0].upper()}{says[1:]}.", "Costs assume it of a program that splits experts; runs and proofs do not."))
 
 
 def explain(name: str) -> list[Explained]:

@@ -227,11 +227,6 @@ def test_an_expert_may_have_no_tokens() -> None:
 
 # costs
 
-def elements(step: Step, path: str) -> Formula:
-    (found,) = (e.formula for e in communication(step, "exact", "elements").events if e.path == path)
-    return found
-
-
 def test_four_all_to_alls_of_the_chosen_pairs() -> None:
     step = step_of("zero1*ep")
     sent = [e for e in communication(step, "exact", "elements").events if e.collective == "all_to_all"]

@@ -140,10 +140,6 @@ class Mesh:
         """The sizes that are bound to numbers."""
         return {a.name: a.size for a in self.axes if a.size is not None}
 
-    def bind(self, sizes: Mapping[str, int]) -> Mesh:
-        """The mesh with `sizes` bound on the axes that they name."""
-        return Mesh(tuple(Axis(a.name, sizes.get(a.name, a.size)) for a in self.axes))
-
     def ranks(self, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
         """Every rank at concrete `sizes`, as a coordinate per axis, the last axis fastest."""
         ranks: list[dict[str, int]] = [{}]

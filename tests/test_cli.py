@@ -193,7 +193,8 @@ def test_a_ratio_without_sizes_is_a_formula(placealg: Run) -> None:
 
 
 def test_simulate_names_its_network(placealg: Run) -> None:
-    assert "a small network with the parameter groups of gpt2" in placealg("simulate", "dp", "--model", "gpt2").out
+    assert "the ops, at small sizes, of gpt2" in placealg("simulate", "dp", "--model", "gpt2").out
+    assert "a small network with the parameter groups of abstract" in placealg("simulate", "dp").out
 
 
 def test_exit_codes(placealg: Run, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
 from placealg.placement import SENT
 from placealg.step.derive import derive
+from placealg.step.edit import edit
 from placealg.step.graph import creates, reads
 from placealg.step.program import Event, Group, LoopUnit, Step
 from placealg.strategy.expression import parse_strategy
@@ -681,3 +682,10 @@ def test_hand_written_and_derived_programs_cost_the_same() -> None:
         assert math.isclose(float(memory(ours).states.value(Psi=10**9, dp=8) or 0),
                             float(memory(theirs).states.value(Psi=10**9, dp=8) or 0))
     assert (forward().phase, backward().phase, OWNER[0].axis, len(update())) == ("forward", "backward", "dp", 4)
+
+
+def test_a_copy_that_names_one_tier_goes_its_usual_way() -> None:
+    step = step_of("zero2*offload_optimizer")
+    said = edit(step, {"set": "*.fetch", "tier": "device"}, {"set": "*.offload", "tier": "device"})
+    assert memory(said).host == memory(step).host
+    assert communication(said).host_link == communication(step).host_link

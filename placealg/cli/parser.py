@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios", "STRATEGY..."),
-    "simulate": ("train a small network rank by rank and on one device", "STRATEGY"),
+    "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
     "explain": ("what a name means, in three sentences or fewer", "NAME"),
 }

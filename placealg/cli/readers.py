@@ -68,7 +68,7 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
 
 
 def simulate(chosen: Namespace) -> int:
-    """`placealg simulate STRATEGY`: a small network with the parameter groups of the model, trained rank by rank.
+    """`placealg simulate STRATEGY`: a small instance of the model, trained rank by rank.
 
     An axis without a size has 2 ranks, a step without a count 2 microbatches; the ranks hold unequally many tokens
     unless the strategy's loss assumes equal counts.
@@ -103,7 +103,8 @@ def simulate(chosen: Namespace) -> int:
     lines: list[Line] = [*prose(f"{case.strategy.name} on {case.model.name} at {shown}, {counts}, seed {chosen.seed}:",
                                 width() - 8)]
     lines[-1] = line(*lines[-1], " ", verdict)
-    lines += indent(prose(f"a small network with the parameter groups of {case.model.name}", width() - 2, "dim"))
+    small = "a small network with the parameter groups of" if case.model.opaque else "the ops, at small sizes, of"
+    lines += indent(prose(f"{small} {case.model.name}", width() - 2, "dim"))
     lines += indent(prose(f"{outcome.observed} numbers observed on every rank, over a run and a resumed one; {told}",
                           width() - 2))
     if found:

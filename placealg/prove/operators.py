@@ -179,13 +179,8 @@ class Operators:
                     values[role] = self.saved(event, op, names.get(role, f"{op.output}.{role}"), labels)
             inputs = [values[role] for role in line.inputs]
             tag = self.tag(f"{op.output}.grad.{line.output}")
-            if line.kind == "einsum":
-                made = paths.contracted(inputs, dims[line.dims], tag)
-            elif line.kind == "add":
-                made = paths.added(inputs)
-            else:
-                made = paths.contracted(inputs, dims[line.dims], tag)
-            values[line.output] = made
+            added = line.kind == "add"
+            values[line.output] = paths.added(inputs) if added else paths.contracted(inputs, dims[line.dims], tag)
         return values[step.steps[-1].output]
 
     def roles(self, op: Op) -> dict[str, tuple[str, ...]]:

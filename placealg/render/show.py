@@ -121,7 +121,7 @@ def _first(loop: Loop) -> Event:
 
 def claim(event: Event) -> str:
     """What the event claims beside its name: kinds, operator, divisor, ranks, positions, tiers."""
-    parts = []
+    parts = [f"@{event.version}"] if event.on_tensor and event.verb == "free" and event.version else []
     if event.source[:1] in ("I", "R", "S", "P") and event.to:
         parts.append(f"[{event.source}]→[{event.to}]")
     elif event.source:

@@ -1,4 +1,4 @@
-"""The small network that every run trains: its tokens, its units, their derivatives, its optimizer, exactly.
+"""The small network that a run trains where the model's own is unknown: tokens, units, derivatives, optimizer.
 
 Every instance of a parameter group is a 2x2 matrix. A unit computes x -> f phi(W x): W is the sum of its groups'
 matrices, columns scaled by constants that differ from group to group; phi is the leaky rectifier with slope 1/2; f is

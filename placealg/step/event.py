@@ -28,6 +28,9 @@ GLOBAL_VALUES = ("step", "rng", "norm", "count", "loss", "activation")
 POSITIONS = ("only", "first", "middle", "last")
 TIERS = ("device", "host", "device->host", "host->device")
 
+ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
+"""The verbs that copy from one tier to the other, and how."""
+
 _CLAUSE = re.compile(r"(?:all|owner\((\w+)\)|rank\((\w+)\)=(\d+))\Z")
 _UNNAMED = ("gather", "free", "publish", "clip", "update", "norm", "broadcast", "slice", "store", "load", "compute")
 
@@ -182,8 +185,14 @@ class Event:
 
     @property
     def tiers(self) -> tuple[str, str]:
-        """(tier read, tier written)."""
+        """(tier read, tier written); an offload or a fetch that names one tier goes its usual way.
+
+        >>> Event("publish", "fetch", "master", tier="device").tiers, Event("init", "assign", "moments").tiers
+        (('host', 'device'), ('device', 'device'))
+        """
         source, _, target = self.tier.partition("->")
+        if not target and self.verb in ACROSS:
+            return ACROSS[self.verb]
         return source, target or source
 
     def __repr__(self) -> str:

@@ -65,7 +65,7 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
 
 
 def observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration,
-             where: Pairs = frozenset()) -> None:
+            where: Pairs = frozenset()) -> None:
     """Log an observed read, on the ranks where the event runs, and of them those of `where`."""
     read = versions.where(pairs(event) | where, version, CURRENT)
     machine.reads.append(Read(event.path, kind, iteration.position, read, CURRENT))

@@ -132,8 +132,6 @@ def _zero(machine: Machine, event: Event, _: Iteration) -> None:
 
 def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
     read, written = event.tiers
-    if read == written:
-        read, written = ("device", "host") if event.verb == "offload" else ("host", "device")
     source = event.source if event.source in (*STATES, "grad", "grad_sum") else event.value
     if event.value in STATES:
         _set(machine, (event.value, written), machine.version(source, read), event)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from placealg.errors import InputError
 from placealg.simulate import network, operate
-from placealg.simulate.machine import Activations, Machine, fraction, tiers
+from placealg.simulate.machine import Activations, Machine, fraction
 from placealg.simulate.network import Matrix, Token, Vector
 from placealg.simulate.reference import Place, Slot
 from placealg.step.program import Event
@@ -57,7 +57,7 @@ def _unit(m: Machine, e: Event, rank: int) -> None:
 
 
 def _matrix(m: Machine, e: Event, rank: int, slot: Slot) -> Matrix:
-    table = m.table(tiers(e)[0], "weight", *slot)[rank]
+    table = m.table(e.tiers[0], "weight", *slot)[rank]
     numbers = [fraction(table.get(element)) for element in range(4)]
     m.watch.weight(m, e, rank, slot, numbers)
     a, b, c, d = (m.garbage() if n is None else n for n in numbers)
@@ -122,7 +122,7 @@ def _incoming(m: Machine, at: Activations, rank: int, position: int) -> tuple[Ve
 
 def _deposit(m: Machine, e: Event, rank: int, position: int, slot: Slot, found: Matrix | None) -> None:
     """Set grad at the first use of a parameter in backward order, add to it at later uses."""
-    table = m.table(tiers(e)[1], "grad", *slot)[rank]
+    table = m.table(e.tiers[1], "grad", *slot)[rank]
     first = not any(slot in place.slots for place in m.chain[position + 1:])
     for element in range(4):
         before = Fraction(0) if first else table.get(element)

@@ -12,7 +12,7 @@ from placealg.errors import InputError
 from placealg.simulate import network
 from placealg.simulate.compute import compute, start_backward
 from placealg.simulate.field import Number, squares
-from placealg.simulate.machine import Machine, Table, tiers
+from placealg.simulate.machine import Machine, Table
 from placealg.simulate.network import FIRST_STREAM, ZERO
 from placealg.simulate.operate import operate
 from placealg.step.program import GROUP_VALUES, Event, Node
@@ -88,7 +88,7 @@ def _copy(m: Machine, e: Event) -> None:
 
 def _assign(m: Machine, e: Event) -> None:
     named = e.source if e.source in GROUP_VALUES else SOURCES.get(e.value)
-    source, target = m.table(tiers(e)[0], named, *m.slot(e)) if named else None, m.target(e)
+    source, target = m.table(e.tiers[0], named, *m.slot(e)) if named else None, m.target(e)
     for rank, element in m.pairs(e):
         start = _INITIAL.get(e.value) if m.owns(rank, m.split(e, element)) else None
         _put(target[rank], element, start if source is None else source[rank].get(element))
@@ -184,7 +184,7 @@ def _update(m: Machine, e: Event) -> None:
 
 
 def _optimize(m: Machine, e: Event) -> None:
-    group, (read, written) = m.reference.group(e.group), tiers(e)
+    group, (read, written) = m.reference.group(e.group), e.tiers
     reads = group.whole_reads if group.locality == "matrix" else ()
     values = {v: m.table(read, v, *m.slot(e)) for v in ("master", "moments", "grad_sum")}
     master, moments = (m.table(written, v, *m.slot(e)) for v in ("master", "moments"))

@@ -37,7 +37,6 @@ Team = Mapping[tuple[int, ...], int]
 
 SCALARS = ("step", "rng", "count", "norm")
 _READS = {"accumulate": "grad", "publish": "master", "norm": "grad_sum"}
-_ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 
 
 class Deadlock(Exception):
@@ -203,11 +202,11 @@ class Machine:
     def source(self, event: Event) -> list[Table]:
         """What the event reads. A `source` that is a kind, as [S] or [P], is a claim and names no value."""
         value = event.source if event.source in GROUP_VALUES else _READS.get(event.verb, event.value)
-        return self.table(tiers(event)[0], value, *self.slot(event))
+        return self.table(event.tiers[0], value, *self.slot(event))
 
     def target(self, event: Event) -> list[Table]:
         """What the event writes."""
-        return self.table(tiers(event)[1], event.value, *self.slot(event))
+        return self.table(event.tiers[1], event.value, *self.slot(event))
 
     def owner(self, event: Event, axis: str, element: int) -> int:
         """The coordinate on `axis` that owns `element` of the event's value, under the event's layout."""
@@ -318,8 +317,3 @@ def fraction(number: Number | None) -> Fraction | None:
     """The number of a value that is never a residue."""
     assert not isinstance(number, Residues)
     return number
-
-
-def tiers(event: Event) -> tuple[str, str]:
-    """(tier read, tier written): a copy between tiers that names no pair takes its verb's."""
-    return event.tiers if "->" in event.tier else _ACROSS.get(event.verb, event.tiers)

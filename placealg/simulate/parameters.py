@@ -10,7 +10,7 @@ import numpy as np
 from placealg.model.graph import unit_of
 from placealg.simulate.box import Box, Extent, nothing
 from placealg.simulate.field import Array, Number, Residues, residues
-from placealg.simulate.machine import Machine, tiers
+from placealg.simulate.machine import Machine
 from placealg.simulate.reference import Slot
 from placealg.simulate.space import Part, Space
 from placealg.step.program import Event
@@ -22,7 +22,7 @@ def read(m: Machine, e: Event, rank: int, name: str) -> Box | None:
     A rank that owns no index of a split dim holds the empty box.
     """
     space, slot = m.space_of(e), slot_of(m, e, name)
-    table = m.table(tiers(e)[0], "weight", *slot)[rank]
+    table = m.table(e.tiers[0], "weight", *slot)[rank]
     entries = [(part, table.get(k)) for k, part in enumerate(space.parts(m.group_of(name))) if part.parameter == name]
     held = [(part, number) for part, number in entries if number is not None]
     missing = [part for part, number in entries if number is None and m.owns(rank, part.split)]
@@ -77,7 +77,7 @@ def deposit(m: Machine, e: Event, rank: int, name: str, gradient: Box | None) ->
     Garbage where the contribution could not be computed (None), or where only one of two that are added is there.
     """
     space, slot = m.space_of(e), slot_of(m, e, name)
-    table = m.table(tiers(e)[1], "grad", *slot)[rank]
+    table = m.table(e.tiers[1], "grad", *slot)[rank]
     first = (*slot, name) not in m.stores[rank].touched
     m.stores[rank].touched.add((*slot, name))
     found = _spread(space, name, gradient) if gradient is not None else None

@@ -283,6 +283,9 @@ def _modes(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where
     table = _table(label, value)
     for axis, mode in table.items():
         with placed(where, *path, axis):
+            if key.kind == "activations" and axis.startswith(REGION) and "." in axis:
+                raise InputError(f"{label} names region '{axis.removeprefix(REGION)}': a region is named by one word, "
+                                 f"such as '{axis.rpartition('.')[2]}'")
             if key.kind != "activations" or not _REGION.match(axis):
                 known_axis(label, axis, axes)
             if not isinstance(mode, str):

@@ -27,7 +27,8 @@ from placealg.step.split import place
 from placealg.step.text import read_program, write_program
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file, read_strategy_file
-from placealg.strategy.spec import Strategy, check, strategy_on
+from placealg.strategy.problems import check
+from placealg.strategy.spec import Strategy, strategy_on
 
 MESH = '[mesh]\ndp = 2\n[dims]\ndp = ["batch"]\n'
 TP = '[mesh]\ntp = 2\n[dims]\ntp = ["heads", "seq"]\n'

@@ -18,7 +18,8 @@ from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import EXPECT, Expect, parse_strategy_file, read_strategy_file
 from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, SCHEMA
 from placealg.strategy.positions import parse_toml
-from placealg.strategy.spec import GroupRule, Strategy, check, strategy_on
+from placealg.strategy.problems import check
+from placealg.strategy.spec import GroupRule, Strategy, strategy_on
 from placealg.strategy.write import write_strategy
 
 NAMES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "tp", "tp_sp", "tp_sp_keep", "cp",

@@ -16,13 +16,14 @@ from placealg.frozen import FrozenMap
 from placealg.model.model import Model
 from placealg.step import rules
 from placealg.step.event import MICROBATCH
-from placealg.step.fit import check_fit
+from placealg.step.fit import check_fit, pipeline_of
 from placealg.step.groups import Plan, group_parameters
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging
 from placealg.step.split import data_axes, place, split_dims, summed
-from placealg.strategy.spec import DEFAULTS, Strategy, check
+from placealg.strategy.problems import check
+from placealg.strategy.spec import DEFAULTS, Strategy
 
 
 def derive(strategy: Strategy, model: Model) -> Step:
@@ -80,6 +81,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         graph=model.graph if placed else None,
         split_dims=split_dims(placed) if placed else FrozenMap(),
         dims=strategy.dims,
+        pipeline=pipeline_of(strategy),
     )
 
 
@@ -170,10 +172,15 @@ def _count(averaging: Averaging, phase: str) -> Iterator[Event]:
 
 
 def _living(strategy: Strategy, plan: Plan, lifetime: str) -> tuple[str, ...]:
-    """The gathered axes of `plan` whose copies live for one `lifetime`; a tied group lives for a microbatch."""
+    """The gathered axes of `plan` whose copies live for one `lifetime`; a tied group lives for a microbatch.
+
+    In a pipeline the microbatches of a stage overlap: a copy that outlives its forward lives for the step.
+    """
     lives = {a: strategy.lifetime(a) for a in plan.gathered}
     if len(plan.group.sites) > 1:
         lives = {a: "microbatch" if life == "use" else life for a, life in lives.items()}
+    if strategy.pipeline_axis:
+        lives = {a: "step" if life == "microbatch" else life for a, life in lives.items()}
     return tuple(a for a in plan.gathered if lives[a] == lifetime)
 
 

@@ -11,6 +11,7 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph
+from placealg.step.pipeline import Pipeline
 from placealg.step.verbs import SOURCES, VERBS
 
 STEP_PHASES = ("prepare", "forward", "backward", "reduce", "update", "publish")
@@ -246,7 +247,7 @@ class Reference:
     `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op
     graph of a step that runs op by op, `split_dims` the dim by which each parameter is split along an axis, `dims` the
     ordered entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank,
-    with their sizes.
+    with their sizes. `pipeline` says how the axis runs that splits the model along its depth.
     """
 
     strategy: str
@@ -268,6 +269,7 @@ class Reference:
     split_dims: FrozenMap[str, FrozenMap[str, str]] = FrozenMap()
     dims: FrozenMap[str, tuple[str, ...]] = FrozenMap()
     unrolled: FrozenMap[str, int] = FrozenMap()
+    pipeline: Pipeline | None = None
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

@@ -24,7 +24,7 @@ from placealg.step.program import (
     Rule,
     parse_where,
 )
-from placealg.step.verbs import GRADIENT, REGION, SLOT, TENSOR, VERBS
+from placealg.step.verbs import GRADIENT, HANDED, HANDED_ON, MESSAGES, REGION, SLOT, TENSOR, VERBS
 from placealg.strategy.options import DEFAULTS, placed, shown
 from placealg.strategy.positions import Positions
 
@@ -245,8 +245,12 @@ def check_event(event: Event, reference: Reference) -> None:
     valid = values_of(event.verb, reference)
     if event.value not in valid:
         raise InputError(f"{event.path}: {event.verb} does not apply to {event.value}", name=event.value, valid=valid)
-    if event.on_tensor and event.verb in ("compute", "assign") and event.unit != unit_of(event.value):
+    if event.on_tensor and event.verb in ("compute", "assign", *MESSAGES) and event.unit != unit_of(event.value):
         raise InputError(f"{event.path}: runs in unit {event.unit}; its op is one of {unit_of(event.value)}")
+    if event.verb in MESSAGES and (reference.pipeline is None or event.axes != (reference.pipeline.axis,)):
+        raise InputError(f"{event.path}: a message goes from stage to stage, along "
+                         + (f"[{reference.pipeline.axis}] alone" if reference.pipeline else "a pipeline axis, and no "
+                            "axis is one: it names [\"layer\"] in [dims]"))
     if event.reads and reference.graph:
         operands = _operands(event, reference.graph)
         read = tuple(v.partition("@")[0] for v in event.reads)
@@ -293,8 +297,11 @@ def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
     if graph:
         made = [op.output for op in graph.ops] if verb == "compute" else list(graph.tensors)
         slots = [loop.slot for loop in graph.loops]
+        lasts = [loop.last for loop in graph.loops]
         for kind, names in ((TENSOR, made), (GRADIENT, [n + GRAD for n in made]), (REGION, regions(graph)),
-                            (SLOT, [n for s in slots for n in (s, s + GRAD)])):
+                            (SLOT, [n for s in slots for n in (s, s + GRAD)]),
+                            (HANDED_ON, [*lasts, *(s + GRAD for s in slots)]),
+                            (HANDED, [*slots, *(n + GRAD for n in lasts)])):
             found += names if kind in named else []
     return tuple(dict.fromkeys(found))
 

@@ -14,9 +14,11 @@ from placealg.errors import InputError
 from placealg.model.graph import Op
 from placealg.model.model import Model
 from placealg.placement import Mode
+from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
-from placealg.strategy.options import REGION, Path
-from placealg.strategy.spec import GroupRule, Problem, Strategy
+from placealg.strategy.options import LAYER, REGION, Path
+from placealg.strategy.problems import Problem
+from placealg.strategy.spec import GroupRule, Strategy
 
 UNEVEN = ("vocab",)
 """The dims that may be split unevenly; every other one must divide."""
@@ -59,6 +61,7 @@ def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
     yield from _size_problems(strategy, model, strategy.mesh.sizes(), model.sizes)
     yield from _mode_problems(strategy, model)
     yield from _region_problems(strategy, model)
+    yield from _pipeline_problems(strategy, model, strategy.mesh.sizes(), model.sizes)
     dims = _dims(model)
     for dim in _local_dims(strategy, dims):
         yield ("random", "dropout"), InputError(f"[random] dropout names dim '{dim}', which {model.name} lacks",
@@ -80,6 +83,8 @@ def _opaque_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
 def _entry_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
     graph, dims, regions = model.graph, _dims(model), _regions(model)
     for axis, entries in strategy.dims.items():
+        if axis == strategy.pipeline_axis:
+            continue
         label = f"[dims] {axis} names"
         for at, entry in enumerate(entries):
             region, _, dim = entry.rpartition(".")
@@ -182,6 +187,42 @@ def _region_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
                 yield ("states", "activations", f"{REGION}{inner}"), InputError(
                     f"[states] activations: regions '{outer}' and '{inner}' have ops in common, and both are M; "
                     "recompute one of them")
+
+
+def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int | Fraction],
+                       sizes: Mapping[str, int | Fraction]) -> Iterator[Problem]:
+    """A pipeline needs repeated units that follow one another, no fewer layers than stages, and a size for stages."""
+    axis, graph, pipeline = strategy.pipeline_axis, model.graph, pipeline_of(strategy)
+    if pipeline is None:
+        return
+    units = [u for u in graph.units if part_of(u, graph) not in (FIRST, LAST)]
+    between = graph.units[graph.units.index(units[0]):graph.units.index(units[-1]) + 1] if units else ()
+    if not units:
+        yield ("dims", axis), InputError(f"[dims] {axis} names dim '{LAYER}', but {model.name} has no repeated unit")
+    for unit in (u for u in between if u not in units):
+        yield ("dims", axis), InputError(f"[dims] {axis} names dim '{LAYER}', but unit '{unit}' of {model.name} stands "
+                                         "between repeated units; a pipeline runs what stands before and behind them")
+    counts = [loop.count for loop in graph.loops]
+    if axis in axes and all(set(count.names()) <= set(sizes) for count in counts):
+        try:
+            pipeline.layers(int(sum(count.evaluate(sizes) for count in counts)), int(axes[axis]))
+        except InputError as error:
+            yield ("schedule", "stages") if pipeline.stages else ("mesh", axis), error
+    microbatches = strategy.option("schedule", "microbatches")
+    grouped = pipeline.order == "interleaved" and axis in axes and isinstance(microbatches, int)
+    if grouped and microbatches % int(axes[axis]):
+        yield ("schedule", "microbatches"), InputError(
+            f"[schedule] microbatches = {microbatches}: the interleaved order takes them in groups of {axis} = "
+            f"{axes[axis]}")
+
+
+def pipeline_of(strategy: Strategy) -> Pipeline | None:
+    """How the strategy's pipeline axis runs; None where it has none."""
+    if not strategy.pipeline_axis:
+        return None
+    chunks = strategy.option("schedule", "chunks")
+    return Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
+                    strategy.option("schedule", "stages"))
 
 
 def _along(strategy: Strategy, model: Model, op: Op) -> dict[str, str]:

@@ -63,7 +63,7 @@ def _read_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
             yield from (("loss", "loss", "device") for _ in (0,) if op == graph.ops[-1])
         elif op and op.row.random:
             yield "", "rng", "device"
-    elif event.verb != "free":
+    elif event.verb not in ("free", "recv"):
         yield from (("", v, "device") for v in _versions(event))
 
 
@@ -127,7 +127,8 @@ def _written_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
     """
     graph = reference.graph
     assert graph is not None
-    versions = [event.value + (f"@{event.version}" if event.version else "")] if event.verb != "free" else []
+    made = event.verb not in ("free", "send")
+    versions = [event.value + (f"@{event.version}" if event.version else "")] if made else []
     if event.verb in ("compute", "assign") and event.on_gradient:
         read = [v.partition("@") for v in event.reads]
         for name, _, _ in read:

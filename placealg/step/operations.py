@@ -77,6 +77,7 @@ class Operations:
         if loop:
             yield Event("forward", "assign", loop.slot, unit=unit, rule=_ENTER,
                         reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
+            yield from self._pass_on("forward", "recv", loop.slot, unit)
         for at in ops:
             for label, move in self._moves_at(at, entering=False):
                 yield from _move(move, label, "forward", unit)
@@ -91,6 +92,8 @@ class Operations:
                             raise InputError(f"region '{name}' is not recomputed: a tensor has its name", name=region,
                                              valid=graph.regions)
                         yield Event("forward", "free", name, unit=unit, rule=_RECOMPUTED)
+        if loop:
+            yield from self._pass_on("forward", "send", loop.last, unit)
 
     def entering(self, unit: str) -> Iterator[Event]:
         """The redistributions of what enters a repeated unit, which run once, in the unit that made it."""
@@ -107,6 +110,9 @@ class Operations:
         differentiated = {b.forward for b in backward(graph)}
         again, done = self._gathered_again(unit)
         replay = {region for region in self.recomputed if any(in_region(p.op, region) for p in ops)}
+        loop = graph.loop(unit)
+        if loop:
+            yield from self._pass_on("backward", "recv", loop.last + GRAD, unit)
         for at in reversed(ops):
             if at.op.output in differentiated:
                 for region in sorted(r for r in replay if in_region(at.op, r)):
@@ -121,10 +127,15 @@ class Operations:
             for label, move in reversed(list(self._moves_at(at, entering=False))):
                 if self._differentiable(move):
                     yield from _move_back(move, label, unit)
-        loop = graph.loop(unit)
         if loop:
             yield Event("backward", "assign", loop.slot + GRAD, unit=unit, rule=_ENTER,
                         reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
+            yield from self._pass_on("backward", "send", loop.slot + GRAD, unit)
+
+    def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
+        """Between the instances of repeated units, in a pipeline: from stage to stage where they differ."""
+        if self.placed.pipeline:
+            yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act", rule=_STAGES)
 
     def leaving(self, unit: str) -> Iterator[Event]:
         """The way back of `entering`."""
@@ -266,6 +277,8 @@ def _said(place: Place) -> str:
             Kind.S: f"split along {place.dim}"}[place.kind]
 
 
+_STAGES = Rule("pipeline", "the instances of repeated units run on stages: what one hands on to the next is sent where "
+                           "the next runs on another stage")
 _ENTER = Rule("repeat", "a repeated unit reads what comes before it, then the instance before")
 _BACKWARD = Rule("transpose", "the op's backward, split as its forward")
 _SHARDED = Rule("hold_shard", "S*: a gathered activation is held as its shard and gathered again for backward")

@@ -17,6 +17,8 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import needs_gradient
 from placealg.model.graph import Graph, Op
 from placealg.placement import DUAL, Kind, Redistribution, redistribution
+from placealg.step.pipeline import spread
+from placealg.strategy.options import LAYER
 
 NONE = "none"
 ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group")}
@@ -106,7 +108,7 @@ class Placed:
     """A graph with a layout for every use and every result, and the moves in between.
 
     `native` maps each tensor to the layout in which it is made (a parameter: in which it rests). A move stands
-    before the op that first needs it.
+    before the op that first needs it. Along the axis `pipeline` every op runs whole, on one stage.
     """
 
     graph: Graph
@@ -114,6 +116,7 @@ class Placed:
     ops: tuple[PlacedOp, ...]
     native: FrozenMap[str, Layout]
     moves: tuple[tuple[str, Move], ...]
+    pipeline: str = ""
 
     def op(self, output: str) -> PlacedOp:
         """The op that makes `output`, as placed."""
@@ -168,7 +171,8 @@ def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = Tru
         left = {loop.slot: rule.versions[loop.last][0] for loop in graph.loops}
         if left == slots:
             return Placed(graph, tuple(lists), tuple(rule.ops),
-                          FrozenMap({n: v[0] for n, v in rule.versions.items()}), tuple(rule.moves))
+                          FrozenMap({n: v[0] for n, v in rule.versions.items()}), tuple(rule.moves),
+                          next((axis for axis, entries in lists.items() if LAYER in entries), ""))
         slots = left
     raise InputError("what leaves a repeated unit is never laid out as what entered it")
 
@@ -270,6 +274,7 @@ class _Rule:
 def summed(placed: Placed) -> Mapping[str, tuple[str, ...]]:
     """Parameter -> the axes along which its gradient is a partial sum: those on which its uses are R.
 
+    A tied parameter that a pipeline spreads over stages has a part of its gradient on each.
     One use that is R and another that is not make a gradient that is neither partial nor whole: an InputError.
     """
     found: dict[str, set[str]] = {}
@@ -284,13 +289,22 @@ def summed(placed: Placed) -> Mapping[str, tuple[str, ...]]:
                     raise InputError(f"'{name}' is used by '{split}', which {axis} splits, and by '{whole}', which it "
                                      "keeps whole: its gradient would be partly a sum; split both, or neither")
                 found.setdefault(name, set()).update(axes)
+    for name in found:
+        if placed.pipeline and spread(placed.graph.sites(name), placed.graph):
+            found[name].add(placed.pipeline)
     return {name: tuple(a for a in placed.axes if a in axes) for name, axes in found.items()}
 
 
 def split_dims(placed: Placed) -> FrozenMap[str, FrozenMap[str, str]]:
-    """Parameter -> axis -> the dim by which it is split there; parameters that rest whole are left out."""
+    """Parameter -> axis -> the dim by which it is split there; parameters that rest whole are left out.
+
+    A pipeline axis splits them by LAYER: all but a tied parameter, which lives on the stages of all its uses.
+    """
     found = {p.name: {a: at.dim for a, at in placed.native[p.name].items() if at.kind is Kind.S}
              for p in placed.graph.parameters}
+    for name in found:
+        if placed.pipeline and not spread(placed.graph.sites(name), placed.graph):
+            found[name][placed.pipeline] = LAYER
     return FrozenMap({name: FrozenMap(dims) for name, dims in found.items() if dims})
 
 

@@ -17,6 +17,12 @@ every rank. A copy made by redistribution has a label: T@tp, and T@tp/cp derived
 T@tp/cp if it is held, else T@tp, else T. Every (tensor, label) has a gradient, to which backward adds under the label
 that forward used; reading a gradient takes the sum over its label and all that derive from it, held where one of
 them is and garbage where only some are. The mask of a dropout is drawn again wherever it is read.
+
+A pipeline. Along a pipeline axis every instance of a unit has a stage, the one rank that holds its parameters; an event
+on one of its tensors acts there alone, in every microbatch, in the order of the schedule. What stands before the
+repeated units runs with the first of their instances, the rest with the last. A tied parameter lives on the stages of
+all its uses: its events act on those, and a collective along the axis is among them. Events on no tensor and no group
+run on every rank.
 """
 
 from __future__ import annotations
@@ -45,11 +51,15 @@ class Verb:
 
 
 TENSOR, GRADIENT, REGION, SLOT = "a tensor", "a tensor's gradient", "a region", "what enters a repeated unit"
+HANDED_ON, HANDED = "what an instance of a repeated unit hands on", "what it is handed"
 """What a verb applies to beside the named values."""
 
 _STATES = ("weight", "master", "moments")
 _GRADIENTS = ("grad", "grad_sum")
 _TENSORS = (TENSOR, GRADIENT)
+
+MESSAGES = ("send", "recv")
+"""The verbs of a pipeline, from stage to stage."""
 
 VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("broadcast", True, (*_STATES, "step", "rng"), True,
@@ -101,6 +111,12 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "hold it", kinds=(Kind.P, Kind.S)),
     Verb("all_to_all", True, _TENSORS, True,
          "gathered by the dim of `from`, then sliced by the dim of `to`", kinds=(Kind.S, Kind.S)),
+    Verb("send", False, (HANDED_ON,), True,
+         "a message to the stage of the neighbouring instance, forward the next one's and backward the last one's, if "
+         "that is another stage: what leaves the instance, or the gradient of what entered it"),
+    Verb("recv", False, (HANDED,), True,
+         "if the neighbouring instance, forward the last and backward the next, runs on another stage, what it sent "
+         "becomes what enters this one, or the gradient of what leaves it; a rank waits until the message is there"),
     Verb("pad", False, _TENSORS, True,
          "what the rank does not own by the dim of `from` becomes 0, and is held"),
     Verb("norm", False, ("norm",), False,

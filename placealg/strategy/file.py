@@ -14,7 +14,8 @@ from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import SCHEMA, Key, placed, read_value, shown
 from placealg.strategy.options import Path as KeyPath
 from placealg.strategy.positions import Positions, parse_toml, read_toml
-from placealg.strategy.spec import Strategy, overlay, problems
+from placealg.strategy.problems import problems
+from placealg.strategy.spec import Strategy, overlay
 
 TOP: Mapping[str, Key] = {
     "name": Key("text"),

@@ -21,6 +21,9 @@ from placealg.placement import MODES, STATES, StatePlacement
 NONE = "none"
 """What stands for a dim in an entry that keeps the ops of a region whole."""
 
+LAYER = "layer"
+"""The dim of the model's depth: an axis that names it, and nothing else, is a pipeline."""
+
 DATA_DIMS = ("batch", "seq", "seq_kv")
 """The dims of tokens; no parameter has one of them."""
 
@@ -46,7 +49,8 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 """Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared"},
+    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
+                 "pipeline": "1f1b", "chunks": 1, "stages": ()},
     "optimizer": {"name": "adamw", "clip": "global_norm", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
@@ -72,7 +76,9 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types")},
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
-                 "sharing": Key("choice", ("shared", "per_use"))},
+                 "sharing": Key("choice", ("shared", "per_use")),
+                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")), "chunks": Key("chunks"),
+                 "stages": Key("layers")},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
                   "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", ("device", "host"))},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
@@ -89,7 +95,7 @@ TABLES: Mapping[str, str] = {
     "states": "the mode of each state along each axis, and of a region's activations; R where nothing is said",
     "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
     "schedule": "microbatches, how long a gathered unit lives, how many units are gathered ahead, how much of a region "
-                "runs again, whether uses share one redistribution",
+                "runs again, whether uses share one redistribution; a pipeline's order, chunks and layers per stage",
     "optimizer": "the optimizer, what its update reads, clipping, and the tier on which its state rests",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations",
@@ -108,6 +114,8 @@ KINDS: Mapping[str, str] = {
     "bytes": 'a positive number, such as 2 or "1/2"',
     "microbatches": '"m" (symbolic), or a whole number of at least 1',
     "whole": "a whole number of at least 0",
+    "chunks": '"v" (symbolic), or a whole number of at least 1',
+    "layers": "a list of the layers of each stage, whole numbers of at least 1",
     "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
     "count_axes": '"data" (every axis that splits the batch, and microbatch), or a list of axes',
     "streams": 'a list of "rank(AXIS)", "local(DIM)"',
@@ -327,9 +335,10 @@ def _bytes(label: str, _key: Key, value: Any, *_: Any) -> str:
     return str(number)
 
 
-def _microbatches(label: str, _key: Key, value: Any, *_: Any) -> int | str:
-    if value != "m" and (type(value) is not int or value < 1):
-        raise InputError(f"{label} is {shown(value)}: expected \"m\" or a whole number of at least 1")
+def _counted(label: str, key: Key, value: Any, *_: Any) -> int | str:
+    symbol = "v" if key.kind == "chunks" else "m"
+    if value != symbol and (type(value) is not int or value < 1):
+        raise InputError(f"{label} is {shown(value)}: expected \"{symbol}\" or a whole number of at least 1")
     return value  # type: ignore[no-any-return]  # narrowed by the test above
 
 
@@ -337,6 +346,12 @@ def _whole(label: str, _key: Key, value: Any, *_: Any) -> int:
     if type(value) is not int or value < 0:
         raise InputError(f"{label} is {shown(value)}: expected a whole number of at least 0")
     return value
+
+
+def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple)) or not all(type(n) is int and n >= 1 for n in value):
+        raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
+    return tuple(value)
 
 
 def _lifetimes(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Where,
@@ -377,6 +392,7 @@ def _streams(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) 
 _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
-    "microbatches": _microbatches, "whole": _whole, "lifetimes": _lifetimes, "count_axes": _count_axes,
+    "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
+    "lifetimes": _lifetimes, "count_axes": _count_axes,
     "streams": _streams,
 }

@@ -7,7 +7,7 @@ is left to `step/fit.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from html import escape
@@ -20,6 +20,7 @@ from placealg.placement import STATES, Mode, StatePlacement
 from placealg.strategy.options import (
     DATA_DIMS,
     DEFAULTS,
+    LAYER,
     LIFETIMES,
     LOSSES,
     NONE,
@@ -28,18 +29,14 @@ from placealg.strategy.options import (
     SCHEMA,
     Path,
     Where,
-    check_entry,
     known_axis,
     known_key,
     nowhere,
-    option_key,
     placed,
     read_value,
-    unknown_axis,
 )
 
-__all__ = ["DEFAULTS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Problem", "Strategy", "check", "overlay",
-           "problems", "strategy_on"]
+__all__ = ["DEFAULTS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Strategy", "overlay", "strategy_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class Strategy:
         placement, entries = self.state(state), self._split(axis)
         if state == "activations" and entries:
             return f"{'S*' if placement.mode(axis) is Mode.GATHERED else 'S'}({', '.join(entries)})"
-        owned = [e for e in entries if _parts(e)[1] not in DATA_DIMS]
+        owned = [e for e in entries if parts(e)[1] not in DATA_DIMS]
         if state == "activations" or not owned:
             return placement.text(axis)
         split = (f"S({', '.join(owned)})" if state == "parameters" else "S") + ("+O" if placement.offloaded else "")
@@ -107,7 +104,7 @@ class Strategy:
 
     def _split(self, axis: str) -> tuple[str, ...]:
         """The entries of an axis that split something."""
-        return tuple(e for e in self.dims.get(axis, ()) if _parts(e)[1] != NONE)
+        return tuple(e for e in self.dims.get(axis, ()) if parts(e)[1] != NONE)
 
     def option(self, table: str, key: str) -> Any:
         """What was said in `table` under `key`, else its default."""
@@ -129,7 +126,7 @@ class Strategy:
 
     def _of_loss(self, axis: str) -> str:
         """What an axis says first of the token sum of the loss: batch, seq or none; "" where it says nothing."""
-        said = (dim for region, dim in map(_parts, self.dims.get(axis, ())) if region in ("", "loss"))
+        said = (dim for region, dim in map(parts, self.dims.get(axis, ())) if region in ("", "loss"))
         return next((dim for dim in said if dim in ("batch", "seq", NONE)), "")
 
     @property
@@ -147,6 +144,15 @@ class Strategy:
     def sharded_activations(self) -> tuple[str, ...]:
         """The axes along which gathered activations are freed after use and gathered again (S*), in mesh order."""
         return tuple(a for a in self.mesh.names if self.state("activations").mode(a) is Mode.GATHERED)
+
+    @property
+    def pipeline_axis(self) -> str:
+        """The axis that splits the model along its depth; "" where none does.
+
+        >>> strategy_on("mine", {"dp": 8, "pp": 4}, dims={"dp": ["batch"], "pp": ["layer"]}).pipeline_axis
+        'pp'
+        """
+        return next((a for a in self.mesh.names if LAYER in self.dims.get(a, ())), "")
 
     @property
     def detailed(self) -> bool:
@@ -190,121 +196,14 @@ class Strategy:
         return compose(self, other)
 
 
-def _parts(entry: str) -> tuple[str, str]:
-    """(region, dim) of an entry of [dims]; the region is "" where none is named."""
+def parts(entry: str) -> tuple[str, str]:
+    """(region, dim) of an entry of [dims]; the region is "" where none is named.
+
+    >>> parts("core.heads"), parts("seq")
+    (('core', 'heads'), ('', 'seq'))
+    """
     region, _, dim = entry.rpartition(".")
     return region, dim
-
-
-Problem = tuple[Path, InputError]
-
-
-def check(strategy: Strategy) -> None:
-    """Raise InputError unless every axis, mode and option of `strategy` makes sense together."""
-    for _path, error in problems(strategy):
-        raise error
-
-
-def problems(strategy: Strategy) -> Iterator[Problem]:
-    """Everything that a declaration gets wrong by itself, each with the path of the key that says it.
-
-    What is merely incorrect (a stale copy, a wrong scale) is no problem here: the program says it, and is refuted.
-    """
-    axes = strategy.mesh.names
-    if not axes:
-        yield ("mesh",), InputError(f"strategy {strategy.name} has no axis: [mesh] names at least one")
-    yield from _dims_problems(strategy)
-    for state, placement in strategy.states.items():
-        yield from _placement_problems(strategy, ("states", state), state, placement)
-    for number, rule in enumerate(strategy.groups):
-        yield from _group_problems(strategy, rule, strategy.groups[:number])
-    for table, said in strategy.tables.items():
-        for key, value in said.items():
-            try:
-                read_value(f"[{table}] {key}", option_key(table, key), value, axes)
-            except InputError as error:
-                yield (table, key), error
-                return
-    yield from _schedule_problems(strategy)
-
-
-def _dims_problems(strategy: Strategy) -> Iterator[Problem]:
-    for axis, entries in strategy.dims.items():
-        if axis not in strategy.mesh.names:
-            yield ("dims", axis), unknown_axis("[dims]", axis, strategy.mesh.names)
-        for at, entry in enumerate(entries):
-            try:
-                check_entry(f"[dims] {axis}", entry)
-            except InputError as error:
-                yield ("dims", axis, at), error
-            if entry in entries[:at]:
-                yield ("dims", axis, at), InputError(f"[dims] {axis} names '{entry}' twice")
-    for axis in strategy.mesh.names:
-        if axis not in strategy.dims:
-            yield ("mesh", axis), InputError(f"axis '{axis}' has no entry in [dims]: say which dims it splits, or []")
-
-
-def _placement_problems(strategy: Strategy, path: Path, state: str, placement: StatePlacement) -> Iterator[Problem]:
-    label = f"[{'.'.join(map(str, path[:-1]))}] {path[-1]}"
-    if state not in STATES:
-        yield path, InputError(f"unknown state '{state}'", name=state, valid=STATES)
-    for axis, mode in placement.modes.items():
-        here = (*path, axis)
-        if axis.startswith(REGION):
-            if state != "activations" or mode not in (Mode.M, Mode.R):
-                yield here, InputError(f"{label} on {axis} is {mode}: only activations have regions, with M or R")
-            continue
-        if axis not in strategy.mesh.names:
-            yield here, unknown_axis(label, axis, strategy.mesh.names)
-        if state == "activations":
-            yield from _activation_problems(strategy, here, f"{label} on {axis}", axis, mode)
-        if state in ("optimizer", "gradients") and mode is Mode.GATHERED:
-            yield here, InputError(f"{label} on {axis}: S* is for values that are used whole; say S")
-        if state in ("parameters", "optimizer") and mode is Mode.M:
-            yield here, InputError(f"{label} on {axis}: M holds nothing at rest, so nothing could be updated")
-        if state == "gradients" and mode is Mode.M and strategy.option("schedule", "microbatches") != 1:
-            yield here, InputError(f"{label} on {axis}: M, a full gradient that rests nowhere, needs [schedule] "
-                                   "microbatches = 1")
-    if placement.offloaded and state != "optimizer":
-        yield path, InputError(f"{label}: only the optimizer state can be offloaded")
-
-
-def _activation_problems(strategy: Strategy, path: Path, label: str, axis: str, mode: Mode) -> Iterator[Problem]:
-    dims = strategy.dims.get(axis, ())
-    if mode is Mode.M:
-        yield path, InputError(f"{label}: M is for regions: say \"{REGION}NAME\" = \"M\"")
-    elif dims == ("batch",) and mode is not Mode.S:
-        yield path, InputError(f"{label}: the batch is split over {axis}, so only S holds there")
-    elif not dims and mode is not Mode.R:
-        yield path, InputError(f"{label}: nothing is split over {axis}, so only R holds there")
-    elif dims != ("batch",) and mode is Mode.S:
-        yield path, InputError(f"{label}: say R (what was gathered stays so until backward has read it), or S* (it is "
-                               "freed after use and gathered again)")
-
-
-def _group_problems(strategy: Strategy, rule: GroupRule, earlier: tuple[GroupRule, ...]) -> Iterator[Problem]:
-    path = ("groups", rule.name)
-    if rule.name in {r.name for r in earlier}:
-        yield path, InputError(f"[groups.{rule.name}] stands twice")
-    if not rule.match.strip():
-        yield path, InputError(f"[groups.{rule.name}] needs match, a pattern of parameter names")
-    if rule.optimizer and rule.optimizer not in OPTIMIZERS:
-        yield (*path, "optimizer"), InputError(f"[groups.{rule.name}] optimizer is '{rule.optimizer}'",
-                                               name=rule.optimizer, valid=OPTIMIZERS)
-    for state, placement in rule.states.items():
-        yield from _placement_problems(strategy, (*path, state), state, placement)
-    try:
-        read_value(f"[groups.{rule.name}] types", SCHEMA["groups"]["types"], rule.types, strategy.mesh.names)
-    except InputError as error:
-        yield (*path, "types"), error
-
-
-def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
-    gathered = [strategy.state("parameters"), *(r.states.get("parameters", StatePlacement()) for r in strategy.groups)]
-    for axis in strategy.option("schedule", "lifetime"):  # the value has been read above: it is a table
-        if not any(p.mode(axis) is Mode.GATHERED for p in gathered):
-            yield ("schedule", "lifetime", axis), InputError(
-                f"[schedule] lifetime of {axis}: parameters are not S* on {axis}, so nothing is gathered there")
 
 
 def strategy_on(name: str, axes: Mapping[str, int | None], **tables: Any) -> Strategy:

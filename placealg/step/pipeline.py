@@ -1,0 +1,163 @@
+"""Pipeline parallelism: which stage runs which instance of a unit, and in which order a stage runs its microbatches.
+
+A pipeline axis splits the model along its depth. The instances of repeated units are numbered through the model; each
+runs on one rank of the axis, its *stage*. What stands before the repeated units runs with the first instance, what
+stands behind them with the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.model.graph import Graph
+
+FIRST, LAST = "first", "last"
+"""The parts of a model that stand before and behind its repeated units."""
+
+ORDERS = ("1f1b", "gpipe", "interleaved")
+"""How a stage may order its microbatches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a pipeline axis runs: its order, the chunks of layers per rank, and the layers of each chunk if said.
+
+    `chunks` is None where their number is a symbol. `stages` counts the layers of every chunk in the order of the
+    model, so that chunk k runs on rank k mod ranks; empty where layers are spread evenly (each chunk then holds the
+    floor or the ceiling of the quotient).
+    """
+
+    axis: str
+    order: str = "1f1b"
+    chunks: int | None = 1
+    stages: tuple[int, ...] = ()
+
+    def layers(self, layers: int, ranks: int) -> tuple[int, ...]:
+        """The layers of each chunk, in the order of the model.
+
+        >>> Pipeline("pp").layers(126, 16)[:4], Pipeline("pp", "interleaved", 2).layers(8, 2)
+        ((8, 8, 8, 8), (2, 2, 2, 2))
+        """
+        chunks = self.chunks or 1
+        parts = ranks * chunks
+        told = f"{self.axis} = {ranks}" + (f" with {chunks} chunks" if chunks > 1 else "")
+        if self.stages:
+            if len(self.stages) != parts or sum(self.stages) != layers:
+                raise InputError(f"[schedule] stages has {len(self.stages)} entries for {sum(self.stages)} layers; "
+                                 f"{told} needs {parts} entries for {layers} layers")
+            return self.stages
+        if parts > layers:
+            raise InputError(f"{told} makes {parts} stages of {layers} layers; at most {layers} fit")
+        return tuple(layers * (k + 1) // parts - layers * k // parts for k in range(parts))
+
+    def chunk(self, place: int, layers: int, ranks: int) -> int:
+        """The chunk, in the order of the model, that holds the layer at `place`.
+
+        >>> [Pipeline("pp", "interleaved", 2).chunk(k, 8, 2) for k in range(8)]
+        [0, 0, 1, 1, 2, 2, 3, 3]
+        """
+        ends = accumulate(self.layers(layers, ranks))
+        return next(k for k, end in enumerate(ends) if place < end)
+
+    def stage(self, place: int, layers: int, ranks: int) -> int:
+        """The rank that runs the layer at `place` of `layers`.
+
+        >>> [Pipeline("pp", "interleaved", 2).stage(k, 8, 2) for k in range(8)]
+        [0, 0, 1, 1, 0, 0, 1, 1]
+        """
+        return self.chunk(place, layers, ranks) % ranks
+
+
+def part_of(unit: str, graph: Graph) -> str:
+    """Where a unit stands: FIRST, LAST, or, of a repeated unit, its own name."""
+    if graph.loop(unit):
+        return unit
+    units = graph.units
+    repeated = [units.index(loop.unit) for loop in graph.loops]
+    return FIRST if unit in units and repeated and units.index(unit) < min(repeated) else LAST
+
+
+def spread(unit_sites: tuple[str, ...], graph: Graph) -> bool:
+    """Whether a parameter used at these units lives on more than one stage: a tied embedding does."""
+    return len({part_of(unit, graph) for unit in unit_sites}) > 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Item:
+    """One unit of a stage's work: the forward or the backward of one microbatch through one chunk of its layers."""
+
+    phase: str
+    microbatch: int
+    chunk: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.phase[0].upper()}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+
+
+def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple[Item, ...]:
+    """What a stage does, in order.
+
+    gpipe: every forward, then every backward. 1f1b: as many forwards as stages follow, then one forward and one
+    backward in turn. interleaved: the same over chunks, microbatches taken in groups of as many as there are ranks
+    (Narayanan et al., arXiv 2104.04473, section 2.2).
+
+    >>> work(Pipeline("pp"), 0, 2, 3)
+    (F0, F1, B0, F2, B1, B2)
+    """
+    chunks = pipeline.chunks or 1
+    if pipeline.order == "interleaved" and microbatches % ranks and ranks > 1:
+        raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
+                         f"not divide m = {microbatches}")
+    total = microbatches * chunks
+    ahead = {"gpipe": total, "1f1b": ranks - 1 - stage, "interleaved": 2 * (ranks - 1 - stage) + (chunks - 1) * ranks}
+    started = min(total, ahead[pipeline.order])
+    forward = [_nth(n, ranks, chunks, "forward") for n in range(total)]
+    backward = [_nth(n, ranks, chunks, "backward") for n in range(total)]
+    steady = [item for pair in zip(forward[started:], backward, strict=False) for item in pair]
+    return (*forward[:started], *steady, *backward[total - started:])
+
+
+def _nth(n: int, ranks: int, chunks: int, phase: str) -> Item:
+    """The n-th forward or backward of a stage: chunk by chunk in groups of as many microbatches as ranks."""
+    if chunks == 1:
+        return Item(phase, n)
+    group, inside = divmod(n, ranks * chunks)
+    chunk, microbatch = divmod(inside, ranks)
+    return Item(phase, group * ranks + microbatch, chunk if phase == "forward" else chunks - 1 - chunk)
+
+
+def needs(item: Item, stage: int, ranks: int, chunks: int) -> Iterator[tuple[int, Item]]:
+    """The (stage, item) whose result an item waits for."""
+    k = item.microbatch
+    if item.phase == "forward":
+        if stage or item.chunk:
+            before = (stage - 1) % ranks
+            yield before, Item("forward", k, item.chunk - (stage == 0))
+    elif stage == ranks - 1 and item.chunk == chunks - 1:
+        yield stage, Item("forward", k, item.chunk)
+    else:
+        yield (stage + 1) % ranks, Item("backward", k, item.chunk + (stage == ranks - 1))
+
+
+def schedule_graph(pipeline: Pipeline, ranks: int, microbatches: int) -> Any:
+    """All items of all stages as a networkx.DiGraph: an edge to each from what its stage does before it and from what
+    it waits for. The schedule can be run iff the graph has no cycle.
+
+    >>> import networkx as nx
+    >>> nx.is_directed_acyclic_graph(schedule_graph(Pipeline("pp"), 4, 6))
+    True
+    """
+    import networkx as nx
+
+    drawn = nx.DiGraph()
+    for stage in range(ranks):
+        items = work(pipeline, stage, ranks, microbatches)
+        drawn.add_nodes_from((stage, item) for item in items)
+        drawn.add_edges_from(((stage, a), (stage, b)) for a, b in pairwise(items))
+        drawn.add_edges_from((needed, (stage, item)) for item in items
+                             for needed in needs(item, stage, ranks, pipeline.chunks or 1))
+    return drawn

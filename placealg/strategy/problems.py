@@ -1,0 +1,151 @@
+"""What a declaration gets wrong by itself: axes, modes and options that do not make sense together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.placement import STATES, Mode, StatePlacement
+from placealg.strategy.options import (
+    LAYER,
+    OPTIMIZERS,
+    REGION,
+    SCHEMA,
+    Path,
+    check_entry,
+    option_key,
+    read_value,
+    unknown_axis,
+)
+from placealg.strategy.spec import GroupRule, Strategy, parts
+
+Problem = tuple[Path, InputError]
+
+
+def check(strategy: Strategy) -> None:
+    """Raise InputError unless every axis, mode and option of `strategy` makes sense together."""
+    for _path, error in problems(strategy):
+        raise error
+
+
+def problems(strategy: Strategy) -> Iterator[Problem]:
+    """Everything that a declaration gets wrong by itself, each with the path of the key that says it.
+
+    What is merely incorrect (a stale copy, a wrong scale) is no problem here: the program says it, and is refuted.
+    """
+    axes = strategy.mesh.names
+    if not axes:
+        yield ("mesh",), InputError(f"strategy {strategy.name} has no axis: [mesh] names at least one")
+    yield from _dims_problems(strategy)
+    for state, placement in strategy.states.items():
+        yield from _placement_problems(strategy, ("states", state), state, placement)
+    for number, rule in enumerate(strategy.groups):
+        yield from _group_problems(strategy, rule, strategy.groups[:number])
+    for table, said in strategy.tables.items():
+        for key, value in said.items():
+            try:
+                read_value(f"[{table}] {key}", option_key(table, key), value, axes)
+            except InputError as error:
+                yield (table, key), error
+                return
+    yield from _schedule_problems(strategy)
+    yield from _pipeline_problems(strategy)
+
+
+def _dims_problems(strategy: Strategy) -> Iterator[Problem]:
+    for axis, entries in strategy.dims.items():
+        if axis not in strategy.mesh.names:
+            yield ("dims", axis), unknown_axis("[dims]", axis, strategy.mesh.names)
+        for at, entry in enumerate(entries):
+            try:
+                check_entry(f"[dims] {axis}", entry)
+            except InputError as error:
+                yield ("dims", axis, at), error
+            if entry in entries[:at]:
+                yield ("dims", axis, at), InputError(f"[dims] {axis} names '{entry}' twice")
+    for axis in strategy.mesh.names:
+        if axis not in strategy.dims:
+            yield ("mesh", axis), InputError(f"axis '{axis}' has no entry in [dims]: say which dims it splits, or []")
+
+
+def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
+    axes = [a for a in strategy.mesh.names if any(dim == LAYER for _, dim in map(parts, strategy.dims.get(a, ())))]
+    for axis in axes:
+        if strategy.dims[axis] != (LAYER,):
+            yield ("dims", axis), InputError(f"[dims] {axis} names '{LAYER}' beside other dims: a pipeline axis splits "
+                                             f"the model along its depth, and nothing else; say [\"{LAYER}\"]")
+        if axis != axes[0]:
+            yield ("dims", axis), InputError(f"[dims] {axes[0]} and {axis} both name '{LAYER}': a model has one "
+                                             "pipeline; make it one axis")
+    chunks, order = strategy.option("schedule", "chunks"), strategy.option("schedule", "pipeline")
+    if chunks != 1 and order != "interleaved":
+        yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "
+                                                 f"it is \"{order}\"")
+    for key in ("pipeline", "chunks", "stages"):
+        if not axes and key in strategy.tables.get("schedule", FrozenMap()):
+            yield ("schedule", key), InputError(f"[schedule] {key}: no axis is a pipeline; one names [\"{LAYER}\"] in "
+                                                "[dims]")
+
+
+def _placement_problems(strategy: Strategy, path: Path, state: str, placement: StatePlacement) -> Iterator[Problem]:
+    label = f"[{'.'.join(map(str, path[:-1]))}] {path[-1]}"
+    if state not in STATES:
+        yield path, InputError(f"unknown state '{state}'", name=state, valid=STATES)
+    for axis, mode in placement.modes.items():
+        here = (*path, axis)
+        if axis.startswith(REGION):
+            if state != "activations" or mode not in (Mode.M, Mode.R):
+                yield here, InputError(f"{label} on {axis} is {mode}: only activations have regions, with M or R")
+            continue
+        if axis not in strategy.mesh.names:
+            yield here, unknown_axis(label, axis, strategy.mesh.names)
+        if state == "activations":
+            yield from _activation_problems(strategy, here, f"{label} on {axis}", axis, mode)
+        if state in ("optimizer", "gradients") and mode is Mode.GATHERED:
+            yield here, InputError(f"{label} on {axis}: S* is for values that are used whole; say S")
+        if state in ("parameters", "optimizer") and mode is Mode.M:
+            yield here, InputError(f"{label} on {axis}: M holds nothing at rest, so nothing could be updated")
+        if state == "gradients" and mode is Mode.M and strategy.option("schedule", "microbatches") != 1:
+            yield here, InputError(f"{label} on {axis}: M, a full gradient that rests nowhere, needs [schedule] "
+                                   "microbatches = 1")
+    if placement.offloaded and state != "optimizer":
+        yield path, InputError(f"{label}: only the optimizer state can be offloaded")
+
+
+def _activation_problems(strategy: Strategy, path: Path, label: str, axis: str, mode: Mode) -> Iterator[Problem]:
+    dims = strategy.dims.get(axis, ())
+    if mode is Mode.M:
+        yield path, InputError(f"{label}: M is for regions: say \"{REGION}NAME\" = \"M\"")
+    elif dims == ("batch",) and mode is not Mode.S:
+        yield path, InputError(f"{label}: the batch is split over {axis}, so only S holds there")
+    elif not dims and mode is not Mode.R:
+        yield path, InputError(f"{label}: nothing is split over {axis}, so only R holds there")
+    elif dims != ("batch",) and mode is Mode.S:
+        yield path, InputError(f"{label}: say R (what was gathered stays so until backward has read it), or S* (it is "
+                               "freed after use and gathered again)")
+
+
+def _group_problems(strategy: Strategy, rule: GroupRule, earlier: tuple[GroupRule, ...]) -> Iterator[Problem]:
+    path = ("groups", rule.name)
+    if rule.name in {r.name for r in earlier}:
+        yield path, InputError(f"[groups.{rule.name}] stands twice")
+    if not rule.match.strip():
+        yield path, InputError(f"[groups.{rule.name}] needs match, a pattern of parameter names")
+    if rule.optimizer and rule.optimizer not in OPTIMIZERS:
+        yield (*path, "optimizer"), InputError(f"[groups.{rule.name}] optimizer is '{rule.optimizer}'",
+                                               name=rule.optimizer, valid=OPTIMIZERS)
+    for state, placement in rule.states.items():
+        yield from _placement_problems(strategy, (*path, state), state, placement)
+    try:
+        read_value(f"[groups.{rule.name}] types", SCHEMA["groups"]["types"], rule.types, strategy.mesh.names)
+    except InputError as error:
+        yield (*path, "types"), error
+
+
+def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
+    gathered = [strategy.state("parameters"), *(r.states.get("parameters", StatePlacement()) for r in strategy.groups)]
+    for axis in strategy.option("schedule", "lifetime"):  # the value has been read above: it is a table
+        if not any(p.mode(axis) is Mode.GATHERED for p in gathered):
+            yield ("schedule", "lifetime", axis), InputError(
+                f"[schedule] lifetime of {axis}: parameters are not S* on {axis}, so nothing is gathered there")

@@ -20,6 +20,8 @@ from placealg.frozen import FrozenMap
 DEVICE = "c"
 UNIT = "unit"
 PEER = "peer"
+STAGE = "stage:"
+"""What begins the position of a stage along a pipeline axis."""
 
 Equality = tuple[str, str, str]
 """(axis, position, position): the two positions are the same coordinate."""

@@ -13,6 +13,7 @@ from placealg.prove import transfer, versions
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Read, Site
 from placealg.prove.microbatches import CASES, Case, Iteration
+from placealg.prove.reading import NoRule
 from placealg.prove.uses import concerns
 from placealg.prove.versions import CURRENT, GARBAGE, UNHELD
 from placealg.step.event import takes_part
@@ -129,10 +130,48 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
 
 
 def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:
+    """One microbatch, forward and backward."""
+    behind = tuple(itertools.dropwhile(lambda e: e.phase != "backward", body))
+    overlap = machine.reference.pipeline is not None
+    start = machine.copy()
     machine.begin()
-    for event in body:
+    _run(machine, body[:len(body) - len(behind)], iteration)
+    between = machine.copy()
+    _run(machine, behind, iteration)
+    if overlap and body:
+        _apart(start, between, machine, body[-1], iteration)
+        _in_turn(start, between, behind)
+
+
+def _run(machine: Machine, events: tuple[Event, ...], iteration: Iteration) -> None:
+    for event in events:
         if takes_part(event.at, iteration.position):
             transfer.execute(machine, event, iteration)
+
+
+def _apart(start: Machine, between: Machine, end: Machine, event: Event, iteration: Iteration) -> None:
+    """In a pipeline, forwards of later microbatches run between a forward and its backward.
+
+    That makes no difference where, after the first forward and before the last backward, no copy of a state changes,
+    and a forward changes no gradient: this is checked here; else nothing is claimed.
+    """
+    changed: list[tuple[str, str]] = []
+    for before, after, free in ((start, between, ("first", "only")), (between, end, ("last", "only"))):
+        keys = {*before.versions, *after.versions} if iteration.position not in free else set()
+        changed += [k for k in keys if before.version(*k) != after.version(*k)]
+    changed += [k for k in {*start.values, *between.values} if start.value(*k) != between.value(*k)]
+    if changed:
+        raise NoRule(f"{event.path}: microbatches overlap in a pipeline, and each changes "
+                     f"{', '.join(v for v, _ in sorted(changed))} of {end.group.name}")
+
+
+def _in_turn(start: Machine, between: Machine, behind: tuple[Event, ...]) -> None:
+    """Behind the first backward event there is no forward, and no count that another forward has changed."""
+    for event in behind:
+        if event.phase != "backward":
+            raise NoRule(f"{event.path}: a forward behind a backward of its microbatch, in a pipeline")
+        if between.count != start.count and "count" in event.divisor.names():
+            raise NoRule(f"{event.path}: in a pipeline the next forward may have changed the count")
 
 
 def settled(machine: Machine) -> Machine:

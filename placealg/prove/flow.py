@@ -16,10 +16,12 @@ from placealg.prove.moves import MOVES
 from placealg.prove.operators import Operators
 from placealg.prove.paths import Sum
 from placealg.prove.record import Demand, Flow
+from placealg.prove.stages import UNSENT, Stages
 from placealg.prove.tensors import SLOT, Instance, Tensors, name_and_label
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
 from placealg.step.program import Loop as EventLoop
 from placealg.step.program import Reference, Step
+from placealg.step.verbs import MESSAGES
 
 _PASSES = 3
 
@@ -58,7 +60,8 @@ class _Follower:
         self.graph: Graph = step.reference.graph
         self.flow = Flow()
         self.tensors = Tensors(step)
-        self.operators = Operators(self.reference, self.tensors, self.flow)
+        self.stages = Stages(self.reference, self.tensors)
+        self.operators = Operators(self.reference, self.tensors, self.flow, self.stages)
         self.handed: list[tuple[str, str, Sum]] = []
         self.entered: Sum = ()
         self.inside = ""
@@ -89,7 +92,7 @@ class _Follower:
             self.inside = ""
             return
         for number in range(1, _PASSES + 1):
-            self.operators.passes, self.handed = number, []
+            self.pass_of(number)
             entered = self.tensors.gradient(loop.last) if reverse else ()
             for event in events:
                 self.execute(event)
@@ -99,29 +102,37 @@ class _Follower:
                 left = self.handed[0][2] if len(self.handed) == 1 else ()
             else:
                 entered, left = self.entered, self.tensors.made.get((loop.last, ""), ())
-            if left == entered:
+            alike = self.stages.anywhere(left) == self.stages.anywhere(entered)
+            if alike and number >= self.stages.least:
                 self.back_through(self.odd.get(unit, []) if reverse else [], events, loop)
                 break
             if number == _PASSES or not paths.is_plain(left):
                 self.give_up(events[0], f"hands on what enters instances of {unit}, and that does not repeat")
                 break
             if reverse:
-                self.tensors.back_again(unit, loop.last, left)
+                self.tensors.back_again(unit, loop.last, self.stages.neighbour(left, unit))
             else:
-                self.odd.setdefault(unit, []).append(self.tensors.again(unit, loop.last))
-        self.operators.passes, self.inside = 1, ""
+                held = self.tensors.again(unit, loop.last)
+                self.odd.setdefault(unit, []).extend([] if alike else [held])
+        self.pass_of(1, self.handed)
+        self.inside = ""
         for name, label, held in self.handed:
             if not self.tensors.add(name, label, SLOT, held):
                 self.give_up(events[-1], f"adds to the gradient of {name} once more")
         self.handed = []
 
+    def pass_of(self, number: int, handed: list[tuple[str, str, Sum]] | None = None) -> None:
+        """Another instance of a repeated unit begins."""
+        self.operators.passes = self.stages.passes = number
+        self.handed = handed or []
+
     def back_through(self, instances: list[Instance], events: tuple[Event, ...], loop: Loop) -> None:
         """The backward of the first instances, where they hold what later ones do not, last of them first."""
         for instance in reversed(instances):
             if len(self.handed) == 1:
-                self.tensors.back_again(loop.unit, loop.last, self.handed[0][2])
+                self.tensors.back_again(loop.unit, loop.last, self.stages.neighbour(self.handed[0][2], loop.unit))
             self.tensors.put_back(loop.unit, instance)
-            self.operators.passes, self.handed = self.operators.passes + 1, []
+            self.pass_of(self.operators.passes + 1)
             for event in events:
                 self.execute(event)
 
@@ -160,6 +171,8 @@ class _Follower:
             self.operators.compute(event)
         elif event.on_tensor and event.verb == "assign":
             self.slot(event)
+        elif event.verb in MESSAGES:
+            self.message(event)
         elif event.on_tensor:
             MOVES[event.verb](self.tensors, event)
 
@@ -182,7 +195,7 @@ class _Follower:
         """The sum over the rank's tokens: each must be there, whole."""
         if event.verb == "compute":
             name, label = name_and_label(event.reads[0] if event.reads else self.graph.ops[-1].inputs[0])
-            held = self.operators.demand(event, name, self.tensors.read(name, label))
+            held = self.operators.demand(event, name, self.stages.here(event.unit, self.tensors.read(name, label)))
             self.operators.split = paths.mask_of(held) if held else None
             if held:
                 self.flow.loss[event.path] = paths.mask_of(held)
@@ -198,5 +211,20 @@ class _Follower:
             self.handed.append((name, label, self.tensors.gradient(loop.slot)))
         else:
             before = self.tensors.made.get((loop.last, ""), ())
-            self.entered = self.tensors.read(name, label) if self.operators.passes == 1 else before
+            first = self.operators.passes == 1
+            self.entered = self.tensors.read(name, label) if first else self.stages.neighbour(before, loop.unit)
             self.tensors.made[loop.slot, ""] = self.entered
+
+    def message(self, event: Event) -> None:
+        """From stage to stage: what an instance hands on, and what its neighbour makes of it."""
+        if event.verb == "send":
+            self.stages.send(event)
+            return
+        loop = next(x for x in self.graph.loops if event.tensor in (x.slot, x.last))
+        wrong = self.stages.receive(event, loop)
+        if wrong == UNSENT:
+            self.flow.demands.append(Demand(event.path, wrong, (), frozenset(), "schedule"))
+        elif wrong:
+            self.give_up(event, wrong)
+        elif not event.on_gradient:
+            self.entered = self.tensors.made.get((loop.slot, ""), ())

@@ -10,11 +10,15 @@ from placealg.prove import paths
 from placealg.prove.paths import Sum, at
 from placealg.prove.tensors import Tensors
 from placealg.step.event import Event
+from placealg.step.pipeline import Pipeline
 from placealg.step.program import LOOPED
+from placealg.step.verbs import MESSAGES
 
 
-def uncovered(event: Event, graph: Graph) -> str:
+def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> str:
     """What about an event on a tensor no rule covers; "" when a rule covers it whole."""
+    if pipeline and pipeline.axis in event.axes and event.verb not in MESSAGES:
+        return f"{event.verb} of a tensor among stages of {pipeline.axis}"
     if event.where:
         return f"{event.verb} of a tensor on some ranks only"
     if event.tier != "device" or event.layout != "own":

@@ -29,7 +29,7 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
     graph = step.reference.graph
     assert graph is not None
     for event in step.events:
-        gap = uncovered(event, graph) if event.on_tensor else ""
+        gap = uncovered(event, graph, step.reference.pipeline) if event.on_tensor else ""
         if gap:
             raise NoRule(f"{event.path}: no transfer rule for {gap}")
     found = Obligations(full)
@@ -38,7 +38,7 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
             for position in dict.fromkeys(i.position for i in case.iterations):
                 flow = flows.at(position)
                 for demand in flow.demands:
-                    found.add("forward", ("forward", demand), case,
+                    found.add(demand.obligation, (demand.obligation, demand), case,
                               lambda demand=demand: _forward(demand), demand.exact)  # type: ignore[misc]
     _random(found, step, flows)
     found.open += [f"{d.event} {d.says}" for d in unfollowed(step, flows)]
@@ -60,7 +60,7 @@ def supposed(demand: Demand, step: Step) -> Failure:
 
 def _forward(demand: Demand) -> Failure:
     wrong = z3.And(symbols.at_pairs(demand.mask), z3.Not(_exact(demand))) if demand.held else z3.BoolVal(True)
-    return Failure("forward", demand.event, wrong, demand.says, held=demand.held)
+    return Failure(demand.obligation, demand.event, wrong, demand.says, held=demand.held)
 
 
 def _exact(demand: Demand) -> Any:

@@ -34,6 +34,7 @@ from placealg.prove.machine import Clipped, Ran, Read, Site, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.paths import Sum
 from placealg.prove.reading import pairs
+from placealg.prove.stages import on_ends
 from placealg.step.program import Group, Step
 from placealg.step.verbs import VERBS
 
@@ -105,7 +106,7 @@ class Obligations:
 def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
                 full: bool = False) -> Obligations:
     """Every obligation of one group, for every class of m, site of use and step of a run; `full` as there."""
-    found = Obligations(full)
+    found, step = Obligations(full), on_ends(step, group)
     for site in sites:
         program = Program.of(step, group, site.parameter)
         for cases in shapes(step.reference):

@@ -13,6 +13,7 @@ from placealg.prove import paths
 from placealg.prove.contribution import Term, Value
 from placealg.prove.paths import AT, Pairs, Sum, at
 from placealg.prove.record import SEED, Demand, Flow, Part
+from placealg.prove.stages import Stages, at_the_ends, tied
 from placealg.prove.tensors import Tensors, name_and_label
 from placealg.step.event import Event
 from placealg.step.program import Reference
@@ -24,8 +25,8 @@ class Operators:
     `passes` counts the instances of a repeated unit, `split` is how the loss was split when it was summed.
     """
 
-    def __init__(self, reference: Reference, tensors: Tensors, flow: Flow):
-        self.reference, self.tensors, self.flow = reference, tensors, flow
+    def __init__(self, reference: Reference, tensors: Tensors, flow: Flow, stages: Stages):
+        self.reference, self.tensors, self.flow, self.stages = reference, tensors, flow, stages
         self.graph: Graph = tensors.graph
         self.extents: dict[tuple[str, int], Pairs] = {}
         self.passes = 1
@@ -56,7 +57,8 @@ class Operators:
 
     def apply(self, event: Event, op: Op, labels: list[str]) -> Sum:
         """The result of an op, by its family."""
-        operands = [self.tensors.read(n, label) for n, label in zip(op.inputs, labels, strict=True)]
+        operands = [self.stages.here(op.unit, self.tensors.read(n, label))
+                    for n, label in zip(op.inputs, labels, strict=True)]
         dims = tuple(self.graph.tensors[op.output].dims)
         if op.row.view:
             return paths.renamed(operands[0], op.rename)
@@ -102,7 +104,7 @@ class Operators:
         if last and self.began:
             self.flow.open.append(Demand(event.path, "starts the backward once more", (), frozenset()))
         self.began = self.began or last
-        arriving = self.seeded() if last else self.tensors.gradient(op.output)
+        arriving = self.stages.here(op.unit, self.seeded() if last else self.tensors.gradient(op.output))
         for k in differentiated(self.graph, op):
             held = self.contribution(event, op, transposed(self.graph, op, k), labels, arriving)
             if last and held:
@@ -121,7 +123,10 @@ class Operators:
                 self.flow.open.append(Demand(event.path, f"adds to the gradient of {name} once more", (), frozenset()))
             return
         split: Mapping[str, str] = self.reference.split_dims.get(name, FrozenMap())
-        self.flow.add(Part(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split))))
+        if tied(self.reference, name):
+            held = at_the_ends(held, self.reference)
+        stage = self.stages.at(op.unit)
+        self.flow.add(Part(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split, stage))))
 
     def contribution(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
         """What one operand's gradient receives: linear in what arrives, and exact in all that is read beside it."""
@@ -166,7 +171,7 @@ class Operators:
             held = self.tensors.made.get((name, ""), ())
         else:
             held = self.tensors.beside.get(name, ())
-        return self.demand(event, name, held)
+        return self.demand(event, name, self.stages.here(op.unit, held))
 
     def product(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
         """A vector-Jacobian product, step by step: at most one input of each step is linear in the gradient."""

@@ -18,6 +18,7 @@ from placealg.prove.contribution import (
     DEVICE,
     EXISTS,
     SIZE_ONE,
+    STAGE,
     Equality,
     Term,
     Value,
@@ -106,7 +107,7 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
         return ()
     kept = {at(d) for d in dims}
     masks = frozenset(p for held in operands for p in mask_of(held))
-    mask = frozenset((a, p) for a, p in masks if p in kept)
+    mask = frozenset((a, p) for a, p in masks if p in kept or p.startswith(STAGE))
     partial = [held for held in operands if not is_exact(held)]
     if len(partial) > 1 or any(v.garbage for held in operands for v in held):
         return undefined(mask)
@@ -186,10 +187,13 @@ def substituted(value: Value, symbol: str, monomial: Monomial) -> Value:
     return replace(value, terms=merged(Term(put(t.coefficient), t.at, t.given) for t in value.terms))
 
 
-def owned(value: Value, split: Mapping[str, str]) -> Value:
-    """A parameter's value with the owners along its own split dims (axis -> dim) as owners of the element."""
+def owned(value: Value, split: Mapping[str, str], stage: str = "") -> Value:
+    """A parameter's value with the owners along its own split dims (axis -> dim) as owners of the element.
+
+    Along a pipeline axis that is the stage on which the parameter is used.
+    """
     def place(axis: str, position: str) -> str:
-        return OWNER if axis in split and position == at(split[axis]) else position
+        return OWNER if axis in split and position in (at(split[axis]), stage) else position
 
     def places(pairs: Iterable[Equality]) -> frozenset[Equality]:
         return frozenset(e for axis, p, q in pairs

@@ -14,15 +14,17 @@ from typing import Any
 import z3
 
 from placealg.prove import correct, lemmas, symbols
-from placealg.prove.contribution import count_cell, count_name
+from placealg.prove.contribution import STAGE, count_cell, count_name
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Site, Updated
 from placealg.prove.network import WHOLE, network_obligations, site_signature, sites_of, supposed, unfollowed
 from placealg.prove.obligations import Failure, Obligations, obligations
 from placealg.prove.reading import NoRule, pairs
 from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
+from placealg.prove.stages import ends
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
-from placealg.step.program import LOOPED, Event, Group, Step
+from placealg.step.pipeline import FIRST, LAST
+from placealg.step.program import LOOPED, Event, Group, Reference, Step
 
 OF_OPS = ("forward", "random")
 PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
@@ -158,7 +160,8 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
         generated = network_obligations(step, flows)
     except NoRule as gap:
         return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in OF_OPS)], []
-    decided = [_decide(step, WHOLE, identifier, generated) for identifier in OF_OPS]
+    checked = (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
+    decided = [_decide(step, WHOLE, identifier, generated) for identifier in checked]
     return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
 
 
@@ -250,7 +253,21 @@ def premises(step: Step, assertions: list[Any]) -> list[Any]:
     others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts]
     sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
     return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
-            *symbols.count_premises(counts), *others]
+            *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]
+
+
+def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
+    """A parameter's elements lie on one stage; the ends of a pipeline are its first and its last stage."""
+    if reference.pipeline is None:
+        return
+    axis, end = reference.pipeline.axis, ends(reference)
+    for name in names:
+        if name.startswith("other:") and name.endswith(f"@{axis}"):
+            yield z3.Int(name) == z3.Int("own:" + name.removeprefix("other:"))
+    if any(name == end or name.endswith(f"@{end}") for name in names):
+        ranks, size = symbols.size(axis), symbols.size(end)
+        yield from (ranks >= 1, size == z3.If(ranks >= 2, z3.IntVal(2), z3.IntVal(1)),
+                    symbols.coordinate(end, STAGE + FIRST) == 0, symbols.coordinate(end, STAGE + LAST) == size - 1)
 
 
 _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))

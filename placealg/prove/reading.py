@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from placealg.arith import Monomial
 from placealg.prove import versions
-from placealg.prove.contribution import DEVICE, UNIT, count_name, exists
+from placealg.prove.contribution import DEVICE, STAGE, UNIT, count_name, exists
 from placealg.prove.machine import Machine, Pairs, Read
 from placealg.prove.microbatches import Iteration
 from placealg.prove.versions import CURRENT, GARBAGE, Version
@@ -58,7 +58,8 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside."""
     cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
     if machine.flows and event.value == "loss":
-        cell = {axis: DEVICE for axis, _ in machine.flows.at(iteration.position).loss.get(event.path, ())}
+        mask = machine.flows.at(iteration.position).loss.get(event.path, ())
+        cell = {axis: DEVICE for axis, position in mask if not position.startswith(STAGE)}
     if event.phase in LOOPED:
         cell[MICROBATCH] = UNIT if iteration.active else iteration.position
     return count_name(cell)

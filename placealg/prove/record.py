@@ -14,12 +14,16 @@ SEED = "seed"
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an event reads and must be exact, () where nothing is held; what is wrong when it is not."""
+    """What an event reads and must be exact, () where nothing is held; what is wrong when it is not.
+
+    `obligation` is the one that fails then.
+    """
 
     event: str
     says: str
     held: Sum
     mask: Pairs
+    obligation: str = "forward"
 
     @property
     def exact(self) -> bool:

@@ -7,6 +7,7 @@ from placealg.prove import paths
 from placealg.prove.paths import Sum, at
 from placealg.step.event import Event
 from placealg.step.program import Reference, Step
+from placealg.strategy.options import LAYER
 
 SLOT = "slot"
 """The use of a tensor that is what enters a repeated unit."""
@@ -49,7 +50,7 @@ class Tensors:
         """A version of a tensor: as it was made, else the version that it would come from."""
         tensor = self.graph.tensors[name]
         if tensor.kind == "parameter":
-            return paths.exact((a, at(d)) for a, d in self.reference.split_dims.get(name, {}).items())
+            return paths.exact((a, at(d)) for a, d in self.reference.split_dims.get(name, {}).items() if d != LAYER)
         while label:
             if (name, label) in self.made:
                 return self.made[name, label]

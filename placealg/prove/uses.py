@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placealg.arith import ONE
-from placealg.prove.contribution import UNIT, move
+from placealg.model.graph import Op
+from placealg.prove.contribution import STAGE, UNIT, move
 from placealg.prove.flow import Flows
-from placealg.prove.machine import Machine
+from placealg.prove.machine import Machine, Pairs
 from placealg.prove.microbatches import Iteration
 from placealg.prove.paths import substituted
 from placealg.prove.reading import NoRule, divisor, observe
 from placealg.prove.record import SEED, Part
+from placealg.prove.stages import ends, tied
+from placealg.step.pipeline import part_of
 from placealg.step.program import Event, Reference
 
 STARTED = "the loss"
@@ -45,9 +48,17 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
         observe(machine, event, "rng", machine.version("rng"), iteration)
     if parameter in op.inputs:
         if not event.on_gradient or flows.reads_parameter(op, parameter):
-            observe(machine, event, "weight", machine.version("weight"), iteration, machine.owners)
+            observe(machine, event, "weight", machine.version("weight"), iteration, used_at(machine, op, parameter))
         for part in flows.at(iteration.position).of(event.path, parameter) if event.on_gradient else ():
             _receive(machine, part, iteration)
+
+
+def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
+    """The ranks on which an op uses a parameter: its owners; of a tied one those at its own end of a pipeline."""
+    graph = machine.reference.graph
+    if graph is None or not tied(machine.reference, parameter):
+        return machine.owners
+    return machine.owners | {(ends(machine.reference), STAGE + part_of(op.unit, graph))}
 
 
 def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:

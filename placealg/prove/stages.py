@@ -1,0 +1,172 @@
+"""Stages: along a pipeline axis, where an op runs, and what instances hand on from stage to stage.
+
+Along the axis a tensor is held at a position: "stage:UNIT" is the stage of the instance of a repeated unit that is
+being followed, "stage:UNIT'" that of its neighbour, from which it was handed something; "stage:first" and "stage:last"
+are those of what stands before and behind the repeated units. Which number a stage has is nowhere assumed: only that
+what stands before runs with the first instance, and what stands behind with the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from placealg.frozen import FrozenMap
+from placealg.mesh import Axis, Mesh
+from placealg.model.graph import Graph, Loop, unit_of
+from placealg.prove import paths
+from placealg.prove.contribution import STAGE, equality, merged
+from placealg.prove.paths import Sum
+from placealg.prove.tensors import SLOT, Tensors
+from placealg.step.event import Event
+from placealg.step.pipeline import FIRST, LAST, part_of, spread
+from placealg.step.program import Clause, Group, Reference, Step
+
+UNSENT = "waits for a message that nobody sends"
+
+
+class Stages:
+    """The stages of one microbatch, and the last message in each direction; without a pipeline nothing happens.
+
+    `passes` counts the instances of a repeated unit that were followed.
+    """
+
+    def __init__(self, reference: Reference, tensors: Tensors):
+        self.axis = reference.pipeline.axis if reference.pipeline else ""
+        self.graph: Graph = tensors.graph
+        self.tensors = tensors
+        self.passes = 1
+        self.sent: dict[bool, Sum] = {}
+
+    @property
+    def least(self) -> int:
+        """How many instances of a repeated unit are followed at least: two where they send messages to each other."""
+        return 2 if self.axis else 1
+
+    def at(self, unit: str) -> str:
+        """The position of a unit's stage."""
+        return STAGE + part_of(unit, self.graph)
+
+    def here(self, unit: str, held: Sum) -> Sum:
+        """What an op of `unit` finds: it runs on its stage, and what is held elsewhere is not there."""
+        if not self.axis:
+            return held
+        return _standing(self._met(unit, held), self.axis, self.at(unit))
+
+    def _met(self, unit: str, held: Sum) -> Sum:
+        """What stands before the repeated units runs with the first instance, what stands behind with the last."""
+        first, last = (STAGE + loop.unit for loop in (self.graph.loops[0], self.graph.loops[-1]))
+        mine = self.at(unit)
+        other = {first: STAGE + FIRST, STAGE + FIRST: first} if mine in (first, STAGE + FIRST) else {}
+        other |= {last: STAGE + LAST, STAGE + LAST: last} if mine in (last, STAGE + LAST) else {}
+        return _renamed(held, {old: mine for old in other if other[old] == mine})
+
+    def neighbour(self, held: Sum, unit: str) -> Sum:
+        """What an instance of `unit` holds, as its neighbour of the same unit sees it."""
+        return _renamed(held, {self.at(unit): self.at(unit) + "'"}) if self.axis else held
+
+    def anywhere(self, held: Sum) -> Sum:
+        """What is held, wherever along the pipeline that is."""
+        if not self.axis:
+            return held
+        return paths.each(held, lambda v: replace(v, mask=_others(v.mask, self.axis),
+                                                  sides=frozenset(e for e in v.sides if e[0] != self.axis)))
+
+    def send(self, event: Event) -> None:
+        """The message of an instance in one direction."""
+        self.sent[event.on_gradient] = self.tensors.here(event)
+
+    def receive(self, event: Event, loop: Loop) -> str:
+        """What an instance is handed: locally, or by message where its neighbour runs on another stage.
+
+        What is wrong is returned in words: there is no message, or it is no such thing as what is handed on locally.
+        """
+        own, tensors = self.at(loop.unit), self.tensors
+        if self.passes == 1 and self._alone(loop, event.on_gradient):
+            return ""
+        local = (tensors.gradients.get((event.tensor, ""), {}).get(SLOT, ()) if event.on_gradient
+                 else tensors.made.get((loop.slot, ""), ()))
+        message = self.sent.get(event.on_gradient, ())
+        if not message:
+            return UNSENT
+        if self.passes > 1:
+            message = self.neighbour(message, loop.unit)
+        sender = next((p for v in message for a, p in v.mask if a == self.axis), own)
+        moved = paths.each(message, lambda v: v.gathered({self.axis: sender}).masked([(self.axis, own)]))
+        kept = paths.each(local, lambda v: replace(v, mask=_others(v.mask, self.axis) | {(self.axis, own)}))
+        if kept and paths.mask_of(kept) != paths.mask_of(moved):
+            return "is handed one thing on its own stage, another from the next"
+        held = paths.distinct((*kept, *moved)) if kept else ()
+        if event.on_gradient:
+            tensors.gradients.setdefault((event.tensor, ""), {})[SLOT] = held
+        else:
+            tensors.made[loop.slot, ""] = held
+        return ""
+
+    def _alone(self, loop: Loop, reverse: bool) -> bool:
+        """Whether the neighbour of a unit's first (last) instance is no instance of a repeated unit."""
+        if reverse:
+            return loop == self.graph.loops[-1]
+        return self.graph.loop(unit_of(loop.first)) is None
+
+
+def _others(mask: Iterable[tuple[str, str]], axis: str) -> frozenset[tuple[str, str]]:
+    return frozenset((a, p) for a, p in mask if a != axis)
+
+
+def _standing(held: Sum, axis: str, position: str) -> Sum:
+    """What a rank at `position` finds of what is held elsewhere along the axis: it is there only if that is the same.
+
+    What is held all along the axis is there.
+    """
+    return paths.each(held, lambda v: replace(
+        v, mask=_others(v.mask, axis) | {(axis, position)},
+        sides=v.sides.union(*(equality(axis, p, position) for a, p in v.mask if a == axis))))
+
+
+def _renamed(held: Sum, names: dict[str, str]) -> Sum:
+    return paths.each(held, lambda v: replace(v, mask=frozenset((a, names.get(p, p)) for a, p in v.mask)))
+
+
+def tied(reference: Reference, parameter: str) -> bool:
+    """Whether a parameter lives on several stages of the pipeline: at the ends of the model."""
+    graph = reference.graph
+    return bool(reference.pipeline and graph and spread(graph.sites(parameter), graph))
+
+
+def ends(reference: Reference) -> str:
+    """The name of the axis that consists of a pipeline's first and last stage; one stage if they are the same."""
+    assert reference.pipeline is not None
+    return f"{reference.pipeline.axis}_ends"
+
+
+def on_ends(step: Step, group: Group) -> Step:
+    """The step as a tied group sees it: along the pipeline it lives on the first stage and on the last.
+
+    Those two (or one) are an axis of their own in place of the pipeline's.
+    """
+    reference = step.reference
+    if not group.parameters or not tied(reference, group.parameters[0]):
+        return step
+    assert reference.pipeline is not None
+    old, new = reference.pipeline.axis, ends(reference)
+
+    def moved(event: Event) -> Event:
+        if event.group not in ("", group.name) and event.verb != "clip":
+            return event
+        return replace(event, axes=tuple(new if a == old else a for a in event.axes),
+                       where=tuple(Clause(new, c.rank) if c.axis == old else c for c in event.where))
+
+    mesh = Mesh(tuple(Axis(new) if a.name == old else a for a in reference.mesh))
+    unrolled = FrozenMap({new if a == old else a: min(n, 2) if a == old else n
+                          for a, n in reference.unrolled.items()})
+    return Step(replace(reference, mesh=mesh, unrolled=unrolled), tuple(moved(e) for e in step.events))
+
+
+def at_the_ends(held: Sum, reference: Reference) -> Sum:
+    """What a use adds to the gradient of a tied parameter: on its own stage, at the other end it is 0."""
+    assert reference.pipeline is not None
+    axis, new = reference.pipeline.axis, ends(reference)
+    return paths.each(held, lambda v: replace(v, mask=_others(v.mask, axis), terms=merged(
+        replace(t, at=t.at.plus({new: p})) for t in v.terms for a, p in v.mask if a == axis)))
+

@@ -19,7 +19,8 @@ from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import strategy_on
 
-DETAILED = ("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "ep", "recompute_full", "recompute_selective")
+DETAILED = ("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "pp_gpipe", "pp_1f1b", "pp_interleaved", "ep",
+            "recompute_full", "recompute_selective")
 
 
 @pytest.mark.parametrize("name", [*cat.catalogue(), "zero3*tp_sp*recompute_selective"])

@@ -40,7 +40,7 @@ class Pipeline:
         """The layers of each chunk, in the order of the model.
 
         >>> Pipeline("pp").layers(126, 16)[:4], Pipeline("pp", "interleaved", 2).layers(8, 2)
-        ((8, 8, 8, 8), (2, 2, 2, 2))
+        ((7, 8, 8, 8), (2, 2, 2, 2))
         """
         chunks = self.chunks or 1
         parts = ranks * chunks

@@ -183,6 +183,6 @@ def backward(row: Redistribution) -> Redistribution:
 
 SENT: Mapping[str, str] = {
     **{row.event: row.sent for row in REDISTRIBUTIONS if row.sent != "0"},
-    "broadcast": "1", "send": "1", "shift": "1",
+    "broadcast": "1", "send": "1", "shift": "(n - 1)/n",
 }
 """Event -> what one device sends, as a factor of the full tensor S (nccl's bus convention)."""

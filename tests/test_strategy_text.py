@@ -23,7 +23,7 @@ from placealg.strategy.spec import GroupRule, Strategy, strategy_on
 from placealg.strategy.write import write_strategy
 
 NAMES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "tp", "tp_sp", "tp_sp_keep", "cp",
-         "cp_ulysses", "pp_gpipe", "pp_1f1b", "pp_interleaved", "ep", "offload_optimizer",
+         "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved", "ep", "offload_optimizer",
          "recompute_full", "recompute_selective")
 
 

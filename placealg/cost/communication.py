@@ -163,7 +163,7 @@ def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -
         collective, moved = "all_reduce", touch.writes[0] if touch.writes else None
     else:
         collective, moved = collective_of(event), touch.source
-        if moved and event.verb in ("all_gather", "all_to_all"):
+        if moved and (event.verb in ("all_gather", "all_to_all") or (event.verb == "shift" and dim_of(event.source))):
             dim = dim_of(event.source)
             moved = replace(moved, box=frozenset(
                 (a, d) for a, d in moved.box if a not in event.axes or dim not in ("", d)))

@@ -296,9 +296,9 @@ class _Walk:
             for version in sources:
                 del self.held[version]
         gone, come = dim_of(event.source), dim_of(event.to)
-        if event.verb in ("all_gather", "all_to_all", "pad"):
+        if event.verb in ("all_gather", "all_to_all", "pad") or (event.verb == "shift" and gone):
             box = frozenset((a, d) for a, d in box if a not in event.axes or (gone and d != gone))
-        if event.verb in ("slice", "reduce_scatter", "all_to_all"):
+        if event.verb in ("slice", "reduce_scatter", "all_to_all") or (event.verb == "shift" and come):
             box |= {(a, come) for a in event.axes}
         self.make(touch, (event.value, event.version), box, tensor)
 

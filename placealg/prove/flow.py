@@ -112,8 +112,8 @@ class _Follower:
             if reverse:
                 self.tensors.back_again(unit, loop.last, self.stages.neighbour(left, unit))
             else:
-                held = self.tensors.again(unit, loop.last)
-                self.odd.setdefault(unit, []).extend([] if alike else [held])
+                instance = self.tensors.again(unit, loop.last)
+                self.odd.setdefault(unit, []).extend([] if alike else [instance])
         self.pass_of(1, self.handed)
         self.inside = ""
         for name, label, held in self.handed:

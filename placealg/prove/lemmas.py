@@ -26,7 +26,10 @@ class Lemma:
     partial: Callable[[Any], Any]
 
 
-_tau, _k, _value = z3.Ints("tau k value")
+_tau, _k, _value, _c, _n = z3.Ints("tau k value c n")
+_behind = z3.If(_c >= _tau, _c - _tau, _c - _tau + _n)
+"""How many ranks lie between rank tau and rank c, the way that blocks go round a ring of n."""
+
 _f = z3.Function("f", z3.IntSort(), z3.IntSort())
 
 LEMMAS: tuple[Lemma, ...] = (
@@ -34,13 +37,15 @@ LEMMAS: tuple[Lemma, ...] = (
           lambda c: z3.If(c == _tau, _f(c), 0), lambda k: z3.If(k > _tau, _f(_tau), 0)),
     Lemma("sum_of_constant", "sum over the n ranks of an axis of x is n x",
           lambda c: _value, lambda k: k * _value),
+    Lemma("ring", "in k turns of a ring rank c gets the blocks of the k ranks before it, each once; in n of them all",
+          lambda k: z3.If(_behind == k, 1, 0), lambda k: z3.If(_behind < k, 1, 0)),
 )
 """Every closed form that the transfer rules use."""
 
 
 def obligations(lemma: Lemma) -> tuple[list[Any], list[Any]]:
     """(base, step) as assertions whose unsatisfiability proves the lemma."""
-    premises = [_k >= 0, _tau >= 0]
+    premises = [_k >= 0, _tau >= 0, _tau < _n, _c >= 0, _c < _n]
     base = [*premises, lemma.partial(z3.IntVal(0)) != 0]
     step = [*premises, lemma.partial(_k + 1) != lemma.partial(_k) + lemma.summand(_k)]
     return base, step

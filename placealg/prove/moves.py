@@ -29,11 +29,12 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"a computation with operator {event.op}"
     if event.phase not in LOOPED:
         return f"{event.verb} of a tensor in phase {event.phase}"
-    if event.verb in ("all_gather", "pad", "all_to_all") and not event.source.startswith("S("):
+    summing = event.verb == "shift" and event.source == "P"
+    if event.verb in ("all_gather", "pad", "all_to_all", "shift") and not (summing or event.source.startswith("S(")):
         return f"{event.verb} from {event.source or 'an unnamed place'}"
-    if event.verb in ("slice", "reduce_scatter", "all_to_all") and not event.to.startswith("S("):
+    if (summing or event.verb in ("slice", "reduce_scatter", "all_to_all")) and not event.to.startswith("S("):
         return f"{event.verb} to {event.to or 'an unnamed place'}"
-    if event.verb in ("all_reduce", "reduce_scatter") and event.op not in ("", "sum", "mean"):
+    if (summing or event.verb in ("all_reduce", "reduce_scatter")) and event.op not in ("", "sum", "mean"):
         return f"{event.verb} with operator {event.op}"
     if event.verb == "scale" and not set(event.divisor.names()) <= set(event.axes):
         return "a tensor divided by more than sizes of its axes"
@@ -69,6 +70,11 @@ def _all_to_all(tensors: Tensors, event: Event) -> None:
     tensors.put(event, paths.narrowed(whole, [(a, at(_dim(event.to))) for a in event.axes]))
 
 
+def _shift(tensors: Tensors, event: Event) -> None:
+    """A ring of as many turns as there are other ranks brings each what lemma `ring` says: every block, once."""
+    (_reduce_scatter if event.source == "P" else _all_gather)(tensors, event)
+
+
 def _slice(tensors: Tensors, event: Event) -> None:
     tensors.put(event, paths.narrowed(tensors.here(event), [(a, at(_dim(event.to))) for a in event.axes]))
 
@@ -87,6 +93,6 @@ def _scale(tensors: Tensors, event: Event) -> None:
 
 MOVES: Mapping[str, Callable[[Tensors, Event], None]] = {
     "free": _free, "all_gather": _all_gather, "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale,
+    "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale, "shift": _shift,
 }
 """Verb -> its rule on a tensor."""

@@ -234,6 +234,6 @@ EXECUTE: Mapping[str, Callable[[Machine, Event], None]] = {
     "assign": _assign, "zero": _zero, "compute": compute, "scale": _scale, "accumulate": _accumulate,
     "reduce": _reduce, "all_reduce": _all_reduce, "norm": _norm, "clip": _clip, "update": _update,
     "publish": _publish, "offload": _copy, "fetch": _copy, "store": _store, "load": _load,
-    "reduce_scatter": operate, "all_to_all": operate, "pad": operate,
+    "reduce_scatter": operate, "all_to_all": operate, "shift": operate, "pad": operate,
 }
 """Verb -> what it does on a machine. Every verb of the language has one."""

@@ -97,6 +97,43 @@ def _all_to_all(team: Team, boxes: Boxes) -> Boxes:
     return _kept(team, [gathered] * len(boxes), team.dim(team.event.to))
 
 
+def _shift(team: Team, boxes: Boxes) -> Boxes:
+    """A ring, turn by turn: every member passes a block to the next one, and the last one to the first."""
+    held = [box for box in boxes if box is not None]
+    if not held:
+        return boxes
+    dims, ranks = held[0].dims, len(boxes)
+    if team.event.source == "P":
+        return _sums_passed(team, boxes, team.dim(team.event.to))
+    dim = team.dim(team.event.source)
+    _has(team, dims, dim)
+    extent = union(box.ordered(dims) for box in held)
+    blocks = [None if box is None else box.ordered(dims).cut({dim: team.owned(k, dim, extent[dim])})
+              for k, box in enumerate(boxes)]
+    found = [team.garbage([len(at) for at in extent.values()]) for _ in boxes]
+    for _ in range(ranks):
+        for member, block in enumerate(blocks):
+            if block is not None:
+                place(found[member], extent, block)
+        blocks = [blocks[k - 1] for k in range(ranks)]
+    return [Box(extent, numbers) for numbers in found]
+
+
+def _sums_passed(team: Team, boxes: Boxes, dim: str) -> Boxes:
+    """For every member a block of sums goes round, from the one behind it, and each adds its own part."""
+    found: Boxes = []
+    for member in range(len(boxes)):
+        way = [boxes[(member + k) % len(boxes)] for k in range(1, len(boxes) + 1)]
+        held = [box for box in way if box is not None]
+        indices = team.owned(member, dim, held[0].extent[dim])
+        parts = [box.cut({dim: indices}) for box in held]
+        summed = total(parts, team.garbage)
+        if len(held) < len(way):
+            summed = Box(summed.extent, team.garbage(summed.numbers.shape))
+        found.append(summed)
+    return found
+
+
 def _slice(team: Team, boxes: Boxes) -> Boxes:
     return _kept(team, boxes, team.dim(team.event.to))
 
@@ -137,6 +174,6 @@ def _has(team: Team, dims: Sequence[str], dim: str) -> None:
 
 REDISTRIBUTE: Mapping[str, Callable[[Team, Boxes], Boxes]] = {
     "all_gather": _all_gather, "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale,
+    "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale, "shift": _shift,
 }
 """Verb -> what each member of a team holds after it."""

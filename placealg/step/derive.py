@@ -46,7 +46,7 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
     lists = {axis: strategy.dims.get(axis, ()) for axis in strategy.mesh.names}
     placed = place(model.graph, lists, strategy.option("schedule", "sharing") == "shared")
     return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
-                         strategy.option("schedule", "replay"))
+                         strategy.option("schedule", "replay"), strategy.rings)
 
 
 def _plans(strategy: Strategy, model: Model, operations: Operations | None) -> tuple[Plan, ...]:

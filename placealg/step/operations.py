@@ -24,25 +24,33 @@ VERB_OF: Mapping[str, str] = {"scale 1/n": "scale", "zero-pad": "pad"}
 """Event of the redistribution table -> verb, where they differ."""
 
 
+RING = "shift"
+"""The verb of a gather, or of its way back, by exchange between neighbours."""
+
+BLOCKWISE = ("einsum", "flash")
+"""The ops that can take an operand block by block: they add up, or merge, what the blocks give."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operations:
     """A placed graph with the schedule of its activations, and the labels of all versions of its tensors.
 
     `sharded` are the axes along which gathered values are held as shards (S*), `recomputed` the regions that are not
-    held (M), `replay` how much of them backward runs again. `made` maps (op, tensor) to the label under which
-    the op uses the tensor, `moved` each move to the label that it makes.
+    held (M), `replay` how much of them backward runs again, `ring` the axes along which values go round. `made` maps
+    (op, tensor) to the label under which the op uses the tensor, `moved` each move to the label that it makes.
     """
 
     placed: Placed
     sharded: tuple[str, ...]
     recomputed: tuple[str, ...]
     replay: str
+    ring: tuple[str, ...]
     made: FrozenMap[tuple[str, str], str]
     moved: FrozenMap[int, str]
 
     @staticmethod
     def of(placed: Placed, sharded: tuple[str, ...] = (), recomputed: tuple[str, ...] = (),
-           replay: str = "whole") -> Operations:
+           replay: str = "whole", ring: tuple[str, ...] = ()) -> Operations:
         """The operations of a placed graph, its versions labelled by the axes on which they differ from their source.
 
         A copy of a copy has its source's label as a prefix, so that every reader can tell where it came from.
@@ -63,7 +71,7 @@ class Operations:
             for loop in placed.graph.loops:
                 if at.op == placed.graph.of_unit(loop.unit)[0]:
                     made[loop.slot, loop.first] = known[loop.first, placed.native[loop.slot]]
-        return Operations(placed, sharded, recomputed, replay, FrozenMap(made), FrozenMap(moved))
+        return Operations(placed, sharded, recomputed, replay, ring, FrozenMap(made), FrozenMap(moved))
 
     def reads(self, op: Op) -> tuple[str, ...]:
         """The operands of an op as versions, NAME@LABEL."""
@@ -80,7 +88,7 @@ class Operations:
             yield from self._pass_on("forward", "recv", loop.slot, unit)
         for at in ops:
             for label, move in self._moves_at(at, entering=False):
-                yield from _move(move, label, "forward", unit)
+                yield from self._move(move, label, "forward", unit)
             if at.op != graph.ops[-1]:
                 yield self.compute(at, "forward")
             for name, label in ending.get(at.op.output, ()):
@@ -101,7 +109,7 @@ class Operations:
         if loop:
             first = next(p for p in self.placed.ops if p.op.unit == unit)
             for label, move in self._moves_at(first, entering=True):
-                yield from _move(move, label, "forward", self._home(loop))
+                yield from self._move(move, label, "forward", self._home(loop))
 
     def backward(self, unit: str) -> Iterator[Event]:
         """The events of one instance of a unit's backward: the ops in reverse, what they need again before them."""
@@ -119,14 +127,14 @@ class Operations:
                     replay.discard(region)
                     yield from self._replay(unit, region)
                 for label, move in again.get(at.op.output, ()):
-                    yield from _move(move, label, "backward", unit, _SHARDED)
+                    yield from self._move(move, label, "backward", unit, _SHARDED)
                 yield Event("backward", "compute", at.op.output + GRAD, unit=unit, reads=self.reads(at.op),
                             rule=_BACKWARD)
                 for name, label in done.get(at.op.output, ()):
                     yield Event("backward", "free", name, unit=unit, version=label, rule=_SHARDED)
             for label, move in reversed(list(self._moves_at(at, entering=False))):
                 if self._differentiable(move):
-                    yield from _move_back(move, label, unit)
+                    yield from self._move_back(move, label, unit)
         if loop:
             yield Event("backward", "assign", loop.slot + GRAD, unit=unit, rule=_ENTER,
                         reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
@@ -144,7 +152,7 @@ class Operations:
             first = next(p for p in self.placed.ops if p.op.unit == unit)
             for label, move in reversed(list(self._moves_at(first, entering=True))):
                 if self._differentiable(move):
-                    yield from _move_back(move, label, self._home(loop))
+                    yield from self._move_back(move, label, self._home(loop))
 
     def compute(self, at: PlacedOp, phase: str) -> Event:
         """The compute event of one op; one that merges its statistics names the axes."""
@@ -155,6 +163,28 @@ class Operations:
             f"split along {how}" if how else "computed whole on every rank")
         return Event(phase, "compute", at.op.output, unit=at.op.unit, axes=axes, reads=self.reads(at.op),
                      op="sum" if axes else "", bytes="4" if axes else "", rule=Rule("split", why))
+
+    def _move(self, move: Move, label: str, phase: str, unit: str, rule: Rule | None = None) -> Iterator[Event]:
+        for row in self._streamed(move, move.rows()):
+            yield from _row(row, move.tensor, label, phase, unit, rule)
+
+    def _move_back(self, move: Move, label: str, unit: str) -> Iterator[Event]:
+        for row in self._streamed(move, move.backward().rows()):
+            yield from _row(row, move.tensor + GRAD, label, "backward", unit, None)
+
+    def _streamed(self, move: Move, rows: tuple[Row, ...]) -> Iterator[Row]:
+        """The rows, with a ring in place of a gather for use, and of its way back, along the axes that say so.
+
+        A ring brings a value block by block: to ops that take it so, products and the attention core.
+        """
+        blockwise = all(op.kind in BLOCKWISE for op in self.placed.graph.consumers(move.tensor))
+        for row in rows:
+            ring = tuple(a for a in row.axes if a in self.ring) if blockwise and _is_ring(row) else ()
+            others = tuple(a for a in row.axes if a not in ring)
+            if others:
+                yield replace(row, axes=others)
+            if ring:
+                yield replace(row, axes=ring, row=replace(row.row, event=RING))
 
     def _home(self, loop: Loop) -> str:
         """The unit that runs the redistributions of what enters a repeated unit."""
@@ -215,7 +245,7 @@ class Operations:
             if isinstance(item.what, PlacedOp):
                 yield replace(self.compute(item.what, "backward"), rule=_RECOMPUTED)
             else:
-                yield from _move(item.what, labels[item.at, item.what], "backward", unit, _RECOMPUTED)
+                yield from self._move(item.what, labels[item.at, item.what], "backward", unit, _RECOMPUTED)
 
 
 def _dotted(region: str, op: Op) -> str:
@@ -244,16 +274,6 @@ def _label(move: Move, parent: str, used: set[tuple[str, str]]) -> str:
     return label
 
 
-def _move(move: Move, label: str, phase: str, unit: str, rule: Rule | None = None) -> Iterator[Event]:
-    for row in move.rows():
-        yield from _row(row, move.tensor, label, phase, unit, rule)
-
-
-def _move_back(move: Move, label: str, unit: str) -> Iterator[Event]:
-    for row in move.backward().rows():
-        yield from _row(row, move.tensor + GRAD, label, "backward", unit, None)
-
-
 def _row(row: Row, value: str, label: str, phase: str, unit: str, rule: Rule | None) -> Iterator[Event]:
     """The event of one row of the redistribution table; a row without one yields nothing."""
     if row.row.event == "none":
@@ -262,7 +282,12 @@ def _row(row: Row, value: str, label: str, phase: str, unit: str, rule: Rule | N
     divisor = Monomial.of(*row.axes) if verb == "scale" else ONE
     yield Event(phase, verb, value, unit=unit, axes=row.axes, divisor=divisor, version=label, source=row.source.text,
                 to=row.target.text, op="sum" if row.source.kind is Kind.P and verb != "scale" else "",
-                bytes="act" if verb in SENT else "", rule=rule or Rule("redistribute", _why(row, value)))
+                bytes="act" if verb in (*SENT, RING) else "", rule=rule or Rule("redistribute", _why(row, value)))
+
+
+def _is_ring(row: Row) -> bool:
+    """Whether it gathers for use, or is the way back of that."""
+    return (row.source.kind, row.target.kind) in ((Kind.S, Kind.R), (Kind.P, Kind.S))
 
 
 def _why(row: Row, value: str) -> str:

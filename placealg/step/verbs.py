@@ -111,6 +111,11 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "hold it", kinds=(Kind.P, Kind.S)),
     Verb("all_to_all", True, _TENSORS, True,
          "gathered by the dim of `from`, then sliced by the dim of `to`", kinds=(Kind.S, Kind.S)),
+    Verb("shift", True, _TENSORS, True,
+         "a ring: in as many turns as there are other ranks along the axis, each rank passes a block to the next. From "
+         "S(dim), the blocks that ranks own: every rank then holds every element, as after an all_gather. From P, a "
+         "block of sums to which each rank adds its part: every rank then holds the sum of those indices of the dim of "
+         "`to` that it owns, as after a reduce_scatter. What is read of it is read block by block"),
     Verb("send", False, (HANDED_ON,), True,
          "a message to the stage of the neighbouring instance, forward the next one's and backward the last one's, if "
          "that is another stage: what leaves the instance, or the gradient of what entered it"),

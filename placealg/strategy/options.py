@@ -31,6 +31,7 @@ REGION = "region:"
 """What begins a key of activations that names a region of the model rather than an axis."""
 
 LIFETIMES = ("use", "microbatch", "step")
+GATHERS = ("at_once", "ring")
 
 OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "adamw": ("elementwise", ()),
@@ -50,7 +51,7 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
-                 "pipeline": "1f1b", "chunks": 1, "stages": ()},
+                 "gather": {}, "pipeline": "1f1b", "chunks": 1, "stages": ()},
     "optimizer": {"name": "adamw", "clip": "global_norm", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
@@ -77,8 +78,8 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
                  "sharing": Key("choice", ("shared", "per_use")),
-                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")), "chunks": Key("chunks"),
-                 "stages": Key("layers")},
+                 "gather": Key("gathers"), "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")),
+                 "chunks": Key("chunks"), "stages": Key("layers")},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
                   "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", ("device", "host"))},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
@@ -94,8 +95,8 @@ TABLES: Mapping[str, str] = {
     "dims": "what each axis splits, the first entry that applies to an op; an axis that splits nothing says []",
     "states": "the mode of each state along each axis, and of a region's activations; R where nothing is said",
     "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
-    "schedule": "microbatches, how long a gathered unit lives, how many units are gathered ahead, how much of a region "
-                "runs again, whether uses share one redistribution; a pipeline's order, chunks and layers per stage",
+    "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
+                "again, whether uses share a redistribution, what is gathered in a ring, a pipeline's order and stages",
     "optimizer": "the optimizer, what its update reads, clipping, and the tier on which its state rests",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations",
@@ -117,6 +118,7 @@ KINDS: Mapping[str, str] = {
     "chunks": '"v" (symbolic), or a whole number of at least 1',
     "layers": "a list of the layers of each stage, whole numbers of at least 1",
     "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
+    "gathers": "{ AXIS = HOW, ... }; HOW is " + ", ".join(f'"{how}"' for how in GATHERS),
     "count_axes": '"data" (every axis that splits the batch, and microbatch), or a list of axes',
     "streams": 'a list of "rank(AXIS)", "local(DIM)"',
 }
@@ -218,9 +220,9 @@ def read_value(label: str, key: Key, value: Any, axes: tuple[str, ...], where: W
 
 
 def _text(label: str, _key: Key, value: Any, *_: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{label} is {shown(value)}: expected a non-empty string")
-    return value
+    if isinstance(value, str) and value.strip():
+        return value
+    raise InputError(f"{label} is {shown(value)}: expected a non-empty string")
 
 
 def _choice(label: str, key: Key, value: Any, *_: Any) -> str:
@@ -349,18 +351,17 @@ def _whole(label: str, _key: Key, value: Any, *_: Any) -> int:
 
 
 def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
-    if not isinstance(value, (list, tuple)) or not all(type(n) is int and n >= 1 for n in value):
-        raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
-    return tuple(value)
+    if isinstance(value, (list, tuple)) and all(type(n) is int and n >= 1 for n in value):
+        return tuple(value)
+    raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
 
 
-def _lifetimes(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Where,
-               path: Path) -> FrozenMap[str, str]:
+def _by_axis(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:
     table = _table(label, value)
-    for axis, life in table.items():
+    for axis, chosen in table.items():
         with placed(where, *path, axis):
             known_axis(label, axis, axes)
-            _choice(f"{label} of {axis}", Key("choice", LIFETIMES), life)
+            _choice(f"{label} of {axis}", Key("choice", LIFETIMES if key.kind == "lifetimes" else GATHERS), chosen)
     return FrozenMap(table)
 
 
@@ -393,6 +394,6 @@ _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
     "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
-    "lifetimes": _lifetimes, "count_axes": _count_axes,
+    "lifetimes": _by_axis, "gathers": _by_axis, "count_axes": _count_axes,
     "streams": _streams,
 }

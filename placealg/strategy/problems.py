@@ -78,6 +78,10 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         if axis != axes[0]:
             yield ("dims", axis), InputError(f"[dims] {axes[0]} and {axis} both name '{LAYER}': a model has one "
                                              "pipeline; make it one axis")
+    for axis in strategy.rings:
+        if all(entry == "batch" for entry in strategy.dims.get(axis, ())):
+            yield ("schedule", "gather", axis), InputError(f"[schedule] gather of {axis}: activations are not gathered "
+                                                           f"along {axis}, which splits the batch alone")
     chunks, order = strategy.option("schedule", "chunks"), strategy.option("schedule", "pipeline")
     if chunks != 1 and order != "interleaved":
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "

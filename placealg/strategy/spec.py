@@ -155,6 +155,12 @@ class Strategy:
         return next((a for a in self.mesh.names if LAYER in self.dims.get(a, ())), "")
 
     @property
+    def rings(self) -> tuple[str, ...]:
+        """The axes along which activations are gathered by exchange between neighbours, in mesh order."""
+        how = dict(self.option("schedule", "gather"))
+        return tuple(a for a in self.mesh.names if how.get(a) == "ring")
+
+    @property
     def detailed(self) -> bool:
         """Whether the step is derived op by op: an axis names more than batch, or activations have a mode of their own.
 

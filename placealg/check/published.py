@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import lru_cache
@@ -86,8 +86,9 @@ class Claim:
     why: str = ""
 
     def __post_init__(self) -> None:
-        for value, known, what in ((self.kind, KINDS, "kind"), (self.unit, UNITS, "unit"),
-                                   (self.rounding, ROUNDINGS, "rounding")):
+        tables: tuple[tuple[str, Collection[str], str], ...] = (
+            (self.kind, KINDS, "kind"), (self.unit, UNITS, "unit"), (self.rounding, ROUNDINGS, "rounding"))
+        for value, known, what in tables:
             if value not in known:
                 raise InputError(f"unknown {what} '{value}'", where=self.id, name=value, valid=known)
         if bool(self.quantity) == bool(self.formula):
@@ -167,7 +168,7 @@ def find(claim: Claim) -> Finding:
     ours = _ours(claim)
     printed = Formula.parse(claim.printed, "1", symbols=parse(claim.printed).names())
     bound = {n: v for n, v in {**ours.values, **claim.sizes}.items() if n in ours.names and n not in printed.names}
-    at_sizes = ours.subs(**bound) * (1 / UNITS[claim.unit])
+    at_sizes = (ours.subs(**bound) * (1 / UNITS[claim.unit])).tidied()
     verdict = DIFFERS if not agrees(claim, at_sizes, printed) else REPRODUCED if claim.quantity else EVALUATED
     return Finding(claim, ours, at_sizes, printed, verdict)
 
@@ -181,14 +182,14 @@ def agrees(claim: Claim, ours: Formula, printed: Formula) -> bool:
     """
     digits = _LITERAL.fullmatch(claim.printed)
     value, figure = ours.value(), printed.value()
-    if value is None or figure is None or not digits or claim.exact:
+    if value is None or figure is None or digits is None or claim.exact:
         return ours == printed
     unit = Fraction(1, 10 ** len(digits[1] or ""))
     if claim.rounding == "below":
         return value < figure
     if claim.rounding == "down":
         return figure <= value < figure + unit
-    return abs(value - figure) <= unit / 2
+    return abs(Fraction(value) - Fraction(figure)) <= unit / 2
 
 
 def _ours(claim: Claim) -> Formula:

@@ -5,7 +5,7 @@ The paths are those of the document that `placealg cost --format json` prints, a
     memory.states                     any state, activations, transient, host, total, peak
     communication.total               host_link, by_axes.AXIS, by_phase.PHASE
     regions.layer.mlp.activations     what the ops of one region keep for backward; `sent` what they send
-    executions.all_reduce             how often a step runs the collective
+    executions.all_reduce             how often a step runs the collective, scalars left out
     schedule.bubble                   what the document says of stages
     parameters                        parameters of the model
     collective.all_reduce             what one of n devices sends, as a factor of the array
@@ -129,12 +129,9 @@ def _communication(subject: Subject, rest: str) -> Formula:
 
 
 def _executions(subject: Subject, rest: str) -> Formula:
-    counts: dict[str, Formula] = {}
-    for event in _sent(subject).events:
-        if not event.left_out:
-            counts[event.collective] = counts[event.collective] + event.count if event.collective in counts \
-                else event.count
-    return _at(counts, rest)
+    _at(SENT, rest)
+    counts = [e.count for e in _sent(subject).events if not e.left_out and e.collective == rest]
+    return sum(counts, Formula.parse("0", "1"))
 
 
 def _regions(subject: Subject, rest: str) -> Formula:

@@ -18,6 +18,7 @@ from placealg.check.published import (
     Claim,
     agrees,
     claims,
+    explained,
     find,
     read_claims,
 )
@@ -94,6 +95,18 @@ def test_what_differs_is_told_apart_with_a_reason() -> None:
         assert found.at_sizes == Formula.parse(text, "1"), name
 
 
+def test_a_reason_is_the_whole_reason() -> None:
+    """What is said to be printed instead gives the print, and the claim as it stands does not."""
+    for claim in (c for c in claims().values() if c.why and c.id != "zero3-8x"):
+        found = find(claim)
+        assert explained(found), claim.id
+        as_claimed = replace(claim, instead=claim.quantity or claim.formula)
+        assert not explained(replace(found, claim=as_claimed)), claim.id
+    factor = claims()["zero3-8x"]
+    assert find(replace(factor, sizes=factor.sizes.plus({"dp": Fraction(8)}))).verdict == REPRODUCED
+    assert find(replace(factor, sizes=factor.sizes.plus({"dp": Fraction(64)}))).verdict == DIFFERS
+
+
 def test_the_classes_cover_what_they_say() -> None:
     assert {c.kind for c in claims().values()} <= set(KINDS)
     for claim in claims().values():
@@ -141,11 +154,25 @@ def test_parts_of_a_quantity() -> None:
     ("schedule.bubble", "splits the layers into pipeline stages"),
     ("__import__('os')", "is not a function here"),
     ("memory.states.x", "has no memory.states.x"),
-    ("parameters.x", "has no parameters.x"),
+    ("parameters.layer.x", "has no parameters.layer.x"),
 ])
 def test_a_quantity_that_is_none(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         quantity(text, Subject("dp", "abstract"))
+
+
+def test_parameters_by_name() -> None:
+    alone = Subject("dp", "gpt")
+    assert quantity("parameters.layer.mlp", alone) == Formula.parse("L*(8*h**2 + 5*h)", "1")
+    parts = "parameters.embedding + parameters.layer + parameters.head"
+    assert quantity(parts, alone) == quantity("parameters", alone)
+    assert reading(Subject("dp", "llama-3-8b"), "parameters.layer.mlp").value() == 32 * 3 * 4096 * 14336
+
+
+def test_a_strategy_may_be_written_out() -> None:
+    text = 'base = "dp"\n[states]\noptimizer = { dp = "S" }\n'
+    assert quantity("memory.states", Subject(text, "abstract")) == quantity(
+        "memory.states", Subject("zero1", "abstract"))
 
 
 def test_terms_of_what_is_not_linear() -> None:

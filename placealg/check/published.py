@@ -62,7 +62,8 @@ class Claim:
 
     It has either a `quantity`, read of `strategy` on `model` (and of the strategy `beside`), or a printed `formula`.
     `terms`, `leading` and `limit` say which part of the quantity is claimed, `convention` how volumes are counted.
-    `exact` asks for the printed figure itself. `why` says, of a number that does not follow from its own inputs, why.
+    `exact` asks for the printed figure itself. `why` says, of a number that does not follow from its own inputs, why;
+    `instead` is a quantity or formula that does give what is printed, and so shows that the reason is the whole reason.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Claim:
     rounding: str = "nearest"
     exact: bool = False
     why: str = ""
+    instead: str = ""
 
     def __post_init__(self) -> None:
         tables: tuple[tuple[str, Collection[str], str], ...] = (
@@ -165,12 +167,22 @@ def find(claim: Claim) -> Finding:
     >>> finding.ours, finding.at_sizes, finding.verdict
     (Ψ·(w + g + o/dp), 1005/32, 'reproduced')
     """
-    ours = _ours(claim)
+    ours = _read(claim, claim.quantity or claim.formula)
     printed = Formula.parse(claim.printed, "1", symbols=parse(claim.printed).names())
-    bound = {n: v for n, v in {**ours.values, **claim.sizes}.items() if n in ours.names and n not in printed.names}
-    at_sizes = (ours.subs(**bound) * (1 / UNITS[claim.unit])).tidied()
+    at_sizes = _at_sizes(claim, ours, ours, printed)
     verdict = DIFFERS if not agrees(claim, at_sizes, printed) else REPRODUCED if claim.quantity else EVALUATED
     return Finding(claim, ours, at_sizes, printed, verdict)
+
+
+def explained(finding: Finding) -> bool:
+    """Whether what the claim says `instead` gives what is printed.
+
+    >>> explained(find(claim("ds-z2-gpu-none")))
+    True
+    """
+    claim = finding.claim
+    return bool(claim.instead) and agrees(
+        claim, _at_sizes(claim, _read(claim, claim.instead), finding.ours, finding.printed), finding.printed)
 
 
 def agrees(claim: Claim, ours: Formula, printed: Formula) -> bool:
@@ -192,13 +204,20 @@ def agrees(claim: Claim, ours: Formula, printed: Formula) -> bool:
     return abs(Fraction(value) - Fraction(figure)) <= unit / 2
 
 
-def _ours(claim: Claim) -> Formula:
-    """The claimed quantity: read of the program, or the printed formula."""
+def _read(claim: Claim, text: str) -> Formula:
+    """A quantity read of the claim's program, or a printed formula."""
     if claim.formula:
-        made = Formula.parse(claim.formula, "1", symbols=parse(claim.formula).names())
+        made = Formula.parse(text, "1", symbols=parse(text).names())
     else:
         unit = "elements" if claim.unit == "elements" else "bytes"
         subject = Subject(claim.strategy or "dp", claim.model, claim.convention, unit)
         beside = Subject(claim.beside, claim.model, claim.convention, unit) if claim.beside else None
-        made = quantity(claim.quantity, subject, beside, claim.terms, claim.leading)
+        made = quantity(text, subject, beside, claim.terms, claim.leading)
     return made.limit(claim.limit) if claim.limit else made
+
+
+def _at_sizes(claim: Claim, made: Formula, ours: Formula, printed: Formula) -> Formula:
+    """In the claim's unit at its sizes and the defaults, but for symbols in which the print is written."""
+    sizes = {**ours.values, **claim.sizes}
+    bound = {n: v for n, v in sizes.items() if n in made.names and n not in printed.names}
+    return (made.subs(**bound) * (1 / UNITS[claim.unit])).tidied()

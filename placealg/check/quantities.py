@@ -7,7 +7,7 @@ The paths are those of the document that `placealg cost --format json` prints, a
     regions.layer.mlp.activations     what the ops of one region keep for backward; `sent` what they send
     executions.all_reduce             how often a step runs the collective, scalars left out
     schedule.bubble                   what the document says of stages
-    parameters                        parameters of the model
+    parameters                        of the model; parameters.layer.attn those whose names begin so, of all layers
     collective.all_reduce             what one of n devices sends, as a factor of the array
     beside.PATH                       the same of the strategy beside
 """
@@ -32,16 +32,23 @@ from placealg.placement import SENT
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.file import parse_strategy_file
 
 T = TypeVar("T")
 
 BESIDE = "beside."
+_COUNTS = ("collective.", "schedule.")
+"""What is read of no sum over the program's tensors, so that `terms` does not apply to it."""
+
 _HIGHEST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The program of which quantities are read: a strategy on a model; how what is sent is written."""
+    """The program of which quantities are read: a strategy on a model; how what is sent is written.
+
+    A strategy is an expression, or the text of a strategy file: several lines.
+    """
 
     strategy: str
     model: str
@@ -52,8 +59,8 @@ class Subject:
 def quantity(text: str, subject: Subject, beside: Subject | None = None, terms: str = "", leading: str = "") -> Formula:
     """The formula of arithmetic over paths and symbols.
 
-    Of what is read of a program, `terms` NAME keeps what grows with the size NAME, "not NAME" the rest; `leading` NAME
-    what grows fastest with it.
+    Of every sum that is read of a program, `terms` NAME keeps what grows with the size NAME, "not NAME" the rest;
+    `leading` NAME what grows fastest with it.
 
     >>> quantity("memory.states/Psi", Subject("zero1", "abstract"))
     w + g + o/dp
@@ -69,7 +76,7 @@ def quantity(text: str, subject: Subject, beside: Subject | None = None, terms: 
             raise InputError(f"'{path}' is read of a strategy beside, and there is none")
         read = reading(of, path.removeprefix(BESIDE))
         values.update(read.values)
-        if not path.startswith("collective."):
+        if not path.startswith(_COUNTS):
             read = _selected(read, terms, leading)
         return f"({read.expr})"
 
@@ -103,7 +110,9 @@ def reading(subject: Subject, path: str) -> Formula:
 
 @lru_cache(maxsize=256)
 def _step(strategy: str, model: str) -> Step:
-    return derive(parse_strategy(strategy), resolve_model(model))
+    written = "\n" in strategy
+    chosen = parse_strategy_file(strategy).strategy if written else parse_strategy(strategy)
+    return derive(chosen, resolve_model(model))
 
 
 @lru_cache(maxsize=256)
@@ -147,7 +156,15 @@ def _schedule(subject: Subject, rest: str) -> Formula:
 
 
 def _parameters(subject: Subject, rest: str) -> Formula:
-    return _at({"": parameters(_step(subject.strategy, subject.model))}, rest)
+    whole = parameters(_step(subject.strategy, subject.model))
+    if not rest:
+        return whole
+    model = resolve_model(subject.model)
+    found = [p for p in model.parameters if f"{p.name}.".startswith(f"{rest}.")]
+    if not found:
+        raise KeyError(rest, *(p.name for p in model.parameters))
+    counts = (f"{p.elements}*{model.unit(p.unit).count}" for p in found)
+    return replace(Formula.parse(" + ".join(counts), "elements"), values=whole.values)
 
 
 def _collective(subject: Subject, rest: str) -> Formula:

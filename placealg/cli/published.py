@@ -8,6 +8,7 @@ from typing import Any
 from placealg.check.published import DIFFERS, KINDS, Finding, claims, find
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cost.formula import Formula, json_number
+from placealg.mesh import SYMBOLS
 from placealg.render.published import Row, page_of, table_of
 from placealg.render.values import plain_number
 
@@ -40,7 +41,7 @@ def row(finding: Finding) -> Row:
     figure = claim.printed if finding.printed.value() is not None else finding.printed.text()
     ours = written(finding.at_sizes, len(claim.printed.partition(".")[2]) + 2)
     return Row(claim.id, claim.claim, claim.source, claim.kind, ours, _grouped(figure) + unit(finding),
-               written(finding.ratio, _DIGITS), finding.verdict, finding.verdict != DIFFERS, claim.why)
+               written(finding.ratio, _DIGITS), finding.verdict, finding.verdict != DIFFERS, claim.why, claim.instead)
 
 
 def unit(finding: Finding) -> str:
@@ -61,12 +62,16 @@ def derivation(finding: Finding) -> Iterator[tuple[str, str]]:
                 (claim.leading, f"leading in {claim.leading}"), (claim.limit, f"as {claim.limit} grows"),
                 (claim.convention.removeprefix("exact"), claim.convention))
         options = [text for value, text in said if value]
-        yield "program", f"{claim.strategy} on {claim.model}" if claim.strategy else claim.model
+        strategy = " ".join(claim.strategy.split())
+        yield "program", f"{strategy} on {claim.model}" if strategy else claim.model
         yield "quantity", ", ".join([claim.quantity, *options])
         if finding.ours != finding.at_sizes:
             yield "in symbols", finding.ours.text()
-    if claim.sizes:
-        yield "at", ", ".join(f"{n} = {plain_number(v)}" for n, v in claim.sizes.items())
+    default = {n: v for n, v in finding.ours.values.items() if n in SYMBOLS and SYMBOLS[n].default is not None
+               and n in finding.ours.names and n not in (*finding.printed.names, *claim.sizes)}
+    for name, sizes in (("at", claim.sizes), ("by default", default)):
+        if sizes:
+            yield name, ", ".join(f"{n} = {plain_number(v)}" for n, v in sizes.items())
 
 
 def document(finding: Finding) -> dict[str, Any]:
@@ -79,7 +84,7 @@ def document(finding: Finding) -> dict[str, Any]:
             **{key: value for key, value in said.items() if value}, "convention": claim.convention,
             "sizes": {n: json_number(v) for n, v in claim.sizes.items()}, "unit": claim.unit,
             "ours": _leaf(finding.at_sizes), "printed": _leaf(finding.printed), "ratio": _leaf(finding.ratio),
-            "verdict": finding.verdict, "why": claim.why or None}
+            "verdict": finding.verdict, "why": claim.why or None, "instead": claim.instead or None}
 
 
 def written(formula: Formula, digits: int) -> str:
@@ -101,4 +106,5 @@ def _grouped(text: str) -> str:
 
 def _leaf(formula: Formula) -> dict[str, Any]:
     value = formula.value()
-    return {"expr": str(formula.expr), "value": None if value is None else json_number(value)}
+    return {"expr": None if formula.expr is None else str(formula.expr),
+            "value": None if value is None else json_number(value)}

@@ -13,7 +13,10 @@ _LONGEST = 8
 
 
 class Row(NamedTuple):
-    """A published number as it is told; `agrees` says whether it follows from its own inputs, `why` why not."""
+    """A published number as it is told; `agrees` says whether it follows from its own inputs, `why` why not.
+
+    `instead` is what does give the print.
+    """
 
     name: str
     claim: str
@@ -25,6 +28,7 @@ class Row(NamedTuple):
     verdict: str
     agrees: bool
     why: str
+    instead: str
 
 
 def table_of(rows: Sequence[Row], kinds: Mapping[str, str], width: int) -> list[Line]:
@@ -48,8 +52,9 @@ def table_of(rows: Sequence[Row], kinds: Mapping[str, str], width: int) -> list[
 def page_of(row: Row, derivation: Iterable[tuple[str, str]], width: int) -> list[Line]:
     """One published number: what is claimed, where, how it is derived, what comes out."""
     told = [("claim", row.claim), ("source", row.source), *derivation, ("ours", row.ours), ("printed", row.printed),
-            ("ratio", row.ratio), ("verdict", row.verdict), *([("why", row.why)] if row.why else [])]
-    rows: list[list[Cell]] = [[dim(name), said] for name, said in told]
+            ("ratio", row.ratio), ("verdict", row.verdict), ("why", row.why),
+            ("printed is", row.instead)]
+    rows: list[list[Cell]] = [[dim(name), said] for name, said in told if said]
     return [line(bold(row.name), dim(f"  published number, {row.kind}")), *indent(table(rows, "ll", width - 2))]
 
 

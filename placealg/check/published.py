@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from placealg.arith import parse
-from placealg.check.quantities import Subject, quantity
+from placealg.check.quantities import Subject, quantity, reads_a_program
 from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -95,8 +95,9 @@ class Claim:
                 raise InputError(f"unknown {what} '{value}'", where=self.id, name=value, valid=known)
         if bool(self.quantity) == bool(self.formula):
             raise InputError("a claim has either a quantity or a formula", where=self.id)
-        if self.kind in DERIVED and not (self.quantity and self.strategy):
-            raise InputError(f"a claim of kind {self.kind} names a strategy and a quantity", where=self.id)
+        if self.kind in DERIVED and not (self.strategy and reads_a_program(self.quantity)):
+            raise InputError(f"a claim of kind {self.kind} names a strategy and a quantity that is read of its program",
+                             where=self.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,15 @@ def quantity(text: str, subject: Subject, beside: Subject | None = None, terms: 
     return replace(made, values=made.values.plus(values))
 
 
+def reads_a_program(text: str) -> bool:
+    """Whether arithmetic reads anything of a program, rather than symbols and collectives alone.
+
+    >>> reads_a_program("memory.states/Psi"), reads_a_program("(w + g + o)*Psi")
+    (True, False)
+    """
+    return any(not path.startswith("collective.") for path in _PATH.findall(text))
+
+
 @lru_cache(maxsize=512)
 def reading(subject: Subject, path: str) -> Formula:
     """The formula at one path, with symbols such as Psi written in the model's sizes.
@@ -143,11 +152,16 @@ def _executions(subject: Subject, rest: str) -> Formula:
     return sum(counts, Formula.parse("0", "1"))
 
 
-def _regions(subject: Subject, rest: str) -> Formula:
+@lru_cache(maxsize=256)
+def _by_region(subject: Subject) -> Mapping[str, Formula]:
     step = _step(subject.strategy, subject.model)
     rows = rows_by_region(step, kept_for_backward(step), _sent(subject))
-    return _at({f"{row.region}.{name}": f for row in rows
-                for name, f in (("activations", row.activations), ("sent", row.sent))}, rest)
+    return {f"{row.region}.{name}": f for row in rows
+            for name, f in (("activations", row.activations), ("sent", row.sent))}
+
+
+def _regions(subject: Subject, rest: str) -> Formula:
+    return _at(_by_region(subject), rest)
 
 
 def _schedule(subject: Subject, rest: str) -> Formula:

@@ -77,8 +77,12 @@ def model(chosen: Namespace) -> int:
 def explain(chosen: Namespace) -> int:
     """`placealg explain NAME`."""
     from placealg.cli.explain import explain as find
+    from placealg.cli.published import explain_published, names
     from placealg.render.listing import explanation
 
+    if chosen.name in names():
+        explain_published(chosen.name, chosen.format == "json")
+        return 0
     found = find(chosen.name)
     if chosen.format == "json":
         print_json({"version": 1, "name": chosen.name, "found": [

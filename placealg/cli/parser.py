@@ -185,7 +185,8 @@ def _model(parser: Parser) -> None:
 
 def _explain(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
-                        "symbol, quantity, value type, table, loss, optimizer or lemma")
+                        "symbol, quantity, value type, table, loss, optimizer or lemma; `published` for the table of "
+                        "published numbers, or the name of one")
     _format(parser, ("text", "json"))
 
 

@@ -18,7 +18,7 @@ from placealg.prove import lemmas, prover, symbols
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations, sites_of
 from placealg.prove.obligations import Failure, Obligations, obligations
-from placealg.prove.prover import Candidate, in_case, occurrences, occurring, of_group, premises
+from placealg.prove.prover import Candidate, in_case, occurrences, occurring, of_group, of_ops, premises
 from placealg.prove.reading import NoRule
 from placealg.prove.smtlib import Writer, comment, declarations, header
 from placealg.prove.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
@@ -124,7 +124,7 @@ class _Files:
         if self.flows:
             flows = self.flows
             generated = _generated(lambda: network_obligations(self.step, flows, full=True))
-            for identifier in prover.OF_OPS:
+            for identifier in of_ops(self.step):
                 yield self.query(identifier, "", generated)
 
     def of_groups(self) -> Iterator[Query]:

@@ -159,9 +159,8 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
     try:
         generated = network_obligations(step, flows)
     except NoRule as gap:
-        return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in OF_OPS)], []
-    checked = (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
-    decided = [_decide(step, WHOLE, identifier, generated) for identifier in checked]
+        return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in of_ops(step))], []
+    decided = [_decide(step, WHOLE, identifier, generated) for identifier in of_ops(step)]
     return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
 
 
@@ -190,6 +189,11 @@ def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
         if candidate:
             candidates.append(candidate)
     return verdicts, candidates
+
+
+def of_ops(step: Step) -> tuple[str, ...]:
+    """The identifiers that are checked on the ops of the whole step: `schedule` only where messages are sent."""
+    return (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
 
 
 def of_group(flows: Flows | None) -> tuple[str, ...]:

@@ -21,6 +21,9 @@ from placealg.simulate.space import Part, Space
 from placealg.simulate.space import of as space_of
 from placealg.step.program import Event, Step
 
+BETWEEN = ("init", "save", "resume")
+"""The phases between two steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -139,8 +142,8 @@ class _Comparison:
         self._compare(machine, event, rank, (subject, machine.instance), None, number, wanted)
 
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
-        """One number of the checkpoint, which holds the state after the step."""
-        state = self.states[machine.number + (event.phase != "save")]
+        """One number of the checkpoint: of the state after the step, between steps of the one that is there."""
+        state = self.states[machine.number + (event.phase not in BETWEEN)]
         wanted = {"weight": state.weight, "moments": state.moments}.get(event.value)
         if wanted is not None:
             slot = machine.slot(event)
@@ -171,10 +174,9 @@ def _first(part: Part, got: Number | None, want: Number) -> tuple[int, Number | 
 def difference(machine: Machine, event: Event, rank: int, slot: Slot, element: int | None, got: str,
                want: str) -> Difference:
     """The difference that `event` shows on `rank`, at the machine's place in the run."""
-    between = event.phase in ("init", "save", "resume")
     at = tuple(zip(machine.axes, machine.coordinates[rank], strict=True))
-    return Difference(machine.number + (not between), event.path, at, slot[0], slot[1], element, got, want,
-                      machine.microbatch, machine.resumed)
+    number = machine.number + (event.phase not in BETWEEN)
+    return Difference(number, event.path, at, slot[0], slot[1], element, got, want, machine.microbatch, machine.resumed)
 
 
 def _texts(got: Number | None, want: Number) -> tuple[str, str]:

@@ -223,23 +223,26 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     except _Differs as found:
         return Outcome(False, found.difference, comparison.observed)
     except Deadlock as found:
-        return Outcome(False, _deadlock(machine, found.event), comparison.observed)
+        return Outcome(False, _deadlock(machine, found.event, found.rank), comparison.observed)
     return Outcome(True, None, comparison.observed)
 
 
 def _switch_on(machine: Machine, known: Mapping[Slot, Sequence[Number]]) -> None:
     """Weights are garbage, but for the `known` ones on the first rank of the mesh; nothing else is held.
 
-    Along an axis that splits a parameter every rank holds what it owns, and is the first one of its owners.
+    Along an axis that splits a parameter every rank holds what it owns, and is the first one of its owners; along a
+    pipeline axis the stages hold it that use it.
     """
     for slot in machine.slots:
-        weight = Event("init", "assign", "weight", slot[0])
-        for rank, table in enumerate(machine.table("device", "weight", *slot)):
+        weight, tables = Event("init", "assign", "weight", slot[0]), machine.table("device", "weight", *slot)
+        machine.instance = slot[1]
+        for rank in machine.acting(weight):
             for element in machine.entries(slot[0]):
                 split = machine.split(weight, element)
                 if machine.owns(rank, split):
                     first = not any(c for a, c in machine.named(rank).items() if a not in split)
-                    table[element] = known[slot][element] if slot in known and first else machine.garbage()
+                    tables[rank][element] = known[slot][element] if slot in known and first else machine.garbage()
+    machine.instance = 0
 
 
 def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int], list[Table]]:
@@ -258,8 +261,13 @@ def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int
     return saved
 
 
-def _deadlock(machine: Machine, event: Event) -> Difference:
-    waiting = [r for r in machine.ranks if any(not machine.chosen(event, r, e) for e in machine.elements(event))]
-    found = difference(machine, event, waiting[0], (event.subject, machine.instance), None,
-                       "some ranks of a group waiting for the others", "all of them, or none")
+def _deadlock(machine: Machine, event: Event, rank: int | None) -> Difference:
+    if rank is not None:
+        found = difference(machine, event, rank, (event.subject, machine.instance), None,
+                           "a stage that waits without end", "what it waits for")
+    else:
+        waiting = [r for r in machine.acting(event)
+                   if any(not machine.chosen(event, r, e) for e in machine.elements(event))]
+        found = difference(machine, event, waiting[0], (event.subject, machine.instance), None,
+                           "some ranks of a group waiting for the others", "all of them, or none")
     return replace(found, event=f"deadlock at {event.path}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -70,16 +69,17 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
 def simulate(chosen: Namespace) -> int:
     """`placealg simulate STRATEGY`: a small instance of the model, trained rank by rank.
 
-    An axis without a size has 2 ranks, a step without a count 2 microbatches; the ranks hold unequally many tokens
-    unless the strategy's loss assumes equal counts.
+    An axis without a size has 2 ranks, a step without a count 2 microbatches (or as many more as the order of a
+    pipeline needs); the ranks hold unequally many tokens unless the strategy's loss assumes equal counts.
     """
     from placealg.simulate import Setting
     from placealg.simulate import simulate as run
+    from placealg.simulate.setting import fitting_microbatches
 
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     reference = case.step.reference
     sizes = {a: int(case.sizes.get(a, reference.mesh[a].size or 2)) for a in reference.mesh.names}
-    microbatches = reference.microbatches or int(case.sizes.get("m", Fraction(2)))
+    microbatches = reference.microbatches or int(case.sizes.get("m") or fitting_microbatches(reference, sizes, 2))
     cells = prod(sizes.values()) * microbatches
     if cells > LARGEST_RUN:
         raise InputError(f"{cells} ranks times microbatches are too large a run to simulate (at most {LARGEST_RUN})")

@@ -143,7 +143,8 @@ class Operations:
     def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
         """Between the instances of repeated units, in a pipeline: from stage to stage where they differ."""
         if self.placed.pipeline:
-            yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act", rule=_STAGES)
+            yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act",
+                        rule=Rule("pipeline", _STAGES[phase, verb]))
 
     def leaving(self, unit: str) -> Iterator[Event]:
         """The way back of `entering`."""
@@ -302,8 +303,12 @@ def _said(place: Place) -> str:
             Kind.S: f"split along {place.dim}"}[place.kind]
 
 
-_STAGES = Rule("pipeline", "the instances of repeated units run on stages: what one hands on to the next is sent where "
-                           "the next runs on another stage")
+_STAGES = {
+    ("forward", "recv"): "where the instance before runs on another stage, what it hands on comes from there",
+    ("forward", "send"): "where the next instance runs on another stage, what it reads is sent there",
+    ("backward", "recv"): "where the next instance runs on another stage, the gradient of what it read comes back",
+    ("backward", "send"): "where the instance before runs on another stage, the gradient of what it made goes there",
+}
 _ENTER = Rule("repeat", "a repeated unit reads what comes before it, then the instance before")
 _BACKWARD = Rule("transpose", "the op's backward, split as its forward")
 _SHARDED = Rule("hold_shard", "S*: a gathered activation is held as its shard and gathered again for backward")

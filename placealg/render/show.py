@@ -54,8 +54,8 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     if strategy.pipeline_axis:
         order, chunks = strategy.option("schedule", "pipeline"), strategy.option("schedule", "chunks")
         stages = ", ".join(map(str, strategy.option("schedule", "stages")))
-        rows.append(("pipeline", f"{order} along {strategy.pipeline_axis}" + (f", {chunks} chunks" if chunks != 1 else "")
-                     + (f"; layers {stages}" if stages else "")))
+        rows.append(("pipeline", f"{order} along {strategy.pipeline_axis}"
+                     + (f", {chunks} chunks" if chunks != 1 else "") + (f"; layers {stages}" if stages else "")))
     if strategy.rings:
         rows.append(("gathered", f"in a ring along {', '.join(strategy.rings)}"))
     if strategy.recomputed:

@@ -101,12 +101,15 @@ def fitting(pipeline: Pipeline) -> Pipeline:
 
 
 def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
-    """The instances of each repeated unit in a small run: 2, and enough for every chunk of a pipeline."""
+    """The instances of each repeated unit in a small run: 2; in a pipeline one more than there are chunks.
+
+    Then some neighbours share a stage, and others do not.
+    """
     pipeline = reference.pipeline
     if pipeline is None or reference.graph is None or pipeline.axis not in sizes:
         return 2
     chunks = sizes[pipeline.axis] * (fitting(pipeline).chunks or 1)
-    return max(2, -(-chunks // max(1, len(reference.graph.loops))))
+    return max(2, -(-(chunks + 1) // max(1, len(reference.graph.loops))))
 
 
 def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:

@@ -248,9 +248,12 @@ class Machine:
         return self.table(event.tiers[1], event.value, *self.slot(event))
 
     def owner(self, event: Event, axis: str, element: int) -> int:
-        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout."""
+        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout.
+
+        Along a pipeline axis: the stage; of what several stages hold, one of them.
+        """
         if not event.group:
-            return 0
+            return min(self._stages(event)) if self.stages and axis == self.stages.pipeline.axis else 0
         key = (event.layout, axis, event.group, self.instance, element)
         if key not in self._owners:
             self._owners[key] = self._owner(event, axis, element)

@@ -20,7 +20,7 @@ from placealg.simulate.machine import Deadlock, Machine, Message
 from placealg.simulate.operate import gradient
 from placealg.simulate.stages import Instance, Stages
 from placealg.step.program import Event, Node
-from placealg.step.verbs import MESSAGES
+from placealg.step.verbs import MESSAGES, VERBS
 
 SEND, RECV = MESSAGES
 
@@ -96,7 +96,7 @@ def _meeting(m: Machine, stages: Stages, left: Left, stage: int) -> frozenset[in
     if task.event.verb in MESSAGES:
         _turn_to(m, task, alone)
         return alone if m.reads_only or all(m.messages.get(key) for key in _awaited(m, stages, task)) else frozenset()
-    if stages.pipeline.axis not in task.event.axes:
+    if stages.pipeline.axis not in task.event.axes or not VERBS[task.event.verb].collective:
         return alone
     members = stages.stages(task.event, task.instance)
     return members if all(left[s] and left[s][-1] == task for s in members) else frozenset()

@@ -121,9 +121,16 @@ class Activations:
             return {}
         found: dict[str, Picture] = self.waiting(walked)
         for version, storage in self.shown(walked).items():
-            unit = unit_of(version[0])
+            unit = self.owner(version, storage, walked)
             found[unit] = found.get(unit, Picture()) + self.picture([storage])
         return found
+
+    def owner(self, version: Version, storage: Storage, walked: tuple[Touch, ...]) -> str:
+        """The unit that keeps a storage: the repeated one under whose name it is kept, else its first reader's."""
+        unit = unit_of(version[0])
+        if version in self.others(walked).get(unit, {}):
+            return unit
+        return next((t.event.unit for t in walked[boundary(walked):] if storage in t.reads.values()), unit)
 
     def shown(self, walked: tuple[Touch, ...]) -> dict[Version, Storage]:
         """What is held between the passes: every storage once, under the name by which a repeated unit keeps it."""
@@ -183,7 +190,7 @@ class Activations:
 
     def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> Kept:
         uses = _uses(storage, walked)
-        times = self.flights(unit_of(version[0])) * (monomial(self.units[unit]) if unit else 1)
+        times = self.flights(self.owner(version, storage, walked)) * (monomial(self.units[unit]) if unit else 1)
         size = expression(ELEMENT[storage.tensor.element]) * monomial(self.elements(storage)) * times
         return Kept("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
                     "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),

@@ -80,19 +80,20 @@ def communication(step: Step, convention: str = "exact", unit: str = "bytes") ->
         raise InputError(f"communication has no unit '{unit}'", name=unit, valid=("bytes", "elements"))
     step = local(step)
     amounts = Amounts(step.reference)
-    rows = list(_rows(step, amounts, convention, unit))
+    rows, staged = list(_rows(step, amounts, convention, unit)), stage_of(step) is not None
 
     def add(chosen: Iterable[_Row]) -> Formula:
         form: dict[Part, Any] = {}
-        tensors = []
+        tensors: dict[tuple[bool, bool], list[Any]] = {}
         for row in chosen:
             if row.event.on_tensor:
-                tensors.append(row.weight * _instances(step, row.event))
+                kind = row.event.verb == SENT_ON, staged and step.reference.unit(row.event.unit).repeated
+                tensors.setdefault(kind, []).append(row.weight * _instances(step, row.event))
             for part in amounts.parts:
                 if part[0] == row.event.group:
                     form[part] = form.get(part, sympy.S.Zero) + row.weight
         expr, note = amounts.write(form)
-        return amounts.made(expr + collected(tensors), unit, convention, note)
+        return amounts.made(expr + sum(map(collected, tensors.values())), unit, convention, note)
 
     counted = [r for r in rows if not r.left_out and r.event.verb not in LINKS]
     links = [r for r in rows if not r.left_out and r.event.verb in LINKS]

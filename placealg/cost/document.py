@@ -39,13 +39,13 @@ BALANCED = ("balanced_experts: the devices of an axis that splits experts receiv
             "expert")
 """What the figures of a program whose experts are split take for granted besides."""
 
-def assumed(step: Step) -> tuple[str, ...]:
-    """What the figures of a program take for granted."""
+def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
+    """What the figures of a program take for granted; with `of_tensors` also those of a program of ops."""
     step = local(step)
     graph = step.reference.graph
-    if graph is None:
-        return ASSUMED
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
+    if graph is None or not of_tensors:
+        return every
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
     return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()))

@@ -74,7 +74,8 @@ class Stage:
         p = symbol(self.pipeline.axis)
         i = p - 1 if self.last else sympy.Integer(self.number or 0)
         v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
-        return expression(text, ("p", "i", "m", "v"), {"p": p, "i": i, "m": symbol("m"), "v": v}.__getitem__)
+        return sympy.expand(expression(text, ("p", "i", "m", "v"),
+                                       {"p": p, "i": i, "m": symbol("m"), "v": v}.__getitem__))
 
     @property
     def in_flight(self) -> Any:

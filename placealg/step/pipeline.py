@@ -122,11 +122,23 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
                          f"not divide m = {microbatches}")
     total = microbatches * chunks
     ahead = parse(AHEAD[pipeline.order]).evaluate({"p": ranks, "i": stage, "m": microbatches, "v": chunks})
-    started = min(total, int(ahead))
-    forward = [_nth(n, ranks, chunks, "forward") for n in range(total)]
-    backward = [_nth(n, ranks, chunks, "backward") for n in range(total)]
-    steady = [item for pair in zip(forward[started:], backward, strict=False) for item in pair]
-    return (*forward[:started], *steady, *backward[total - started:])
+    places = {place(phase, n, min(total, int(ahead)), total): (n, phase)
+              for phase in ("forward", "backward") for n in range(total)}
+    return tuple(_nth(n, ranks, chunks, phase) for _, (n, phase) in sorted(places.items()))
+
+
+def place(phase: str, n: Any, ahead: Any, total: Any, choose: Any = lambda test, one, other: one if test else other) -> Any:
+    """The place in a stage's work of its n-th forward or backward, of which there are `total` each.
+
+    `ahead` forwards run first; then one forward and one backward in turn, while there are forwards. `choose` is the
+    choice between two terms, where the arguments are terms of a solver.
+
+    >>> [place("forward", n, 1, 3) for n in range(3)], [place("backward", n, 1, 3) for n in range(3)]
+    ([0, 1, 3], [2, 4, 5])
+    """
+    if phase == "forward":
+        return choose(n < ahead, n, 2 * n - ahead)
+    return choose(n < total - ahead, 2 * n + ahead + 1, n + total)
 
 
 def in_flight(pipeline: Pipeline, part: str = "") -> str:

@@ -102,35 +102,40 @@ class Activations:
 
     def waited(self) -> Any:
         """What all microbatches in flight hold between forward and backward, in bytes."""
-        flights: dict[Any, Picture] = {}
-        for unit, picture in self._between().items():
-            alike = self.flights(unit), self.stage is not None and self.graph.loop(unit) is not None
-            flights[alike] = flights.get(alike, Picture()) + picture
-        return sum((times * written(self.amounts, picture) for (times, _), picture in flights.items()), sympy.S.Zero)
+        alike: dict[Any, Picture] = {}
+        for (unit, times), picture in self._between().items():
+            key = times, self.stage is not None and self.graph.loop(unit) is not None
+            alike[key] = alike.get(key, Picture()) + picture
+        return sum((times * written(self.amounts, picture) for (times, _), picture in alike.items()), sympy.S.Zero)
 
-    def flights(self, unit: str) -> Any:
-        """How many microbatches hold at once what a unit keeps for its backward."""
-        if self.stage is None:
-            return sympy.S.One
-        return self.stage.flights(part_of(unit, self.graph))
-
-    def _between(self) -> dict[str, Picture]:
-        """Unit -> what its instances hold between forward and backward, of one microbatch."""
+    def _between(self) -> dict[tuple[str, Any], Picture]:
+        """(unit, microbatches in flight) -> what its instances hold between forward and backward, of one microbatch."""
         walked = self.walk(self.step.phase(*LOOPED))
         if boundary(walked) == len(walked):
             return {}
-        found: dict[str, Picture] = self.waiting(walked)
+        found = {(unit, self.flights(unit)): held for unit, held in self.waiting(walked).items()}
+        repeated = {v for found in self.others(walked).values() for v in found}
         for version, storage in self.shown(walked).items():
-            unit = self.owner(version, storage, walked)
-            found[unit] = found.get(unit, Picture()) + self.picture([storage])
+            key = self.kept_by(version, storage, walked, version in repeated)
+            found[key] = found.get(key, Picture()) + self.picture([storage])
         return found
 
-    def owner(self, version: Version, storage: Storage, walked: tuple[Touch, ...]) -> str:
-        """The unit that keeps a storage: the repeated one under whose name it is kept, else its first reader's."""
+    def flights(self, unit: str) -> Any:
+        """How many microbatches hold at once what a unit's instances on the device keep for backward."""
+        return sympy.S.One if self.stage is None else self.stage.flights(part_of(unit, self.graph))
+
+    def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool) -> tuple[str, Any]:
+        """(unit that keeps a storage, how many microbatches do): that of its name if each of its instances does, else
+        its first reader's.
+
+        What leaves a repeated unit, and is kept besides what enters the next instance, is kept once per chunk.
+        """
         unit = unit_of(version[0])
-        if version in self.others(walked).get(unit, {}):
-            return unit
-        return next((t.event.unit for t in walked[boundary(walked):] if storage in t.reads.values()), unit)
+        if repeated:
+            return unit, self.flights(unit)
+        unit = next((t.event.unit for t in walked[boundary(walked):] if storage in t.reads.values()), unit)
+        leaves = any(loop.unit == unit and loop.last == version[0] for loop in self.graph.loops)
+        return unit, self.stage.in_flight if self.stage and leaves else self.flights(unit)
 
     def shown(self, walked: tuple[Touch, ...]) -> dict[Version, Storage]:
         """What is held between the passes: every storage once, under the name by which a repeated unit keeps it."""
@@ -190,7 +195,7 @@ class Activations:
 
     def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> Kept:
         uses = _uses(storage, walked)
-        times = self.flights(self.owner(version, storage, walked)) * (monomial(self.units[unit]) if unit else 1)
+        times = self.kept_by(version, storage, walked, bool(unit))[1] * (monomial(self.units[unit]) if unit else 1)
         size = expression(ELEMENT[storage.tensor.element]) * monomial(self.elements(storage)) * times
         return Kept("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
                     "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),

@@ -1,12 +1,12 @@
 """Communication per device and step: what every event sends, by the table of placement.SENT and nothing else.
 
-Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other
-axes at that moment, in the element size that the event says, else `wire` for gradients of parameters, `act` for
-tensors of the op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its
-statistics over axes sends an all_reduce of one number per row for each. From stage to stage of a pipeline goes what the
-device holds of the tensor, once per neighbour, chunk and microbatch; receiving is no sending. The asymptotic convention replaces (n - 1)
-by n in that factor, and nothing else. Totals are one training step; scalars (norm, count) and events of init, save
-and resume are listed, not added up.
+Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other axes at
+that moment, in the element size that the event says, else `wire` for gradients of parameters, `act` for tensors of the
+op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its statistics over axes
+sends an all_reduce of one number per row for each. From stage to stage of a pipeline goes what the device holds of the
+tensor, once per neighbour, chunk and microbatch; receiving is no sending. The asymptotic convention replaces (n - 1) by
+n in that factor, and nothing else. Totals are one training step; scalars (norm, count) and events of init, save and
+resume are listed, not added up.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[
 
 
 def _ranks(step: Step, event: Event) -> Any:
-    """How many ranks a collective joins where not all along its axes: those that hold a tied parameter of a pipeline."""
+    """How many ranks a collective joins, where not all along its axes: on a pipeline's, those that hold its group."""
     stage = stage_of(step)
     if stage is None or not event.group or stage.pipeline.axis not in event.axes:
         return None

@@ -19,8 +19,7 @@ from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.formula import Formula
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.peak import peak
-from placealg.cost.stage import Sizes, StageStep, candidates, local, on_stage
-from placealg.frozen import FrozenMap
+from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, local, on_stage
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
 
@@ -90,7 +89,7 @@ def memory(step: Step, statistics: bool = False) -> Memory:
     )
 
 
-def chosen(step: Step, stage: int | str | None = None, sizes: Sizes = FrozenMap()) -> Step:
+def chosen(step: Step, stage: int | str | None = None, sizes: Sizes = NO_SIZES) -> Step:
     """The program of the device whose costs are told: of a step with a pipeline that of a stage, else the step.
 
     `stage` is a number from 0, `first` or `last`. Without one it is the stage whose `memory(...).total` is the largest

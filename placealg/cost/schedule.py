@@ -33,7 +33,7 @@ class Schedule:
 
 
 def schedule(step: Step) -> Schedule | None:
-    """The schedule of a step's pipeline, on one stage (the first, where the step is no stage's program); None of others.
+    """The schedule of a step's pipeline, on the stage whose program it is, else the first; None without a pipeline.
 
     >>> import placealg as pa
     >>> schedule(pa.derive(pa.parse_strategy("pp"), pa.gpt())).bubble

@@ -26,6 +26,8 @@ from placealg.step.program import Step
 
 Sizes = Mapping[str, int | Fraction]
 
+NO_SIZES: Sizes = FrozenMap()
+
 _PERIODS = 4
 """After so many groups of microbatches the interleaved order repeats itself."""
 
@@ -152,7 +154,7 @@ def local(step: Step) -> Step:
     return on_stage(step) if step.reference.pipeline and not isinstance(step, StageStep) else step
 
 
-def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = FrozenMap()) -> StageStep:
+def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> StageStep:
     """The program of one stage: a number from 0, `first` or `last`; `sizes` are numbers beyond those that are bound.
 
     >>> import placealg as pa
@@ -175,11 +177,12 @@ def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = FrozenMap()) -> St
     return StageStep(reference, tuple(e for e in step.events if here(e)), found, step)
 
 
-def locate(reference: Reference, stage: int | str, sizes: Sizes = FrozenMap()) -> Stage:
+def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> Stage:
     """The stage that a user names, with its instances."""
     pipeline, graph = reference.pipeline, reference.graph
     if pipeline is None or graph is None:
-        raise InputError(f"{reference.strategy} has no pipeline axis, and so no stages: no axis has [\"layer\"] in [dims]")
+        raise InputError(f"{reference.strategy} has no pipeline axis, and so no stages: no axis has [\"layer\"] in "
+                         "[dims]")
     known = {**reference.mesh.sizes(), **reference.sizes, **sizes}
     if pipeline.chunks is None and "v" in known:
         pipeline = replace(pipeline, chunks=int(known["v"]))
@@ -194,7 +197,7 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = FrozenMap()) -
     return Stage(pipeline, number, ranks, *_instances(reference, pipeline, number, ranks, known), microbatches)
 
 
-def candidates(reference: Reference, sizes: Sizes = FrozenMap()) -> tuple[int | str, ...]:
+def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str, ...]:
     """The stages of which one is the most loaded: the ends, and those that run more of something than all before them.
 
     Earlier stages have no fewer microbatches in flight. The first alone where the number of stages is not known.

@@ -125,8 +125,8 @@ def held(order: str, claim: str = "") -> Fact:
     after = [z3.Or(k == total, where("backward", k) > where("forward", n)),
              z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
     peak = [n == _least(total - 1, started), n + 1 - k != most]
-    return _asked(order, f"at most {claim or in_flight(Pipeline('pp', order))} forwards of stage i have no backward, and "
-                  "once so many", [*known, ahead >= 0, *after, z3.Or(n + 1 - k > most, z3.And(*peak))])
+    return _asked(order, f"at most {claim or in_flight(Pipeline('pp', order))} forwards of stage i have no backward, "
+                  "and once so many", [*known, ahead >= 0, *after, z3.Or(n + 1 - k > most, z3.And(*peak))])
 
 
 def walked(pipeline: Pipeline) -> Fact:

@@ -48,7 +48,8 @@ def markdown(title: str, parts: Sections, sizes: Mapping[str, Fraction], gib: bo
     for name, rows in parts.items():
         unit = rows[0][1].unit if rows else "bytes"
         head, divisor = scale_for(unit, (value_of(f, sizes) for _, f in rows), gib)
-        lines += ["", f"## {name}", "", f"| quantity | {'formula' if unit == '1' else unit} | {head} |", "|---|---|---:|"]
+        told = "formula" if unit == "1" else unit
+        lines += ["", f"## {name}", "", f"| quantity | {told} | {head} |", "|---|---|---:|"]
         for quantity, formula in rows:
             text = f"${formula.latex()}$" if formula.expr is not None else f"none: {formula.reason}"
             lines.append(f"| `{quantity}` | {text} | {scaled(value_of(formula, sizes), divisor)} |")

@@ -7,7 +7,7 @@ stands behind them with the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -127,7 +127,11 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
     return tuple(_nth(n, ranks, chunks, phase) for _, (n, phase) in sorted(places.items()))
 
 
-def place(phase: str, n: Any, ahead: Any, total: Any, choose: Any = lambda test, one, other: one if test else other) -> Any:
+def _either(test: Any, one: Any, other: Any) -> Any:
+    return one if test else other
+
+
+def place(phase: str, n: Any, ahead: Any, total: Any, choose: Callable[..., Any] = _either) -> Any:
     """The place in a stage's work of its n-th forward or backward, of which there are `total` each.
 
     `ahead` forwards run first; then one forward and one backward in turn, while there are forwards. `choose` is the

@@ -73,6 +73,7 @@ class Activations:
         self.arriving = entering(whole.reference, whole.phase(*LOOPED)) if self.stage and not self.stage.first else {}
         self.walked: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self.sizes: dict[Storage, Monomial] = {}
+        self.flown: dict[str, Any] = {}
         self.units = {u.name: u.count for u in step.reference.units}
 
     def walk(self, events: Sequence[Event]) -> tuple[Touch, ...]:
@@ -122,7 +123,9 @@ class Activations:
 
     def flights(self, unit: str) -> Any:
         """How many microbatches hold at once what a unit's instances on the device keep for backward."""
-        return sympy.S.One if self.stage is None else self.stage.flights(part_of(unit, self.graph))
+        if unit not in self.flown:
+            self.flown[unit] = sympy.S.One if self.stage is None else self.stage.flights(part_of(unit, self.graph))
+        return self.flown[unit]
 
     def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool) -> tuple[str, Any]:
         """(unit that keeps a storage, how many microbatches do): that of its name if each of its instances does, else

@@ -179,8 +179,8 @@ def test_in_flight_is_counted_on_the_generated_schedules() -> None:
 
 @pytest.mark.parametrize(("strategy", "stage", "expected"), [
     ("pp_gpipe", 0, "m"), ("pp_gpipe", "last", "m"), ("pp", 0, "Min(m, pp)"), ("pp", 3, "Min(m, pp - 3)"),
-    ("pp", "last", "1"), ("pp_interleaved", 1, "Min(m*v, v*pp + pp - 3)"),
-    ("pp_interleaved", "last", "Min(m*v, v*pp - pp + 1)"),
+    ("pp", "last", "1"), ("pp_interleaved", 1, "Min(m*v, v*pp + pp - 3)/v"),
+    ("pp_interleaved", "last", "Min(m*v, v*pp - pp + 1)/v"),
 ])
 def test_in_flight(strategy: str, stage: int | str, expected: str) -> None:
     order = schedule(on_stage(step_of(strategy), stage))
@@ -281,6 +281,20 @@ def test_published_bubbles() -> None:
         assert found is not None
         assert (found.bubble, found.bubble_of_total) == (formula(bubble, "1"), formula(total, "1"))
     assert schedule(step_of("tp")) is None
+
+
+def test_published_numbers_in_flight() -> None:
+    """Korthikanti et al., arXiv 2205.05198, section 4.2.3, of the first stage when microbatches are many.
+
+    It holds what L layers hold, and interleaved 1 + (p - 1)/(p*v) times that.
+    """
+    for strategy, over_stages in (("tp_sp*pp", "1"), ("tp_sp*pp_interleaved", "1 + (pp - 1)/(pp*v)")):
+        step = step_of(strategy)
+        order, held = schedule(step), memory(step).activations.limit("m")
+        assert order is not None
+        assert order.in_flight.limit("m") == formula(f"pp*({over_stages})", "1")
+        layers = held.subs(L=2) - held.subs(L=1)
+        assert layers.subs(act=2) == formula(f"s*b*h/tp*(34 + 5*a*s/h)*({over_stages})")
 
 
 # --- which stage

@@ -138,7 +138,7 @@ class Activations:
             return unit, self.flights(unit)
         unit = next((t.event.unit for t in walked[boundary(walked):] if storage in t.reads.values()), unit)
         leaves = any(loop.unit == unit and loop.last == version[0] for loop in self.graph.loops)
-        return unit, self.stage.in_flight if self.stage and leaves else self.flights(unit)
+        return unit, self.stage.outputs_in_flight if self.stage and leaves else self.flights(unit)
 
     def shown(self, walked: tuple[Touch, ...]) -> dict[Version, Storage]:
         """What is held between the passes: every storage once, under the name by which a repeated unit keeps it."""

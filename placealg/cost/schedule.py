@@ -20,7 +20,7 @@ class Schedule:
     """What the order of a pipeline costs, of unit 1.
 
     `bubble` is the time that a stage waits over the time that it works, `bubble_of_total` over the time of the step;
-    `in_flight` the most forwards of a chunk that the stage has run without their backwards.
+    `in_flight` the most microbatches that the stage has run forward and not backward, a chunk being 1/v of one.
     """
 
     bubble: Formula

@@ -81,6 +81,11 @@ class Stage:
 
     @property
     def in_flight(self) -> Any:
+        """The most microbatches that the stage has run forward and not backward, a chunk being 1/v of one."""
+        return self.write(f"({in_flight(self.pipeline)})/v")
+
+    @property
+    def outputs_in_flight(self) -> Any:
         """The most forwards of a chunk that the stage has run without their backwards."""
         return self.write(in_flight(self.pipeline))
 
@@ -99,7 +104,7 @@ class Stage:
         if part in (FIRST, LAST):
             return self.write(in_flight(self.pipeline, part))
         if self.number is None or self.ranks is None or self.even:
-            return self.write(f"{in_flight(self.pipeline)}/v")
+            return self.in_flight
         groups = _PERIODS * self.ranks
         most = instances_in_flight(self.pipeline, self.number, self.ranks, min(self.microbatches or groups, groups),
                                    tuple(chunk.count(part) for chunk in self.own))

@@ -33,7 +33,7 @@ QUANTITIES: Mapping[str, str] = {
     "sent": "what one device sends in a step over the axes of the mesh, scalars left out",
     "host link": "what crosses the link between a device and its host in a step, apart from what is sent",
     "bubble": "the time that a stage of a pipeline waits in a step, over the time that it works",
-    "in flight": "the most forwards that a stage of a pipeline has run without their backwards",
+    "in flight": "the most microbatches that a stage of a pipeline has run forward and not backward, chunks as parts",
 }
 """Quantity -> what it counts, on the most loaded device."""
 
@@ -96,7 +96,7 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
     if order:
-        lines.append(line(bold("schedule of the pipeline"), dim(", whose items are a chunk's forward or backward")))
+        lines.append(line(bold("schedule of the pipeline")))
         lines += indent(_block([(n.replace("_", " "), f, f.text()) for n, f in order.items()], sizes,
                         scale_for("1", ()), width - 2)) + [()]
     heading, rest = detail or ("of which, event by event", _events([e for e in sent.events if not e.left_out], sizes,

@@ -78,20 +78,26 @@ __all__ = [
 ]
 
 
-def memory(strategy: Strategy, model: Model) -> Memory:
-    """What each device holds: a Formula per state at rest, transient, host, total and peak, in bytes."""
+def memory(strategy: Strategy, model: Model, stage: int | str | None = None) -> Memory:
+    """What each device holds: a Formula per state at rest, transient, host, total and peak, in bytes.
+
+    Of a pipeline, a device of `stage`: a number from 0, "first" or "last"; without one, of the most loaded stage where
+    strategy and model bind all sizes, else of the first.
+    """
+    from placealg.cost.memory import chosen
     from placealg.cost.memory import memory as of
     from placealg.step.derive import derive
 
-    return of(derive(strategy, model))
+    return of(chosen(derive(strategy, model), stage))
 
 
-def communication(strategy: Strategy, model: Model) -> Communication:
-    """What each device sends in a step: a Formula per event, axis set, phase, and in all."""
+def communication(strategy: Strategy, model: Model, stage: int | str | None = None) -> Communication:
+    """What each device sends in a step: a Formula per event, axis set, phase, and in all; `stage` is as in `memory`."""
     from placealg.cost.communication import communication as of
+    from placealg.cost.memory import chosen
     from placealg.step.derive import derive
 
-    return of(derive(strategy, model))
+    return of(chosen(derive(strategy, model), stage))
 
 
 class _Prove(ModuleType):

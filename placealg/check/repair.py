@@ -49,7 +49,10 @@ _LONGEST = 160
 
 
 def _cost(step: Step, repaired: Step) -> str:
-    before, after = (communication(s).total for s in (step, repaired))
+    try:
+        before, after = (communication(s).total for s in (step, repaired))
+    except InputError as error:
+        return f"not known: {error}"
     if before == after:
         return "nothing that the totals of a training step count"
     both = f"communication {before.text()} -> {after.text()} bytes per step"

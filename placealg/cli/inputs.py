@@ -118,6 +118,20 @@ def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterabl
                 file.expect, file.source)
 
 
+def read_stage(word: str | None) -> str | None:
+    """The stage that `--rank` names.
+
+    >>> read_stage("stage=last")
+    'last'
+    """
+    if word is None:
+        return None
+    name, equals, which = (part.strip() for part in word.partition("="))
+    if name != "stage" or not equals:
+        raise InputError(f"'{word}' is not stage=WHICH, where WHICH is first, last, or a number from 0", where="--rank")
+    return which
+
+
 def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Iterable[str] = ()) -> dict[str, Fraction]:
     """The sizes of `--set`: symbols that strategy or model use, consistent with what both of them bind.
 
@@ -127,7 +141,8 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     {'w': Fraction(1, 2), 'dp_replicate': Fraction(2, 1)}
     """
     mesh, others, bound = strategy.mesh, set(axes), _bound(strategy, model)
-    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model))
+    chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
+    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks)
     sizes: dict[str, Fraction] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))

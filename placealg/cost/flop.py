@@ -15,6 +15,7 @@ from placealg.cost.activations import Activations, collected
 from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.communication import executions
 from placealg.cost.formula import Formula
+from placealg.cost.stage import local as of_device
 from placealg.cost.tensors import local
 from placealg.frozen import FrozenMap
 from placealg.model.backward import BackwardOp, backward, sparse_gradients
@@ -28,6 +29,7 @@ NO_FLOP = "the program runs a unit as one computation, whose operations are not 
 
 def flop(step: Step) -> Formula:
     """What one device computes in a step, over all microbatches and layers."""
+    step = of_device(step)
     graph = step.reference.graph
     if graph is None:
         return Formula.none("flop", NO_FLOP)

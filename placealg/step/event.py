@@ -101,7 +101,7 @@ class Event:
     to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
-    whose loop runs it. `version` labels the redistributed copy that it makes or acts on, `reads` are the operands
+    whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads` are the operands
     of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim).
     """
 

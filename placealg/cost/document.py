@@ -41,12 +41,12 @@ NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
 
 def assumed(step: Step) -> tuple[str, ...]:
     """What the figures of a program take for granted."""
-    graph = step.reference.graph
+    graph, missing = step.reference.graph, tuple(f"the model leaves out {part}" for part in step.reference.left_out)
     if graph is None:
-        return ASSUMED
+        return (*ASSUMED, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
-    return (*ASSUMED, *OF_TENSORS, *((BALANCED,) if routed & split else ()))
+    return (*ASSUMED, *OF_TENSORS, *((BALANCED,) if routed & split else ()), *missing)
 
 
 def parameters(step: Step) -> Formula:

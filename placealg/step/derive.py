@@ -80,6 +80,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         graph=model.graph if placed else None,
         split_dims=split_dims(placed) if placed else FrozenMap(),
         dims=strategy.dims,
+        left_out=model.left_out,
     )
 
 

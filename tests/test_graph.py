@@ -39,6 +39,7 @@ GRAPHS = {
     "llama": transformer(LLAMA, SIZES),
     "llama unfused": transformer(replace(LLAMA, flash=False), SIZES),
     "llama with biases": transformer(replace(LLAMA, attention_bias=True, mlp_bias=True, tied=True), SIZES),
+    "two kinds of layers": transformer(replace(LLAMA, first_dense=True), {**SIZES, "dense_ffn": "f_dense"}),
     "mla": transformer(MLA, {**SIZES, **LATENT}),
     "mla unfused": transformer(replace(MLA, flash=False, dropout=True), {**SIZES, **LATENT}),
     "mlp": mlp().graph,
@@ -191,7 +192,8 @@ def test_a_vjp_reads_what_the_table_says_is_saved(built: Graph) -> None:
 
 
 TINY = {"batch": 2, "seq": 3, "seq_kv": 3, "vocab": 4, "embed": 4, "heads": 2, "kv": 2, "group": 2, "head_dim": 2,
-        "ffn": 3, "position": 3, "q_rank": 3, "kv_rank": 2, "nope_dim": 2, "rope_dim": 2, "value_dim": 3}
+        "ffn": 3, "position": 3, "q_rank": 3, "kv_rank": 2, "nope_dim": 2, "rope_dim": 2, "value_dim": 3,
+        "dense_ffn": 2}
 
 
 @lru_cache(maxsize=16)

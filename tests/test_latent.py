@@ -255,7 +255,9 @@ def test_first_dense_layers_of_another_family(tmp_path: Path) -> None:
     assert [u.name for u in first.units] == ["embedding", "dense", "layer", "head"]
     assert (first.sizes["L_dense"], first.sizes["L_moe"]) == (2, 2)
     assert plain_one.total() - first.total() == 2 * (64 * 8 + 8 * 3 * 64 * 48 - 3 * 64 * 80)
+    assert first.left_out and prove(derive(parse_strategy("dp*ep"), first)).verdict == PROVED
     every = small(tmp_path, QWEN, mlp_only_layers=[0, 1, 2, 3])
+    assert not every.left_out
     assert [u.name for u in every.units] == ["embedding", "layer", "head"] and every.sizes["f"] == 80
 
 

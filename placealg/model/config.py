@@ -188,10 +188,9 @@ def _build(config: Config, style: Style, fields: Mapping[str, Field], given: Map
             if sizes.get(symbol, value) == value:
                 written[symbol] = default
                 sizes[symbol] = int(value)
-    notes: tuple[str, ...] = ()
+    predicting = sizes.get("mtp", 0)
     if style.experts:
-        notes = left_out(config.data, sizes.get("mtp", 0))
-        style, sizes, written["f"] = _layered(style, sizes, first_dense(config, fields, sizes))
+        style, sizes = _layered(style, sizes, first_dense(config, fields, sizes))
     dims = {"vocab": written["V"], "embed": _H, "heads": _A, "ffn": written["f"],
             **{dim: written[s] for dim, s in _DIMS.items() if s in written and sizes.get(s)}}
     if style.latent:
@@ -199,7 +198,8 @@ def _build(config: Config, style: Style, fields: Mapping[str, Field], given: Map
     else:
         dims |= {"kv": written["kv"], "group": _A / written["kv"], "head_dim": written["d"]}
     sizes = {s: n for s, n in sizes.items() if s in SYMBOLS and n}
-    return Model.of_graph(name, transformer(style, dims), sizes, source=str(config.path), left_out=notes)
+    return Model.of_graph(name, transformer(style, dims), sizes, source=str(config.path),
+                          left_out=left_out(config.data, style.experts, predicting))
 
 
 _DIMS = {**LATENT, "position": "s_max", "expert": "experts", "choice": "topk", "shared": "shared",
@@ -207,18 +207,18 @@ _DIMS = {**LATENT, "position": "s_max", "expert": "experts", "choice": "topk", "
 """Dim -> the symbol of its size, for the dims that some families have."""
 
 
-def _layered(style: Style, sizes: Mapping[str, int], dense: int) -> tuple[Style, dict[str, int], Monomial]:
-    """The style, the sizes and the feed-forward size of a model of experts whose first `dense` layers have an MLP."""
+def _layered(style: Style, sizes: Mapping[str, int], dense: int) -> tuple[Style, dict[str, int]]:
+    """The style and the sizes of a model of experts whose first `dense` layers have an MLP; it may be all of them."""
     found = {s: n for s, n in sizes.items() if s not in ("L_dense", "f_dense")}
     style = replace(style, shared="shared" in found and found["shared"] > 0)
     if not dense:
-        return style, found, Monomial.of("f")
+        return style, found
     if dense == sizes["L"]:
         plain = {s: n for s, n in found.items() if s not in ("experts", "topk", "shared")}
-        return replace(style, experts=False), {**plain, "f": sizes["f_dense"]}, Monomial.of("f")
+        return replace(style, experts=False), {**plain, "f": sizes["f_dense"]}
     del found["L"]
-    return replace(style, first_dense=True), {**found, "f_dense": sizes["f_dense"], "L_dense": dense,
-                                              "L_moe": sizes["L"] - dense}, Monomial.of("f")
+    counts = {"L_dense": dense, "L_moe": sizes["L"] - dense}
+    return replace(style, first_dense=True), {**found, "f_dense": sizes["f_dense"], **counts}
 
 
 def _check(config: Config, style: Style, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:

@@ -16,6 +16,8 @@ ONLY_DENSE = "mlp_only_layers"
 def first_dense(config: Config, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> int:
     """How many layers with an MLP come before those of experts; an InputError where they come anywhere else."""
     layers, step = sizes["L"], sizes.get("sparse_step", 1)
+    if "f_dense" not in fields:
+        return 0
     if step > 1:
         key = config.name(fields["sparse_step"])
         raise InputError(f"{key} = {step} puts layers with an MLP between layers of experts, which is not read; what "
@@ -37,13 +39,13 @@ def first_dense(config: Config, fields: Mapping[str, Field], sizes: Mapping[str,
     return dense
 
 
-def left_out(data: Mapping[str, Any], predicting: int) -> tuple[str, ...]:
-    """What a configuration of a mixture of experts has and its model lacks, each in words.
+def left_out(data: Mapping[str, Any], routed: bool, predicting: int) -> tuple[str, ...]:
+    """What a configuration has and its model lacks, each in words; `routed` says whether the model has experts.
 
     `predicting` are the layers that predict tokens after the next one (DeepSeek-V3, arXiv 2412.19437, section 2.2).
     """
-    found = [BALANCING]
-    if data.get("topk_method") == "noaux_tc":
+    found = [BALANCING] if routed else []
+    if routed and data.get("topk_method") == "noaux_tc":
         found.append("the bias of the experts' scores, which the load moves and no gradient: one number per expert")
     if predicting:
         found.append(f"the layers that predict tokens after the next (num_nextn_predict_layers = {predicting}), with "

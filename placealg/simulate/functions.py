@@ -122,7 +122,7 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "tanh": lambda x: inverse((3 - x) % PRIME),
     "relu": lambda x: inverse((5 - 2 * x) % PRIME),
     "sigmoid": lambda x: inverse((7 - 3 * x) % PRIME),
-    "reciprocal": inverse,
+    "reciprocal": lambda x: inverse(x),
 }
 """Kind -> an elementwise function; gelu and silu are 0 at 0, as the real ones are.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placealg.model.abstract import abstract
     from placealg.model.build import graph
     from placealg.model.model import Model
-    from placealg.model.transformer import gpt, mlp, moe
+    from placealg.model.transformer import gpt, mla, mlp, moe
     from placealg.prove.verdict import Report
     from placealg.simulate import Outcome, Setting
     from placealg.step.derive import derive
@@ -62,7 +62,7 @@ _HOME = {
     "Report": "placealg.prove.verdict",
     "abstract": "placealg.model.abstract",
     "graph": "placealg.model.build",
-    **dict.fromkeys(("gpt", "mlp", "moe"), "placealg.model.transformer"),
+    **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.model.transformer"),
     "derive": "placealg.step.derive",
     "Formula": "placealg.cost.formula",
     "Setting": "placealg.simulate.setting",
@@ -71,10 +71,9 @@ _HOME = {
 
 __all__ = [
     "abstract", "catalogue", "communication", "cp", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
-    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "moe", "offload_optimizer",
-    "parse_strategy", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy",
-    "tp", "tp_sp", "tp_sp_keep",
-    "zero1", "zero2", "zero3",
+    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mla", "mlp", "Model", "moe",
+    "offload_optimizer", "parse_strategy", "prove", "recompute_full", "recompute_selective", "Report", "Setting",
+    "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3",
 ]
 
 

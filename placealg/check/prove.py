@@ -42,7 +42,7 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0]) -> tup
     verdict, cls = overall(verdicts)
     report = Report(
         strategy=step.reference.strategy, model=step.reference.model, verdict=verdict, cls=cls,
-        hypotheses=findings.hypotheses, not_covered=NOT_COVERED, obligations=verdicts,
+        hypotheses=findings.hypotheses, not_covered=(*NOT_COVERED, *step.reference.left_out), obligations=verdicts,
         counterexample=_counterexample(step, base, verdicts, replayed) if verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
     return report, findings.candidates

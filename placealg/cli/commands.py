@@ -58,6 +58,7 @@ def model(chosen: Namespace) -> int:
     found = resolve_model(chosen.name, **options(chosen))
     if chosen.format == "json":
         print_json({"version": 1, "model": found.name, "parameters": found.total() if found.sizes else None,
+                    "activated": found.activated() if found.sizes else None, "left_out": list(found.left_out),
                     "sizes": dict(found.sizes), "dims": {d: str(n) for d, n in found.graph.dims.items()},
                     "regions": list(found.graph.regions), "units": [{
                         "name": u.name, "count": str(u.count), "parameters": [{

@@ -180,7 +180,8 @@ def _simulate(parser: Parser) -> None:
 
 
 def _model(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, gpt, mlp, or abstract")
+    parser.add_argument("name", metavar="NAME",
+                        help="a config.json, a shipped configuration, gpt, mla, mlp, moe, or abstract")
     _transformer(parser)
     _format(parser, ("text", "json"))
 

@@ -34,6 +34,9 @@ NOTE = "activations are those of one microbatch, without the data of the batch"
 IN_FLIGHT = "activations are those of all microbatches in flight, without the data of the batch"
 STATISTICS = "row statistics of norms are left out"
 
+_LAYERS = frozenset({"L", "L_dense", "L_moe"})
+"""The symbols that count layers."""
+
 _SIZE = {name: Monomial.parse(size) for name, size in ELEMENT.items()}
 
 READ, AGAIN, REPLAY = "read by the backward of", "gathered again for the backward of", "read to recompute"
@@ -243,10 +246,10 @@ def in_bytes(amounts: Amounts, picture: Picture) -> Sum:
 
 
 def written(amounts: Amounts, picture: Picture) -> Any:
-    """The expression of a picture: what all layers hold, factored, and the rest."""
-    layered: dict[bool, dict[Monomial, Fraction]] = {}
+    """The expression of a picture: what all layers of a kind hold, factored, and the rest."""
+    layered: dict[frozenset[str], dict[Monomial, Fraction]] = {}
     for term, coefficient in in_bytes(amounts, picture).items():
-        layered.setdefault("L" in term.names(), {})[term] = coefficient
+        layered.setdefault(_LAYERS.intersection(term.names()), {})[term] = coefficient
     whole = sympy.S.Zero
     for part in layered.values():
         common, rest = factored(part)
@@ -256,11 +259,11 @@ def written(amounts: Amounts, picture: Picture) -> Any:
 
 
 def collected(terms: Iterable[Any]) -> Any:
-    """A sum of expressions written by what they have in common: those of all layers together, then the rest."""
-    layered: dict[bool, Any] = {}
-    layers = symbol("L")
+    """A sum of expressions written by what they have in common: those of all layers of a kind, then the rest."""
+    layered: dict[frozenset[str], Any] = {}
     for term in terms:
-        layered[term.has(layers)] = layered.get(term.has(layers), sympy.S.Zero) + term
+        kind = frozenset(name for name in _LAYERS if term.has(symbol(name)))
+        layered[kind] = layered.get(kind, sympy.S.Zero) + term
     return sum((sympy.factor_terms(part) for part in layered.values()), sympy.S.Zero)
 
 

@@ -41,14 +41,15 @@ BALANCED = ("balanced_experts: the devices of an axis that splits experts receiv
 
 def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     """What the figures of a program take for granted; with `of_tensors` also those of a program of ops."""
+    missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
     step = local(step)
     graph = step.reference.graph
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
     if graph is None or not of_tensors:
-        return every
+        return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
-    return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()))
+    return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()), *missing)
 
 
 def parameters(step: Step) -> Formula:

@@ -192,7 +192,8 @@ class Operators:
         """The dims of every role of the op table."""
         result = tuple(self.graph.tensors[op.output].dims)
         operands = dict(zip(op.row.operands, self.graph.operand_dims(op), strict=False))
-        everything = self.graph.iteration_dims(op)
+        first, *others = self.graph.operand_dims(op)
         row = tuple(d for d in result if d not in op.over)
-        grid = tuple(d for d in everything if d not in op.over or d not in result)
+        grid = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims
+                                   if d not in op.over or d not in first))
         return {**operands, "y": result, "row": row, "grid": grid}

@@ -102,8 +102,8 @@ class Event:
     to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
-    whose loop runs it. `version` labels the redistributed copy that it makes or acts on, `reads` are the operands
-    of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim).
+    whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
+    are the operands of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim).
     """
 
     phase: str
@@ -247,7 +247,8 @@ class Reference:
     `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op
     graph of a step that runs op by op, `split_dims` the dim by which each parameter is split along an axis, `dims` the
     ordered entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank,
-    with their sizes. `pipeline` says how the axis runs that splits the model along its depth.
+    with their sizes. `pipeline` says how the axis runs that splits the model along its depth. `left_out` says in words
+    what the network has and the model lacks.
     """
 
     strategy: str
@@ -270,6 +271,7 @@ class Reference:
     dims: FrozenMap[str, tuple[str, ...]] = FrozenMap()
     unrolled: FrozenMap[str, int] = FrozenMap()
     pipeline: Pipeline | None = None
+    left_out: tuple[str, ...] = ()
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

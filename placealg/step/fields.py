@@ -170,7 +170,7 @@ def _group(key: str, value: Any, reference: Reference) -> str:
 
 
 def _unit(key: str, value: Any, reference: Reference) -> str:
-    return _choice((*(u.name for u in reference.units), "loss"))(key, value, reference)
+    return _choice((*(u.name for u in reference.units), "loss"))(key, value, reference) if value else ""
 
 
 def _one_or_list(value: tuple[str, ...]) -> str | list[str]:
@@ -225,11 +225,11 @@ def with_fields(event: Event, fields: Mapping[str, Any]) -> Event:
 def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, str]]:
     """The (group, unit) pairs that have `value` as an object of `verb`; ("", "") for a global value.
 
-    A tensor may be redistributed in any unit; its own comes first.
+    A tensor may be redistributed in any unit, or between units, which "" says; its own comes first.
     """
     if value not in VALUES:
         own = unit_of(value)
-        yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own)))
+        yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own), ""))
     elif value in ("activation", "loss", "count"):
         units = [u.name for u in reference.units] if value == "activation" else ["loss"]
         yield from (("", unit) for unit in units)

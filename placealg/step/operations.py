@@ -188,9 +188,9 @@ class Operations:
                 yield replace(row, axes=ring, row=replace(row.row, event=RING))
 
     def _home(self, loop: Loop) -> str:
-        """The unit that runs the redistributions of what enters a repeated unit."""
-        home = self.placed.graph.tensors[loop.first].unit
-        return home if home in self.placed.graph.units else loop.unit
+        """The unit that runs the redistributions of what enters a repeated unit; none between two repeated ones."""
+        graph, home = self.placed.graph, self.placed.graph.tensors[loop.first].unit
+        return "" if graph.loop(home) else home if home in graph.units else loop.unit
 
     def _moves_at(self, at: PlacedOp, entering: bool) -> Iterator[tuple[str, Move]]:
         """(label, move) of the redistributions that stand before an op; `entering`: only those into the loop."""

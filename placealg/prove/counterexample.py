@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import correct, paths
-from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
+from placealg.prove.contribution import DEVICE, EXISTS, OPAQUE, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import Failure
@@ -229,7 +229,7 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
         old = total.get(part.powers, Monomial.number(0))
         total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
     kept = [str(p) for p in total.values() if p.coefficient]
-    if any("opaque" in p or "N[" in p for p in kept):
+    if any(OPAQUE in p or "N[" in p for p in kept):
         return None
     return " + ".join(kept) or "0"
 
@@ -267,6 +267,8 @@ def tell(weight: Monomial) -> str:
             name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
         elif name == CELL:
             name = "tokens_per_cell"
+        elif name.startswith(OPAQUE):
+            name = "a_sum_over_ranks"
         renamed = renamed * Monomial.of(name) ** power
     return str(renamed)
 

@@ -17,7 +17,7 @@ def uncovered(event: Event, graph: Graph) -> str:
     """What about an event on a tensor no rule covers; "" when a rule covers it whole."""
     if event.where:
         return f"{event.verb} of a tensor on some ranks only"
-    if event.tier != "device" or event.layout != "own":
+    if event.tier != "device" or (event.layout != "own" and not event.drawn):
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
     if event.divisor != ONE and event.verb != "scale":
         return f"{event.verb} of a tensor with a divisor"
@@ -66,7 +66,9 @@ def _all_to_all(tensors: Tensors, event: Event) -> None:
 
 
 def _slice(tensors: Tensors, event: Event) -> None:
-    tensors.put(event, paths.narrowed(tensors.here(event), [(a, at(_dim(event.to))) for a in event.axes]))
+    dim = _dim(event.to)
+    place = paths.drawn(dim, event.layout.partition("(")[0]) if event.drawn else at(dim)
+    tensors.put(event, paths.narrowed(tensors.here(event), [(a, place) for a in event.axes]))
 
 
 def _pad(tensors: Tensors, event: Event) -> None:

@@ -228,10 +228,10 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
                 part = part * Monomial.number(0)
         old = total.get(part.powers, Monomial.number(0))
         total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
-    kept = [str(p) for p in total.values() if p.coefficient]
-    if any(OPAQUE in p or "N[" in p for p in kept):
+    kept = [p for p in total.values() if p.coefficient]
+    if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
         return None
-    return " + ".join(kept) or "0"
+    return _sum(kept)
 
 
 def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:

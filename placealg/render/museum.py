@@ -90,7 +90,9 @@ def markdown_row(exhibit: Exhibit) -> str:
 def story(exhibit: Exhibit, width: int) -> list[Line]:
     """What happened, the placement, the events that differ, the counterexample with its repair, where it hides."""
     lines = [line(bold(exhibit.name), dim("  bug: "), exhibit.strategy.name)]
-    lines += indent([*prose(exhibit.comment, width - 2), *prose(exhibit.source, width - 2, "dim"), ()])
+    for text, style in ((exhibit.comment, ""), (exhibit.source, "dim")):
+        lines += indent(prose(text, width - 2, style)) if text else []
+    lines.append(())
     lines += indent(placements(exhibit.strategy), 4)
     lines += [(), *indent(changed(exhibit, width - 2)), ()]
     found = exhibit.report.counterexample

@@ -20,8 +20,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios", "STRATEGY..."),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
+    "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
-    "explain": ("what a name means, in three sentences or fewer", "NAME"),
+    "explain": ("what a name means, in three sentences; a bug's story", "NAME"),
 }
 """Command -> what it prints, what it takes."""
 
@@ -186,12 +187,18 @@ def _model(parser: Parser) -> None:
     _format(parser, ("text", "json"))
 
 
+def _museum(parser: Parser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="bugs, by project and number; all of them by default")
+    _timing(parser)
+    _format(parser, ("text", "markdown", "json"))
+
+
 def _explain(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
-                        "symbol, quantity, value type, table, loss, optimizer or lemma; `published` for the table of "
-                        "published numbers, or the name of one")
+                        "symbol, quantity, value type, table, loss, optimizer or lemma; a bug of the museum; "
+                        "`published` for the table of published numbers, or the name of one")
     _format(parser, ("text", "json"))
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "simulate": _simulate, "model": _model, "explain": _explain}
+              "simulate": _simulate, "museum": _museum, "model": _model, "explain": _explain}

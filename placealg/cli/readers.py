@@ -9,7 +9,7 @@ from typing import Any
 
 from placealg.cli.inputs import Case, default_model, options, read_case, read_stage, read_strategy
 from placealg.cli.output import print_json, print_lines, width
-from placealg.cli.verdicts import DONE, FAILED, OPEN, disagreements, exit_code, of_several
+from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
 from placealg.render.page import Line, Span, indent, line, prose
 from placealg.step.program import Step
@@ -196,4 +196,4 @@ def compare(chosen: Namespace) -> int:
     return DONE
 
 
-__all__ = ["OPEN", "compare", "cost", "prove", "recheck", "simulate"]
+__all__ = ["compare", "cost", "prove", "recheck", "simulate"]

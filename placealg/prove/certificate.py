@@ -109,15 +109,15 @@ class _Files:
 
     def partition(self) -> Iterator[Query]:
         """Owner functions are total by construction; only layouts that disagree leave something to ask."""
-        verdict = self.verdicts["partition", ""]
-        clash = self.candidates.get(("partition", ""))
+        key = next(k for k in self.verdicts if k[0] == "partition")
+        verdict, clash = self.verdicts[key], self.candidates.get(key)
         generated = Obligations(full=True)
         if clash is None:
             for _ in range(verdict.instances):
                 generated.hold("partition", "an owner function is total: an element has one owner along an axis")
         else:
-            generated.add("partition", "layouts", None, lambda: clash.failure)
-        yield self.query("partition", "", generated)
+            generated.add("partition", "layouts", None, lambda: replace(clash.failure, obligation="partition"))
+        yield self.query(*key, generated)
 
     def of_ops(self) -> Iterator[Query]:
         """What is said of the ops of a step that runs op by op."""

@@ -121,6 +121,15 @@ class Space:
         names = tuple(axes)
         return tuple(i for i in indices if all(self.owner(a, dim, i) == at[a] for a in names))
 
+    def drawn(self, axis: str, at: Mapping[str, int], dim: str, indices: Indices) -> Indices:
+        """As many indices as the rank with coordinates `at` owns along `axis`, in an order of its own.
+
+        The order is turned by its coordinate: rank 0 takes what it owns.
+        """
+        turned = indices[at[axis] % max(1, len(indices)):] + indices[:at[axis] % max(1, len(indices))]
+        known = {i: turned[k] for k, i in enumerate(indices)}
+        return tuple(sorted(known[i] for i in self.owned((axis,), at, dim, indices)))
+
     def tokens(self, at: Mapping[str, int], microbatch: int) -> int:
         """The elements of what the loss sums that the rank with coordinates `at` has of a microbatch."""
         count = 1

@@ -32,6 +32,7 @@ TIERS = ("device", "host", "device->host", "host->device")
 ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 """The verbs that copy from one tier to the other, and how."""
 
+_DRAWN = re.compile(r"\w+\((\w+)\)\Z")
 _CLAUSE = re.compile(r"(?:all|owner\((\w+)\)|rank\((\w+)\)=(\d+))\Z")
 _UNNAMED = ("gather", "free", "publish", "clip", "update", "norm", "broadcast", "slice", "store", "load", "compute")
 
@@ -99,7 +100,8 @@ class Event:
     for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
     the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
     it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
-    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
+    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is none,
+    but one for each rank along the axis (`drawn`).
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
     whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
@@ -183,6 +185,16 @@ class Event:
     def on_gradient(self) -> bool:
         """Whether it acts on a tensor's gradient."""
         return self.on_tensor and self.value.endswith(GRAD)
+
+    @property
+    def drawn(self) -> str:
+        """The axis along which every rank has an owner function of its own; "" where all have the same.
+
+        >>> Event("forward", "slice", "data.tokens", axes=("dp",), layout="shuffled(dp)").drawn
+        'dp'
+        """
+        found = _DRAWN.match(self.layout)
+        return found[1] if found else ""
 
     @property
     def tiers(self) -> tuple[str, str]:

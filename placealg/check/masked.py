@@ -17,7 +17,7 @@ def setting(reference: Reference, masked: Masked) -> Setting:
     >>> from placealg.model.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import hsdp
-    >>> setting(derive(hsdp(), abstract()).reference, Masked(FrozenMap({"dp_shard": 1}))).sizes
+    >>> dict(setting(derive(hsdp(), abstract()).reference, Masked(FrozenMap({"dp_shard": 1}))).sizes)
     {'dp_replicate': 2, 'dp_shard': 1}
     """
     sizes = {axis: masked.sizes.get(axis, FREE) for axis in reference.mesh.names}

@@ -153,7 +153,7 @@ def run_rings(account: Account) -> None:
         return [size for size in every if visits(size, lambda rank, size: (rank + way) % size, own) != every[size]]
 
     account.run("turn by turn on one to seven ranks: every block once, either way round", missed(-1) == missed(1) == [])
-    account.run("but from three ranks on not by passing one's own block every turn", missed(-1, True) == list(every)[2:])
+    account.run("but, from three ranks on, not if a rank passes its own every turn", missed(-1, True) == [*every][2:])
     model = resolve_model("gpt")
     ring = step_of('base = "cp_ring"\n', model)
     account.run("placealg proves attention over a ring of keys and values, for every n; a run on 3 ranks agrees",

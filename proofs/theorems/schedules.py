@@ -1,7 +1,8 @@
 """Pipeline schedules: an order that goes with times has no deadlock, and GPipe and 1F1B have times.
 
 A schedule gives every stage the order of its items, F_k and B_k for each microbatch k. An item also waits for what
-it needs: F_k for F_k of the stage before, B_k for B_k of the stage behind, on the last stage for its own F_k.
+it needs: F_k for F_k of the stage before, B_k for B_k of the stage behind, on the last stage for its own F_k. A message
+waits until it is fetched, and its sender does not wait.
 
 Theorem. Let every item have a time, an integer that is larger than that of the item before it on its stage and of the
 item that it needs. Then no walk along these edges comes back (each of its j edges gains at least 1: induction over j),
@@ -11,7 +12,7 @@ Times, for p stages and m microbatches, on stage i:
 - gpipe, all forwards and then all backwards: F_k at i + k, B_k at (m + p - 1) + (p - 1 - i) + k;
 - 1f1b, p - 1 - i forwards and then one forward and one backward in turn: F_k at i + k for k < p - i and at i + 2 k
   from there on, B_k at 2 p - 1 - i + 2 k.
-Both end within 2 (m + p - 1) slots, of which a stage works in 2 m: the bubble is 2 (p - 1) of them. In 1f1b at most
+Both end within 2 (m + p - 1) slots; in 2 m of them a stage works, in 2 (p - 1), the bubble, it waits. In 1f1b at most
 p - i microbatches are in flight on stage i, whatever m is.
 
 Sources: Huang et al., arXiv 1811.06965; Narayanan et al., arXiv 2006.09503 and 2104.04473.
@@ -20,9 +21,11 @@ Sources: Huang et al., arXiv 1811.06965; Narayanan et al., arXiv 2006.09503 and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import z3
+from networkx import is_directed_acyclic_graph
 from telling import Account, Bool, Int, Twin
 
 from placealg.step.pipeline import Item, Pipeline, schedule_graph
@@ -41,19 +44,13 @@ class Times:
     started: Int
 
 
-def least(one: Int, two: Int) -> Int:
-    """The smaller of two numbers."""
-    return z3.If(one < two, one, two)
-
-
 GPIPE = Times(lambda i, k: i + k, lambda i, k: (m + p - 1) + (p - 1 - i) + k, m)
-EAGER = Times(lambda i, k: i + k, lambda i, k: 2 * p - 1 - i + 2 * k, least(m, p - i))
-"""1f1b, its forwards as early as in gpipe: the twin."""
-ONE_F_ONE_B = Times(lambda i, k: z3.If(k < p - i, i + k, i + 2 * k), EAGER.backward, EAGER.started)
+ONE_F_ONE_B = Times(lambda i, k: z3.If(k < p - i, i + k, i + 2 * k), lambda i, k: 2 * p - 1 - i + 2 * k,
+                    z3.If(m < p - i, m, p - i))
 
 
 def in_order(times: Times) -> Bool:
-    """Times grow along a stage's order: `started` forwards, then B_0, F, B_1, F, ..., then the backwards that remain."""
+    """Times grow along a stage's order: `started` forwards, then B_0, F, B_1, F, ..., then what backwards remain."""
     forward, backward, started = times.forward, times.backward, times.started
     alternate = z3.And(backward(i, k) < forward(i, k + started), forward(i, k + started) < backward(i, k + 1))
     return z3.And(z3.Implies(k + 1 < started, forward(i, k) < forward(i, k + 1)),
@@ -90,11 +87,12 @@ def prove_times(account: Account) -> None:
 
 def prove_schedules(account: Account) -> None:
     """GPipe and 1F1B, for all p and m, and what they take."""
-    for name, times in (("gpipe", GPIPE), ("1f1b", ONE_F_ONE_B)):
+    early = replace(ONE_F_ONE_B, forward=GPIPE.forward), "its forwards run when gpipe runs them"
+    soon = replace(GPIPE, backward=ONE_F_ONE_B.backward), "its backwards run when 1f1b runs them"
+    for name, times, (wrong, said) in (("gpipe", GPIPE, soon), ("1f1b", ONE_F_ONE_B, early)):
         account.theorem(f"{name}, for every p and m: times grow along each stage's order and along every need",
                         z3.And(in_order(times), after_needs(times)), STAGE,
-                        twin=Twin("  if every forward runs as early as it can, and every backward as in 1f1b",
-                                  in_order(EAGER)))
+                        twin=Twin(f"  if {said}", in_order(wrong)))
         account.theorem(f"{name}: it ends within 2 (m + p - 1) slots, on stage 0 in the last of them",
                         z3.And(times.backward(i, k) < 2 * (m + p - 1), times.backward(0, m - 1) == 2 * (m + p) - 3),
                         STAGE, twin=Twin("  within 2 (m + p - 2)", times.backward(i, k) < 2 * (m + p - 2)))
@@ -102,7 +100,44 @@ def prove_schedules(account: Account) -> None:
     account.theorem("1f1b: F_k runs after B of p - i microbatches before, so at most p - i are in flight",
                     ONE_F_ONE_B.backward(i, k) < ONE_F_ONE_B.forward(i, ahead), STAGE,
                     twin=Twin("  so in gpipe", GPIPE.backward(i, k) < GPIPE.forward(i, ahead)))
-    stuck = [z3.Int(name) for name in ("F0", "B0", "F1", "B1", "f0", "b0", "f1", "b1")]
-    F0, B0, F1, B1, f0, b0, f1, b1 = stuck
+    chains = ("F0 f0 b0 B0", "F1 f1 b1 B1", "F0 B0 F1 B1")
+    """What items need, and the order of stage 0; those of stage 1 in small letters."""
+    account.theorem("no times at all: stage 0 runs F0 B0 F1 B1, and stage 1 F1 before F0",
+                    z3.Not(growing(*chains, "f1 f0 b0 b1")),
+                    twin=Twin("  nor if stage 1 runs F0 B0 F1 B1", z3.Not(growing(*chains, "f0 b0 f1 b1"))))
 
 
+def growing(*chains: str) -> Bool:
+    """Times grow along chains of items."""
+    return z3.And([z3.Int(a) < z3.Int(b) for chain in chains for a, b in pairwise(chain.split())])
+
+
+def when(times: Times, size: tuple[int, int], stage: int, item: Item) -> int:
+    """The time of an item, for p and m as `size` says."""
+    clock = {"forward": times.forward, "backward": times.backward}[item.phase]
+    values = zip((p, m, i, k), (*size, stage, item.microbatch), strict=True)
+    return int(z3.simplify(z3.substitute(clock(i, k), *((a, z3.IntVal(b)) for a, b in values))).as_long())
+
+
+def run_orders(account: Account) -> None:
+    """The orders that placealg generates."""
+    sizes = [(ranks, microbatches) for ranks in range(1, 5) for microbatches in range(1, 7)]
+    for name, times in (("gpipe", GPIPE), ("1f1b", ONE_F_ONE_B)):
+        account.run(f"{name}: these times grow along every edge of placealg's schedules, p to 4 and m to 6",
+                    all(when(times, size, *a) < when(times, size, *b) for size in sizes
+                        for a, b in schedule_graph(Pipeline("pp", name), *size).edges))
+    account.run("interleaved, 2 and 3 chunks: no cycle at these sizes",
+                all(is_directed_acyclic_graph(schedule_graph(Pipeline("pp", "interleaved", chunks), ranks, count))
+                    for chunks in (2, 3) for ranks, count in sizes if count % ranks == 0))
+
+
+def main() -> Account:
+    """Prove that times exclude deadlock, and that GPipe and 1F1B have them."""
+    account = Account("Pipeline schedules: times exclude deadlock, for every p and m", {"p": 2, "m": 3})
+    for prove_part in (prove_times, prove_schedules, run_orders):
+        prove_part(account)
+    return account.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -3,11 +3,11 @@
 Rank c of n passes a block to its right neighbour every turn. In turn 0 it has its own block; in every later turn it
 gets what its left neighbour got last, and passes it on.
 
-Theorem (blocks). In turn k < n rank c gets the block of rank (c - k) mod n. Hence after k turns it has had exactly the
+Theorem. In turn k < n rank c gets the block of rank (c - k) mod n. Hence after k turns it has had exactly the
 blocks tau with (c - tau) mod n < k, each once: the owner's for k = 1, every block for k = n. So n - 1 messages per rank
 are an all_gather, and attention may visit keys and values block by block (softmax.py).
 
-Theorem (sums). A block of sums that starts behind rank r and to which each rank adds its part as it passes arrives at
+Theorem. A block of sums that starts behind rank r and to which each rank adds its part as it passes arrives at
 r in turn n - 1; when r has added its own part it is the sum over all ranks, each once. That is a reduce_scatter.
 
 Corollary. A ring of sums and then a ring of blocks are an all_reduce (sums.py has it for any owners).

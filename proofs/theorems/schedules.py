@@ -90,7 +90,7 @@ def prove_schedules(account: Account) -> None:
     early = replace(ONE_F_ONE_B, forward=GPIPE.forward), "its forwards run when gpipe runs them"
     soon = replace(GPIPE, backward=ONE_F_ONE_B.backward), "its backwards run when 1f1b runs them"
     for name, times, (wrong, said) in (("gpipe", GPIPE, soon), ("1f1b", ONE_F_ONE_B, early)):
-        account.theorem(f"{name}, for every p and m: times grow along each stage's order and along every need",
+        account.theorem(f"{name}, for all p and m: times grow along each stage's order and along every need",
                         z3.And(in_order(times), after_needs(times)), STAGE,
                         twin=Twin(f"  if {said}", in_order(wrong)))
         account.theorem(f"{name}: it ends within 2 (m + p - 1) slots, on stage 0 in the last of them",

@@ -56,8 +56,7 @@ class Stage:
 def forward(stage: Stage, k: Int) -> Stage:
     """F_k."""
     return replace(stage, copy=after_forward(stage.copy, k), total=touched(stage.total, k),
-                   kept=z3.Store(stage.kept, k, keep(stage.copy, k)),
-                   sent=z3.Store(stage.sent, k, out(stage.copy, k)))
+                   kept=z3.Store(stage.kept, k, keep(stage.copy, k)), sent=z3.Store(stage.sent, k, out(stage.copy, k)))
 
 
 def backward(stage: Stage, k: Int, *, adds: bool = True) -> Stage:

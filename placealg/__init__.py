@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from placealg.strategy.catalogue import (
         catalogue,
         cp,
+        cp_ring,
         cp_ulysses,
         dp,
         ep,
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
         fsdp_no_reshard,
         hsdp,
         offload_optimizer,
+        pp,
+        pp_1f1b,
+        pp_gpipe,
+        pp_interleaved,
         recompute_full,
         recompute_selective,
         tp,
@@ -55,8 +60,8 @@ _HOME = {
     "Strategy": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
-                     "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "ep", "offload_optimizer", "recompute_full",
-                     "recompute_selective"),
+                     "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp", "pp_gpipe", "pp_1f1b",
+                     "pp_interleaved", "ep", "offload_optimizer", "recompute_full", "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",
@@ -70,9 +75,9 @@ _HOME = {
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "catalogue", "communication", "cp", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
+    "abstract", "catalogue", "communication", "cp", "cp_ring", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
     "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mla", "mlp", "Model", "moe",
-    "offload_optimizer", "parse_strategy", "prove", "recompute_full", "recompute_selective", "Report", "Setting",
+    "offload_optimizer", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe", "pp_interleaved", "prove", "recompute_full", "recompute_selective", "Report", "Setting",
     "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3",
 ]
 

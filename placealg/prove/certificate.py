@@ -81,8 +81,8 @@ class _Files:
         self.names: set[str] = set()
 
     def lemmas(self) -> Iterator[Query]:
-        """Base and step of every lemma."""
-        for lemma in lemmas.LEMMAS:
+        """Base and step of every lemma that a rule uses."""
+        for lemma in lemmas.used(self.step):
             for part, assertions in zip(("base", "step"), lemmas.obligations(lemma), strict=True):
                 *before, failing = assertions
                 head = header([(LEMMA, f"{lemma.name}: {lemma.statement}"), ("expected", UNSAT),

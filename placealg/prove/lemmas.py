@@ -6,7 +6,7 @@ S(0) is right (base), and S(k+1) = S(k) + f(k) (step), for every k, every positi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,16 +14,21 @@ from typing import Any
 import z3
 
 from placealg.prove.solver import PROCESS, UNSAT
+from placealg.step.program import Step
 
 
 @dataclass(frozen=True, slots=True)
 class Lemma:
-    """A closed form: what it says, its summand f(k) and its partial sum S(k)."""
+    """A closed form: what it says, its summand f(k) and its partial sum S(k).
+
+    `verbs` are those whose transfer rules use it; all rules may where it names none.
+    """
 
     name: str
     statement: str
     summand: Callable[[Any], Any]
     partial: Callable[[Any], Any]
+    verbs: tuple[str, ...] = ()
 
 
 _tau, _k, _value, _c, _n = z3.Ints("tau k value c n")
@@ -38,7 +43,7 @@ LEMMAS: tuple[Lemma, ...] = (
     Lemma("sum_of_constant", "sum over the n ranks of an axis of x is n x",
           lambda c: _value, lambda k: k * _value),
     Lemma("ring", "in k turns of a ring rank c gets the blocks of the k ranks before it, each once; in n of them all",
-          lambda k: z3.If(_behind == k, 1, 0), lambda k: z3.If(_behind < k, 1, 0)),
+          lambda k: z3.If(_behind == k, 1, 0), lambda k: z3.If(_behind < k, 1, 0), ("shift",)),
 )
 """Every closed form that the transfer rules use."""
 
@@ -51,15 +56,22 @@ def obligations(lemma: Lemma) -> tuple[list[Any], list[Any]]:
     return base, step
 
 
-@lru_cache(maxsize=1)
-def proved_lemmas() -> tuple[str, ...]:
-    """The lemmas that the solver proved in this process, as `name: statement`.
+def used(step: Step) -> tuple[Lemma, ...]:
+    """The lemmas that the rules for the verbs of a program use."""
+    verbs = {e.verb for e in step.events}
+    return tuple(lemma for lemma in LEMMAS if not lemma.verbs or verbs.intersection(lemma.verbs))
 
-    Raises ArithmeticError when one fails: nothing may be proved on it.
-    """
-    for lemma in LEMMAS:
-        for part in obligations(lemma):
-            answer = PROCESS.ask(part)
-            if answer.status != UNSAT:
-                raise ArithmeticError(f"lemma {lemma.name} is not proved: {answer.status} {answer.reason}")
-    return tuple(f"{lemma.name}: {lemma.statement}" for lemma in LEMMAS)
+
+def proved_lemmas(chosen: Iterable[Lemma] = LEMMAS) -> tuple[str, ...]:
+    """Lemmas, each proved by the solver in this process, as `name: statement`."""
+    return tuple(_proved(lemma) for lemma in chosen)
+
+
+@lru_cache(maxsize=16)
+def _proved(lemma: Lemma) -> str:
+    """Raises ArithmeticError when the lemma fails: nothing may be proved on it."""
+    for part in obligations(lemma):
+        answer = PROCESS.ask(part)
+        if answer.status != UNSAT:
+            raise ArithmeticError(f"lemma {lemma.name} is not proved: {answer.status} {answer.reason}")
+    return f"{lemma.name}: {lemma.statement}"

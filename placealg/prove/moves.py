@@ -19,6 +19,10 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
     """What about an event on a tensor no rule covers; "" when a rule covers it whole."""
     if pipeline and pipeline.axis in event.axes and event.verb not in MESSAGES:
         return f"{event.verb} of a tensor among stages of {pipeline.axis}"
+    if event.verb in MESSAGES:
+        leaves = (event.verb == "send") != event.on_gradient
+        if event.tensor not in {loop.last if leaves else loop.slot for loop in graph.loops}:
+            return f"{event.verb} of {event.value}, which no instance hands on"
     if event.where:
         return f"{event.verb} of a tensor on some ranks only"
     if event.tier != "device" or (event.layout != "own" and not event.drawn):

@@ -20,6 +20,7 @@ from placealg.prove.machine import Site, Updated
 from placealg.prove.network import WHOLE, network_obligations, site_signature, sites_of, supposed, unfollowed
 from placealg.prove.obligations import Failure, Obligations, obligations
 from placealg.prove.reading import NoRule, pairs
+from placealg.prove.schedule import acyclic
 from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
 from placealg.prove.stages import ends
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
@@ -57,7 +58,7 @@ class Findings:
 
 def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups that are treated alike are checked once."""
-    proved = lemmas.proved_lemmas()
+    proved = lemmas.proved_lemmas(lemmas.used(step))
     verdicts: list[Verdict] = [_vacuity(step)]
     candidates: list[Candidate] = []
     flows = Flows(step) if step.reference.graph else None
@@ -161,7 +162,19 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
     except NoRule as gap:
         return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in of_ops(step))], []
     decided = [_decide(step, WHOLE, identifier, generated) for identifier in of_ops(step)]
+    if step.reference.pipeline:
+        decided = [(_ordered(step, v), c) if v.id == "schedule" else (v, c) for v, c in decided]
     return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
+
+
+def _ordered(step: Step, verdict: Verdict) -> Verdict:
+    """The verdict on the messages, with the fact that the order in which stages run has no deadlock."""
+    assert step.reference.pipeline is not None
+    fact = acyclic(step.reference.pipeline)
+    verdict = replace(verdict, instances=verdict.instances + 1)
+    if verdict.verdict != PROVED or fact.verdict == PROVED:
+        return verdict
+    return replace(verdict, verdict=UNDECIDED, cls=None, reason=f"the order {fact.order}: {fact.reason}")
 
 
 def _suppose(step: Step, flows: Flows) -> list[Candidate]:

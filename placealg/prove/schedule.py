@@ -3,8 +3,8 @@
 Orders with one chunk per stage have start times in closed form, in items of equal length. The solver shows for all
 numbers of stages p and microbatches m that along every edge of the schedule (what a stage does next, what an item
 waits for) the times grow, so that there is no cycle; that every item starts when one of its predecessors ends, so that
-no schedule of the same order is shorter; and where it ends. For the interleaved order the generated schedules
-themselves are walked, on a grid.
+no schedule of the same order is shorter; and where it ends. For the interleaved order times that grow, though not the
+least ones, exclude a cycle for all sizes; how long it takes is read off generated schedules, on a grid.
 """
 
 from __future__ import annotations
@@ -66,7 +66,52 @@ def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
 def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
     if order in TIMES:
         return (*start_times(order), held(order))
-    return walked(Pipeline("pp", order, chunks)), held(order)
+    return numbered(order), walked(Pipeline("pp", order, chunks)), held(order)
+
+
+def acyclic(pipeline: Pipeline) -> Fact:
+    """The fact that the schedules of a pipeline's order have no cycle: no stage waits for what waits for it."""
+    return _acyclic(pipeline.order)
+
+
+@lru_cache(maxsize=8)
+def _acyclic(order: str) -> Fact:
+    return start_times(order)[0] if order in TIMES else numbered(order)
+
+
+GROWING = Times(lambda p, i, ahead, n: 2 * n + 2 * i,
+                lambda p, i, ahead, n: 2 * n + 2 * (2 * (p - 1) + ahead) + 1 - 2 * i)
+"""Times for the n-th forward and the n-th backward of stage i in the interleaved order, which starts ahead = (v - 1)*p
+forwards more on every stage than on the last one it must: they grow along every edge, whatever v is."""
+
+
+def numbered(order: str, times: Times = GROWING) -> Fact:
+    """That times grow along a stage's order, and from what an item waits for, in the interleaved order.
+
+    Items are numbered as a stage runs them: an item of the next chunk comes p numbers later, the backward through the
+    last chunk as many numbers before its forward as `ahead` says.
+    """
+    p, i, total, n, k, ahead = z3.Ints("p i total n k ahead")
+    known = [p >= 1, i >= 0, i < p, total >= 1, ahead >= 0, n >= 0, n < total, k >= 0, k < total]
+    started = _least(2 * (p - 1 - i) + ahead, total)
+
+    def when(phase: str, stage: Any, number: Any) -> Any:
+        return (times.forward if phase == "forward" else times.backward)(p, stage, ahead, number)
+
+    def where(phase: str, number: Any) -> Any:
+        return place(phase, number, started, total, z3.If)
+
+    clash = z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, i, k) <= when(one, i, n),
+                           z3.BoolVal(True) if one != other else n != k)
+                    for one in _PHASES for other in _PHASES))
+    early = z3.Or(
+        z3.And(i > 0, when("forward", i, n) <= when("forward", i - 1, n)),
+        z3.And(i == 0, n >= p, when("forward", 0, n) <= when("forward", p - 1, n - p)),
+        z3.And(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
+        z3.And(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
+        z3.And(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
+    return _asked(order, "a stage's items start one after the other in its order, and after what they wait for: no "
+                  "cycle", [*known, z3.Or(clash, early)])
 
 
 def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
@@ -134,7 +179,7 @@ def walked(pipeline: Pipeline) -> Fact:
     import networkx as nx
 
     stages, chunks, groups = GRID
-    statement = f"the step takes m*v + {IDLE} forwards and as many backwards of a chunk, and has no cycle"
+    statement = f"the step takes m*v + {IDLE} forwards and as many backwards of a chunk"
     grid = f"p <= {stages}, v {f'<= {chunks}' if pipeline.chunks is None else f'= {pipeline.chunks}'}, m <= {groups}*p"
     for p, v, m in _grid(pipeline.chunks):
         said = f"p = {p}, v = {v}, m = {m}"

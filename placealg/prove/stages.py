@@ -86,7 +86,7 @@ class Stages:
             return ""
         local = (tensors.gradients.get((event.tensor, ""), {}).get(SLOT, ()) if event.on_gradient
                  else tensors.made.get((loop.slot, ""), ()))
-        message = self.sent.get(event.on_gradient, ())
+        message = self.sent.pop(event.on_gradient, ())
         if not message:
             return UNSENT
         if self.passes > 1:

@@ -202,6 +202,13 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
     for unit in (u for u in between if u not in units):
         yield ("dims", axis), InputError(f"[dims] {axis} names dim '{LAYER}', but unit '{unit}' of {model.name} stands "
                                          "between repeated units; a pipeline runs what stands before and behind them")
+    for parameter in graph.parameters:
+        parts = [part_of(site, graph) for site in graph.sites(parameter.name)]
+        shared = [p for p in parts if p not in (FIRST, LAST)]
+        if shared and len(set(parts)) > 1:
+            yield ("dims", axis), InputError(
+                f"[dims] {axis} names dim '{LAYER}', but parameter '{parameter.name}' of {model.name} is used in "
+                f"every instance of unit '{shared[0]}', which run on all stages, and elsewhere")
     for op in graph.ops:
         for name in op.inputs:
             apart = {part_of(op.unit, graph), part_of(unit_of(name), graph)}

@@ -122,7 +122,8 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "that is another stage: what leaves the instance, or the gradient of what entered it"),
     Verb("recv", False, (HANDED,), True,
          "if the neighbouring instance, forward the last and backward the next, runs on another stage, what it sent "
-         "becomes what enters this one, or the gradient of what leaves it; a rank waits until the message is there"),
+         "becomes what enters this one, or the gradient of what leaves it; a rank waits until the message is there, "
+         "which is received once"),
     Verb("pad", False, _TENSORS, True,
          "what the rank does not own by the dim of `from` becomes 0, and is held"),
     Verb("norm", False, ("norm",), False,

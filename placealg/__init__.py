@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from placealg.check.formulas import Answer
     from placealg.cost.communication import Communication
     from placealg.cost.formula import Formula
     from placealg.cost.memory import Memory
@@ -70,7 +71,7 @@ _HOME = {
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "catalogue", "communication", "cp", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
+    "abstract", "catalogue", "communication", "compare", "cp", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
     "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "moe", "offload_optimizer",
     "parse_strategy", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy",
     "tp", "tp_sp", "tp_sp_keep",
@@ -92,6 +93,13 @@ def communication(strategy: Strategy, model: Model) -> Communication:
     from placealg.step.derive import derive
 
     return of(derive(strategy, model))
+
+
+def compare(one: Strategy, two: Strategy, model: Model, claim: str, where: str = "", **sizes: Any) -> Answer:
+    """Whether a figure of one strategy stands in a relation to the other's for all sizes, such as `memory.total <=`."""
+    from placealg.check.claims import compare_strategies
+
+    return compare_strategies(one, two, model, claim, where, **sizes)
 
 
 class _Prove(ModuleType):

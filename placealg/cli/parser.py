@@ -169,6 +169,10 @@ def _recheck(parser: Parser) -> None:
 def _compare(parser: Parser) -> None:
     _strategies(parser, True, "text", "markdown", "json")
     _costs(parser)
+    parser.add_argument("--prove", metavar="CLAIM", help="decide for all sizes: 'PATH <= [PATH] [iff CONDITION]', with "
+                        "paths of `cost --format json`, such as memory.total, and ==, <, <=, > or >=")
+    parser.add_argument("--where", metavar="CONDITION", help="sizes to which --prove is confined: 'tp >= 2 and m == 1'")
+    parser.add_argument("--solve", metavar="SIZE", help="with --prove: the values of SIZE at which both are equal")
 
 
 def _simulate(parser: Parser) -> None:

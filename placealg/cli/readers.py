@@ -164,6 +164,12 @@ def compare(chosen: Namespace) -> int:
     from placealg.render.compare import compare as page
 
     cases = _cases(chosen, one_model=True)
+    if chosen.prove:
+        from placealg.cli.claims import prove_claim
+
+        return prove_claim(chosen, cases)
+    if chosen.where or chosen.solve:
+        raise InputError(f"--{'where' if chosen.where else 'solve'} goes with --prove", where="compare")
     every = [Compared(c.strategy.name, memory(c.step), communication(c.step, chosen.convention, chosen.unit), c.sizes)
              for c in cases]
     if chosen.format == "json":

@@ -110,6 +110,6 @@ def _lazy(name: str) -> Command:
 
 COMMANDS: dict[str, Command] = {
     "list": list_strategies, "show": show, "model": model, "explain": explain,
-    **{name: _lazy(name) for name in ("cost", "prove", "recheck", "compare", "simulate")},
+    **{name: _lazy(name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
 }
 """Command -> the function that runs it and returns its exit code."""

@@ -1,4 +1,4 @@
-"""The commands that read a program, or a proof of one: cost, prove, recheck, compare, simulate."""
+"""The commands that read a program, or a proof of one: cost, prove, recheck, compare, fit, simulate."""
 
 from __future__ import annotations
 
@@ -179,4 +179,11 @@ def compare(chosen: Namespace) -> int:
     return DONE
 
 
-__all__ = ["OPEN", "compare", "cost", "prove", "recheck", "simulate"]
+def fit(chosen: Namespace) -> int:
+    """`placealg fit STRATEGY`."""
+    from placealg.cli.fit import fit_command
+
+    return fit_command(chosen)
+
+
+__all__ = ["OPEN", "compare", "cost", "fit", "prove", "recheck", "simulate"]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from placealg.check.formulas import Answer
     from placealg.cost.communication import Communication
+    from placealg.cost.comparison import Answer
     from placealg.cost.formula import Formula
     from placealg.cost.memory import Memory
     from placealg.errors import InputError

@@ -12,13 +12,13 @@ from conftest import Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placealg.check.sizing import Fit, degree, dividing, factorizations, fit, layouts, stages
 from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount, bandwidths
 from placealg.cost.compute import compute, value_of
 from placealg.cost.curve import curve
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.cost.moment import MOMENT, attained, moment
+from placealg.cost.sizing import Fit, degree, dividing, factorizations, fit, layouts, stages
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
@@ -204,7 +204,7 @@ def test_a_curve_is_its_formula(n: int, other: int) -> None:
     ("Psi", "b", 9, 0, None), ("Psi", "b", 10, None, 1), ("Psi + 3*b", "b", 10, 0, None),
     ("Max(2*b, Psi - b)", "b", 8, 4, 2), ("Min(b, Psi)", "b", 9, "no maximum", 1),
     ("ceiling(Psi/b)", "b", 3, "no maximum", 4), ("Psi - b", "b", 5, "falls with b", 5),
-    ("Psi/b + b", "b", 7, "no maximum", 2),
+    ("Psi/b + b", "b", 7, "no maximum", 2), ("2*Psi - Max(b, 6)", "b", 12, "no maximum", 8),
 ])
 def test_curves(text: str, name: str, limit: int, largest: int | str | None, smallest: int | None) -> None:
     found = curve(Formula.parse(text, "bytes"), name, exact(Psi=10))
@@ -214,6 +214,13 @@ def test_curves(text: str, name: str, limit: int, largest: int | str | None, sma
             found.largest(Fraction(limit))
     else:
         assert found.largest(Fraction(limit)) == largest
+
+
+def test_what_no_size_takes_away() -> None:
+    at = exact(Psi=10)
+    assert curve(Formula.parse("Max(Psi/dp + 5, 2*Psi/dp + 3)", "bytes"), "dp", at).floor == 5
+    assert curve(Formula.parse("Psi/dp + dp", "bytes"), "dp", at).floor is None
+    assert curve(Formula.parse("Max(Psi - dp, 3)", "bytes"), "dp", at).floor is None
 
 
 def test_the_largest_argument_stands_for_a_maximum() -> None:
@@ -332,13 +339,14 @@ def test_devices_are_laid_out(placealg: Run) -> None:
 
 def test_json_has_a_fixed_shape(placealg: Run) -> None:
     got = placealg("fit", "zero3*tp_sp", "--model", "llama-3-70b", "--device-memory", "80GB", "--set", "s=8192",
-                   "dp=64", "tp=8", "--flops", "400TFLOPS", "--bandwidth", "dp=50GB/s", "tp=450GB/s", "--format", "json")
+                   "dp=64", "tp=8", "--flops", "400TFLOPS", "--bandwidth", "dp=50GB/s", "tp=450GB/s",
+                   "--format", "json")
     found = json.loads(got.out)
     assert list(found) == ["version", "strategy", "model", "fits", "sizes", "devices", "stages", "layouts", "compute"]
     assert found["version"] == 1
     (stage,) = found["stages"]
     assert list(stage) == ["stage", "convention", "fits", "memory", "held", "left", "terms", "in_the_way", "largest_b",
-                           "inequality", "smallest"]
+                           "left_out", "inequality", "smallest"]
     assert stage["inequality"].endswith(" <= 80000000000")
     assert abs(sum(t["share"] for t in stage["terms"]) - 1) < 1e-9
     bound = found["compute"]["lower_bound"]

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import placealg as pa
 from placealg.arith import Monomial
 from placealg.check import formulas
-from placealg.check.claims import compare_strategies, read_claim
-from placealg.check.formulas import IDENTICAL, Over, compare
+from placealg.check.claims import compare_strategies
+from placealg.check.formulas import IDENTICAL, compare
+from placealg.cost.comparison import Over, read_claim
 from placealg.cost.crossing import crossings
 from placealg.cost.formula import Formula, Size
 from placealg.cost.leaves import leaves
@@ -327,6 +328,15 @@ def test_sizes_given_are_fixed_and_must_agree() -> None:
     assert (fixed.verdict, fixed.over.fixed["dp"]) == (PROVED, 8)
 
 
+def test_what_follows_from_other_sizes_is_not_fixed_beside_them() -> None:
+    model = resolve_model("gpt")
+    with pytest.raises(InputError, match="Psi follows from L, V, h, s: give those a size instead"):
+        pa.compare(pa.tp(), pa.tp_sp(), model, "memory.total <=", Psi=10)
+    with pytest.raises(InputError, match="unknown symbol 'Psi'"):
+        pa.compare(pa.tp(), pa.tp_sp(), model, "memory.total <=", "Psi >= 10")
+    assert pa.compare(pa.zero3(), pa.dp(), pa.abstract(), "memory.states <=", "Psi >= 10", Psi_unit=4).verdict == PROVED
+
+
 def test_every_leaf_stands_in_the_document() -> None:
     from placealg.cost.document import cost_json
 
@@ -410,6 +420,7 @@ def test_json_has_a_fixed_shape(placealg: Run, tmp_path: Path) -> None:
     (["zero3", "dp", "--prove", "memory.total <=", "--solve", "m"], "--solve m: the formulas do not depend on m"),
     (["zero3", "dp", "zero1", "--prove", "memory.total <="], "--prove compares two strategies, not 3"),
     (["zero3", "dp", "--where", "dp > 1"], "--where goes with --prove"),
+    (["zero3", "dp", "--prove", "memory.total <=", "--format", "markdown"], "--prove prints text or json"),
     (["zero3[8]", "dp[4]", "--prove", "memory.total <="], "dp is 8 in zero3[8] and 4 in dp[4]"),
 ])
 def test_bad_claims_are_one_line(words: list[str], says: str, placealg: Run) -> None:

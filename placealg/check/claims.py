@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from placealg.check.formulas import RELATIONS, Answer, Over, compare
+from placealg.check.formulas import compare
+from placealg.cost.comparison import Answer, Claim, Over, read_claim
 from placealg.cost.formula import Formula, Size, exact_size
 from placealg.cost.leaves import leaf, leaves
 from placealg.errors import InputError
@@ -17,32 +17,6 @@ from placealg.step.derive import derive
 from placealg.step.fit import bound_sizes, check_sizes, orders, quotients
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
-
-_CLAIM = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|==|<|>)\s*(?!iff\b)([^\s<>=]*)\s*(?:iff\s+(.+))?\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What is to be proved: a figure of one program, a relation, a figure of the other; `iff`, only where that holds.
-
-    >>> read_claim("memory.total <= iff topk < ep")
-    Claim(left='memory.total', relation='<=', right='memory.total', iff='topk < ep')
-    """
-
-    left: str
-    relation: str
-    right: str
-    iff: str = ""
-
-
-def read_claim(text: str) -> Claim:
-    """The claim `PATH RELATION [PATH] [iff CONDITION]`; without a second path it is the first one again."""
-    found = _CLAIM.match(text)
-    if not found:
-        raise InputError(f"'{text}' is not PATH RELATION [PATH] [iff CONDITION], with a relation of",
-                         valid=RELATIONS)
-    left, relation, right, iff = found.groups()
-    return Claim(left, relation, right or left, iff or "")
 
 
 @dataclass(frozen=True, slots=True)

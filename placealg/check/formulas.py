@@ -3,69 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 from placealg.arith import Monomial
+from placealg.cost.comparison import RELATIONS, Answer, Decision, Over
 from placealg.cost.formula import Formula
 from placealg.cost.plain import Condition, Plain, Terms, conditions, difference
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
-from placealg.prove.inequality import BY_COEFFICIENTS, Call, Finding, Question, decide, inhabitant
+from placealg.prove.inequality import Call, Finding, Question, decide, inhabitant
 from placealg.prove.polynomial import Polynomial
 from placealg.prove.sizes import Domain
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 
-RELATIONS = ("==", "<=", "<", ">=", ">")
 _CONTRARY = {"<=": ">", "<": ">=", ">=": "<", ">": "<="}
 IDENTICAL = "the difference is 0, term by term"
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The sizes over which formulas are compared, beyond that they are positive.
-
-    `fixed` have numbers; `whole` are positive integers; of each pair of `ordered` the first never exceeds the second.
-    """
-
-    fixed: FrozenMap[str, Fraction] = FrozenMap()
-    whole: tuple[Monomial, ...] = ()
-    ordered: tuple[tuple[Monomial, Monomial], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether `left` stands in `relation` to `right` for all sizes of `over` where all of `given` hold.
-
-    `method` says how a verdict came about, or why there is none. A refutation has `sizes`, and both `values` there.
-    """
-
-    verdict: str
-    method: str
-    left: Formula
-    relation: str
-    right: Formula
-    over: Over
-    given: tuple[Condition, ...] = ()
-    sizes: FrozenMap[str, Fraction] = FrozenMap()
-    values: tuple[Fraction, Fraction] | None = None
-
-    @property
-    def free(self) -> tuple[str, ...]:
-        """The sizes that have no number."""
-        names = dict.fromkeys((*self.left.inputs, *self.right.inputs))
-        gone = {n for f in (self.left, self.right) for n in f.defined}
-        return tuple(n for n in names if n not in self.over.fixed and n not in gone)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The verdict on a claim: that of its only decision, or of an `iff`, one for each way."""
-
-    verdict: str
-    decisions: tuple[Decision, ...]
-    iff: tuple[Condition, ...] = field(default=())
 
 
 def compare(left: Formula, relation: str, right: Formula, where: str = "", iff: str = "",
@@ -77,7 +30,7 @@ def compare(left: Formula, relation: str, right: Formula, where: str = "", iff: 
 
     >>> larger, smaller = Formula.parse("b*(ep - 1)", "bytes"), Formula.parse("b*topk*(ep - 1)/ep", "bytes")
     >>> compare(smaller, "<=", larger).decisions[0].sizes
-    {b: 1, ep: 2, topk: 3}
+    {b: 1, topk: 3, ep: 2}
     >>> compare(smaller, "<", larger, iff="topk < ep").verdict
     'PROVED'
     """
@@ -88,6 +41,9 @@ def compare(left: Formula, relation: str, right: Formula, where: str = "", iff: 
     if iff and relation == "==":
         raise InputError("iff takes a relation of", valid=tuple(_CONTRARY))
     over = over or Over()
+    for name, sizes in _defined(left, right).items():
+        if name in over.fixed and not sizes <= set(over.fixed):
+            raise InputError(f"{name} follows from {', '.join(sorted(sizes))}: give those a size instead")
     names = _names(left, right, over)
     given = conditions(where, names, over.fixed) if where.strip() else ()
     if inhabitant(_domain(left, right, over, given)).verdict == PROVED:
@@ -105,10 +61,17 @@ def compare(left: Formula, relation: str, right: Formula, where: str = "", iff: 
 
 
 def _names(left: Formula, right: Formula, over: Over) -> tuple[str, ...]:
-    """The symbols that a condition may name."""
+    """The symbols that a condition may name: not those that follow from others."""
     sizes = [*(m for m in over.whole), *(m for pair in over.ordered for m in pair)]
-    return tuple(dict.fromkeys((*left.inputs, *right.inputs, *left.axes, *right.axes, *over.fixed,
-                                *(n for m in sizes for n in m.names()))))
+    every = dict.fromkeys((*left.inputs, *right.inputs, *left.axes, *right.axes, *over.fixed,
+                           *(n for m in sizes for n in m.names())))
+    return tuple(n for n in every if n in over.fixed or n not in _defined(left, right))
+
+
+def _defined(left: Formula, right: Formula) -> dict[str, set[str]]:
+    """The symbols that follow from others, and from which."""
+    every = {**left.defined, **right.defined}
+    return {n: {str(s) for s in expr.free_symbols} for n, expr in every.items()}
 
 
 def _decide(left: Formula, relation: str, right: Formula, over: Over, given: tuple[Condition, ...]) -> Decision:
@@ -185,6 +148,3 @@ def _question(plain: Plain, domain: Domain, strict: bool) -> Question:
         return Polynomial.of(terms)
     calls = tuple(Call(c.name, c.function, tuple(map(sum_, c.arguments))) for c in plain.calls)
     return Question(sum_(plain.numerator), sum_(plain.denominator), domain, strict, calls)
-
-
-__all__ = ["BY_COEFFICIENTS", "IDENTICAL", "RELATIONS", "Answer", "Decision", "Over", "compare"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from placealg.check.claims import Side, figures, read_claim, shared_sizes
+from placealg.check.claims import Side, figures, shared_sizes
 from placealg.check.formulas import compare
 from placealg.cli.inputs import Case
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
+from placealg.cost.comparison import read_claim
 from placealg.cost.crossing import crossings
 from placealg.cost.document import assumed
 from placealg.errors import InputError
@@ -21,6 +22,8 @@ def prove_claim(chosen: Namespace, cases: Sequence[Case]) -> int:
     """Decide `--prove` for two cases on one model, print the answer, and return the exit code."""
     if len(cases) != 2:
         raise InputError(f"--prove compares two strategies, not {len(cases)}", where="compare")
+    if chosen.format == "markdown":
+        raise InputError("--prove prints text or json", where="compare")
     one, two = cases
     if one.model != two.model:
         raise InputError(f"--prove compares on one model, not on {one.model.name} and {two.model.name}: say --model",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from fractions import Fraction
 
-from placealg.check.sizing import Layout, degree, fit, held_against, layouts, stages
 from placealg.cli.inputs import Case, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
+from placealg.cost.sizing import Layout, degree, fit, held_against, layouts, stages
 from placealg.errors import InputError
 from placealg.render.fit import Sized, document, page
 

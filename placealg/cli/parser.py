@@ -183,7 +183,7 @@ def _fit(parser: Parser) -> None:
                         help="what is held against the memory: the largest moment, or the sum of the parts")
     parser.add_argument("--flops", metavar="RATE", help="of one device: 400TFLOPS")
     parser.add_argument("--bandwidth", action="append", default=[], metavar="AXES=RATE",
-                        help="over a set of axes: --bandwidth dp=50GB/s tp=450GB/s")
+                        help="what a device sends over a set of axes: --bandwidth dp=50GB/s tp=450GB/s")
     parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
 
 

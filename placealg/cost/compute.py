@@ -1,8 +1,8 @@
 """Arithmetic against traffic: how much a device computes per byte that it sends, and how fast the wires must be.
 
 Nothing here is a time unless rates are given. Then a step takes at least as long as the arithmetic at the flop rate,
-and at least as long as the bytes over each set of axes at its bandwidth: the largest of these is the lower bound. They
-are not added, since a program may overlap all of them.
+and at least as long as the bytes over each set of axes at its bandwidth, what one device sends per second: the largest
+of these is the lower bound. They are not added, since a program may overlap all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Traffic:
     intensity: Formula
 
     def needed(self, rate: Fraction, sizes: Mapping[str, Fraction]) -> Fraction | None:
-        """The bytes per second at which the traffic takes no longer than the arithmetic at `rate` flop per second."""
+        """The bytes per second that hide the traffic behind the arithmetic at `rate` flop per second."""
         per_byte = value_of(self.intensity, sizes)
         return None if not per_byte else rate / per_byte
 

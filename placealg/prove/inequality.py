@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 
 import z3
@@ -20,7 +21,7 @@ from placealg.prove.sizes import Domain, Freed, freed, points, smaller
 from placealg.prove.solver import PROCESS, SAT, UNSAT, versions
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 
-BY_COEFFICIENTS = "with every size its least value and a rest, no term of the difference is negative"
+BY_COEFFICIENTS = "no term of the difference is negative, with every size its least value and a rest"
 BY_SIZES = "sizes that violate it, evaluated exactly"
 LIMIT = 8_000_000
 SECONDS = 10.0
@@ -82,6 +83,7 @@ def _value(function: str, arguments: Sequence[Fraction]) -> Fraction:
     return Fraction(-(-arguments[0] // 1) if function == "ceiling" else arguments[0] // 1)
 
 
+@lru_cache(maxsize=256)
 def inhabitant(domain: Domain) -> Finding:
     """Whether a domain has no sizes at all: PROVED, or REFUTED by some."""
     return decide(Question(Polynomial.number(-1), Polynomial.number(1), domain))

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from placealg.check.claims import Claim
-from placealg.check.formulas import Answer, Decision
+from placealg.cost.comparison import Answer, Claim, Decision
 from placealg.cost.formula import Formula
 from placealg.mesh import SYMBOLS
 from placealg.prove.verdict import PROVED

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from placealg.check.sizing import Degree, Fit, Layout
 from placealg.cost.compute import COMPUTE, Compute, value_of
 from placealg.cost.formula import json_number
+from placealg.cost.sizing import Degree, Fit, Layout
+from placealg.render.cost import known_sizes
 from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import Scale, number, scale_for, scaled
 
@@ -21,8 +22,9 @@ CONVENTIONS: Mapping[str, str] = {
              "left out",
 }
 """What is held against the memory -> what it counts."""
-LOWER_BOUND = ("the largest of these, if all overlap perfectly; latency, bubbles, the host link and what is not "
-               "counted come on top")
+NOT_COUNTED = "what the framework itself holds: fragmentation, and buffers of its libraries"
+LOWER_BOUND = ("the largest of these, if all overlap perfectly and collectives send what is counted; latency, bubbles, "
+               "the host link and what is not counted come on top")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,10 @@ def page(sized: Sized, width: int, gib: bool = False) -> list[Line]:
     fits = all(f.fits for f in sized.stages)
     verdict = Span("FITS", "green") if fits else Span("DOES NOT FIT", "bold red")
     lines = [line(bold(sized.title), ": ", verdict)]
-    told = [f"{n} = {number(int(v)) if v.denominator == 1 else v}" for n, v in sized.sizes.items()]
-    lines += [*indent(prose(f"at {', '.join(told)}; devices: {number(sized.devices)}", width - 2)), ()]
+    formulas = [*(f.formula for f in sized.stages), sized.compute.flop, *(t.bytes for t in sized.compute.traffic)]
+    known: list[list[Cell]] = [[dim(kind), dim(text)] for kind, text in known_sizes(formulas, sized.sizes)]
+    known.append([dim("devices"), dim(number(sized.devices))])
+    lines += [*indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
     for found in sized.stages:
         lines += [*_stage(found, len(sized.stages) > 1, width, gib), ()]
     if sized.layouts is not None:
@@ -81,9 +85,13 @@ def _stage(found: Fit, named: bool, width: int, gib: bool) -> list[Line]:
     facts: list[list[Cell]] = [[dim("in the way"), _way(found)], [dim("microbatch"), _microbatch(found, scale)]]
     facts += [[dim("smallest" if k == 0 else ""), _degree(d)] for k, d in enumerate(found.degrees)]
     facts += [[dim("convention"), CONVENTIONS[found.kind]]]
-    if found.held.activations.expr is None:
-        facts.append([dim("left out"), found.held.activations.reason])
+    facts += [[dim("left out" if k == 0 else ""), text] for k, text in enumerate(left_out(found))]
     return lines + indent(table(facts, "ll", width - 2, wrap={1: 30}))
+
+
+def left_out(found: Fit) -> list[str]:
+    """What is not held against the memory."""
+    return [NOT_COUNTED] if found.held.activations.expr is not None else [found.held.activations.reason, NOT_COUNTED]
 
 
 def _way(found: Fit) -> str:
@@ -194,6 +202,7 @@ def document(sized: Sized) -> dict[str, Any]:
             "terms": [{"name": t.name, **leaf(t.formula), "share": float(t.value / f.value) if f.value else None}
                       for t in f.terms],
             "in_the_way": f.largest.name, "largest_b": f.microbatch,
+            "left_out": left_out(f),
             "inequality": f"{f.formula.expr} <= {json_number(f.memory)}",
             "smallest": {d.axis: {"degree": d.smallest, "power_of_two": d.power, "divisors": list(d.tried),
                                   "stays": None if d.left is None else json_number(d.left)} for d in f.degrees},

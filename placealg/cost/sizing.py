@@ -133,9 +133,9 @@ def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Si
     >>> from placealg.strategy.catalogue import zero3
     >>> strategy, model = zero3(), resolve_model("gpt2")
     >>> sizes = {"dp": Fraction(8), "b": Fraction(1), "s": Fraction(1024)}
-    >>> (found,) = fit(derive(strategy, model), strategy, model, Fraction(4 * 10**9), sizes)
+    >>> (found,) = fit(derive(strategy, model), strategy, model, Fraction(3 * 10**9), sizes)
     >>> found.fits, found.microbatch, found.degrees[0].smallest
-    (True, 1, 5)
+    (True, 1, 2)
     """
     return tuple(_fit(stage, strategy, model, limit, sizes, kind) for stage in stages(step))
 

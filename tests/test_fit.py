@@ -290,6 +290,7 @@ def test_amounts(text: str, units: Mapping[str, int], want: int) -> None:
 
 @pytest.mark.parametrize(("text", "says"), [
     ("80", "'80' has no unit, such as 80GB"), ("80gb", "unknown unit 'gb'; did you mean 'GB'"), ("0GB", "not positive"),
+    ("9" * 5000 + "GB", "is not a number"),
     ("-1GB", "is not a number with a unit"), ("GB", "is not a number"), ("1e3GB", "unknown unit 'e3GB'"),
 ])
 def test_bad_amounts(text: str, says: str) -> None:
@@ -368,6 +369,7 @@ def test_no_time_without_rates(placealg: Run) -> None:
     (["zero3", "--device-memory", "80GB"], "what is held depends on Psi, Psi_unit"),
     (["hsdp", "--device-memory", "80GB", "--set", "Psi=100", "Psi_unit=1"], "say how many --devices"),
     (["hsdp", "--device-memory", "80GB", "--devices", "x"], "--devices: 'x' is not a whole number"),
+    (["hsdp", "--device-memory", "80GB", "--devices", "9999999"], "from 1 to 1048576"),
     (["zero3[8]", "--device-memory", "80GB", "--devices", "9"], "the mesh has 8 devices"),
     (["hsdp*tp[3]", "--model", "gpt", "--device-memory", "80GB", "--devices", "8", "--set", "h=12", "a=3", "L=1", "V=3",
       "s=3"], "8 devices are not a multiple of 3"),

@@ -74,6 +74,9 @@ def verdict(left: str, relation: str, right: str, **said: str) -> str:
     ("dp*ceiling(b/dp)", "<=", "b + dp - 2", "", REFUTED),
     ("dp*floor(b/dp)", "<=", "b", "", PROVED),
     ("b", "<", "dp*floor(b/dp) + dp", "", PROVED),
+    ("2*b*(dp - 1)/dp**2", "<=", "b*(dp - 1)/dp", "", PROVED),
+    ("3*b*(dp - 1)/dp**2", "<=", "b*(dp - 1)/dp", "", REFUTED),
+    ("3*b*(dp - 1)/dp**2", "<=", "b*(dp - 1)/dp", "dp >= 3", PROVED),
     ("m/(m + dp - 1)", "<=", "1", "", PROVED),
     ("(dp - 1)/(m + dp - 1)", "<", "1", "", PROVED),
     ("(dp - 1)/m", "<=", "(dp - 1)/(m + dp - 1)", "", REFUTED),
@@ -103,6 +106,12 @@ def test_comparisons(left: str, relation: str, right: str, where: str, want: str
 
 def test_identity_needs_no_inequality() -> None:
     assert compare(formula("b*(dp - 1)/dp"), "==", formula("b - b/dp")).decisions[0].method == IDENTICAL
+
+
+def test_one_size_in_two_cases() -> None:
+    """Where dp is between 1 and 2 it does not hold; no size is."""
+    (decision,) = compare(formula("2*b*(dp - 1)/dp**2"), "<=", formula("b*(dp - 1)/dp")).decisions
+    assert decision.method == f"{BY_COEFFICIENTS}, where dp = 1 and where dp >= 2"
 
 
 def _at(formula: Formula, sizes: Mapping[str, Size]) -> Fraction:
@@ -195,7 +204,8 @@ def test_an_empty_premise_is_bad_input_not_a_proof() -> None:
 @pytest.mark.parametrize(("where", "says"), [
     ("dq >= 1", "unknown symbol 'dq'; did you mean 'dp'"), ("dp", "is not A <= B"), ("1 < dp < 3", "is not A <= B"),
     ("dp >= 1/(b - 1)", "divides by a sum"), ("dp >= Max(b, 2)", "has a function"),
-    ("dp >= 1/0", "divides by a sum"), ("__import__('os') > 1", "not a function"), ("", ""),
+    ("dp >= 1/0", "divides by a sum"), ("(dp + b)**9 > 1", "powers above 8"),
+    ("((dp + b)**4)**4 > 1", "powers above"), ("__import__('os') > 1", "not a function"), ("", ""),
 ])
 def test_conditions_are_read_and_nothing_else(where: str, says: str) -> None:
     if not where:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from fractions import Fraction
 
@@ -10,7 +11,7 @@ from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
-from placealg.cost.sizing import Layout, degree, fit, held_against, layouts, stages
+from placealg.cost.sizing import MOST_DEVICES, Layout, degree, fit, held_against, layouts, stages
 from placealg.errors import InputError
 from placealg.render.fit import Sized, document, page
 
@@ -48,8 +49,8 @@ def _case(chosen: Namespace) -> Case:
     words = list(chosen.sizes)
     if chosen.devices is None:
         return read_case(chosen.strategy, chosen.model, words, **options(chosen))
-    if not chosen.devices.isdigit() or not int(chosen.devices):
-        raise InputError(f"'{chosen.devices}' is not a whole number of at least 1", where="--devices")
+    if not re.fullmatch(r"[0-9]{1,7}", chosen.devices) or not 1 <= int(chosen.devices) <= MOST_DEVICES:
+        raise InputError(f"'{chosen.devices}' is not a whole number from 1 to {MOST_DEVICES}", where="--devices")
     mesh = read_strategy(chosen.strategy).mesh
     said = {word.partition("=")[0].strip() for word in words}
     if sum(a not in said and a not in mesh.sizes() for a in mesh.names) <= 1:

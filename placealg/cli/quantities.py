@@ -17,7 +17,7 @@ BANDWIDTHS: Mapping[str, int] = {f"{unit}/s": n for unit, n in BYTES.items()}
 RATES: Mapping[str, int] = {f"{p}FLOPS": n for p, n in _PREFIXES.items()}
 """Unit of arithmetic -> flop per second."""
 
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(\S*)\s*\Z")
+_NUMBER = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*((?:[^0-9.\s]\S{0,15})?)\s*\Z")
 
 
 def amount(text: str, units: Mapping[str, int], where: str) -> Fraction:
@@ -29,7 +29,7 @@ def amount(text: str, units: Mapping[str, int], where: str) -> Fraction:
     found = _NUMBER.match(text)
     example = f"80{next(u for u in units if u.startswith('G'))}"
     if not found:
-        raise InputError(f"'{text}' is not a number with a unit, such as {example}", where=where)
+        raise InputError(f"'{text[:40]}' is not a number with a unit, such as {example}", where=where)
     number, unit = found.groups()
     if unit not in units:
         what = f"unknown unit '{unit}'" if unit else f"'{text}' has no unit, such as {example}"

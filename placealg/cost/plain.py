@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy
 
-from placealg.arith import Monomial
+from placealg.arith import Expr, Monomial, parse
 from placealg.cost.formula import FUNCTIONS, Formula, expression, symbol
 from placealg.errors import InputError
 
@@ -99,6 +99,8 @@ def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction])
         if len(sides) != 3:
             raise InputError(f"'{part}' is not A <= B, with one of <, <=, ==, >=, >")
         left, relation, right = sides
+        if max(_height(parse(left, known)), _height(parse(right, known))) > HIGHEST:
+            raise InputError(f"'{part}' has powers above {HIGHEST}")
         if relation in ("<", "<="):
             left, right = right, left
         expr = (expression(left, known) - expression(right, known)).xreplace(
@@ -109,6 +111,16 @@ def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction])
             raise InputError(f"'{part}' divides by a sum, or has a function")
         found.append(Condition(part.strip(), top, {"<": ">", "<=": ">="}.get(relation, relation)))
     return tuple(found)
+
+
+HIGHEST = 8
+"""The highest power that a condition may have."""
+
+
+def _height(value: Expr) -> int:
+    """The highest power to which something in an expression is raised, powers of powers multiplied."""
+    inside = max((_height(a) for a in value.args), default=1)
+    return abs(int(value.value)) * inside if value.op == "**" else inside
 
 
 _RELATION = re.compile(r"(<=|>=|==|<|>)")

@@ -31,6 +31,8 @@ KINDS = ("peak", "total")
 """What may be held against the memory of a device."""
 
 MOST_LAYOUTS = 20_000
+MOST_DEVICES = 2**20
+"""The largest degree of an axis that is tried where its sizes must divide."""
 
 Sizes = Mapping[str, Fraction]
 
@@ -179,7 +181,12 @@ def dividing(axis: str, strategy: Strategy, model: Model, sizes: Sizes) -> tuple
         if axis in quotient.names():
             rest = quotient * Monomial.of(axis)
             common = gcd(common, int(rest.evaluate(known)) if set(rest.names()) <= set(known) else 0)
-    return tuple(n for n in range(1, common + 1) if common % n == 0)
+    return divisors(common)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number up to MOST_DEVICES; none of 0."""
+    return tuple(n for n in range(1, min(number, MOST_DEVICES) + 1) if number % n == 0)
 
 
 def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: Sizes,
@@ -221,14 +228,14 @@ def factorizations(devices: int, axes: Iterable[str]) -> Iterator[dict[str, int]
     [{'dp': 1, 'tp': 4}, {'dp': 2, 'tp': 2}, {'dp': 4, 'tp': 1}]
     """
     names = tuple(axes)
-    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
-    if len(divisors) ** max(len(names) - 1, 0) > MOST_LAYOUTS:
+    each = divisors(devices)
+    if len(each) ** max(len(names) - 1, 0) > MOST_LAYOUTS:
         raise InputError(f"{devices} devices over {len(names)} axes are too many layouts: --set some axes")
-    for head in choices(divisors, repeat=max(len(names) - 1, 0)):
+    for head in choices(each, repeat=max(len(names) - 1, 0)):
         rest, left = divmod(devices, prod(head))
         if not left and (names or rest == 1):
             yield dict(zip(names, (*head, rest), strict=False))
 
 
 __all__ = ["KINDS", "Degree", "Fit", "Layout", "Stage", "Term", "degree", "dividing", "factorizations", "fit",
-           "held_against", "layouts", "number_of", "stages"]
+           "divisors", "held_against", "layouts", "number_of", "stages"]

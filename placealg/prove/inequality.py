@@ -1,14 +1,15 @@
 """Whether a formula is never negative, for all sizes: proved, refuted by sizes, or neither, with the reason.
 
 First by coefficients: with every size written as its least value and a rest, a sum all of whose coefficients are
-positive is never negative. Then sizes are searched that violate it. Then Z3 is asked: over real sizes, which contain
-the integers, and, where those do not settle it, over the integers. What is found is evaluated exactly.
+positive is never negative. Then sizes are searched that violate it; then one size is taken in two cases. Then Z3 is
+asked: over real sizes, which contain the integers, and, where those do not settle it, over the integers. Sizes that are
+found are evaluated exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
@@ -107,7 +108,22 @@ def decide(question: Question) -> Finding:
     if _Cases(question, free).hold(sum_, question.strict):
         return Finding(PROVED, BY_COEFFICIENTS)
     found = _search(question, free)
-    return Finding(REFUTED, BY_SIZES, found) if found is not None else _asked(question, sum_)
+    if found is not None:
+        return Finding(REFUTED, BY_SIZES, found)
+    apart = next((name for name in question.names() if _holds_apart(question, sum_, name)), "")
+    if apart:
+        return Finding(PROVED, f"{BY_COEFFICIENTS}, where {apart} = 1 and where {apart} >= 2")
+    return _asked(question, sum_)
+
+
+def _holds_apart(question: Question, sum_: Polynomial, name: str) -> bool:
+    """Whether the coefficients show it in two cases: where a size is 1, and where it is at least 2."""
+    if name in question.domain.rational:
+        return False
+    one, two = (Polynomial.name(name) - Polynomial.number(n) for n in (1, 2))
+    domains = (replace(question.domain, premises=(premise, *question.domain.premises))
+               for premise in ((one, "=="), (two, ">=")))
+    return all(_Cases(question, freed(domain)).hold(sum_, question.strict) for domain in domains)
 
 
 def _by_coefficients(sum_: Polynomial, strict: bool, free: Freed) -> bool:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from placealg.arith import Monomial
 from placealg.cost.comparison import RELATIONS, Answer, Decision, Over
 from placealg.cost.formula import Formula
-from placealg.cost.plain import Condition, Plain, Terms, conditions, difference
+from placealg.cost.plain import Condition, Plain, conditions, difference
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
@@ -125,26 +125,19 @@ def _value(formula: Formula, over: Over, sizes: Mapping[str, Fraction]) -> Fract
 
 
 def _domain(left: Formula, right: Formula, over: Over, given: Iterable[Condition]) -> Domain:
-    """What is known of the sizes that are free; facts about numbers alone are left out."""
+    """What is known of the sizes that are free; facts about numbers alone are left out, conditions are not."""
     def known(value: Monomial) -> Monomial:
-        result = Monomial.number(value.coefficient)
-        for n, p in value.powers:
-            result = result * (Monomial.number(over.fixed[n] ** p) if n in over.fixed else Monomial.of(n) ** p)
-        return result
-    ordered = [Polynomial.of([known(large), known(small) * Monomial.number(-1)]) for small, large in over.ordered]
-    premises = [*((p, ">=") for p in ordered), *((Polynomial.of(c.terms), c.relation) for c in given)]
+        powers = {n: Monomial.number(over.fixed[n] ** p) if n in over.fixed else Monomial.of(n) ** p
+                  for n, p in value.powers}
+        return Monomial.product([Monomial.number(value.coefficient), *powers.values()])
+    whole = dict.fromkeys(known(q) for q in over.whole)
+    ordered = [Polynomial.of([known(large)]) - Polynomial.of([known(small)]) for small, large in over.ordered]
+    premises = [*((p, ">=") for p in ordered if p.names()), *((Polynomial.of(c.terms), c.relation) for c in given)]
     names = {*left.inputs, *right.inputs, *(n for p, _ in premises for n in p.names())}
-    return Domain(tuple(q for q in dict.fromkeys(map(known, over.whole)) if q.names()),
-                  tuple((p, r) for p, r in premises if p.names() or (p, r) in _given(given)),
+    return Domain(tuple(q for q in whole if q.names()), tuple(premises),
                   frozenset(n for n in names if n in SYMBOLS and SYMBOLS[n].assumption == "positive rational"))
 
 
-def _given(given: Iterable[Condition]) -> list[tuple[Polynomial, str]]:
-    return [(Polynomial.of(c.terms), c.relation) for c in given]
-
-
 def _question(plain: Plain, domain: Domain, strict: bool) -> Question:
-    def sum_(terms: Terms) -> Polynomial:
-        return Polynomial.of(terms)
-    calls = tuple(Call(c.name, c.function, tuple(map(sum_, c.arguments))) for c in plain.calls)
-    return Question(sum_(plain.numerator), sum_(plain.denominator), domain, strict, calls)
+    calls = tuple(Call(c.name, c.function, tuple(map(Polynomial.of, c.arguments))) for c in plain.calls)
+    return Question(Polynomial.of(plain.numerator), Polynomial.of(plain.denominator), domain, strict, calls)

@@ -8,7 +8,7 @@ found are evaluated exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -18,7 +18,7 @@ import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.prove.polynomial import CALL, REST, Polynomial
-from placealg.prove.sizes import Domain, Freed, freed, points, smaller
+from placealg.prove.sizes import Domain, Freed, Premise, freed, points, smaller
 from placealg.prove.solver import PROCESS, SAT, UNSAT, versions
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 
@@ -226,46 +226,45 @@ def _asked(question: Question, sum_: Polynomial) -> Finding:
 
 
 def _violation(question: Question, sum_: Polynomial, whole: bool) -> list[z3.BoolRef]:
-    """That some sizes violate the claim, as assertions on integers or reals without a division."""
-    domain, make = question.domain, z3.Int if whole else z3.Real
-    below = Monomial.of(_BELOW)
+    """That some sizes violate the claim, as assertions without a division, on real sizes or on `whole` ones.
+
+    Rational sizes are integers over one common denominator; a maximum of whole sizes' quotients need not be whole.
+    """
+    domain, below = question.domain, Monomial.of(_BELOW)
+    real = {c.name for c in question.calls if c.function in ("Max", "Min")}
+
+    def size(name: str) -> z3.ArithRef:
+        return z3.Int(name) if whole and name not in real else z3.Real(name)
 
     def term(value: Polynomial) -> z3.ArithRef:
         for name in sorted(domain.rational & set(value.names()) if whole else ()):
             value = value.put(name, Polynomial.of([Monomial.of(name) / below]))
-        value = value.times(value.lowest())
-        return z3.Sum([_product(m, make) for m in value.monomials()] or [z3.IntVal(0)])
+        products = [z3.Product([z3.IntVal(int(m.coefficient)), *(size(n) for n, p in m.powers for _ in range(p))])
+                    for m in value.times(value.lowest()).monomials()]
+        return z3.Sum([z3.IntVal(0), *products])
 
-    facts = [make(n) > 0 if n in domain.rational and not whole else make(n) >= 1 for n in question.names()]
-    facts += [make(_BELOW) >= 1] if whole else []
+    facts = [size(n) > 0 if n in domain.rational and not whole else size(n) >= 1 for n in question.names()]
+    facts += [size(_BELOW) >= 1] if whole else []
     for k, quotient in enumerate(domain.whole):
         times = Polynomial.of([quotient]) - Polynomial.name(f"quotient#{k}")
-        facts += [make(f"quotient#{k}") >= 1, term(times) == 0]
-    for premise, relation in domain.premises:
-        value = term(premise)
-        facts.append(value == 0 if relation == "==" else value > 0 if relation == ">" else value >= 0)
-    for call in question.calls:
-        facts += _meaning(call, term)
+        facts += [size(f"quotient#{k}") >= 1, term(times) == 0]
+    facts += [_stands(term(premise), relation) for premise, relation in domain.premises]
+    facts += [_stands(term(value), relation) for call in question.calls for value, relation in _bounds(call)]
+    facts += [z3.Or([term(Polynomial.name(c.name) - a) == 0 for a in c.arguments])
+              for c in question.calls if c.name in real]
     claim = term(sum_)
     return [*facts, claim <= 0 if question.strict else claim < 0]
 
 
-def _meaning(call: Call, term: object) -> Iterable[z3.BoolRef]:
-    """What a function's value is, by its defining inequalities."""
-    assert callable(term)
+def _stands(value: z3.ArithRef, relation: str) -> z3.BoolRef:
+    return value == 0 if relation == "==" else value > 0 if relation == ">" else value >= 0
+
+
+def _bounds(call: Call) -> Iterator[Premise]:
+    """The inequalities that define a function's value; Max and Min are one of their arguments besides."""
     value = Polynomial.name(call.name)
-    if call.function in ("Max", "Min"):
-        sign = Monomial.number(1 if call.function == "Max" else -1)
-        yield from (term((value - a).times(sign)) >= 0 for a in call.arguments)
-        yield z3.Or([term(value - a) == 0 for a in call.arguments])
-        return
-    (argument,) = call.arguments
-    over = value - argument if call.function == "ceiling" else argument - value
-    yield from (term(over) >= 0, term(over - Polynomial.number(1)) < 0)
-
-
-def _product(monomial: Monomial, make: object) -> z3.ArithRef:
-    assert callable(make)
-    factors = [make(n) for n, power in monomial.powers for _ in range(power)]
-    return z3.Product([z3.IntVal(int(monomial.coefficient)), *factors]) if factors else z3.IntVal(
-        int(monomial.coefficient))
+    for argument in call.arguments:
+        over = value - argument if call.function in ("Max", "ceiling") else argument - value
+        yield over, ">="
+        if call.function in ("ceiling", "floor"):
+            yield Polynomial.number(1) - over, ">"

@@ -181,6 +181,12 @@ def test_the_coefficient_method_alone_is_sound(drawn: list[tuple[int, str]]) -> 
             assert Polynomial.of(terms).evaluate({"b": dp * q, "dp": dp, "tp": tp, "w": w}) >= 0
 
 
+@pytest.mark.parametrize(("text", "want"), [("dp - 2", False), ("(dp - 1)*(dp - 2)", True), ("2 - dp", False)])
+def test_both_cases_of_a_size_are_needed(text: str, want: bool) -> None:
+    sum_ = Polynomial.of(difference(formula(text), formula("0*b"), {}).numerator)
+    assert inequality._holds_apart(Question(sum_, Polynomial.number(1), Domain()), sum_, "dp") == want
+
+
 def test_what_is_whole_and_ordered_is_used_and_needed() -> None:
     over = Over(whole=(Monomial.parse("a/kv"),), ordered=((Monomial.of("topk"), Monomial.of("experts")),))
     kv, a = formula("kv"), formula("a")

@@ -148,6 +148,9 @@ def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes:
     terms = tuple(Term(name, f, number_of(f, sizes)) for name, f in moment(stage.held, kind, sizes))
     by_b = curve(formula, "b", sizes)
     microbatch = by_b.largest(limit) if "b" in formula.inputs else None
+    if microbatch is not None:
+        at, beyond = (number_of(formula, {**sizes, "b": Fraction(b)}) for b in (max(microbatch, 1), microbatch + 1))
+        assert (at <= limit or not microbatch) and limit < beyond, "the largest b fits, and the next does not"
     rising = by_b.line(int(sizes.get("b", 1)))
     degrees = tuple(degree(formula, axis, strategy, model, limit, sizes) for axis in strategy.mesh.names)
     return Fit(stage.name, kind, limit, stage.held, formula, value, terms, rising, microbatch, degrees)

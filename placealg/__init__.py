@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from placealg.cost.communication import Communication
+    from placealg.cost.comparison import Answer
     from placealg.cost.formula import Formula
     from placealg.cost.memory import Memory
     from placealg.errors import InputError
@@ -75,10 +76,11 @@ _HOME = {
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "catalogue", "communication", "cp", "cp_ring", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
-    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mla", "mlp", "Model", "moe",
-    "offload_optimizer", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe", "pp_interleaved", "prove", "recompute_full", "recompute_selective", "Report", "Setting",
-    "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3",
+    "abstract", "catalogue", "communication", "compare", "cp", "cp_ring", "cp_ulysses", "derive", "dp", "ep", "Formula",
+    "fsdp", "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mla", "mlp", "Model", "moe",
+    "offload_optimizer", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe", "pp_interleaved", "prove", "recompute_full",
+    "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2",
+    "zero3",
 ]
 
 
@@ -102,6 +104,13 @@ def communication(strategy: Strategy, model: Model, stage: int | str | None = No
     from placealg.step.derive import derive
 
     return of(chosen(derive(strategy, model), stage))
+
+
+def compare(one: Strategy, two: Strategy, model: Model, claim: str, where: str = "", **sizes: Any) -> Answer:
+    """Whether a figure of one strategy stands in a relation to the other's for all sizes, such as `memory.total <=`."""
+    from placealg.check.claims import compare_strategies
+
+    return compare_strategies(one, two, model, claim, where, **sizes)
 
 
 class _Prove(ModuleType):

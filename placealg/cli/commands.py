@@ -119,7 +119,7 @@ def _lazy(room: str, name: str) -> Command:
 
 COMMANDS: dict[str, Command] = {
     "list": list_strategies, "show": show, "model": model, "explain": explain,
-    **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "simulate")},
+    **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
     "museum": _lazy("museum", "museum"),
 }
 """Command -> the function that runs it and returns its exit code."""

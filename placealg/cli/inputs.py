@@ -17,7 +17,7 @@ from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits
-from placealg.step.fit import check_sizes, fit_problems
+from placealg.step.fit import bound_sizes, check_sizes, fit_problems
 from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.strategy.catalogue import names
@@ -141,7 +141,7 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     >>> read_sizes(["w=1/2", "devices=16"], parse_strategy("hsdp[dp_shard=8]"), resolve_model("abstract"))
     {'w': Fraction(1, 2), 'dp_replicate': Fraction(2, 1)}
     """
-    mesh, others, bound = strategy.mesh, set(axes), _bound(strategy, model)
+    mesh, others, bound = strategy.mesh, set(axes), bound_sizes(strategy, model)
     chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
     used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks)
     sizes: dict[str, Fraction] = {}
@@ -186,21 +186,6 @@ def _symbols(model: Model) -> tuple[str, ...]:
     for size in (*(u.count for u in model.units), *(p.elements for p in model.parameters)):
         found |= set(size.names())
     return tuple(n for n in SYMBOLS if n in found)
-
-
-def _bound(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fraction]]:
-    """Symbol or axis -> who gives it a number, and which."""
-    sizes: dict[str, int] = dict(model.sizes)
-    if not model.abstract and {n for p in model.parameters for n in p.elements.names()} <= set(sizes):
-        units = [sum((p.elements.evaluate(model.sizes) for p in model.of_unit(u.name)), Fraction(0))
-                 for u in model.units]
-        sizes |= {"Psi": model.total(), "Psi_unit": int(max(units))}
-    said = {n: Fraction(v) for n, v in strategy.tables.get("types", {}).items()}
-    microbatches = strategy.option("schedule", "microbatches")
-    if microbatches != "m":
-        said["m"] = Fraction(microbatches)
-    said |= {n: Fraction(v) for n, v in strategy.mesh.sizes().items()}
-    return {n: (model.name, Fraction(v)) for n, v in sizes.items()} | {n: ("the strategy", v) for n, v in said.items()}
 
 
 def _complete(sizes: dict[str, Fraction], mesh: Mesh) -> dict[str, Fraction]:

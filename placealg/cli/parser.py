@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from placealg.errors import InputError
 
 FORMATS = ("text", "latex", "markdown", "python", "json")
-_SIZE = re.compile(r"[A-Za-z_]\w*=")
+_SIZE = re.compile(r"[A-Za-z_][\w,]*=")
+_MANY = ("--set", "--bandwidth")
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("the catalogue, a placement row each", ""),
@@ -18,7 +19,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cost": ("memory and communication in closed form", "STRATEGY"),
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
-    "compare": ("costs side by side, with ratios", "STRATEGY..."),
+    "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
+    "fit": ("what a device holds against its memory, and what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
@@ -68,22 +70,20 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _split_sizes(words: Iterable[str]) -> list[str]:
-    """Each NAME=VALUE that follows --set becomes an option of its own, so that a strategy may follow."""
+    """Each NAME=VALUE that follows --set or --bandwidth becomes an option of its own, so that a strategy may follow."""
     found: list[str] = []
-    after = 0
+    option, taken = "", False
     for word in words:
-        if word == "--set":
-            after = 1
-            continue
-        if after and (after == 1 or _SIZE.match(word)):
-            found.append(f"--set={word}")
-            after = 2
-            continue
-        if after == 1:
-            found.append("--set")
-        after = 0
-        found.append(word)
-    return [*found, "--set"] if after == 1 else found
+        if word in _MANY:
+            found += [option] if option and not taken else []
+            option, taken = word, False
+        elif option and (not taken or _SIZE.match(word)):
+            found.append(f"{option}={word}")
+            taken = True
+        else:
+            option = ""
+            found.append(word)
+    return [*found, option] if option and not taken else found
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
@@ -172,6 +172,22 @@ def _recheck(parser: Parser) -> None:
 def _compare(parser: Parser) -> None:
     _strategies(parser, True, "text", "markdown", "json")
     _costs(parser)
+    parser.add_argument("--prove", metavar="CLAIM", help="decide for all sizes: 'PATH <= [PATH] [iff CONDITION]', with "
+                        "paths of `cost --format json`, such as memory.total, and ==, <, <=, > or >=")
+    parser.add_argument("--where", metavar="CONDITION", help="sizes to which --prove is confined: 'tp >= 2 and m == 1'")
+    parser.add_argument("--solve", metavar="SIZE", help="with --prove: the values of SIZE at which both are equal")
+
+
+def _fit(parser: Parser) -> None:
+    _strategies(parser, False, "text", "json")
+    parser.add_argument("--device-memory", metavar="AMOUNT", required=True, help="of one device: 80GB, 64GiB")
+    parser.add_argument("--devices", metavar="N", help="the product of all axes; laid out over those without a size")
+    parser.add_argument("--by", choices=("peak", "total"), default="peak", metavar="peak|total",
+                        help="what is held against the memory: the largest moment, or the sum of the parts")
+    parser.add_argument("--flops", metavar="RATE", help="of one device: 400TFLOPS")
+    parser.add_argument("--bandwidth", action="append", default=[], metavar="AXES=RATE",
+                        help="what a device sends over a set of axes: --bandwidth dp=50GB/s tp=450GB/s")
+    parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
 
 
 def _simulate(parser: Parser) -> None:
@@ -201,4 +217,4 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "simulate": _simulate, "museum": _museum, "model": _model, "explain": _explain}
+              "fit": _fit, "simulate": _simulate, "museum": _museum, "model": _model, "explain": _explain}

@@ -1,4 +1,4 @@
-"""The commands that read a program, or a proof of one: cost, prove, recheck, compare, simulate."""
+"""The commands that read a program, or a proof of one: cost, prove, recheck, compare, fit, simulate."""
 
 from __future__ import annotations
 
@@ -182,6 +182,12 @@ def compare(chosen: Namespace) -> int:
     from placealg.render.compare import compare as page
 
     cases = _cases(chosen, one_model=True)
+    if chosen.prove:
+        from placealg.cli.claims import prove_claim
+
+        return prove_claim(chosen, cases)
+    if chosen.where or chosen.solve:
+        raise InputError(f"--{'where' if chosen.where else 'solve'} goes with --prove", where="compare")
     staged = any(c.strategy.pipeline_axis for c in cases)
     every = []
     for c in cases:
@@ -196,4 +202,11 @@ def compare(chosen: Namespace) -> int:
     return DONE
 
 
-__all__ = ["compare", "cost", "prove", "recheck", "simulate"]
+def fit(chosen: Namespace) -> int:
+    """`placealg fit STRATEGY`."""
+    from placealg.cli.fit import fit_command
+
+    return fit_command(chosen)
+
+
+__all__ = ["compare", "cost", "fit", "prove", "recheck", "simulate"]

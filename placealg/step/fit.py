@@ -120,15 +120,60 @@ def _parameter_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
                         + " and ".join(f"'{place}.none'" for place in places))
 
 
-def _size_problems(strategy: Strategy, model: Model, axes: Mapping[str, int | Fraction],
-                   sizes: Mapping[str, int | Fraction]) -> Iterator[Problem]:
+def bound_sizes(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fraction]]:
+    """Symbol or axis -> who gives it a number, and which."""
+    sizes: dict[str, int] = dict(model.sizes)
+    if not model.abstract and {n for p in model.parameters for n in p.elements.names()} <= set(sizes):
+        units = [sum((p.elements.evaluate(model.sizes) for p in model.of_unit(u.name)), Fraction(0))
+                 for u in model.units]
+        sizes |= {"Psi": model.total(), "Psi_unit": int(max(units))}
+    said = {n: Fraction(v) for n, v in strategy.tables.get("types", {}).items()}
+    microbatches = strategy.option("schedule", "microbatches")
+    if microbatches != "m":
+        said["m"] = Fraction(microbatches)
+    said |= {n: Fraction(v) for n, v in strategy.mesh.sizes().items()}
+    return {n: (model.name, Fraction(v)) for n, v in sizes.items()} | {n: ("the strategy", v) for n, v in said.items()}
+
+
+def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
+    """What is a positive integer wherever strategy and model fit: every dim, and its part on each axis that splits it.
+
+    >>> from placealg.model.transformer import moe
+    >>> from placealg.strategy.spec import strategy_on
+    >>> quotients(strategy_on("mine", {"tp": None}, dims={"tp": ["heads"]}), moe())
+    (a/kv, h/a, kv/tp)
+    """
+    found = {size: None for size in model.graph.dims.values()}
+    found |= {model.graph.dims[dim] / Monomial.of(*axes): None for dim, axes in _divided(strategy, model)}
+    return tuple(size for size in found if any(power < 0 for _, power in size.powers))
+
+
+def orders(model: Model) -> tuple[tuple[Monomial, Monomial], ...]:
+    """Pairs of a size and another that it never exceeds: choices and what is chosen from, one unit and the model.
+
+    >>> from placealg.model.transformer import moe
+    >>> orders(moe())
+    ((topk, experts),)
+    """
+    routes = [op.over for op in model.graph.ops if op.kind == "route"]
+    units = [(Monomial.of("Psi_unit"), Monomial.of("Psi"))] if model.abstract else []
+    return (*((model.graph.dims[choice], model.graph.dims[over]) for over, choice in dict.fromkeys(routes)), *units)
+
+
+def _divided(strategy: Strategy, model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every dim that must divide, with the axes that split it together in some op."""
     found: dict[tuple[str, tuple[str, ...]], None] = {}
     for op in model.graph.ops:
         along = _along(strategy, model, op)
         found |= {(dim, tuple(a for a in along if along[a] == dim)): None for dim in along.values() if dim}
-    for dim, splitting in found:
+    return ((dim, axes) for dim, axes in found if dim not in UNEVEN and model.graph.dims[dim] != _PER_DEVICE)
+
+
+def _size_problems(strategy: Strategy, model: Model, axes: Mapping[str, int | Fraction],
+                   sizes: Mapping[str, int | Fraction]) -> Iterator[Problem]:
+    for dim, splitting in _divided(strategy, model):
         size, bound = model.graph.dims[dim], {a: int(axes[a]) for a in splitting if a in axes}
-        if dim in UNEVEN or size == _PER_DEVICE or not bound or not set(size.names()) <= set(sizes):
+        if not bound or not set(size.names()) <= set(sizes):
             continue
         whole, parts = size.evaluate(sizes), prod(bound.values())
         if (whole / parts).denominator == 1:

@@ -1,0 +1,177 @@
+"""A formula as a function of one size, the others being numbers: exact values, and the sizes at which it is small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from placealg.arith import Monomial
+from placealg.cost.formula import Formula
+from placealg.cost.plain import Plain, Terms, plain, put
+from placealg.errors import InputError
+
+SCANNED = 4096
+"""How far sizes are tried one by one where a formula is not known to fall."""
+
+_BEYOND = 2**40
+
+Piece = Mapping[int, Fraction]
+"""Power of the size -> coefficient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A function of the size `name`; `pieces` are the sums whose maximum it is, or none where it is no maximum.
+
+    >>> held = Formula.parse("Psi*(w + g)/dp + b*Max(s, 6)", "bytes", values={"w": 2, "g": 2})
+    >>> at = {"Psi": Fraction(100), "dp": Fraction(4), "b": Fraction(1), "s": Fraction(10)}
+    >>> curve(held, "b", at).largest(Fraction(139)), curve(held, "dp", at).smallest(Fraction(70), ())
+    (3, 7)
+    """
+
+    name: str
+    plain: Plain
+    pieces: tuple[Piece, ...]
+
+    def __call__(self, size: int) -> Fraction:
+        """The exact value."""
+        if self.pieces:
+            return max(_at(piece, size) for piece in self.pieces)
+        return evaluate(self.plain, {self.name: Fraction(size)})
+
+    def line(self, size: int) -> tuple[Fraction, Fraction] | None:
+        """The constant and the slope of the piece that is largest at a size, if it is linear."""
+        if not self.pieces:
+            return None
+        piece = max(self.pieces, key=lambda p: _at(p, size))
+        return (piece.get(0, Fraction(0)), piece.get(1, Fraction(0))) if set(piece) <= {0, 1} else None
+
+    @property
+    def falls(self) -> bool:
+        """Whether it is plain that it never grows with the size."""
+        return bool(self.pieces) and all((c >= 0) if p < 0 else (c <= 0)
+                                         for piece in self.pieces for p, c in piece.items() if p)
+
+    @property
+    def floor(self) -> Fraction | None:
+        """What is left of a falling one however large the size is; None where that is not known."""
+        if not self.falls or any(p > 0 and c for piece in self.pieces for p, c in piece.items()):
+            return None
+        return max(piece.get(0, Fraction(0)) for piece in self.pieces)
+
+    def largest(self, limit: Fraction) -> int | None:
+        """The largest size at which it is at most `limit`; 0 where there is none, None where there is no largest.
+
+        Each piece is solved; one of a degree above 1 must grow with the size. An InputError where it has no pieces.
+        """
+        if not self.pieces or any(p < 0 for piece in self.pieces for p in piece):
+            raise InputError(f"what is held is no maximum of polynomials in {self.name}")
+        tops = [_top(piece, limit, self.name) for piece in self.pieces]
+        bounds = [top for top in tops if top is not None]
+        if not bounds:
+            return None if self(1) <= limit else self._none()
+        best = min(bounds)
+        return best if best >= 1 and self(best) <= limit else self._none()
+
+    def _none(self) -> int:
+        """That no size is small enough; an InputError where a larger one might be."""
+        if any(c < 0 for piece in self.pieces for p, c in piece.items() if p > 0):
+            raise InputError(f"what is held falls with {self.name}")
+        return 0
+
+    def smallest(self, limit: Fraction, allowed: Iterable[int]) -> int | None:
+        """The smallest size at which it is at most `limit`, of those `allowed` (all, if none are listed); else None.
+
+        Where it is not known to fall, sizes up to SCANNED are tried.
+        """
+        listed = sorted(allowed)
+        if listed or not self.falls:
+            return next((n for n in listed or range(1, SCANNED + 1) if self(n) <= limit), None)
+        if self(1) <= limit:
+            return 1
+        low, high = 1, _BEYOND
+        if self(high) > limit:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self(middle) <= limit else (middle, high)
+        return high
+
+
+def _top(piece: Piece, limit: Fraction, name: str) -> int | None:
+    """The largest size at which a piece is at most `limit`; None where no size is too large, 0 where all are."""
+    rising = {p: c for p, c in piece.items() if p and c}
+    if not rising:
+        return None if piece.get(0, Fraction(0)) <= limit else 0
+    if set(rising) == {1}:
+        slope, room = rising[1], limit - piece.get(0, Fraction(0))
+        return None if slope < 0 else max(int(room // slope), 0)
+    if any(c < 0 for c in rising.values()):
+        raise InputError(f"what is held neither grows with {name} nor is linear in it")
+    low, high = 0, 1
+    while _at(piece, high) <= limit:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _at(piece, middle) <= limit else (low, middle)
+    return low
+
+
+def _at(piece: Piece, size: int) -> Fraction:
+    return sum((c * Fraction(size) ** p for p, c in piece.items()), Fraction(0))
+
+
+def curve(formula: Formula, name: str, sizes: Mapping[str, Fraction]) -> Curve:
+    """The formula as a function of `name` at the other sizes and the defaults; an InputError where one is missing."""
+    known = {n: v for n, v in {**formula.values, **sizes}.items() if n != name}
+    check_known(formula, {**known, name: Fraction(1)})
+    found = plain(put(formula, known))
+    return Curve(name, found, tuple(_pieces(found, name)))
+
+
+def check_known(formula: Formula, sizes: Mapping[str, Fraction]) -> None:
+    """Raise InputError unless every size on which a formula depends is known."""
+    missing = [n for n in formula.inputs if n not in {**formula.values, **sizes} and n not in formula.defined]
+    if missing:
+        raise InputError(f"what is held depends on {', '.join(missing)}: give sizes, or name a model that has them")
+
+
+def evaluate(found: Plain, sizes: Mapping[str, Fraction]) -> Fraction:
+    """The exact value of plain data."""
+    known = dict(sizes)
+    for call in found.calls:
+        values = [_sum(a, known) for a in call.arguments]
+        known[call.name] = {"Max": max, "Min": min}[call.function](values) if call.function in ("Max", "Min") else \
+            Fraction(-(-values[0] // 1) if call.function == "ceiling" else values[0] // 1)
+    return _sum(found.numerator, known) / _sum(found.denominator, known)
+
+
+def _sum(terms: Terms, sizes: Mapping[str, Fraction]) -> Fraction:
+    return sum((m.evaluate(sizes) for m in terms), Fraction(0))
+
+
+def _pieces(found: Plain, name: str) -> list[Piece]:
+    """The sums whose maximum the data is; none where a function other than Max, or a falling one, stands in it."""
+    if found.denominator != (Monomial(),) or any(c.function != "Max" for c in found.calls):
+        return []
+    sums = [found.numerator]
+    for call in reversed(found.calls):
+        spread: list[Terms] = []
+        for terms in sums:
+            factors = [m / Monomial.of(call.name) for m in terms if call.name in m.names()]
+            rest = tuple(m for m in terms if call.name not in m.names())
+            if any(f.coefficient < 0 or any("#" in n for n in f.names()) for f in factors):
+                return []
+            spread += [(*rest, *(f * m for f in factors for m in argument)) for argument in call.arguments] \
+                if factors else [terms]
+        sums = spread
+    pieces: list[Piece] = []
+    for terms in sums:
+        total: dict[int, Fraction] = {}
+        for m in terms:
+            power = dict(m.powers).get(name, 0)
+            total[power] = total.get(power, Fraction(0)) + m.coefficient
+        if total not in pieces:
+            pieces.append({p: c for p, c in total.items() if c})
+    return pieces

@@ -1,0 +1,174 @@
+"""Formulas and conditions as plain data, for readers without SymPy: sums of monomials, and functions by name.
+
+A difference of formulas becomes a fraction of two sums. Max, Min, ceiling and floor become names such as `Max#1`, each
+with the sums that are its arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from placealg.arith import Expr, Monomial, parse
+from placealg.cost.formula import FUNCTIONS, Formula, expression, symbol
+from placealg.errors import InputError
+
+Terms = tuple[Monomial, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function under a name that no symbol has, with its arguments."""
+
+    name: str
+    function: str
+    arguments: tuple[Terms, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """numerator / denominator, over symbols and the names of `calls`; a call's arguments use earlier names only."""
+
+    numerator: Terms
+    denominator: Terms
+    calls: tuple[Call, ...] = ()
+
+
+def plain(expr: Any) -> Plain:
+    """The plain form of an expression.
+
+    >>> plain(expression("dp/2 + Max(2*tp, b)")).numerator
+    (Max#1, dp/2)
+    >>> plain(expression("dp/2 + Max(2*tp, b)")).calls
+    (Call(name='Max#1', function='Max', arguments=((b,), (2*tp,))),)
+    >>> plain(expression("m/(m + pp - 1)")).denominator
+    (-1, m, pp)
+    """
+    calls: dict[Any, Call] = {}
+    top, bottom = _fraction(_named(expr, calls))
+    return Plain(top, bottom, tuple(calls.values()))
+
+
+def put(formula: Formula, sizes: Mapping[str, Fraction]) -> Any:
+    """The expression of a formula with sizes put in, and with what its symbols are defined as where they have none."""
+    expr = formula.expr.xreplace({symbol(n): to for n, to in formula.defined.items() if n not in sizes})
+    return expr.xreplace({symbol(n): sympy.Rational(v.numerator, v.denominator) for n, v in sizes.items()})
+
+
+def difference(larger: Formula, smaller: Formula, sizes: Mapping[str, Fraction]) -> Plain:
+    """`larger` minus `smaller` at the sizes that are known, in plain form.
+
+    >>> volume = Formula.parse("2*Psi*(dp - 1)/dp", "bytes")
+    >>> difference(volume, Formula.parse("Psi", "bytes"), {"dp": Fraction(4)}).numerator
+    (Psi/2,)
+    """
+    return plain(put(larger, sizes) - put(smaller, sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of sizes: the sum `terms` stands in `relation` (>=, > or ==) to 0. `text` is as it was written."""
+
+    text: str
+    terms: Terms
+    relation: str
+
+    def opposites(self) -> tuple[Condition, ...]:
+        """What holds where the condition does not: one of these."""
+        less = tuple(Monomial(-m.coefficient, m.powers) for m in self.terms)
+        if self.relation == "==":
+            return (Condition(f"{self.text} from above", self.terms, ">"),
+                    Condition(f"{self.text} from below", less, ">"))
+        return (Condition(f"not {self.text}", less, ">" if self.relation == ">=" else ">="),)
+
+
+def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction]) -> tuple[Condition, ...]:
+    """Comparisons joined by `and`, over `symbols`; those that are known are put in.
+
+    >>> conditions("tp >= 2 and m > 4", ("tp", "m"), {})
+    (Condition(text='tp >= 2', terms=(-2, tp), relation='>='), Condition(text='m > 4', terms=(-4, m), relation='>'))
+    """
+    known, found = tuple(symbols), []
+    for part in re.split(r"\s+and\s+", text.strip()):
+        sides = _RELATION.split(part)
+        if len(sides) != 3:
+            raise InputError(f"'{part}' is not A <= B, with one of <, <=, ==, >=, >")
+        left, relation, right = sides
+        if max(_height(parse(left, known)), _height(parse(right, known))) > HIGHEST:
+            raise InputError(f"'{part}' has powers above {HIGHEST}")
+        if relation in ("<", "<="):
+            left, right = right, left
+        expr = (expression(left, known) - expression(right, known)).xreplace(
+            {symbol(n): sympy.Rational(v.numerator, v.denominator) for n, v in sizes.items()})
+        plain_sum = not expr.has(sympy.zoo, sympy.nan, *FUNCTIONS.values())
+        top, bottom = _fraction(expr) if plain_sum else ((), ())
+        if bottom != (Monomial(),):
+            raise InputError(f"'{part}' divides by a sum, or has a function")
+        found.append(Condition(part.strip(), top, {"<": ">", "<=": ">="}.get(relation, relation)))
+    return tuple(found)
+
+
+HIGHEST = 8
+"""The highest power that a condition may have."""
+
+
+def _height(value: Expr) -> int:
+    """The highest power to which something in an expression is raised, powers of powers multiplied."""
+    inside = max((_height(a) for a in value.args), default=1)
+    return abs(int(value.value)) * inside if value.op == "**" else inside
+
+
+_RELATION = re.compile(r"(<=|>=|==|<|>)")
+
+
+def _named(expr: Any, calls: dict[Any, Call]) -> Any:
+    """The expression with a symbol for every function, the innermost first."""
+    if not expr.args:
+        return expr
+    args = [_named(a, calls) for a in expr.args]
+    function = type(expr).__name__
+    if function not in FUNCTIONS:
+        return expr.func(*args)
+    key = (function, *args)
+    if key not in calls:
+        listed = []
+        for arg in sorted(args, key=sympy.default_sort_key):
+            top, bottom = _fraction(arg)
+            if bottom != (Monomial(),):
+                raise InputError(f"a sum divides inside {function}")
+            listed.append(top)
+        calls[key] = Call(f"{function}#{len(calls) + 1}", function, tuple(listed))
+    return sympy.Symbol(calls[key].name, real=True)
+
+
+def _fraction(expr: Any) -> tuple[Terms, Terms]:
+    """An expression as a sum of monomials over another, which is 1 where no sum divides."""
+    spread = sympy.expand(expr)
+    try:
+        return _terms(spread), (Monomial(),)
+    except InputError:
+        top, bottom = sympy.fraction(sympy.cancel(sympy.together(expr)))
+        return _terms(sympy.expand(top)), _terms(sympy.expand(bottom))
+
+
+def _terms(expr: Any) -> Terms:
+    """A spread sum as monomials; what is none is an InputError."""
+    return tuple(sorted((_monomial(t) for t in sympy.Add.make_args(expr) if t != 0), key=lambda m: m.powers))
+
+
+def _monomial(term: Any) -> Monomial:
+    number, powers = Fraction(1), dict[str, int]()
+    for factor in sympy.Mul.make_args(term):
+        base, power = factor.as_base_exp()
+        if factor.is_Rational:
+            number *= Fraction(int(factor.p), int(factor.q))
+        elif base.is_Symbol and power.is_Integer:
+            powers[base.name] = powers.get(base.name, 0) + int(power)
+        else:
+            raise InputError(f"'{factor}' is not a power of a size")
+    return Monomial(number, tuple(sorted(powers.items())))

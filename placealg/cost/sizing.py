@@ -1,0 +1,244 @@
+"""Whether a program fits in a device's memory: what it holds, what is left, and which sizes would fit.
+
+What is held against the memory is the `peak`: the most that a device holds at any moment of the step, with the tensors
+that its ops work on. The `total` adds maxima that need not come together, and leaves out those tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product as choices
+from math import gcd, prod
+
+from placealg.arith import Monomial
+from placealg.cost.communication import communication
+from placealg.cost.compute import value_of
+from placealg.cost.curve import check_known, curve, evaluate
+from placealg.cost.flop import flop
+from placealg.cost.formula import Formula
+from placealg.cost.memory import Memory, memory
+from placealg.cost.moment import moment
+from placealg.cost.plain import plain, put
+from placealg.errors import InputError
+from placealg.model.model import Model
+from placealg.step.fit import quotients
+from placealg.step.program import Step
+from placealg.strategy.spec import Strategy
+
+KINDS = ("peak", "total")
+"""What may be held against the memory of a device."""
+
+MOST_LAYOUTS = 20_000
+MOST_DEVICES = 2**20
+"""The largest degree of an axis that is tried where its sizes must divide."""
+
+Sizes = Mapping[str, Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The devices that hold one part of the layers, all alike: their name, and what each of them holds."""
+
+    name: str
+    held: Memory
+
+
+def stages(step: Step) -> tuple[Stage, ...]:
+    """The stages of a program, first to last; without a pipeline, one."""
+    return (Stage("every device", memory(step)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of what is held, and its bytes."""
+
+    name: str
+    formula: Formula
+    value: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """The smallest size of an axis with which it fits, the other sizes as they are; None where none does.
+
+    `power` is the smallest power of two. `left` is what no size of the axis takes away, where that is known. `tried`
+    are the sizes that divide the model, or none where every one does.
+    """
+
+    axis: str
+    now: int
+    smallest: int | None
+    power: int | None
+    left: Fraction | None
+    tried: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What one stage holds at its sizes against the `memory` of a device, in bytes.
+
+    `terms` sum to `value`. `rising` is what does not depend on b, and what each b adds, where that is linear.
+    `microbatch` is the largest b with which it fits, 0 where none does, None where b does not matter.
+    """
+
+    stage: str
+    kind: str
+    memory: Fraction
+    held: Memory
+    formula: Formula
+    value: Fraction
+    terms: tuple[Term, ...]
+    rising: tuple[Fraction, Fraction] | None
+    microbatch: int | None
+    degrees: tuple[Degree, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits."""
+        return self.value <= self.memory
+
+    @property
+    def left(self) -> Fraction:
+        """What remains of the memory; negative where it does not fit."""
+        return self.memory - self.value
+
+    @property
+    def largest(self) -> Term:
+        """The term in the way: the largest."""
+        return max(self.terms, key=lambda t: t.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes of all axes, what a device of the fullest stage holds, sends and computes, and the largest b."""
+
+    axes: Mapping[str, int]
+    value: Fraction
+    sent: Fraction
+    flop: Fraction | None
+    microbatch: int | None
+
+    @property
+    def per_byte(self) -> Fraction | None:
+        """Flop computed per byte sent, where both are known and something is sent."""
+        return self.flop / self.sent if self.flop is not None and self.sent else None
+
+
+def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes,
+        kind: str = KINDS[0]) -> tuple[Fit, ...]:
+    """Each stage against the memory of a device; `sizes` are those of all axes, and of what the model leaves open.
+
+    >>> from placealg.model.config import resolve_model
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import zero3
+    >>> strategy, model = zero3(), resolve_model("gpt2")
+    >>> sizes = {"dp": Fraction(8), "b": Fraction(1), "s": Fraction(1024)}
+    >>> (found,) = fit(derive(strategy, model), strategy, model, Fraction(3 * 10**9), sizes)
+    >>> found.fits, found.microbatch, found.degrees[0].smallest
+    (True, 1, 2)
+    """
+    return tuple(_fit(stage, strategy, model, limit, sizes, kind) for stage in stages(step))
+
+
+def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes, kind: str) -> Fit:
+    formula = held_against(stage, kind)
+    value = number_of(formula, sizes)
+    terms = tuple(Term(name, f, number_of(f, sizes)) for name, f in moment(stage.held, kind, sizes))
+    by_b = curve(formula, "b", sizes)
+    microbatch = by_b.largest(limit) if "b" in formula.inputs else None
+    if microbatch is not None:
+        at, beyond = (number_of(formula, {**sizes, "b": Fraction(b)}) for b in (max(microbatch, 1), microbatch + 1))
+        assert (at <= limit or not microbatch) and limit < beyond, "the largest b fits, and the next does not"
+    rising = by_b.line(int(sizes.get("b", 1)))
+    degrees = tuple(degree(formula, axis, strategy, model, limit, sizes) for axis in strategy.mesh.names)
+    return Fit(stage.name, kind, limit, stage.held, formula, value, terms, rising, microbatch, degrees)
+
+
+def held_against(stage: Stage, kind: str) -> Formula:
+    """The formula that is held against the memory."""
+    if kind not in KINDS:
+        raise InputError(f"unknown convention '{kind}'", name=kind, valid=KINDS)
+    return stage.held.peak if kind == "peak" else stage.held.total
+
+
+def number_of(formula: Formula, sizes: Sizes) -> Fraction:
+    """The value at `sizes`; an InputError that names the sizes which are missing."""
+    check_known(formula, sizes)
+    return Fraction(value_of(formula, sizes) or 0)
+
+
+def degree(formula: Formula, axis: str, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes) -> Degree:
+    """The smallest size of an axis with which a formula is at most `limit`."""
+    along, allowed = curve(formula, axis, sizes), dividing(axis, strategy, model, sizes)
+    powers = [n for n in allowed if n & (n - 1) == 0] if allowed else [2**k for k in range(41)]
+    return Degree(axis, int(sizes.get(axis, 1)), along.smallest(limit, allowed), along.smallest(limit, powers),
+                  along.floor, allowed)
+
+
+def dividing(axis: str, strategy: Strategy, model: Model, sizes: Sizes) -> tuple[int, ...]:
+    """The sizes of an axis that divide what it splits, the other sizes as they are; none listed where all do."""
+    common, known = 0, {**{n: Fraction(v) for n, v in model.sizes.items()}, **sizes}
+    for quotient in quotients(strategy, model):
+        if axis in quotient.names():
+            rest = quotient * Monomial.of(axis)
+            common = gcd(common, int(rest.evaluate(known)) if set(rest.names()) <= set(known) else 0)
+    return divisors(common)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number up to MOST_DEVICES; none of 0."""
+    return tuple(n for n in range(1, min(number, MOST_DEVICES) + 1) if number % n == 0)
+
+
+def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: Sizes,
+            limit: Fraction | None, kind: str = KINDS[0]) -> tuple[Layout, ...]:
+    """Every way to give `devices` to the axes without a size that divides the model and fits, best first.
+
+    Best is most flop per byte sent, since a step is of more tokens in some layouts than in others; where flop are not
+    known, least sent. Without a `limit` all that divide, whose largest microbatch is None.
+    """
+    free = [a for a in strategy.mesh.names if a not in sizes]
+    bound = prod(int(sizes[a]) for a in strategy.mesh.names if a in sizes)
+    if devices % bound:
+        raise InputError(f"{devices} devices are not a multiple of {bound}, the product of the sizes given")
+    every = [held_against(stage, kind) for stage in stages(step)]
+    sent, work = communication(step).total, flop(step)
+    known = [(plain(put(f, {**f.values, **{n: v for n, v in sizes.items() if n in f.inputs}})), f)
+             for f in (*every, sent, *([] if work.expr is None else [work]))]
+    numbers = {n: Fraction(v) for n, v in model.sizes.items()}
+    found = []
+    for axes in factorizations(devices // bound, free):
+        at = {**sizes, **{a: Fraction(n) for a, n in axes.items()}}
+        if any(set(q.names()) <= {*model.sizes, *at} and q.evaluate({**numbers, **at}).denominator != 1
+               for q in quotients(strategy, model)):
+            continue
+        values = [evaluate(data, at) for data, _ in known]
+        held, moved = values[:len(every)], values[len(every)]
+        if limit is None or max(held) <= limit:
+            microbatch = [] if limit is None else [curve(f, "b", at).largest(limit) for f in every if "b" in f.inputs]
+            found.append(Layout({a: int(at[a]) for a in strategy.mesh.names}, max(held), moved,
+                                values[-1] if work.expr is not None else None,
+                                min((b for b in microbatch if b is not None), default=None)))
+    return tuple(sorted(found, key=lambda at: (at.sent / at.flop if at.flop else at.sent, at.value)))
+
+
+def factorizations(devices: int, axes: Iterable[str]) -> Iterator[dict[str, int]]:
+    """Every way to write a number of devices as a product over axes.
+
+    >>> list(factorizations(4, ("dp", "tp")))
+    [{'dp': 1, 'tp': 4}, {'dp': 2, 'tp': 2}, {'dp': 4, 'tp': 1}]
+    """
+    names = tuple(axes)
+    each = divisors(devices)
+    if len(each) ** max(len(names) - 1, 0) > MOST_LAYOUTS:
+        raise InputError(f"{devices} devices over {len(names)} axes are too many layouts: --set some axes")
+    for head in choices(each, repeat=max(len(names) - 1, 0)):
+        rest, left = divmod(devices, prod(head))
+        if not left and (names or rest == 1):
+            yield dict(zip(names, (*head, rest), strict=False))
+
+
+__all__ = ["KINDS", "Degree", "Fit", "Layout", "Stage", "Term", "degree", "dividing", "factorizations", "fit",
+           "divisors", "held_against", "layouts", "number_of", "stages"]

@@ -1,0 +1,155 @@
+"""Sums of monomials with rational coefficients, powers of either sign: the plain form in which a formula is compared.
+
+A name that ends in `'` is what is left of a size after its least value: at least 0. A name with `#` stands for the
+value of a function, of either sign. Any other name is positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb, lcm
+
+from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
+
+REST = "'"
+"""What the name of a size ends in when its least value was taken off."""
+
+
+CALL = "#"
+"""What the name of a function's value has in it."""
+
+
+def positive(name: str) -> bool:
+    """Whether a name stands for what is never 0 nor less."""
+    return not name.endswith(REST) and CALL not in name
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """A sum: monomial of coefficient 1 -> its coefficient, none of them 0.
+
+    >>> x = Polynomial.of([Monomial.parse("3*dp"), Monomial.parse("1/tp")]) - Polynomial.number(2)
+    >>> x + x, x.evaluate({"dp": 2, "tp": 4})
+    (6*dp + 2/tp - 4, Fraction(17, 4))
+    """
+
+    terms: FrozenMap[Monomial, Fraction] = FrozenMap()
+
+    @staticmethod
+    def of(monomials: Iterable[Monomial]) -> Polynomial:
+        """The sum of monomials."""
+        total: dict[Monomial, Fraction] = {}
+        for m in monomials:
+            base = Monomial(powers=m.powers)
+            total[base] = total.get(base, Fraction(0)) + m.coefficient
+        return Polynomial(FrozenMap({m: c for m, c in total.items() if c}))
+
+    @staticmethod
+    def number(value: int | Fraction) -> Polynomial:
+        """A constant."""
+        return Polynomial.of([Monomial.number(value)])
+
+    @staticmethod
+    def name(name: str) -> Polynomial:
+        """One size."""
+        return Polynomial.of([Monomial.of(name)])
+
+    def monomials(self) -> list[Monomial]:
+        """The terms, each with its coefficient."""
+        return [Monomial(c, m.powers) for m, c in self.terms.items()]
+
+    def names(self) -> tuple[str, ...]:
+        """The names that occur, sorted."""
+        return tuple(sorted({n for m in self.terms for n in m.names()}))
+
+    def __add__(self, other: Polynomial) -> Polynomial:
+        return Polynomial.of([*self.monomials(), *other.monomials()])
+
+    def __neg__(self) -> Polynomial:
+        return Polynomial(FrozenMap({m: -c for m, c in self.terms.items()}))
+
+    def __sub__(self, other: Polynomial) -> Polynomial:
+        return self + -other
+
+    def __mul__(self, other: Polynomial) -> Polynomial:
+        return Polynomial.of([a * b for a in self.monomials() for b in other.monomials()])
+
+    def times(self, factor: Monomial) -> Polynomial:
+        """The sum with every term multiplied."""
+        return Polynomial.of([m * factor for m in self.monomials()])
+
+    def evaluate(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
+        """The exact value."""
+        return sum((m.evaluate(sizes) for m in self.monomials()), Fraction(0))
+
+    def coefficient(self, name: str) -> Polynomial:
+        """What `name` is multiplied by, in a sum that has it in the first power only."""
+        return Polynomial.of([m / Monomial.of(name) for m in self.monomials() if name in m.names()])
+
+    def without(self, name: str) -> Polynomial:
+        """The terms in which `name` does not occur."""
+        return Polynomial.of([m for m in self.monomials() if name not in m.names()])
+
+    def powers(self, name: str) -> set[int]:
+        """The powers, other than 0, in which `name` occurs."""
+        return {p for m in self.terms for n, p in m.powers if n == name}
+
+    def put(self, name: str, value: Polynomial) -> Polynomial:
+        """The sum with `value` in the place of `name`; where it has negative powers, `value` is one term.
+
+        >>> Polynomial.of([Monomial.parse("x**2/y")]).put("x", Polynomial.of([Monomial.of("y"), Monomial()]))
+        1/y + y + 2
+        """
+        known: dict[int, list[Monomial]] = {1: value.monomials()}
+        found: list[Monomial] = []
+        for m in self.monomials():
+            power = dict(m.powers).get(name, 0)
+            rest = Monomial(m.coefficient, tuple((n, p) for n, p in m.powers if n != name))
+            if power not in known:
+                known[power] = _power(value, power)
+            found += [rest * v for v in known[power]] if power else [rest]
+        return Polynomial.of(found)
+
+    def lowest(self) -> Monomial:
+        """The least monomial whose product with the sum has whole coefficients and no negative power: positive."""
+        number = lcm(*(c.denominator for c in self.terms.values())) if self.terms else 1
+        powers: dict[str, int] = {}
+        for m in self.terms:
+            for n, p in m.powers:
+                powers[n] = max(powers.get(n, 0), -p)
+        return Monomial(Fraction(number), tuple(sorted((n, p) for n, p in powers.items() if p)))
+
+    def cleared(self) -> Polynomial:
+        """The sum times what clears its denominators, divided by what all its terms share: of the same sign.
+
+        >>> Polynomial.of([Monomial.parse("x/(2*y)"), Monomial.parse("3*x")]).cleared()
+        6*y + 1
+        """
+        whole = self.times(self.lowest())
+        shared = {n: min(dict(m.powers).get(n, 0) for m in whole.terms) for n in whole.names() if positive(n)}
+        return whole.times(ONE / Monomial(powers=tuple((n, p) for n, p in shared.items() if p)))
+
+    def __repr__(self) -> str:
+        """As people write sums, a constant last."""
+        listed = sorted(self.monomials(), key=lambda m: (not m.powers, m.powers))
+        text = " + ".join(map(str, listed)) or "0"
+        return text.replace("+ -1*", "- ").replace("+ -", "- ")
+
+
+def _power(value: Polynomial, power: int) -> list[Monomial]:
+    """A power of a sum: repeated multiplication, or the power of its one term."""
+    listed = value.monomials()
+    if len(listed) == 1:
+        return [listed[0] ** power]
+    if power < 0:
+        raise ValueError("a negative power of a sum")
+    if len(listed) == 2:
+        one, two = listed
+        return [Monomial.number(comb(power, k)) * one ** (power - k) * two**k for k in range(power + 1)]
+    result = Polynomial.number(1)
+    for _ in range(power):
+        result = result * value
+    return result.monomials()

@@ -1,0 +1,227 @@
+"""Whether a program fits, as text: what is held against the memory, the sizes that would fit, and the wires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from placealg.cost.compute import COMPUTE, Compute, value_of
+from placealg.cost.formula import json_number
+from placealg.cost.sizing import Degree, Fit, Layout
+from placealg.render.cost import known_sizes
+from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.values import Scale, number, scale_for, scaled
+
+_LISTED = 8
+_NONE = "—"
+CONVENTIONS: Mapping[str, str] = {
+    "peak": "peak: the most that a device holds at any moment of the step, with the tensors that its ops work on",
+    "total": "total: states, activations and the most of states beyond rest, each at its largest; working tensors are "
+             "left out",
+}
+"""What is held against the memory -> what it counts."""
+NOT_COUNTED = "what the framework itself holds: fragmentation, and buffers of its libraries"
+LOWER_BOUND = ("the largest of these, if all overlap perfectly and collectives send what is counted; latency, bubbles, "
+               "the host link and what is not counted come on top")
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """All that is told: the stages, the sizes they stand at, the layouts that fit where devices were to be laid out.
+
+    `rate` is in flop per second, `speeds` in bytes per second by set of axes, `seconds` what each takes at least.
+    """
+
+    title: str
+    stages: Sequence[Fit]
+    sizes: Mapping[str, Fraction]
+    axes: Sequence[str]
+    layouts: Sequence[Layout] | None
+    compute: Compute
+    rate: Fraction | None
+    speeds: Mapping[str, Fraction]
+    seconds: Mapping[str, Fraction]
+
+    @property
+    def devices(self) -> int:
+        """How many devices the sizes have."""
+        count = 1
+        for axis in self.axes:
+            count *= int(self.sizes[axis])
+        return count
+
+
+def page(sized: Sized, width: int, gib: bool = False) -> list[Line]:
+    """The whole page: a block per stage, layouts, compute."""
+    fits = all(f.fits for f in sized.stages)
+    verdict = Span("FITS", "green") if fits else Span("DOES NOT FIT", "bold red")
+    lines = [line(bold(sized.title), ": ", verdict)]
+    formulas = [*(f.formula for f in sized.stages), sized.compute.flop, *(t.bytes for t in sized.compute.traffic)]
+    known: list[list[Cell]] = [[dim(kind), dim(text)] for kind, text in known_sizes(formulas, sized.sizes)]
+    known.append([dim("devices"), dim(number(sized.devices))])
+    lines += [*indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
+    for found in sized.stages:
+        lines += [*_stage(found, len(sized.stages) > 1, width, gib), ()]
+    if sized.layouts is not None:
+        lines += [*_layouts(sized, width, gib), ()]
+    return lines + _compute(sized, width, gib)
+
+
+def _stage(found: Fit, named: bool, width: int, gib: bool) -> list[Line]:
+    scale = scale_for("bytes", [found.memory, found.value], gib)
+    lines = [line(bold(f"{found.stage}" if named else "memory of a device"), dim(f", in {scale.head}"))]
+    rows: list[list[Cell]] = []
+    for term in sorted(found.terms, key=lambda t: -t.value):
+        share = f"{float(100 * term.value / found.value):.1f} %" if found.value else _NONE
+        text = term.formula.text()
+        rows.append([term.name, text if len(text) <= 240 else dim(f"{_NONE} {len(text)} signs: --format json has it"),
+                     scaled(term.value, scale.divisor), share])
+    rows += [[bold(found.kind), "", bold(scaled(found.value, scale.divisor)), ""],
+             [f"{'≤' if found.fits else '>'} memory", "", scaled(found.memory, scale.divisor), ""],
+             ["left" if found.fits else "over", "", scaled(abs(found.left), scale.divisor), ""]]
+    lines += [*indent(table(rows, "lldr", width - 2, wrap={1: 30})), ()]
+    facts: list[list[Cell]] = [[dim("in the way"), _way(found)], [dim("microbatch"), _microbatch(found, scale)]]
+    facts += [[dim("smallest" if k == 0 else ""), _degree(d)] for k, d in enumerate(found.degrees)]
+    facts += [[dim("convention"), CONVENTIONS[found.kind]]]
+    facts += [[dim("left out" if k == 0 else ""), text] for k, text in enumerate(left_out(found))]
+    return lines + indent(table(facts, "ll", width - 2, wrap={1: 30}))
+
+
+def left_out(found: Fit) -> list[str]:
+    """What is not held against the memory."""
+    return [NOT_COUNTED] if found.held.activations.expr is not None else [found.held.activations.reason, NOT_COUNTED]
+
+
+def _way(found: Fit) -> str:
+    term = found.largest
+    names = ", ".join(term.formula.names).replace("Psi", "Ψ")
+    rest = found.value - term.value
+    without = "the rest would fit" if rest <= found.memory else "the rest alone does not fit either"
+    return f"{term.name}, the largest term ({names})" + ("" if found.fits else f"; without it, {without}")
+
+
+def _microbatch(found: Fit, scale: Scale) -> str:
+    if found.microbatch is None:
+        return "b does not matter: activations are not known" if "b" not in found.formula.inputs else "any b fits"
+    told = f"the largest b that fits is {number(found.microbatch)}" if found.microbatch else "not even b = 1 fits"
+    if found.rising is None:
+        return told
+    rest, slope, memory = (scaled(v, scale.divisor) for v in (*found.rising, found.memory))
+    return f"{told}: {rest} + {slope}·b ≤ {memory} {scale.head}"
+
+
+def _degree(found: Degree) -> str:
+    tried = f" (of the divisors {_some(found.tried)})" if found.tried else ""
+    if found.smallest is None:
+        left = f": {scaled(found.left, 10**9)} GB stay however large it is" if found.left is not None else ""
+        return f"no {found.axis} fits{tried}{left}"
+    power = f", {found.axis} = {number(found.power)} of the powers of two" if found.power not in (
+        None, found.smallest) else ""
+    return f"{found.axis} = {number(found.smallest)}{power}{tried}, the other sizes as they are"
+
+
+def _some(values: Sequence[int]) -> str:
+    listed = [str(v) for v in values]
+    return ", ".join(listed if len(listed) <= 10 else [*listed[:4], "...", *listed[-2:]])
+
+
+def _layouts(sized: Sized, width: int, gib: bool) -> list[Line]:
+    """The layouts of the devices that fit: most flop per byte first, or least sent where flop are not known."""
+    every = sized.layouts or ()
+    if not every:
+        return [line(bold("layouts"), dim(": none fits; the one above holds least"))]
+    held = scale_for("bytes", [layout.value for layout in every], gib)
+    sent = scale_for("bytes", [layout.sent for layout in every], gib)
+    head: list[Cell] = [*(bold(a) for a in sized.axes), bold(f"held, {held.head}"), bold(f"sent, {sent.head}"),
+                        bold("flop per byte"), bold("largest b")]
+    rows: list[list[Cell]] = [head]
+    for layout in every[:_LISTED]:
+        rows.append([*(number(layout.axes[a]) for a in sized.axes), scaled(layout.value, held.divisor),
+                     scaled(layout.sent, sent.divisor),
+                     _NONE if layout.per_byte is None else f"{float(layout.per_byte):,.1f}",
+                     _NONE if layout.microbatch is None else number(layout.microbatch)])
+    more = f"; the first {_LISTED} are" if len(every) > _LISTED else " is" if len(every) == 1 else "; all are"
+    return [line(bold("layouts"), dim(f": {len(every)} fit{'s' * (len(every) == 1)}{more} shown, best first")),
+            *indent(table(rows, "r" * len(head), width - 2))]
+
+
+def _compute(sized: Sized, width: int, gib: bool) -> list[Line]:
+    """Arithmetic, and of every set of axes the traffic, flop per byte, and the bandwidth that hides it."""
+    work, sizes = sized.compute, sized.sizes
+    if work.flop.expr is None:
+        lines = [line(bold("compute"), dim(f" {_NONE} {work.flop.reason}"))]
+    else:
+        value = value_of(work.flop, sizes)
+        lines = [line(bold("compute"), f", flop of a device in a step: {work.flop.text()}",
+                      "" if value is None else f" = {float(value):.4g}")]
+        lines = prose("".join(s.text for s in lines[0]), width, hang=2)
+    scale = scale_for("bytes", [value_of(t.bytes, sizes) for t in work.traffic], gib)
+    head: list[Cell] = [bold("over"), bold(f"sent, {scale.head}"), bold("flop per byte")]
+    head += [bold("hidden at, GB/s")] if sized.rate else []
+    head += [bold("at least, s")] if sized.seconds else []
+    rows = [head]
+    if sized.seconds:
+        rows.append([COMPUTE, "", "", *([""] if sized.rate else []), _seconds(sized.seconds.get(COMPUTE))])
+    for traffic in work.traffic:
+        intensity = value_of(traffic.intensity, sizes)
+        row: list[Cell] = [traffic.axes, scaled(value_of(traffic.bytes, sizes), scale.divisor),
+                           _NONE if intensity is None else f"{float(intensity):,.1f}"]
+        if sized.rate:
+            needed = traffic.needed(sized.rate, sizes)
+            row.append(_NONE if needed is None else f"{float(needed / 10**9):,.3f}")
+        if sized.seconds:
+            row.append(_seconds(sized.seconds.get(traffic.axes)))
+        rows.append(row)
+    if work.traffic:
+        lines += indent(table(rows, "lrrrr"[:len(head)], width - 2))
+    if sized.seconds:
+        slowest = max(sized.seconds, key=lambda name: sized.seconds[name])
+        bound = f"lower bound of a step: {_seconds(sized.seconds[slowest])} s ({slowest})"
+        lines += indent(prose(f"{bound}, {LOWER_BOUND}", width - 2, hang=2))
+    return lines
+
+
+def _seconds(value: Fraction | None) -> str:
+    return _NONE if value is None else f"{float(value):.4g}"
+
+
+def document(sized: Sized) -> dict[str, Any]:
+    """The same as JSON; a formula is a leaf with its value at the sizes."""
+    def leaf(formula: Any) -> dict[str, Any]:
+        found: dict[str, Any] = formula.to_json(**{n: v for n, v in sized.sizes.items() if n in formula.inputs})
+        return found
+    work = sized.compute
+    return {
+        "fits": all(f.fits for f in sized.stages),
+        "sizes": {n: json_number(v) for n, v in sized.sizes.items()}, "devices": sized.devices,
+        "stages": [{
+            "stage": f.stage, "convention": f.kind, "fits": f.fits, "memory": json_number(f.memory),
+            "held": leaf(f.formula), "left": json_number(f.left),
+            "terms": [{"name": t.name, **leaf(t.formula), "share": float(t.value / f.value) if f.value else None}
+                      for t in f.terms],
+            "in_the_way": f.largest.name, "largest_b": f.microbatch,
+            "left_out": left_out(f),
+            "inequality": f"{f.formula.expr} <= {json_number(f.memory)}",
+            "smallest": {d.axis: {"degree": d.smallest, "power_of_two": d.power, "divisors": list(d.tried),
+                                  "stays": None if d.left is None else json_number(d.left)} for d in f.degrees},
+        } for f in sized.stages],
+        "layouts": None if sized.layouts is None else [
+            {"axes": dict(o.axes), "held": json_number(o.value), "sent": json_number(o.sent),
+             "flop_per_byte": _optional(o.per_byte), "largest_b": o.microbatch}
+            for o in sized.layouts],
+        "compute": {
+            "flop": leaf(work.flop),
+            "traffic": [{"axes": t.axes, "sent": leaf(t.bytes), "flop_per_byte": leaf(t.intensity),
+                         "bytes_per_second_to_hide": _optional(t.needed(sized.rate, sized.sizes) if sized.rate
+                                                               else None)} for t in work.traffic],
+            "lower_bound": {"seconds": _optional(max(sized.seconds.values(), default=None)),
+                            "of": {n: json_number(v) for n, v in sized.seconds.items()},
+                            "meaning": LOWER_BOUND} if sized.seconds else None,
+        },
+    }
+
+
+def _optional(value: Fraction | None) -> int | float | None:
+    return None if value is None else json_number(value)

@@ -1,0 +1,392 @@
+"""What fits in a device's memory: hand-checked numbers, and every answer held against all sizes around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from math import prod
+
+import pytest
+from conftest import Outcome
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount, bandwidths
+from placealg.cost.compute import compute, value_of
+from placealg.cost.curve import curve
+from placealg.cost.formula import Formula
+from placealg.cost.memory import memory
+from placealg.cost.moment import MOMENT, attained, moment
+from placealg.cost.sizing import Fit, degree, dividing, factorizations, fit, layouts, stages
+from placealg.errors import InputError
+from placealg.model.config import resolve_model
+from placealg.model.model import Model
+from placealg.step.derive import derive
+from placealg.step.fit import check_sizes
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import Strategy
+
+Run = Callable[..., Outcome]
+
+
+def case(text: str, model: str) -> tuple[Step, Strategy, Model]:
+    strategy, chosen = parse_strategy(text), resolve_model(model)
+    return derive(strategy, chosen), strategy, chosen
+
+
+def exact(**sizes: int) -> dict[str, Fraction]:
+    return {n: Fraction(v) for n, v in sizes.items()}
+
+
+def one(text: str, model: str, limit: int, kind: str = "peak", **sizes: int) -> Fit:
+    (found,) = fit(*case(text, model), Fraction(limit), exact(**sizes), kind)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- by hand
+
+def test_zero3_by_hand() -> None:
+    """16 bytes for each of 100 parameters over 4 devices, and a unit of 10 gathered with its gradient: 400 + 40."""
+    found = one("zero3", "abstract", 440, Psi=100, Psi_unit=10, dp=4)
+    assert (found.value, found.fits, found.left) == (440, True, 0)
+    assert [(t.name, t.value) for t in found.terms] == [("parameters", 50), ("optimizer", 300), ("gradients", 50),
+                                                        (MOMENT, 40)]
+    assert found.largest.name == "optimizer"
+    assert found.microbatch is None
+    tight = one("zero3", "abstract", 239, Psi=100, Psi_unit=10, dp=4)
+    assert not tight.fits
+    (dp,) = tight.degrees
+    assert (dp.smallest, dp.power, dp.left, dp.tried) == (9, 16, 40, ())     # 1600/9 + 40 = 217.8, 1600/8 + 40 = 240
+    assert one("zero3", "abstract", 40, Psi=100, Psi_unit=10, dp=4).degrees[0].smallest is None
+
+
+def test_an_axis_that_takes_nothing_away() -> None:
+    found = one("dp", "abstract", 100, Psi=100, dp=4)
+    assert found.degrees[0].smallest is None
+    assert found.degrees[0].left == 1600
+
+
+def test_microbatches_by_hand() -> None:
+    """A plain MLP, of which each sequence keeps a known number of bytes."""
+    step, _, _ = case("dp", "mlp")
+    sizes = exact(h=4, f=8, L=2, V=10, dp=2, b=1)
+    held = memory(step)
+    rest, each = (held.peak.value(**{n: v for n, v in {**sizes, "b": b}.items() if n in held.peak.inputs})
+                  for b in (1, 2))
+    assert rest is not None
+    assert each is not None
+    slope = each - rest
+    for many in (1, 2, 7):
+        limit = rest + (many - 1) * slope
+        assert one("dp", "mlp", int(limit), h=4, f=8, L=2, V=10, dp=2, b=1).microbatch == many
+        assert one("dp", "mlp", int(limit) - 1, h=4, f=8, L=2, V=10, dp=2, b=1).microbatch == many - 1
+
+
+def test_total_and_peak_are_two_conventions() -> None:
+    sizes = {"dp": 8, "tp": 8, "b": 1, "s": 8192}
+    peak, total = (one("zero3*tp_sp", "llama-3-70b", 10**12, kind, **sizes) for kind in ("peak", "total"))
+    assert (peak.formula, total.formula) == (peak.held.peak, peak.held.total)
+    for found in (peak, total):
+        assert sum(t.value for t in found.terms) == found.value
+    with pytest.raises(InputError, match="unknown convention 'peek'; did you mean 'peak'"):
+        one("dp", "abstract", 1, "peek", Psi=1, dp=1)
+
+
+# ------------------------------------------------------------------------------------------------------ held to account
+
+CASES = {"zero3*tp_sp": ("gpt", {"h": 16, "a": 4, "L": 3, "V": 50, "s": 8, "dp": 2, "tp": 2}),
+         "zero3": ("abstract", {"Psi": 1000, "Psi_unit": 100, "dp": 2}),
+         "zero2*ep": ("moe", {"h": 16, "a": 4, "kv": 2, "f": 12, "L": 3, "V": 50, "s": 8, "experts": 12, "topk": 2,
+                              "dp": 2, "ep": 3}),
+         "tp": ("gpt", {"h": 48, "a": 12, "L": 2, "V": 30, "s": 12, "tp": 3})}
+MADE = {text: case(text, model) for text, (model, _) in CASES.items()}
+HELD = {text: stages(step)[0].held.peak for text, (step, _, _) in MADE.items()}
+
+
+def held_at(formula: Formula, sizes: Mapping[str, Fraction]) -> Fraction:
+    value = value_of(formula, sizes)
+    assert value is not None
+    return Fraction(value)
+
+
+@pytest.mark.parametrize("text", CASES)
+@given(limit=st.integers(100, 2_000_000))
+@settings(max_examples=6, deadline=None)
+def test_the_largest_microbatch_fits_and_the_next_does_not(text: str, limit: int) -> None:
+    formula = HELD[text]
+    best = curve(formula, "b", exact(**CASES[text][1])).largest(Fraction(limit))
+    if best is None:
+        assert "b" not in formula.inputs
+        return
+    if best:
+        assert held_at(formula, exact(**CASES[text][1], b=best)) <= limit
+    assert held_at(formula, exact(**CASES[text][1], b=best + 1)) > limit
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_the_smallest_degree_is_that_of_all_sizes_tried(text: str) -> None:
+    _, strategy, model = MADE[text]
+    sizes, formula = exact(**CASES[text][1], b=1), HELD[text]
+    for axis in strategy.mesh.names:
+        values = {n: held_at(formula, {**sizes, axis: Fraction(n)}) for n in range(1, 30)
+                  if _divides(strategy, model, {**sizes, axis: Fraction(n)})}
+        for limit in (*sorted(values.values())[:4], max(values.values()) - 1, min(values.values()) - 1):
+            at = degree(formula, axis, strategy, model, limit, sizes)
+            fitting = [n for n, value in values.items() if value <= limit]
+            powers = [n for n in fitting if n & (n - 1) == 0]
+            assert at.smallest == fitting[0] if fitting else at.smallest is None or at.smallest >= 30
+            assert at.power == powers[0] if powers else at.power is None or at.power >= 30
+            if at.left is not None and at.smallest is None:
+                assert at.tried or at.left >= limit
+
+
+def _divides(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction]) -> bool:
+    try:
+        check_sizes(strategy, model, sizes)
+    except InputError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("text", "axis"), [("zero3*tp_sp", "tp"), ("zero3*tp_sp", "dp"), ("zero2*ep", "ep"),
+                                            ("tp", "tp")])
+def test_sizes_that_divide_are_those_of_the_strategy_s_check(text: str, axis: str) -> None:
+    _, strategy, model = MADE[text]
+    sizes = exact(**CASES[text][1])
+    listed = dividing(axis, strategy, model, sizes)
+    every = [n for n in range(1, 60) if _divides(strategy, model, {**sizes, axis: Fraction(n)})]
+    assert list(listed or range(1, 60)) == every
+
+
+@pytest.mark.parametrize(("devices", "limit"), [(12, 60_000), (8, 100_000), (6, 1000)])
+def test_layouts_are_all_that_fit(devices: int, limit: int) -> None:
+    step, strategy, model = MADE["zero2*ep"]
+    sizes = exact(**{n: v for n, v in CASES["zero2*ep"][1].items() if n not in ("dp", "ep")}, b=1)
+    found = layouts(step, strategy, model, devices, sizes, Fraction(limit))
+    formula = stages(step)[0].held.peak
+    want = {n for n in range(1, devices + 1) if devices % n == 0 and _divides(strategy, model, {
+        **sizes, "dp": Fraction(devices // n), "ep": Fraction(n)}) and held_at(formula, {
+            **sizes, "dp": Fraction(devices // n), "ep": Fraction(n)}) <= limit}
+    assert {o.axes["ep"] for o in found} == want
+    assert all(prod(o.axes.values()) == devices for o in found)
+    assert list(found) == sorted(found, key=lambda o: (-(o.per_byte or 0), o.value))
+    for o in found:
+        at = {**sizes, **exact(**o.axes)}
+        assert o.value == held_at(formula, at)
+        assert o.microbatch is not None
+        assert held_at(formula, {**at, "b": Fraction(o.microbatch + 1)}) > limit
+
+
+def test_factorizations() -> None:
+    for devices, axes in ((12, ("a", "b")), (8, ("a", "b", "c")), (7, ("a",))):
+        every = list(factorizations(devices, axes))
+        assert all(prod(f.values()) == devices for f in every)
+        assert len({tuple(f.items()) for f in every}) == len(every)
+    assert len(list(factorizations(8, "abc"))) == 10
+    assert list(factorizations(1, ())) == [{}]
+    assert list(factorizations(2, ())) == []
+    with pytest.raises(InputError, match="too many layouts"):
+        list(factorizations(2**12, "abcdef"))
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_a_curve_is_its_formula(n: int, other: int) -> None:
+    formula = Formula.parse("Psi/dp + b*Max(s*b, 6, Max(3*b, s)/dp) + dp", "bytes")
+    sizes = exact(Psi=other, b=2, s=3)
+    assert curve(formula, "dp", sizes)(n) == formula.value(Psi=other, b=2, s=3, dp=n)
+    assert curve(formula, "b", {**sizes, "dp": Fraction(n)})(other) == formula.value(Psi=other, b=other, s=3, dp=n)
+
+
+@pytest.mark.parametrize(("text", "name", "limit", "largest", "smallest"), [
+    ("Psi + 3*b", "b", 20, 3, 1), ("Psi + b**2 + b", "b", 30, 4, 1), ("Psi + Max(3*b, b**2)", "b", 35, 5, 1),
+    ("Psi", "b", 9, 0, None), ("Psi", "b", 10, None, 1), ("Psi + 3*b", "b", 10, 0, None),
+    ("Max(2*b, Psi - b)", "b", 8, 4, 2), ("Min(b, Psi)", "b", 9, "no maximum", 1),
+    ("ceiling(Psi/b)", "b", 3, "no maximum", 4), ("Psi - b", "b", 5, "falls with b", 5),
+    ("Psi/b + b", "b", 7, "no maximum", 2), ("2*Psi - Max(b, 6)", "b", 12, "no maximum", 8),
+])
+def test_curves(text: str, name: str, limit: int, largest: int | str | None, smallest: int | None) -> None:
+    found = curve(Formula.parse(text, "bytes"), name, exact(Psi=10))
+    assert found.smallest(Fraction(limit), ()) == smallest
+    if isinstance(largest, str):
+        with pytest.raises(InputError, match=largest):
+            found.largest(Fraction(limit))
+    else:
+        assert found.largest(Fraction(limit)) == largest
+
+
+def test_what_no_size_takes_away() -> None:
+    at = exact(Psi=10)
+    assert curve(Formula.parse("Max(Psi/dp + 5, 2*Psi/dp + 3)", "bytes"), "dp", at).floor == 5
+    assert curve(Formula.parse("Psi/dp + dp", "bytes"), "dp", at).floor is None
+    assert curve(Formula.parse("Max(Psi - dp, 3)", "bytes"), "dp", at).floor is None
+
+
+def test_the_largest_argument_stands_for_a_maximum() -> None:
+    formula = Formula.parse("h + Max(2*b, s)", "bytes")
+    assert attained(formula, exact(b=3, s=7, h=1)).text() == "s + h"
+    assert attained(formula, exact(b=4, s=7, h=1)).text() == "2·b + h"
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_terms_sum_to_what_is_held(text: str) -> None:
+    held = stages(MADE[text][0])[0].held
+    sizes = exact(**CASES[text][1], b=2)
+    for kind, formula in (("peak", held.peak), ("total", held.total)):
+        assert sum(held_at(f, sizes) for _, f in moment(held, kind, sizes)) == held_at(formula, sizes)
+
+
+def test_one_stage_without_a_pipeline() -> None:
+    assert [s.name for s in stages(MADE["tp"][0])] == ["every device"]
+
+
+def test_a_size_that_is_missing_is_named() -> None:
+    with pytest.raises(InputError, match="what is held depends on b, s:"):
+        one("zero3", "gpt2", 1, dp=8)
+    with pytest.raises(InputError, match="depends on V:"):
+        degree(MADE["tp"][0] and stages(MADE["tp"][0])[0].held.peak, "tp", *MADE["tp"][1:], Fraction(1),
+               exact(h=1, a=1, L=1, s=1, b=1))
+
+
+# -------------------------------------------------------------------------------------------------------------- compute
+
+def test_bandwidth_that_hides_traffic_by_hand() -> None:
+    """Traffic takes as long as the arithmetic at the bandwidth needed, and longer at half of it."""
+    step = MADE["zero3*tp_sp"][0]
+    work, sizes = compute(step), exact(**CASES["zero3*tp_sp"][1], b=1)
+    assert [t.axes for t in work.traffic] == ["dp", "tp"]
+    flop = held_at(work.flop, sizes)
+    for traffic in work.traffic:
+        sent = held_at(traffic.bytes, sizes)
+        assert held_at(traffic.intensity, sizes) == flop / sent
+        needed = traffic.needed(Fraction(1000), sizes)
+        assert needed == sent / (flop / 1000)
+        even = work.bound(Fraction(1000), {traffic.axes: needed}, sizes)
+        assert even == {"compute": flop / 1000, traffic.axes: flop / 1000}
+        slow = work.bound(Fraction(1000), {traffic.axes: needed / 2}, sizes)
+        assert max(slow.values()) == 2 * flop / 1000
+    assert work.bound(None, {}, sizes) == {}
+    with pytest.raises(InputError, match="nothing is sent over 'pp'"):
+        work.bound(None, {"pp": Fraction(1)}, sizes)
+
+
+def test_no_flop_no_intensity() -> None:
+    work = compute(MADE["zero3"][0])
+    assert work.flop.expr is None
+    assert work.traffic[0].intensity.expr is None
+    assert work.traffic[0].needed(Fraction(1), exact(Psi=1, dp=2)) is None
+
+
+# --------------------------------------------------------------------------------------------------------- command line
+
+@pytest.mark.parametrize(("text", "units", "want"), [
+    ("80GB", BYTES, 80 * 10**9), ("80 GiB", BYTES, 80 * 2**30), ("512MB", BYTES, 512 * 10**6), ("1.5kB", BYTES, 1500),
+    ("50GB/s", BANDWIDTHS, 50 * 10**9), ("400TFLOPS", RATES, 400 * 10**12), ("1.25PFLOPS", RATES, 1250 * 10**12),
+])
+def test_amounts(text: str, units: Mapping[str, int], want: int) -> None:
+    assert amount(text, units, "") == want
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("80", "'80' has no unit, such as 80GB"), ("80gb", "unknown unit 'gb'; did you mean 'GB'"), ("0GB", "not positive"),
+    ("9" * 5000 + "GB", "is not a number"),
+    ("-1GB", "is not a number with a unit"), ("GB", "is not a number"), ("1e3GB", "unknown unit 'e3GB'"),
+])
+def test_bad_amounts(text: str, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        amount(text, BYTES, "--device-memory")
+    assert says in str(error.value)
+    assert str(error.value).startswith("--device-memory: ")
+
+
+def test_bandwidths() -> None:
+    assert bandwidths(["dp=1GB/s", "dp,ep=2GB/s"]) == {"dp": 10**9, "dp,ep": 2 * 10**9}
+    for words, says in ((["dp"], "is not AXES=BANDWIDTH"), (["dp=1GB/s", "dp=2GB/s"], "two bandwidths"),
+                        (["dp=1GB"], "unknown unit 'GB'")):
+        with pytest.raises(InputError, match=says):
+            bandwidths(words)
+
+
+ABSTRACT = ("fit", "zero3", "--set", "Psi=100", "Psi_unit=10")
+
+
+@pytest.mark.parametrize(("memory", "code"), [("440B", 0), ("439B", 1)])
+def test_the_exit_code_says_whether_it_fits(memory: str, code: int, placealg: Run) -> None:
+    got = placealg(*ABSTRACT, "dp=4", "--device-memory", memory)
+    assert (got.code, got.err) == (code, "")
+    assert ("DOES NOT FIT" in got.out) == bool(code)
+
+
+def test_an_axis_without_a_size_is_solved_for(placealg: Run) -> None:
+    got = json.loads(placealg(*ABSTRACT, "--device-memory", "239B", "--format", "json").out)
+    assert (got["sizes"]["dp"], got["fits"]) == (9, True)
+    none = json.loads(placealg(*ABSTRACT, "--device-memory", "39B", "--format", "json").out)
+    assert (none["fits"], none["stages"][0]["smallest"]["dp"]["degree"]) == (False, None)
+
+
+def test_devices_are_laid_out(placealg: Run) -> None:
+    words = ("fit", "hsdp", "--set", "Psi=100", "Psi_unit=10", "--devices", "8", "--format", "json")
+    found = json.loads(placealg(*words, "--device-memory", "440B").out)
+    assert [o["axes"] for o in found["layouts"]] == [{"dp_replicate": 2, "dp_shard": 4},
+                                                     {"dp_replicate": 1, "dp_shard": 8}]
+    assert found["devices"] == 8
+    assert found["sizes"]["dp_shard"] == 4
+    full = placealg(*words, "--device-memory", "100B")
+    assert full.code == 1
+    assert json.loads(full.out)["layouts"] == []
+    assert json.loads(full.out)["sizes"]["dp_shard"] == 8
+
+
+def test_json_has_a_fixed_shape(placealg: Run) -> None:
+    got = placealg("fit", "zero3*tp_sp", "--model", "llama-3-70b", "--device-memory", "80GB", "--set", "s=8192",
+                   "dp=64", "tp=8", "--flops", "400TFLOPS", "--bandwidth", "dp=50GB/s", "tp=450GB/s",
+                   "--format", "json")
+    found = json.loads(got.out)
+    assert list(found) == ["version", "strategy", "model", "fits", "sizes", "devices", "stages", "layouts", "compute"]
+    assert found["version"] == 1
+    (stage,) = found["stages"]
+    assert list(stage) == ["stage", "convention", "fits", "memory", "held", "left", "terms", "in_the_way", "largest_b",
+                           "left_out", "inequality", "smallest"]
+    assert stage["inequality"].endswith(" <= 80000000000")
+    assert abs(sum(t["share"] for t in stage["terms"]) - 1) < 1e-9
+    bound = found["compute"]["lower_bound"]
+    assert bound["seconds"] == max(bound["of"].values())
+    assert set(bound["of"]) == {"compute", "dp", "tp"}
+
+
+def test_no_time_without_rates(placealg: Run) -> None:
+    words = ("fit", "zero3", "--model", "gpt2", "--device-memory", "80GB", "--set", "s=1024", "dp=8")
+    assert json.loads(placealg(*words, "--format", "json").out)["compute"]["lower_bound"] is None
+    text = placealg(*words).out
+    assert "lower bound" not in text
+    assert "lower bound" in placealg(*words, "--flops", "1TFLOPS").out
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["zero3"], "missing --device-memory"),
+    (["zero3", "--device-memory", "80"], "--device-memory: '80' has no unit"),
+    (["zero3", "--device-memory", "80GB"], "what is held depends on Psi, Psi_unit"),
+    (["hsdp", "--device-memory", "80GB", "--set", "Psi=100", "Psi_unit=1"], "say how many --devices"),
+    (["hsdp", "--device-memory", "80GB", "--devices", "x"], "--devices: 'x' is not a whole number"),
+    (["hsdp", "--device-memory", "80GB", "--devices", "9999999"], "from 1 to 1048576"),
+    (["zero3[8]", "--device-memory", "80GB", "--devices", "9"], "the mesh has 8 devices"),
+    (["hsdp*tp[3]", "--model", "gpt", "--device-memory", "80GB", "--devices", "8", "--set", "h=12", "a=3", "L=1", "V=3",
+      "s=3"], "8 devices are not a multiple of 3"),
+    (["zero3[8]", "--model", "gpt2", "--device-memory", "80GB", "--set", "s=8", "--bandwidth", "tp=1GB/s"],
+     "nothing is sent over 'tp'; did you mean 'dp'"),
+    (["zero3[8]", "--model", "gpt2", "--device-memory", "80GB", "--set", "s=8", "--flops", "1TB"], "unknown unit 'TB'"),
+    (["zero3", "--device-memory", "80GB", "--by", "peek"], "did you mean 'peak'"),
+])
+def test_bad_words_are_one_line(words: list[str], says: str, placealg: Run) -> None:
+    got = placealg("fit", *words)
+    assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+    assert says in got.err
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_nothing_is_wider_than_the_page(columns: str, placealg: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = placealg("fit", "zero3*tp_sp", "--model", "llama-3-70b", "--device-memory", "80GB", "--set", "s=8192",
+                   "--devices", "256", "--flops", "400TFLOPS", "--bandwidth", "dp=50GB/s").out
+    assert [text for text in out.splitlines() if len(text) > int(columns)] == []

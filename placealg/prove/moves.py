@@ -16,9 +16,14 @@ from placealg.step.verbs import MESSAGES
 
 
 def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> str:
-    """What about an event on a tensor no rule covers; "" when a rule covers it whole."""
-    if pipeline and pipeline.axis in event.axes and event.verb not in MESSAGES:
-        return f"{event.verb} of a tensor among stages of {pipeline.axis}"
+    """What about an event of the loop over microbatches no rule covers; "" when a rule covers it whole.
+
+    Stages run their microbatches in different orders: where they all meet in one event they may wait for each other.
+    """
+    if pipeline and pipeline.axis in event.axes and event.verb not in MESSAGES and event.phase in LOOPED:
+        return f"{event.verb} of {event.value} among stages of {pipeline.axis} inside the loop over microbatches"
+    if not event.on_tensor:
+        return ""
     if event.verb in MESSAGES:
         leaves = (event.verb == "send") != event.on_gradient
         if event.tensor not in {loop.last if leaves else loop.slot for loop in graph.loops}:

@@ -29,7 +29,7 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
     graph = step.reference.graph
     assert graph is not None
     for event in step.events:
-        gap = uncovered(event, graph, step.reference.pipeline) if event.on_tensor else ""
+        gap = uncovered(event, graph, step.reference.pipeline)
         if gap:
             raise NoRule(f"{event.path}: no transfer rule for {gap}")
     found = Obligations(full)

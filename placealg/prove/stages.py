@@ -55,11 +55,9 @@ class Stages:
 
     def _met(self, unit: str, held: Sum) -> Sum:
         """What stands before the repeated units runs with the first instance, what stands behind with the last."""
-        first, last = (STAGE + loop.unit for loop in (self.graph.loops[0], self.graph.loops[-1]))
         mine = self.at(unit)
-        other = {first: STAGE + FIRST, STAGE + FIRST: first} if mine in (first, STAGE + FIRST) else {}
-        other |= {last: STAGE + LAST, STAGE + LAST: last} if mine in (last, STAGE + LAST) else {}
-        return _renamed(held, {old: mine for old in other if other[old] == mine})
+        pairs = ((STAGE + FIRST, self.at(self.graph.loops[0].unit)), (STAGE + LAST, self.at(self.graph.loops[-1].unit)))
+        return _renamed(held, {one: other for pair in pairs for one, other in (pair, pair[::-1]) if other == mine})
 
     def neighbour(self, held: Sum, unit: str) -> Sum:
         """What an instance of `unit` holds, as its neighbour of the same unit sees it."""

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
         fsdp,
         fsdp_no_reshard,
         hsdp,
+        mics,
         offload_optimizer,
+        offload_parameters,
         recompute_full,
         recompute_selective,
         tp,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         zero1,
         zero2,
         zero3,
+        zeropp,
     )
     from placealg.strategy.expression import parse_strategy
     from placealg.strategy.spec import Strategy
@@ -55,8 +58,8 @@ _HOME = {
     "Strategy": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
-                     "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "ep", "offload_optimizer", "recompute_full",
-                     "recompute_selective"),
+                     "mics", "zeropp", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "ep", "offload_optimizer",
+                     "offload_parameters", "recompute_full", "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",

@@ -127,7 +127,8 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     {'w': Fraction(1, 2), 'dp_replicate': Fraction(2, 1)}
     """
     mesh, others, bound = strategy.mesh, set(axes), _bound(strategy, model)
-    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model))
+    said = tuple(t for t in strategy.tables.get("types", ()) if t not in DEFAULTS["types"])
+    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *said)
     sizes: dict[str, Fraction] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))

@@ -91,6 +91,7 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
             "by_axes": {axes: leaf(f) for axes, f in sent.by_axes.items()},
             "by_phase": {phase: leaf(f) for phase, f in sent.by_phase.items()},
             "host_link": leaf(sent.host_link),
+            "nvme_link": leaf(sent.nvme_link),
             "events": [{"path": e.path, "axes": list(e.axes), "collective": e.collective, **leaf(e.formula),
                         "count": leaf(e.count), "convention": e.convention, "left_out": e.left_out or None}
                        for e in sent.events],
@@ -109,7 +110,7 @@ def _value(formula: Formula, bound: Mapping[str, Fraction]) -> int | Fraction | 
 
 
 def _volumes(sent: Communication) -> Iterator[Formula]:
-    yield from (sent.total, sent.host_link, *sent.by_axes.values(), *sent.by_phase.values())
+    yield from (sent.total, sent.host_link, sent.nvme_link, *sent.by_axes.values(), *sent.by_phase.values())
     for event in sent.events:
         yield from (event.formula, event.count)
 

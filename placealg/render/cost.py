@@ -27,10 +27,12 @@ QUANTITIES: Mapping[str, str] = {
     "activations": "bytes that forward keeps for backward, of one microbatch and all layers",
     "transient": "the most of states that a device holds beyond rest at once, such as a gathered unit",
     "host": "the most that the host holds at once for one device",
+    "nvme": "the most that the host's nvme holds at once for one device",
     "total": "states + activations + transient on the device; of what is sent, the sum over all axes",
     "peak": "the most that a device holds at once, with the tensors that its ops work on",
     "sent": "what one device sends in a step over the axes of the mesh, scalars left out",
     "host link": "what crosses the link between a device and its host in a step, apart from what is sent",
+    "nvme link": "what crosses the link between the host and its nvme in a step for one device, apart from what is sent",
 }
 """Quantity -> what it counts, on the most loaded device."""
 
@@ -76,7 +78,7 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     """The parameters, memory, communication by axes and phase, then event by event or `detail`; what they stand on."""
     formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events)]
     held_in = scale_for("bytes", (value_of(f, sizes) for _, f in held.items()), gib)
-    sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in (sent.total, sent.host_link)), gib)
+    sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in (sent.total, sent.host_link, sent.nvme_link)), gib)
     number_of = value_of(count, sizes)
     known: list[list[Cell]] = [
         [dim("parameters"), count.text() + ("" if number_of is None else f" = {number(int(number_of))}")]]
@@ -84,7 +86,7 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
         known.append([dim(kind), dim(text)])
     lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
     lines.append(line(bold("memory of a device"), dim(f", bytes; values in {held_in.head}")))
-    lines += indent(_block([(n, f, f.text()) for n, f in held.items()], sizes, held_in, width - 2)) + [()]
+    lines += indent(_block([(n, f, f.text()) for n, f in held.items() if n != "nvme" or f.expr != 0], sizes, held_in, width - 2)) + [()]
     lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
     heading, rest = detail or ("of which, event by event", _events([e for e in sent.events if not e.left_out], sizes,
@@ -151,8 +153,8 @@ def _sums(sent: Communication) -> list[tuple[str, Formula, str]]:
     if several:
         rows += [(f"over {axes}", f, f.text()) for axes, f in sent.by_axes.items()]
     rows += [(f"in {phase}", f, f.text()) for phase, f in sent.by_phase.items()]
-    if sent.host_link.expr != 0:
-        rows.append(("host link, apart", sent.host_link, sent.host_link.text()))
+    rows += [(f"{name}, apart", f, f.text()) for name, f in (("host link", sent.host_link),
+                                                             ("nvme link", sent.nvme_link)) if f.expr != 0]
     return rows
 
 

@@ -74,10 +74,11 @@ _HOME = {
 
 __all__ = [
     "abstract", "catalogue", "communication", "cp", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
-    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mlp", "Model", "moe", "offload_optimizer",
+    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mlp", "Model", "moe",
+    "offload_optimizer", "offload_parameters",
     "parse_strategy", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy",
     "tp", "tp_sp", "tp_sp_keep",
-    "zero1", "zero2", "zero3",
+    "zero1", "zero2", "zero3", "zeropp",
 ]
 
 

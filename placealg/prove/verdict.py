@@ -59,12 +59,13 @@ _WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gra
 
 
 def not_covered(reference: Reference) -> tuple[str, ...]:
-    """What no verdict on a step of this reference covers, quantisation on the wire among it where there is some."""
+    """What no verdict on a step of this reference covers, quantisation on the wire among it."""
     found: dict[str, None] = {}
-    for types in (reference.types, *(reference.types.plus(g.types) for g in reference.groups)):
+    for types in (reference.types.plus(g.types) for g in reference.groups):
         for wire, (rest, what) in _WIRES.items():
-            if types.get(wire, types.get(rest)) != types.get(rest):
-                found[f"quantisation of {what}: {types[wire]} bytes per element on the wire, {types[rest]} at rest"] = None
+            sent, kept = types.get(wire, types[rest]), types[rest]
+            if sent != kept:
+                found[f"rounding of {what}: {sent} bytes per element on the wire, {kept} at rest"] = None
     return (*NOT_COVERED, *found)
 
 

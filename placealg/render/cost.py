@@ -32,7 +32,7 @@ QUANTITIES: Mapping[str, str] = {
     "peak": "the most that a device holds at once, with the tensors that its ops work on",
     "sent": "what one device sends in a step over the axes of the mesh, scalars left out",
     "host link": "what crosses the link between a device and its host in a step, apart from what is sent",
-    "nvme link": "what crosses the link between the host and its nvme in a step for one device, apart from what is sent",
+    "nvme link": "what crosses the link between a device's host and its nvme in a step, apart from what is sent",
 }
 """Quantity -> what it counts, on the most loaded device."""
 
@@ -78,7 +78,8 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     """The parameters, memory, communication by axes and phase, then event by event or `detail`; what they stand on."""
     formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events)]
     held_in = scale_for("bytes", (value_of(f, sizes) for _, f in held.items()), gib)
-    sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in (sent.total, sent.host_link, sent.nvme_link)), gib)
+    moved = (sent.total, sent.host_link, sent.nvme_link)
+    sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in moved), gib)
     number_of = value_of(count, sizes)
     known: list[list[Cell]] = [
         [dim("parameters"), count.text() + ("" if number_of is None else f" = {number(int(number_of))}")]]
@@ -86,7 +87,8 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
         known.append([dim(kind), dim(text)])
     lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
     lines.append(line(bold("memory of a device"), dim(f", bytes; values in {held_in.head}")))
-    lines += indent(_block([(n, f, f.text()) for n, f in held.items() if n != "nvme" or f.expr != 0], sizes, held_in, width - 2)) + [()]
+    rests = [(n, f, f.text()) for n, f in held.items() if n != "nvme" or f.expr != 0]
+    lines += indent(_block(rests, sizes, held_in, width - 2)) + [()]
     lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
     heading, rest = detail or ("of which, event by event", _events([e for e in sent.events if not e.left_out], sizes,

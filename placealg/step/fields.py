@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from placealg.arith import ONE, Monomial, parse
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph, unit_of
 from placealg.placement import Kind
@@ -25,7 +25,7 @@ from placealg.step.program import (
     parse_where,
 )
 from placealg.step.verbs import GRADIENT, HANDED, HANDED_ON, MESSAGES, REGION, SLOT, TENSOR, VERBS
-from placealg.strategy.options import DEFAULTS, TYPES, WIRE_W, placed, shown
+from placealg.strategy.options import DEFAULTS, TYPES, WIRE_W, placed
 from placealg.strategy.positions import Positions
 
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))

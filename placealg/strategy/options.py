@@ -9,12 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, time
 from fractions import Fraction
 from typing import Any
 
 from placealg.arith import parse
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS, MODES, STATES, StatePlacement
 
@@ -201,26 +200,6 @@ def option_key(table: str, key: str) -> Key:
     if table not in DEFAULTS:
         raise InputError(f"unknown table [{table}]", name=table, valid=SCHEMA)
     return known_key(table, key)
-
-
-def shown(value: Any) -> str:
-    """A value in the spelling of TOML, short enough for one line.
-
-    >>> shown(True), shown([{"dp": "S*"}])
-    ('true', "[{ dp = 'S*' }]")
-    """
-    text = " ".join(_spelled(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_spelled(v)}" for k, v in value.items()) + " }" if value else "{}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_spelled, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if isinstance(value, (date, time)) else repr(value)
 
 
 def read_value(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where = nowhere, path: Path = ()) -> Any:

@@ -15,6 +15,7 @@ from placealg.cost.regions import kept_for_backward, rows_by_region
 from placealg.cost.tensors import dim_of
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.step.program import Step
+from placealg.strategy.options import WIRE_W
 
 ASSUMED = (
     "sizes divide: every shard is exactly 1/n of its tensor",
@@ -32,6 +33,9 @@ OF_TENSORS = (
 )
 """What the figures of a program of ops take for granted besides."""
 
+ROUNDED = "a weight on the wire takes no buffer of its own: only what it becomes, w bytes per element, is counted"
+"""What the figures take for granted besides where gathered weights have an element size of their own."""
+
 BALANCED = ("balanced_experts: the devices of an axis that splits experts receive equally many pairs of a token and an "
             "expert")
 """What the figures of a program whose experts are split take for granted besides."""
@@ -42,11 +46,12 @@ NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
 def assumed(step: Step) -> tuple[str, ...]:
     """What the figures of a program take for granted."""
     graph = step.reference.graph
+    known = (*ASSUMED, *((ROUNDED,) if any(e.bytes == WIRE_W for e in step.events) else ()))
     if graph is None:
-        return ASSUMED
+        return known
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
-    return (*ASSUMED, *OF_TENSORS, *((BALANCED,) if routed & split else ()))
+    return (*known, *OF_TENSORS, *((BALANCED,) if routed & split else ()))
 
 
 def parameters(step: Step) -> Formula:

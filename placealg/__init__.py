@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placealg.model.abstract import abstract
     from placealg.model.build import graph
     from placealg.model.model import Model
-    from placealg.model.transformer import gpt, mlp, moe
+    from placealg.model.transformer import gpt, mla, mlp, moe
     from placealg.prove.verdict import Report
     from placealg.simulate import Outcome, Setting
     from placealg.step.derive import derive
@@ -65,7 +65,7 @@ _HOME = {
     "Report": "placealg.prove.verdict",
     "abstract": "placealg.model.abstract",
     "graph": "placealg.model.build",
-    **dict.fromkeys(("gpt", "mlp", "moe"), "placealg.model.transformer"),
+    **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.model.transformer"),
     "derive": "placealg.step.derive",
     "Formula": "placealg.cost.formula",
     "Setting": "placealg.simulate.setting",
@@ -74,28 +74,32 @@ _HOME = {
 
 __all__ = [
     "abstract", "catalogue", "communication", "cp", "cp_ulysses", "derive", "dp", "ep", "Formula", "fsdp",
-    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mlp", "Model", "moe",
-    "offload_optimizer", "offload_parameters",
-    "parse_strategy", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy",
-    "tp", "tp_sp", "tp_sp_keep",
-    "zero1", "zero2", "zero3", "zeropp",
+    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mla", "mlp", "Model", "moe",
+    "offload_optimizer", "offload_parameters", "parse_strategy", "prove", "recompute_full", "recompute_selective",
+    "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
 
-def memory(strategy: Strategy, model: Model) -> Memory:
-    """What each device holds: a Formula per state at rest, transient, host, total and peak, in bytes."""
+def memory(strategy: Strategy, model: Model, stage: int | str | None = None) -> Memory:
+    """What each device holds: a Formula per state at rest, transient, host, total and peak, in bytes.
+
+    Of a pipeline, a device of `stage`: a number from 0, "first" or "last"; without one, of the most loaded stage where
+    strategy and model bind all sizes, else of the first.
+    """
+    from placealg.cost.memory import chosen
     from placealg.cost.memory import memory as of
     from placealg.step.derive import derive
 
-    return of(derive(strategy, model))
+    return of(chosen(derive(strategy, model), stage))
 
 
-def communication(strategy: Strategy, model: Model) -> Communication:
-    """What each device sends in a step: a Formula per event, axis set, phase, and in all."""
+def communication(strategy: Strategy, model: Model, stage: int | str | None = None) -> Communication:
+    """What each device sends in a step: a Formula per event, axis set, phase, and in all; `stage` is as in `memory`."""
     from placealg.cost.communication import communication as of
+    from placealg.cost.memory import chosen
     from placealg.step.derive import derive
 
-    return of(derive(strategy, model))
+    return of(chosen(derive(strategy, model), stage))
 
 
 class _Prove(ModuleType):

@@ -51,6 +51,15 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("s_max", "positions of a learned position table", latex=r"s_{max}"),
     Symbol("experts", "routed experts"),
     Symbol("topk", "experts per token"),
+    Symbol("shared", "shared experts"),
+    Symbol("f_dense", "feed-forward size of a dense layer", latex=r"f_{dense}"),
+    Symbol("L_dense", "dense layers before those of experts", latex=r"L_{dense}"),
+    Symbol("L_moe", "layers of experts behind dense ones", latex=r"L_{moe}"),
+    Symbol("q_rank", "rank of the latent from which queries come", latex=r"r_{q}"),
+    Symbol("kv_rank", "rank of the latent from which keys and values come", latex=r"r_{kv}"),
+    Symbol("d_nope", "size of the part of a latent head without positions", latex=r"d_{nope}"),
+    Symbol("d_rope", "size of the rotary part of a latent head", latex=r"d_{rope}"),
+    Symbol("d_v", "size of the values of a latent head", latex=r"d_{v}"),
     Symbol("v", "pipeline chunks per rank"),
 )}
 """Every symbol that is not an axis size. An axis size carries the axis's own name."""

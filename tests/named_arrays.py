@@ -100,10 +100,10 @@ class Run:
         if op.kind in FORWARD:
             return self.fill(dims, lambda p: FORWARD[op.kind](x.at(p)))
         if op.kind == "rope":
-            return self._rotated(x, 1)
+            return self._rotated(x, op.over[0], 1)
         if op.kind == "lookup":
             return self.fill(dims, lambda p: x.at({**p, op.over[0]: int(xs[1].at(p))}))
-        if op.kind == "flash":
+        if op.row.family == "flash":
             return self._flash(op, xs, dims)
         if op.kind == "softmax":
             return self._softmax(x, op.over[0])
@@ -130,20 +130,20 @@ class Run:
         return self.fill(x.dims, lambda p: weights.at(p) / total.at(p))
 
     def _flash(self, op: Op, xs: list[Array], dims: tuple[str, ...]) -> Array:
-        q, k, v = xs
-        grid = (*(d for d in dims if d not in op.over), *(d for d in k.dims if d not in dims))
-        scores = self.fill(grid, lambda p: FACTOR * sum(
-            q.at({**p, "head_dim": e}) * k.at({**p, "head_dim": e}) for e in range(self.sizes["head_dim"])))
+        q, k, v, *rotary = xs
+        grid = tuple(dict.fromkeys(d for d in (*q.dims, *k.dims) if d not in op.over or d not in q.dims))
+        products = [self.contract(grid, pair) for pair in ([q, k], rotary) if pair]
+        scores = self.fill(grid, lambda p: FACTOR * sum(x.at(p) for x in products))
         weights = self.fill(grid, lambda p: _weight(scores.at(p), p))
         total = self.contract(tuple(d for d in dims if d not in op.over), [weights])
         self.values[f"{op.output}.lse"] = self.fill(total.dims, lambda p: math.log(total.at(p)))
         return self.contract(dims, [self.fill(grid, lambda p: weights.at(p) / total.at(p)), v])
 
-    def _rotated(self, x: Array, sign: int) -> Array:
-        """Element e of head_dim mixes with its partner: an angle per position."""
+    def _rotated(self, x: Array, dim: str, sign: int) -> Array:
+        """Element e of a head dim mixes with its partner: an angle per position."""
         def turned(p: Point) -> float:
-            e, angle = p["head_dim"], sign * 0.3 * p["seq"]
-            other = x.at({**p, "head_dim": e ^ 1})
+            e, angle = p[dim], sign * 0.3 * p["seq"]
+            other = x.at({**p, dim: e ^ 1})
             return math.cos(angle) * x.at(p) + (other if e & 1 else -other) * math.sin(angle)
         return self.fill(x.dims, turned)
 
@@ -161,7 +161,7 @@ class Run:
         if b.kind == "rename":
             return Array(tuple(b.rename.get(d, d) for d in dy.dims), dy.cells)
         if b.kind == "rope":
-            return self._rotated(dy, -1)
+            return self._rotated(dy, b.over[0], -1)
         if b.kind == "scatter":
             cells = dict.fromkeys((tuple(p.values()) for p in self.points(dims)), 0.0)
             for p in self.points(dy.dims):
@@ -178,7 +178,8 @@ class Run:
         allowed = {role for role, name in roles.items() if name in b.reads}
         dims = {role: tuple(self.graph.tensors[n].dims) for role, n in roles.items() if n in self.graph.tensors}
         dims["row"] = tuple(d for d in dims["y"] if d not in op.over)
-        dims["grid"] = (*dims["row"], *(d for d in op.over if d not in dims["y"]))
+        dims["grid"] = tuple(dict.fromkeys(d for n in op.inputs[:2] for d in self.graph.tensors[n].dims
+                                           if d not in op.over or d not in self.graph.tensors[op.inputs[0]].dims))
         made = {"dy": dy} | {r: self.values[roles[r]] for r in allowed}
         for step in b.steps:
             xs, to = [made[r] for r in step.inputs], dims[step.dims]
@@ -199,6 +200,8 @@ FORWARD: Mapping[str, Callable[[float], float]] = {
     "silu": lambda x: x / (1 + math.exp(-x)),
     "tanh": math.tanh,
     "relu": lambda x: max(x, 0.0),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "reciprocal": lambda x: 1 / x,
 }
 
 
@@ -218,4 +221,5 @@ def _unary(function: str, xs: list[Array], p: Point, over: tuple[str, ...]) -> f
     if function in ("slope_of_gelu", "slope_of_silu"):
         f, h = FORWARD[function.removeprefix("slope_of_")], 1e-5
         return (f(x[0] + h) - f(x[0] - h)) / (2 * h)
-    return 1 - x[0] ** 2 if function == "slope_of_tanh" else float(x[0] > 0)
+    return {"tanh": 1 - x[0] ** 2, "relu": float(x[0] > 0), "sigmoid": x[0] * (1 - x[0]),
+            "reciprocal": -x[0] ** 2}[function.removeprefix("slope_of_")]

@@ -145,7 +145,7 @@ def test_sizes_do_not_contradict_the_strategy(table: str, said: str, placealg: R
 WIDE = ["--help", "list", "show zero3", "show zero3 --why", "show hsdp*offload_optimizer --model llama-3-70b",
         "compare dp zero3*offload_optimizer hsdp[dp_replicate=4,dp_shard=8]*offload_optimizer",
         "compare dp zero2 zero3 --model gpt2 --set dp=8", f"prove {REFUTED}", "prove zero1",
-        "simulate proofs/refuted/zero1_muon_on_a_shard.toml", "simulate hsdp*offload_optimizer --model llama-3-70b",
+        "simulate proofs/refuted/deepspeed_8437.toml", "simulate hsdp*offload_optimizer --model llama-3-70b",
         "cost hsdp*offload_optimizer --model gpt2 --set dp_shard=8 devices=64", "explain schedule"]
 
 

@@ -1,4 +1,4 @@
-"""Costs: read off programs written by hand, off derived ones, held against published figures; laws of Formula."""
+"""Costs: read off programs written by hand, off derived ones; laws of Formula."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -490,53 +489,6 @@ def test_numbers_of_the_document() -> None:
 def test_the_document_says_what_it_assumes() -> None:
     said = cost_json(step_of("zero3"))["hypotheses"]
     assert any("4 of the o bytes" in line for line in said) and any("wire exceeds g" in line for line in said)
-
-
-# --- published figures
-
-PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
-
-
-def quantity(entry: dict[str, Any], strategy: str) -> Formula:
-    step = step_of(strategy)
-    room, _, name = entry["quantity"].partition(".")
-    if room == "memory":
-        return dict(memory(step).items())[name]
-    sent = communication(step, entry.get("convention", "exact"), entry["unit"])
-    group, _, key = name.partition(".")
-    return getattr(sent, group)[key] if key else getattr(sent, name)
-
-
-def agrees(entry: dict[str, Any], ours: Formula) -> bool:
-    """Whether `ours` is the published figure, to the printed digits, or the stated expression when it differs."""
-    if "over" in entry:
-        ours = ours.ratio(quantity(entry, entry["over"])).limit(entry["limit"])
-    if "value" in entry:
-        value = ours.value(**entry["sizes"])
-        assert value is not None
-        return abs(Fraction(value) / entry["scale"] - Fraction(str(entry["value"]))) <= \
-            Fraction(1, 2) / 10 ** entry["decimals"]
-    return ours.subs(**entry["sizes"]) == Formula.parse(entry.get("differs", entry["expr"]), ours.unit)
-
-
-@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda e: f"{e['id']}-{e['strategy']}")
-def test_published(entry: dict[str, Any]) -> None:
-    assert agrees(entry, quantity(entry, entry["strategy"]))
-
-
-@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda e: f"{e['id']}-{e['strategy']}")
-def test_a_published_figure_tells_strategies_apart(entry: dict[str, Any]) -> None:
-    other = quantity(entry, entry["strategy"]) * Fraction(11, 10)
-    assert "over" in entry or not agrees(entry, other)
-
-
-def test_what_differs_from_print_is_explained_and_does_differ() -> None:
-    for entry in (e for e in PUBLISHED if "differs" in e):
-        ours = quantity(entry, entry["strategy"]).subs(**entry["sizes"])
-        printed = Formula.parse(entry["expr"], ours.unit)
-        assert ours != printed and len(entry["why"]) > 40
-        excess = printed.ratio(ours)
-        assert excess == Formula.parse("(dp_replicate*dp_shard - 1)/(dp_shard*(dp_replicate - 1))", "1")
 
 
 # --- Formula

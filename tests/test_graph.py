@@ -25,7 +25,7 @@ from placealg.model.config import from_config, shipped
 from placealg.model.graph import Graph, Loop, Op, Tensor
 from placealg.model.model import Model
 from placealg.model.ops import OPS
-from placealg.model.transformer import GPT, LLAMA, Style, gpt, mlp, transformer
+from placealg.model.transformer import GPT, LATENT, LLAMA, MLA, Style, gpt, mlp, transformer
 
 BYTES = {"act": 2, "mask": 1, "stat": 4, "ids": 0}
 """16-bit activations, 1-byte masks, 4-byte statistics; ids are left out of the published formulas."""
@@ -39,6 +39,9 @@ GRAPHS = {
     "llama": transformer(LLAMA, SIZES),
     "llama unfused": transformer(replace(LLAMA, flash=False), SIZES),
     "llama with biases": transformer(replace(LLAMA, attention_bias=True, mlp_bias=True, tied=True), SIZES),
+    "two kinds of layers": transformer(replace(LLAMA, first_dense=True), {**SIZES, "dense_ffn": "f_dense"}),
+    "mla": transformer(MLA, {**SIZES, **LATENT}),
+    "mla unfused": transformer(replace(MLA, flash=False, dropout=True), {**SIZES, **LATENT}),
     "mlp": mlp().graph,
 }
 every_graph = pytest.mark.parametrize("built", GRAPHS.values(), ids=GRAPHS)
@@ -189,7 +192,8 @@ def test_a_vjp_reads_what_the_table_says_is_saved(built: Graph) -> None:
 
 
 TINY = {"batch": 2, "seq": 3, "seq_kv": 3, "vocab": 4, "embed": 4, "heads": 2, "kv": 2, "group": 2, "head_dim": 2,
-        "ffn": 3, "position": 3}
+        "ffn": 3, "position": 3, "q_rank": 3, "kv_rank": 2, "nope_dim": 2, "rope_dim": 2, "value_dim": 3,
+        "dense_ffn": 2}
 
 
 @lru_cache(maxsize=16)
@@ -225,17 +229,20 @@ def test_gradients_are_those_of_finite_differences(built: Graph) -> None:
 def test_gradients_of_unary_functions(function: str) -> None:
     g = graph(batch="b", embed="h")
     x = g.mul("one.x", g.data("data.x", "batch embed"), g.parameter("one.w", "embed"))
+    x = g.unary("one.positive", x, "sigmoid") if function == "reciprocal" else x
     g.sum("loss.sum", g.scale("one.scaled", g.copy("one.copy", g.cast("one.cast", g.unary("one.y", x, function))), "2"))
     built = g.build()
     assert worst(built) < 1e-6
-    assert [s.tensor.name for s in saved(built)] == ["data.x", "one.x" if function in ("gelu", "silu") else "one.y"]
+    assert [s.tensor.name for s in saved(built) if s.tensor.name != "one.positive"] == [
+        "data.x", "one.x" if function in ("gelu", "silu") else "one.y"]
 
 
-@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm", "softmax", "flash", "cross_entropy", "gelu", "dropout"])
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm", "softmax", "flash", "flash_rope", "cross_entropy", "gelu",
+                                  "dropout"])
 def test_a_wrong_vjp_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line of each product matters: without its last factor or summand the gradients differ."""
     row = OPS[kind]
-    built = GRAPHS["gpt"] if kind in {op.kind for op in GRAPHS["gpt"].ops} else GRAPHS["llama"]
+    built = next(GRAPHS[name] for name in ("gpt", "llama", "mla") if kind in {op.kind for op in GRAPHS[name].ops})
     for role, steps in row.vjp.items():
         for k, step in enumerate(steps):
             if len(step.inputs) < 2 or step.kind not in ("einsum", "add"):
@@ -256,8 +263,8 @@ def test_the_graph_and_the_configuration_count_alike(name: str, flash: bool) -> 
     assert model.total() == from_config(name).total()
     elements = sum((t.elements * model.graph.count(t.unit)).evaluate(model.sizes) for t in model.graph.parameters)
     assert elements == model.total()
-    kinds = {op.kind for op in model.graph.ops}
-    assert ("flash" in kinds) == flash and ("dropout" in kinds) == (not flash)
+    families = {op.row.family for op in model.graph.ops}
+    assert ("flash" in families) == flash and ("dropout" in families) == (not flash)
 
 
 def test_defaults_of_the_families() -> None:

@@ -14,6 +14,7 @@ from simulate_steps import (
     double,
     dp,
     drop,
+    found,
     move,
     owner,
     per_matrix,
@@ -432,3 +433,18 @@ def test_the_reference_is_one_device() -> None:
     assert trajectory(ref, Setting.equal(ref, {"dp": 2}, 2, tokens=1), 2) == whole
     assert trajectory(replace(ref, clip=False), Setting({"dp": 1}, 1, {((0,), 0): 4}), 2) != whole
     assert len(list(cells(ref, {"dp": 2}, 2))) == 4
+
+
+@pytest.mark.parametrize(("phase", "after"), [("init", "init.rng.assign"), ("resume", "resume.rng.load")])
+def test_a_store_between_steps_holds_the_state_that_is_there(phase: str, after: str) -> None:
+    def ended(*verbs: str) -> Outcome:
+        step = dp()
+        at = found(step, after)[0] + 1
+        more = [Event(phase, verb, "rng") for verb in verbs]
+        return simulate(replace(step, events=(*step.events[:at], *more, *step.events[at:])),
+                        Setting.equal(step.reference, {"dp": 2}, 1), steps=1)
+
+    assert ended("store").difference is None
+    wrong = ended("update", "store").difference
+    assert wrong is not None
+    assert wrong.event == f"{phase}.rng.store"

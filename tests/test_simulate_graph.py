@@ -16,7 +16,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
-from placealg.model.transformer import LLAMA, Style, gpt, mlp, transformer
+from placealg.model.transformer import LLAMA, Style, gpt, mla, mlp, transformer
 from placealg.simulate import Outcome, Setting, box, device, field, functions, redistribute, simulate, space
 from placealg.simulate.box import Box
 from placealg.simulate.field import PRIME, Array, Residues
@@ -40,12 +40,13 @@ def llama_graph(**more: bool) -> Graph:
 
 
 def every_op() -> Graph:
-    """What the transformers lack: tanh, relu, cast, copy, a product of three, a sum that keeps dims."""
+    """What dense transformers lack: more unary functions, cast, copy, a product of three, a sum that keeps dims."""
     g = graph(batch="b", seq="s", embed="h", other="h")
     x = g.einsum("net.in", g.data("data.x", "batch seq embed"), g.parameter("net.in.weight", "embed other"),
                  to="batch seq other")
     y = g.unary("net.tanh", g.cast("net.cast", x), "tanh")
     z = g.unary("net.relu", g.copy("net.copy", x), "relu")
+    y = g.mul("net.gated", y, g.unary("net.sigmoid", x, "sigmoid"), g.unary("net.reciprocal", x, "reciprocal"))
     w = g.mul("net.mul", y, z, g.parameter("net.gain", "other"))
     v = g.einsum("net.three", w, y, g.parameter("net.three.weight", "other"), to="batch seq")
     g.sum("net.rows", g.add("net.add", v, g.sum("net.less", z, to="batch seq")), to="batch")
@@ -59,6 +60,7 @@ GRAPHS = {
     "llama with dropout": lambda: llama_graph(dropout=True),
     "parallel, untied, flash": lambda: gpt(Style(parallel=True, tied=False, flash=True)).graph,
     "mlp": lambda: mlp().graph,
+    "mla": lambda: mla().graph,
     "every op": every_op,
 }
 
@@ -109,6 +111,7 @@ def test_backward_differentiates_forward(name: str, dual: int) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [
     ("gelu", "gpt"), ("silu", "llama"), ("tanh", "every op"), ("relu", "every op"), ("softmax", "gpt"),
+    ("sigmoid", "every op"), ("reciprocal", "every op"), ("flash_rope", "mla"),
     ("layer_norm", "gpt"), ("rms_norm", "llama"), ("flash", "llama"), ("rope", "llama"), ("cross_entropy", "gpt"),
     ("lookup", "gpt")])
 def test_a_wrong_derivative_is_seen(kind: str, name: str, dual: int, monkeypatch: pytest.MonkeyPatch) -> None:

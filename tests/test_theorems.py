@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +24,8 @@ from placealg.prove import solver
 THEOREMS = ROOT / "proofs" / "theorems"
 SHARED = ("telling", "vectors")
 ESSAYS = {
-    "composition": ("reducing over a, then b", "tp with dp", "1. unequal counts", "2. another owner", "3. clipping"),
+    "composition": ("reducing over a, then b", "tp with dp", "moves: what i gets", "pp*zero3", "1. unequal counts",
+                    "2. another owner", "3. clipping"),
     "cutoff": ("(x - r) q(x)", "d = 4: the determinant", "two means", "0 at d sizes, hence for every n"),
     "equivalence": ("up to unit k+1", "theta_{t+1}", "copies theta_0", "a wrong weight", "a version back",
                     "never loaded"),
@@ -31,7 +33,15 @@ ESSAYS = {
     "hypotheses": ("rate 0", "m/sqrt(v)", "dead update", "per matrix", "keyed by rank", "needs equal counts"),
     "redistribution_adjoints": ("[S]->[R] all_gather, back [P]->[S] reduce_scatter; local sums x 1",
                                 "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs"),
-    "sums": ("sum_of_owner", "sum_of_constant", "k = n", "one shift from k", "is all_reduce"),
+    "pipeline": ("F_i and B_j may change places", "frees it", "one pair less", "every map of layers to stages",
+                 "Proved without a pipeline, not with one"),
+    "rings": ("(c - k) mod n", "pass their own block every turn", "every block, once", "the right neighbour",
+              "the sum over all ranks, each once", "the part of r counts twice", "all_reduce", "every n; a run on 3"),
+    "schedules": ("does not come back", "gpipe, for all p and m", "1f1b, for all p and m", "p - i are in flight",
+                  "no times at all", "every edge of placealg's schedules"),
+    "softmax": ("any number of blocks", "commutative", "associative", "without keys is the unit", "e is additive",
+                "not multiplicative", "saved lse", "no level at all", "the whole row's term"),
+    "sums": ("sum_of_owner", "sum_of_constant", "ring: in k turns", "is all_reduce"),
 }
 """Essay -> parts of what it has to establish."""
 
@@ -134,6 +144,25 @@ def test_the_essay_reads_the_lemmas(essay: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sums, "LEMMAS", wrong)
     with pytest.raises(essay("telling").NotEstablished, match="sum_of_owner"):
         sums.main()
+
+
+@pytest.mark.parametrize(("name", "attribute", "wrong", "claim"), [
+    ("rings", "left", lambda essay: lambda rank: essay.around(rank - 2), "every n: in turn k rank c gets"),
+    ("rings", "right", lambda essay: lambda rank: rank, "the right neighbour"),
+    ("rings", "collected", lambda essay: lambda start, turns: essay.F(turns), "after k turns it is the sum"),
+    ("softmax", "merged", lambda essay: essay.newcomer_alone, "merging adds what both mean"),
+    ("softmax", "down", lambda essay: lambda number, level: essay.e(number) > 0, "a key alone"),
+    ("schedules", "ONE_F_ONE_B", lambda essay: replace(essay.ONE_F_ONE_B, forward=essay.GPIPE.forward), "1f1b, for"),
+    ("schedules", "GPIPE", lambda essay: replace(essay.GPIPE, started=z3.IntVal(1)), "gpipe, for all"),
+    ("pipeline", "backward", lambda essay: partial(essay.backward, adds=False), "B_i and B_j may change places"),
+    ("composition", "partial_sums", lambda essay: lambda counted: [], "every n_b: one row more"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_an_essay_about_something_false_ends(name: str, attribute: str, wrong: Callable[[ModuleType], Any], claim: str,
+                                             essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = essay(name)
+    monkeypatch.setattr(subject, attribute, wrong(subject))
+    with pytest.raises(essay("telling").NotEstablished, match=f"{claim}.*: sat"):
+        subject.main()
 
 
 def test_a_wrong_pairing_is_refuted(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:

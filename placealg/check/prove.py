@@ -16,6 +16,7 @@ from placealg.prove.cutoff import examine_by_cutoff
 from placealg.prove.prover import Candidate, Findings, examine
 from placealg.prove.verdict import REFUTED, UNDECIDED, Counterexample, Report, Verdict, not_covered, overall
 from placealg.simulate import Outcome, Setting, simulate
+from placealg.simulate.setting import fitting_microbatches
 from placealg.step.program import Step
 
 ENGINES = ("closed_form", "cutoff")
@@ -73,9 +74,10 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
     larger = {a: max(3, n) for a, n in found.sizes.items()}
     for sizes, microbatches in ((found.sizes, found.microbatches), (found.sizes, found.microbatches + 1),
                                 (larger, max(3, found.microbatches))):
-        if prod(sizes.values()) * microbatches > LARGEST_REPLAY:
+        m = fitting_microbatches(step.reference, sizes, microbatches)
+        if prod(sizes.values()) * m > LARGEST_REPLAY:
             continue
-        here = replace(found, sizes=sizes, microbatches=microbatches)
+        here = replace(found, sizes=sizes, microbatches=m)
         for seed, tokens in ((0, 1), (1, 2), (2, 3)):
             run = setting(step, here, tokens, seed)
             outcome = known[run] if run in known else simulate(step, run)
@@ -94,7 +96,7 @@ def setting(step: Step, found: Facts, tokens: int, seed: int) -> Setting:
         others = [cell for cell in counts if cell != found.cell]
         for k, cell in enumerate(reversed(others)):
             counts[cell] = tokens + 2 if k == 0 else tokens + k % 2
-    return Setting(found.sizes, found.microbatches, counts, owners=found.owners, seed=seed)
+    return replace(plain, counts=counts, owners=found.owners)
 
 
 def _confirmed(verdict: Verdict, replayed: dict[tuple[str, str], Replayed]) -> Verdict:

@@ -49,7 +49,10 @@ _LONGEST = 160
 
 
 def _cost(step: Step, repaired: Step) -> str:
-    before, after = (communication(s).total for s in (step, repaired))
+    try:
+        before, after = (communication(s).total for s in (step, repaired))
+    except InputError as error:
+        return f"not known: {error}"
     if before == after:
         return "nothing that the totals of a training step count"
     both = f"communication {before.text()} -> {after.text()} bytes per step"
@@ -66,7 +69,8 @@ def _edits(step: Step, base: Step) -> Iterator[list[Table]]:
     extra = _kinds(here, [p for p in here if p not in there])
     missing = _kinds(there, [p for p in there if p not in here])
     if len(extra) == len(missing) == 1:
-        yield [*_drops(extra[0]), *_inserts(step, base, missing[0], extra[0])]
+        for later in (False, True):
+            yield [*_drops(extra[0]), *_inserts(step, base, missing[0], extra[0], later)]
     for paths in extra:
         yield _drops(paths)
     for paths in missing:
@@ -92,15 +96,19 @@ def _drops(paths: list[str]) -> list[Table]:
     return [{"drop": path} for path in paths]
 
 
-def _inserts(step: Step, base: Step, paths: list[str], dropped: list[str]) -> list[Table]:
-    """Each event of `paths` after the nearest event before it, or before the nearest after it, in both programs."""
+def _inserts(step: Step, base: Step, paths: list[str], dropped: list[str], later: bool = False) -> list[Table]:
+    """Each event of `paths` after the nearest event before it, or before the nearest after it, in both programs.
+
+    `later`: before the nearest after it, wherever there is one.
+    """
     known, order = subjects(base.reference), [e.path for e in base.events]
     here = {e.path for e in step.events} - set(dropped)
     tables: list[Table] = []
     for path in paths:
         at = order.index(path)
-        anchor = next((p for p in reversed(order[:at]) if p in here), "")
-        place = {"after": anchor} if anchor else {"before": next(p for p in order[at:] if p in here)}
+        before = next((p for p in reversed(order[:at]) if p in here), "")
+        after = next((p for p in order[at:] if p in here), "")
+        place = {"before": after} if after and (later or not before) else {"after": before}
         event = replace(base.events[at], copy=1)
         keys = {k: v for k, v in event_keys(event, known) if k not in ("rule", "why")}
         tables.append({"insert": keys, **place})

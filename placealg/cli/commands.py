@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from placealg.cli.inputs import Case, options, read_case
@@ -58,6 +59,7 @@ def model(chosen: Namespace) -> int:
     found = resolve_model(chosen.name, **options(chosen))
     if chosen.format == "json":
         print_json({"version": 1, "model": found.name, "parameters": found.total() if found.sizes else None,
+                    "activated": found.activated() if found.sizes else None, "left_out": list(found.left_out),
                     "sizes": dict(found.sizes), "dims": {d: str(n) for d, n in found.graph.dims.items()},
                     "regions": list(found.graph.regions), "units": [{
                         "name": u.name, "count": str(u.count), "parameters": [{
@@ -75,10 +77,17 @@ def model(chosen: Namespace) -> int:
 
 
 def explain(chosen: Namespace) -> int:
-    """`placealg explain NAME`."""
+    """`placealg explain NAME`: of a bug its story, of everything else what it means."""
+    from placealg.cli.bugs import is_bug
     from placealg.cli.explain import explain as find
+    from placealg.cli.published import explain_published, names
     from placealg.render.listing import explanation
 
+    if chosen.name in names():
+        explain_published(chosen.name, chosen.format == "json")
+        return 0
+    if is_bug(chosen.name):
+        return _lazy("museum", "explain")(chosen)
     found = find(chosen.name)
     if chosen.format == "json":
         print_json({"version": 1, "name": chosen.name, "found": [
@@ -93,23 +102,24 @@ def _case(chosen: Namespace, word: str) -> Case:
     return read_case(word, chosen.model, chosen.sizes, **options(chosen))
 
 
-def _lazy(name: str) -> Command:
+def _lazy(room: str, name: str) -> Command:
     def run(chosen: Namespace) -> int:
-        from placealg.cli import readers
-
-        command: Any = getattr(readers, name)
         try:
+            command: Any = getattr(import_module(f"placealg.cli.{room}"), name)
             return int(command(chosen))
         except ModuleNotFoundError as error:
             if error.name != "z3":
                 raise
+            from placealg.cli.verdicts import OPEN
+
             print("placealg: UNDECIDED: the solver, z3, is not installed", file=sys.stderr)
-            return readers.OPEN
+            return OPEN
     return run
 
 
 COMMANDS: dict[str, Command] = {
     "list": list_strategies, "show": show, "model": model, "explain": explain,
-    **{name: _lazy(name) for name in ("cost", "prove", "recheck", "compare", "simulate")},
+    **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "simulate")},
+    "museum": _lazy("museum", "museum"),
 }
 """Command -> the function that runs it and returns its exit code."""

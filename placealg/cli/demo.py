@@ -12,7 +12,7 @@ DEMO = (
     "show zero3*tp_sp --model llama-3-70b",
     "cost zero3*tp_sp --model llama-3-70b --set dp=64 tp=8 b=1 s=8192 --by region",
     "prove zero3*tp_sp --model llama-3-70b",
-    "prove proofs/refuted/tp_sp_norm_gradient_not_summed.toml --model llama-3-70b",
+    "prove proofs/refuted/gpt_neox_1257.toml --model llama-3-70b",
 )
 """The commands of the demonstration, in order."""
 

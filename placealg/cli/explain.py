@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from placealg.cli.bugs import names
 from placealg.cli.inputs import default_model
+from placealg.cli.published import names as published
 from placealg.cost.document import BALANCED
 from placealg.errors import InputError, shown
 from placealg.mesh import SYMBOLS
@@ -95,7 +97,8 @@ def explain(name: str) -> list[Explained]:
     found = [e for e in every if e.name in (spelled, f"[{spelled}]")] or [
         e for e in every if e.name.lower() == spelled.lower()]
     if not found:
-        raise InputError(f"nothing is called '{name}'", name=name, valid=list(dict.fromkeys(e.name for e in every)))
+        valid = [*dict.fromkeys(e.name for e in every), *published(), *names()]
+        raise InputError(f"nothing is called '{name}'", name=name, valid=valid)
     return found
 
 

@@ -22,7 +22,7 @@ from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.file import Expect, read_strategy_file
+from placealg.strategy.file import Expect, Masked, read_strategy_file
 from placealg.strategy.spec import DEFAULTS, Strategy
 
 DEVICES = "devices"
@@ -61,7 +61,7 @@ class Case:
     """One strategy on one model at some sizes.
 
     `base` is the program as derived, before a file's edits or events; `expect` is what the file promises, `source`
-    where it comes from.
+    where it comes from, `masked` where its bug does not show.
     """
 
     strategy: Strategy
@@ -71,6 +71,7 @@ class Case:
     base: Step
     expect: Expect | None = None
     source: str = ""
+    masked: tuple[Masked, ...] = ()
 
 
 def is_file(word: str) -> bool:
@@ -115,7 +116,21 @@ def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterabl
     if file.edits:
         step = apply_edits(step, read_edits(file.edits, step.reference, file.positions))
     return Case(file.strategy, chosen, step, read_sizes(sizes, file.strategy, chosen, axes), base,
-                file.expect, file.source)
+                file.expect, file.source, file.masked)
+
+
+def read_stage(word: str | None) -> str | None:
+    """The stage that `--rank` names.
+
+    >>> read_stage("stage=last")
+    'last'
+    """
+    if word is None:
+        return None
+    name, equals, which = (part.strip() for part in word.partition("="))
+    if name != "stage" or not equals:
+        raise InputError(f"'{word}' is not stage=WHICH, where WHICH is first, last, or a number from 0", where="--rank")
+    return which
 
 
 def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Iterable[str] = ()) -> dict[str, Fraction]:
@@ -128,7 +143,8 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     """
     mesh, others, bound = strategy.mesh, set(axes), _bound(strategy, model)
     said = tuple(t for t in strategy.tables.get("types", ()) if t not in DEFAULTS["types"])
-    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *said)
+    chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
+    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks, *said)
     sizes: dict[str, Fraction] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))

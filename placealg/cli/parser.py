@@ -20,8 +20,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios", "STRATEGY..."),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
+    "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
-    "explain": ("what a name means, in three sentences or fewer", "NAME"),
+    "explain": ("what a name means, in three sentences; a bug's story", "NAME"),
 }
 """Command -> what it prints, what it takes."""
 
@@ -127,6 +128,8 @@ def _costs(parser: Parser) -> None:
                         help="keep each event's (n - 1)/n, or replace it by 1")
     parser.add_argument("--unit", choices=("bytes", "elements"), default="bytes", metavar="bytes|elements",
                         help="the unit of communication")
+    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are told: first, last or "
+                        "a number from 0; by default the most loaded one, the first where sizes are missing")
     parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
 
 
@@ -178,16 +181,24 @@ def _simulate(parser: Parser) -> None:
 
 
 def _model(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a config.json, a shipped configuration, gpt, mlp, or abstract")
+    parser.add_argument("name", metavar="NAME",
+                        help="a config.json, a shipped configuration, gpt, mla, mlp, moe, or abstract")
     _transformer(parser)
     _format(parser, ("text", "json"))
 
 
+def _museum(parser: Parser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="bugs, by project and number; all of them by default")
+    _timing(parser)
+    _format(parser, ("text", "markdown", "json"))
+
+
 def _explain(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
-                        "symbol, quantity, value type, table, loss, optimizer or lemma")
+                        "symbol, quantity, value type, table, loss, optimizer or lemma; a bug of the museum; "
+                        "`published` for the table of published numbers, or the name of one")
     _format(parser, ("text", "json"))
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "simulate": _simulate, "model": _model, "explain": _explain}
+              "simulate": _simulate, "museum": _museum, "model": _model, "explain": _explain}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from fractions import Fraction
 from math import prod
 from typing import Any
 
-from placealg.cli.inputs import Case, default_model, options, read_case, read_strategy
+from placealg.cli.inputs import Case, default_model, options, read_case, read_stage, read_strategy
 from placealg.cli.output import print_json, print_lines, width
-from placealg.cli.verdicts import DONE, FAILED, OPEN, disagreements, exit_code, of_several
+from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
 from placealg.render.page import Line, Span, indent, line, prose
+from placealg.step.program import Step
 
 LARGEST_RUN = 512
 """Ranks times microbatches beyond which `simulate` refuses."""
@@ -70,16 +70,17 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
 def simulate(chosen: Namespace) -> int:
     """`placealg simulate STRATEGY`: a small instance of the model, trained rank by rank.
 
-    An axis without a size has 2 ranks, a step without a count 2 microbatches; the ranks hold unequally many tokens
-    unless the strategy's loss assumes equal counts.
+    An axis without a size has 2 ranks, a step without a count 2 microbatches (or as many more as the order of a
+    pipeline needs); the ranks hold unequally many tokens unless the strategy's loss assumes equal counts.
     """
     from placealg.simulate import Setting
     from placealg.simulate import simulate as run
+    from placealg.simulate.setting import fitting_microbatches
 
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     reference = case.step.reference
     sizes = {a: int(case.sizes.get(a, reference.mesh[a].size or 2)) for a in reference.mesh.names}
-    microbatches = reference.microbatches or int(case.sizes.get("m", Fraction(2)))
+    microbatches = reference.microbatches or int(case.sizes.get("m") or fitting_microbatches(reference, sizes, 2))
     cells = prod(sizes.values()) * microbatches
     if cells > LARGEST_RUN:
         raise InputError(f"{cells} ranks times microbatches are too large a run to simulate (at most {LARGEST_RUN})")
@@ -124,32 +125,47 @@ def _cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
             for word in chosen.strategies]
 
 
+def _of_device(case: Case, rank: str | None) -> Step:
+    """The program of the device whose costs are told: of a pipeline, that of one stage."""
+    from placealg.cost.memory import chosen
+
+    try:
+        return chosen(case.step, read_stage(rank), case.sizes)
+    except InputError as error:
+        raise error.at("--rank" if rank and not error.where else "") from None
+
+
 def cost(chosen: Namespace) -> int:
     """`placealg cost STRATEGY`."""
     from placealg.cost.communication import communication
-    from placealg.cost.document import ASSUMED, cost_json, parameters
+    from placealg.cost.document import assumed, cost_json, parameters
     from placealg.cost.memory import memory
     from placealg.cost.regions import kept_for_backward, rows_by_region
+    from placealg.cost.schedule import schedule
+    from placealg.cost.stage import stage_of
     from placealg.render import export
     from placealg.render.cost import by_region, saved
     from placealg.render.cost import cost as page
 
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
-    title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
+    step = _of_device(case, chosen.rank)
+    stage = stage_of(step)
+    title = " ".join(f"{case.strategy.name} on {case.model.name}".split()) + (f", {stage}" if stage else "")
     if chosen.format == "json":
-        print_json(cost_json(case.step, case.sizes, chosen.convention, chosen.unit))
+        print_json(cost_json(step, case.sizes, chosen.convention, chosen.unit))
         return DONE
-    held, sent = memory(case.step), communication(case.step, chosen.convention, chosen.unit)
+    held, sent, order = memory(step), communication(step, chosen.convention, chosen.unit), schedule(step)
     if chosen.format == "text":
-        count, detail = parameters(case.step), None
+        count, detail = parameters(step), None
         if chosen.by == "region":
-            rows = rows_by_region(case.step, kept_for_backward(case.step), sent)
+            rows = rows_by_region(step, kept_for_backward(step), sent)
             detail = "by region", by_region(rows, case.sizes, width() - 2, chosen.gib)
         elif chosen.by == "tensor":
-            detail = "kept for backward", saved(kept_for_backward(case.step), case.sizes, width() - 2, chosen.gib)
-        print_lines(page(title, count, held, sent, case.sizes, ASSUMED, width(), chosen.gib, detail))
+            detail = "kept for backward", saved(kept_for_backward(step), case.sizes, width() - 2, chosen.gib)
+        print_lines(page(title, count, held, sent, case.sizes, assumed(step, of_tensors=False), width(), chosen.gib,
+                         detail, order))
         return DONE
-    parts = export.sections(held, sent)
+    parts = export.sections(held, sent, order)
     text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),
             "latex": lambda: export.latex(title, parts), "python": lambda: export.python(title, parts)}
     sys.stdout.write(text[chosen.format]())
@@ -160,12 +176,19 @@ def compare(chosen: Namespace) -> int:
     """`placealg compare STRATEGY...`."""
     from placealg.cost.communication import communication
     from placealg.cost.memory import memory
+    from placealg.cost.schedule import schedule
+    from placealg.cost.stage import stage_of
     from placealg.render.compare import Compared, document
     from placealg.render.compare import compare as page
 
     cases = _cases(chosen, one_model=True)
-    every = [Compared(c.strategy.name, memory(c.step), communication(c.step, chosen.convention, chosen.unit), c.sizes)
-             for c in cases]
+    staged = any(c.strategy.pipeline_axis for c in cases)
+    every = []
+    for c in cases:
+        step = _of_device(c, chosen.rank if c.strategy.pipeline_axis or not staged else None)
+        stage = stage_of(step)
+        every.append(Compared(c.strategy.name, memory(step), communication(step, chosen.convention, chosen.unit),
+                              c.sizes, str(stage or ""), schedule(step)))
     if chosen.format == "json":
         print_json(document(every, cases[0].model.name))
     else:
@@ -173,4 +196,4 @@ def compare(chosen: Namespace) -> int:
     return DONE
 
 
-__all__ = ["OPEN", "compare", "cost", "prove", "recheck", "simulate"]
+__all__ = ["compare", "cost", "prove", "recheck", "simulate"]

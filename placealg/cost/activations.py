@@ -1,7 +1,8 @@
 """Activations: what forward keeps for backward, and what is held of tensors at every event, in closed form.
 
 Element sizes are `act` for activations and their gradients, 1 byte for masks, 4 for statistics and ids. One microbatch
-is in flight. Of a repeated unit one instance is at work; all others hold what they keep for backward, or wait.
+is in flight, or on a stage of a pipeline as many as its order allows. Of a repeated unit one instance is at work; all
+others hold what they keep for backward, or wait.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from placealg.arith import ONE, Monomial
 from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.bounds import Sum, add, factored
 from placealg.cost.formula import Formula, expression, symbol
-from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, local, touches
+from placealg.cost.stage import StageStep, stage_of
+from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
 from placealg.model.graph import Graph, unit_of
 from placealg.step.event import LOOPED, Event
+from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.step.verbs import VERBS
 
@@ -28,7 +31,11 @@ ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", 
 """What one element takes, in bytes."""
 
 NOTE = "activations are those of one microbatch, without the data of the batch"
+IN_FLIGHT = "activations are those of all microbatches in flight, without the data of the batch"
 STATISTICS = "row statistics of norms are left out"
+
+_LAYERS = frozenset({"L", "L_dense", "L_moe"})
+"""The symbols that count layers."""
 
 _SIZE = {name: Monomial.parse(size) for name, size in ELEMENT.items()}
 
@@ -63,16 +70,20 @@ class Activations:
 
     def __init__(self, step: Step, amounts: Amounts, statistics: bool = False):
         self.step, self.amounts, self.statistics = step, amounts, statistics
-        self.split_batch = batch_axes(step)
+        self.stage = stage_of(step)
+        whole = step.whole if isinstance(step, StageStep) else step
+        self.split_batch = batch_axes(whole)
+        self.arriving = entering(whole.reference, whole.phase(*LOOPED)) if self.stage and not self.stage.first else {}
         self.walked: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self.sizes: dict[Storage, Monomial] = {}
+        self.flown: dict[str, Any] = {}
         self.units = {u.name: u.count for u in step.reference.units}
 
     def walk(self, events: Sequence[Event]) -> tuple[Touch, ...]:
         """What the events of one microbatch do to tensors."""
         key = tuple(map(id, events))
         if key not in self.walked:
-            self.walked[key] = touches(self.step.reference, events, self.statistics)
+            self.walked[key] = touches(self.step.reference, events, self.statistics, self.arriving)
         return self.walked[key]
 
     def pictures(self, events: Sequence[Event]) -> tuple[Picture, ...]:
@@ -90,15 +101,59 @@ class Activations:
         return tuple(found)
 
     def between(self) -> Picture:
-        """What is held between forward and backward."""
+        """What one microbatch holds between forward and backward."""
+        return sum(self._between().values(), Picture())
+
+    def waited(self) -> Any:
+        """What all microbatches in flight hold between forward and backward, in bytes."""
+        alike: dict[Any, Picture] = {}
+        for (unit, times), picture in self._between().items():
+            key = times, self.stage is not None and self.graph.loop(unit) is not None
+            alike[key] = alike.get(key, Picture()) + picture
+        return sum((times * written(self.amounts, picture) for (times, _), picture in alike.items()), sympy.S.Zero)
+
+    def _between(self) -> dict[tuple[str, Any], Picture]:
+        """(unit, microbatches in flight) -> what its instances hold between forward and backward, of one microbatch."""
         walked = self.walk(self.step.phase(*LOOPED))
         if boundary(walked) == len(walked):
-            return Picture()
-        return sum(self.waiting(walked).values(), self.picture({*walked[boundary(walked)].before.values()}))
+            return {}
+        found = {(unit, self.flights(unit)): held for unit, held in self.waiting(walked).items()}
+        repeated = {v for found in self.others(walked).values() for v in found}
+        for version, storage in self.shown(walked).items():
+            key = self.kept_by(version, storage, walked, version in repeated)
+            found[key] = found.get(key, Picture()) + self.picture([storage])
+        return found
+
+    def flights(self, unit: str) -> Any:
+        """How many microbatches hold at once what a unit's instances on the device keep for backward."""
+        if unit not in self.flown:
+            self.flown[unit] = sympy.S.One if self.stage is None else self.stage.flights(part_of(unit, self.graph))
+        return self.flown[unit]
+
+    def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool) -> tuple[str, Any]:
+        """(unit that keeps a storage, how many microbatches do): that of its name if each of its instances does, else
+        its first reader's.
+
+        What leaves a repeated unit, and is kept besides what enters the next instance, is kept once per chunk.
+        """
+        unit = unit_of(version[0])
+        if repeated:
+            return unit, self.flights(unit)
+        unit = next((t.event.unit for t in walked[boundary(walked):] if storage in t.reads.values()), unit)
+        leaves = any(loop.unit == unit and loop.last == version[0] for loop in self.graph.loops)
+        return unit, self.stage.outputs_in_flight if self.stage and leaves else self.flights(unit)
+
+    def shown(self, walked: tuple[Touch, ...]) -> dict[Version, Storage]:
+        """What is held between the passes: every storage once, under the name by which a repeated unit keeps it."""
+        before = walked[boundary(walked)].before
+        names = {before[v]: v for v in reversed(before)} | {
+            before[v]: v for found in self.others(walked).values() for v in found}
+        return {version: storage for storage, version in sorted(names.items(), key=lambda s: list(before).index(s[1]))}
 
     def waiting(self, walked: tuple[Touch, ...]) -> dict[str, Picture]:
         """Repeated unit -> what those of its instances hold that are not at work."""
-        return {unit: self.picture(set(found.values()), unit) for unit, found in self.others(walked).items()}
+        return {unit: self.picture(set(found.values()), unit) for unit, found in self.others(walked).items()
+                if self.units[unit] != ONE}
 
     def picture(self, held: Iterable[Storage], unit: str = "") -> Picture:
         """What some storages take, in one instance or in all others of `unit`."""
@@ -116,7 +171,7 @@ class Activations:
         What leaves one instance enters the next: of the two names the latter counts.
         """
         start = boundary(walked)
-        found: dict[str, dict[Version, Storage]] = {u: {} for u, count in self.units.items() if count != ONE}
+        found: dict[str, dict[Version, Storage]] = {u: {} for u in self.units if self.graph.loop(u)}
         for touch in walked[start:]:
             for version, storage in touch.reads.items():
                 unit = touch.event.unit
@@ -140,15 +195,13 @@ class Activations:
         start = boundary(walked)
         if start == len(walked):
             return ()
-        before, repeated = walked[start].before, self.others(walked)
-        counted: dict[Version, str] = {v: unit for unit, found in repeated.items() for v in found}
-        shown = {before[v]: v for v in reversed(before)} | {before[v]: v for v in counted}
+        counted = {v: unit for unit, found in self.others(walked).items() for v in found}
         return tuple(self._row(version, storage, counted.get(version, ""), walked)
-                     for storage, version in sorted(shown.items(), key=lambda s: list(before).index(s[1])))
+                     for version, storage in self.shown(walked).items())
 
     def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> Kept:
         uses = _uses(storage, walked)
-        times = monomial(self.units[unit]) if unit else sympy.S.One
+        times = self.kept_by(version, storage, walked, bool(unit))[1] * (monomial(self.units[unit]) if unit else 1)
         size = expression(ELEMENT[storage.tensor.element]) * monomial(self.elements(storage)) * times
         return Kept("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
                     "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
@@ -157,8 +210,8 @@ class Activations:
 
     def total(self) -> Formula:
         """What forward keeps for backward, in all."""
-        note = NOTE if self.statistics else f"{NOTE}; {STATISTICS}"
-        return self.amounts.made(written(self.amounts, self.between()), "bytes", note=note)
+        note = NOTE if self.stage is None else IN_FLIGHT
+        return self.amounts.made(self.waited(), "bytes", note=note if self.statistics else f"{note}; {STATISTICS}")
 
 
 def region(graph: Graph, name: str) -> str:
@@ -193,10 +246,10 @@ def in_bytes(amounts: Amounts, picture: Picture) -> Sum:
 
 
 def written(amounts: Amounts, picture: Picture) -> Any:
-    """The expression of a picture: what all layers hold, factored, and the rest."""
-    layered: dict[bool, dict[Monomial, Fraction]] = {}
+    """The expression of a picture: what all layers of a kind hold, factored, and the rest."""
+    layered: dict[frozenset[str], dict[Monomial, Fraction]] = {}
     for term, coefficient in in_bytes(amounts, picture).items():
-        layered.setdefault("L" in term.names(), {})[term] = coefficient
+        layered.setdefault(_LAYERS.intersection(term.names()), {})[term] = coefficient
     whole = sympy.S.Zero
     for part in layered.values():
         common, rest = factored(part)
@@ -206,11 +259,11 @@ def written(amounts: Amounts, picture: Picture) -> Any:
 
 
 def collected(terms: Iterable[Any]) -> Any:
-    """A sum of expressions written by what they have in common: those of all layers together, then the rest."""
-    layered: dict[bool, Any] = {}
-    layers = symbol("L")
+    """A sum of expressions written by what they have in common: those of all layers of a kind, then the rest."""
+    layered: dict[frozenset[str], Any] = {}
     for term in terms:
-        layered[term.has(layers)] = layered.get(term.has(layers), sympy.S.Zero) + term
+        kind = frozenset(name for name in _LAYERS if term.has(symbol(name)))
+        layered[kind] = layered.get(kind, sympy.S.Zero) + term
     return sum((sympy.factor_terms(part) for part in layered.values()), sympy.S.Zero)
 
 

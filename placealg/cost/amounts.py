@@ -104,14 +104,19 @@ class Amounts:
 
     @cached_property
     def values(self) -> FrozenMap[str, Fraction]:
-        """What is known as a number: types, microbatches (1 unless fixed), bound axes, the model's sizes, Psi."""
+        """What is known as a number: types, microbatches (1 unless fixed), bound axes, the model's sizes, Psi.
+
+        An interleaved pipeline takes microbatches in groups of as many as stages, so there m has no default.
+        """
         ref = self.reference
         values = {n: s.default for n, s in SYMBOLS.items() if s.default is not None}
         values.update({n: parse(t).evaluate({}) for n, t in ref.types.items()})
         values.update({n: Fraction(size) for n, size in (*ref.mesh.sizes().items(), *ref.sizes.items())})
+        if ref.pipeline and ref.pipeline.order == "interleaved":
+            del values["m"]
         if ref.microbatches is not None:
             values["m"] = Fraction(ref.microbatches)
-        if self.largest:
+        if self.largest and self.named:
             bound = {symbol(n): size for n, size in ref.sizes.items()}
             total = self.total.subs(bound)
             if total.is_number:
@@ -122,10 +127,15 @@ class Amounts:
     @cached_property
     def defined(self) -> FrozenMap[str, Any]:
         """What the symbols that stand for amounts are in the model's sizes."""
-        if self.reference.abstract:
+        if self.reference.abstract or not self.named:
             return FrozenMap()
         units = {"Psi_unit": sum((self.one[g.name] for g in self.of_unit(self.largest)), sympy.S.Zero)}
         return FrozenMap({"Psi": self.total, **(units if self.largest else {})})
+
+    @cached_property
+    def named(self) -> bool:
+        """Whether Psi and Psi_unit are written: not of a stage, which has a part of the parameters only."""
+        return self.reference.pipeline is None
 
     def size(self, group: Group, name: str) -> Any:
         """Bytes per element: a symbol, or the number that the group says instead, or arithmetic over both."""
@@ -145,8 +155,8 @@ class Amounts:
         Of two exact forms, a multiple of Psi with what differs from it, and a sum over groups, the shorter one.
         """
         weights = {part: form.get(part, sympy.S.Zero) for part in self.parts}
-        base = weights[self.bulk]
-        expr, note = self._write(weights, base, name_unit)
+        base = weights[self.bulk] if self.named else sympy.S.Zero
+        expr, note = self._write(weights, base, name_unit and self.named)
         if base == 0 or not expr.free_symbols & self.sizes:
             return expr, note
         expanded = self._write(weights, sympy.S.Zero, name_unit)
@@ -159,7 +169,7 @@ class Amounts:
 
     def of_group(self, group: Group, coefficient: Any) -> Any:
         """All instances of one group, each element weighing `coefficient`, as an expression."""
-        if self.reference.groups == (group,):
+        if self.reference.groups == (group,) and self.named:
             return tidy(coefficient) * symbol("Psi")
         return tidy(coefficient) * self.all[group.name]
 

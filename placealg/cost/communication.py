@@ -1,11 +1,12 @@
 """Communication per device and step: what every event sends, by the table of placement.SENT and nothing else.
 
-Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other
-axes at that moment, in the element size that the event says, else `wire` for gradients of parameters, `act` for
-tensors of the op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its
-statistics over axes sends an all_reduce of one number per row for each. The asymptotic convention replaces (n - 1)
-by n in that factor, and nothing else. Totals are one training step; scalars (norm, count) and events of init, save
-and resume are listed, not added up.
+Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other axes at
+that moment, in the element size that the event says, else `wire` for gradients of parameters, `act` for tensors of the
+op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its statistics over axes
+sends an all_reduce of one number per row for each. From stage to stage of a pipeline goes what the device holds of the
+tensor, once per neighbour, chunk and microbatch; receiving is no sending. The asymptotic convention replaces (n - 1) by
+n in that factor, and nothing else. Totals are one training step; scalars (norm, count) and events of init, save and
+resume are listed, not added up.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from placealg.cost.activations import Activations, collected, region
 from placealg.cost.amounts import Amounts, Part, devices, monomial
 from placealg.cost.formula import Formula, expression, symbol, tidy
 from placealg.cost.held import State, active, apply, origin_of, owners, unset, visits
+from placealg.cost.stage import holders, local, stage_of
 from placealg.cost.tensors import Touch, dim_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -30,6 +32,9 @@ from placealg.step.verbs import BYTES, VERBS
 
 LINKS = ("offload", "fetch")
 """The verbs that move data over a link between two tiers."""
+
+SENT_ON = "send"
+"""What goes from one stage of a pipeline to the next."""
 
 SCALARS = "scalars, listed and left out of totals"
 OUTSIDE = "not part of a training step, left out of totals"
@@ -77,20 +82,22 @@ def communication(step: Step, convention: str = "exact", unit: str = "bytes") ->
     """What one device sends in a step, in `bytes` or `elements`, `exact` or `asymptotic`."""
     if unit not in ("bytes", "elements"):
         raise InputError(f"communication has no unit '{unit}'", name=unit, valid=("bytes", "elements"))
+    step = local(step)
     amounts = Amounts(step.reference)
-    rows = list(_rows(step, amounts, convention, unit))
+    rows, staged = list(_rows(step, amounts, convention, unit)), stage_of(step) is not None
 
     def add(chosen: Iterable[_Row]) -> Formula:
         form: dict[Part, Any] = {}
-        tensors = []
+        tensors: dict[tuple[bool, bool], list[Any]] = {}
         for row in chosen:
             if row.event.on_tensor:
-                tensors.append(row.weight * _instances(step, row.event))
+                kind = row.event.verb == SENT_ON, staged and step.reference.unit(row.event.unit).repeated
+                tensors.setdefault(kind, []).append(row.weight * _instances(step, row.event))
             for part in amounts.parts:
                 if part[0] == row.event.group:
                     form[part] = form.get(part, sympy.S.Zero) + row.weight
         expr, note = amounts.write(form)
-        return amounts.made(expr + collected(tensors), unit, convention, note)
+        return amounts.made(expr + sum(map(collected, tensors.values())), unit, convention, note)
 
     counted = [r for r in rows if not r.left_out and r.event.verb not in LINKS]
     links = {tier: [r for r in rows if not r.left_out and r.collective == f"{tier} link"] for tier in MEMORY_TIERS}
@@ -139,7 +146,7 @@ def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[
         collective = collective_of(event)
         if not collective:
             continue
-        factor = sent_factor(collective, event.axes, convention) * _times(event)
+        factor = sent_factor(collective, event.axes, convention, _ranks(step, event)) * _times(event)
         if not event.group:
             size = sympy.S.One if unit == "elements" else expression(event.bytes or "4")
             yield _Row(event, collective, factor * size, left_out or SCALARS)
@@ -150,6 +157,15 @@ def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[
         moved = share | owners(event) if event.verb in LINKS else share - frozenset(event.axes)
         size = sympy.S.One if unit == "elements" else amounts.size(group, event.bytes or _size_of(event))
         yield _Row(event, collective, factor * size / devices(moved), left_out)
+
+
+def _ranks(step: Step, event: Event) -> Any:
+    """How many ranks a collective joins, where not all along its axes: on a pipeline's, those that hold its group."""
+    stage = stage_of(step)
+    if stage is None or not event.group or stage.pipeline.axis not in event.axes:
+        return None
+    others = devices(a for a in event.axes if a != stage.pipeline.axis)
+    return others * holders(step.reference.group(event.group), step.reference, stage)
 
 
 def region_of(step: Step, event: Event) -> str:
@@ -203,6 +219,8 @@ def collective_of(event: Event) -> str:
     """
     if event.verb in LINKS:
         return f"{max(event.tiers, key=MEMORY_TIERS.index)} link"
+    if event.verb == SENT_ON:
+        return SENT_ON
     verb = VERBS[event.verb]
     if not verb.collective or not event.axes:
         return ""
@@ -213,17 +231,18 @@ def collective_of(event: Event) -> str:
 
 
 @lru_cache(maxsize=256)
-def sent_factor(collective: str, axes: tuple[str, ...], convention: str) -> Any:
-    """What one device sends, as a factor of the tensor, on the product of `axes`.
+def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: Any = None) -> Any:
+    """What one device sends, as a factor of the tensor, on the product of `axes`, or on so many `ranks`.
 
     >>> sent_factor("all_reduce", ("dp",), "exact"), sent_factor("all_reduce", ("dp",), "asymptotic")
     (2*(dp - 1)/dp, 2)
     """
-    if collective.endswith(" link"):
+    if collective.endswith(" link") or collective == SENT_ON:
         return sympy.S.One
     n = sympy.Symbol("n", positive=True, integer=True)
     factor = sympy.factor(expression(SENT[collective], ("n",), lambda _: n))
-    return (factor.subs(n - 1, n) if convention == "asymptotic" else factor).subs(n, devices(axes))
+    return (factor.subs(n - 1, n) if convention == "asymptotic" else factor).subs(
+        n, devices(axes) if ranks is None else ranks)
 
 
 def _size_of(event: Event) -> str:
@@ -253,6 +272,9 @@ def executions(step: Step, event: Event) -> Any:
 
 
 def _instances(step: Step, event: Event) -> Any:
-    """How many instances of the event's unit there are."""
+    """How many instances of the event's unit there are; of a message, how many of them send one."""
+    stage = stage_of(step)
+    if stage is not None and event.verb == SENT_ON:
+        return stage.messages(event.unit, event.phase)
     unit = step.unit_of(event)
     return next((monomial(u.count) for u in step.reference.units if u.name == unit), sympy.S.One)

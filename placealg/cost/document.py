@@ -10,8 +10,11 @@ from placealg.cost.amounts import Amounts
 from placealg.cost.communication import Communication, communication
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula, Size, exact_size, json_number
-from placealg.cost.memory import memory
+from placealg.cost.memory import chosen, memory
 from placealg.cost.regions import kept_for_backward, rows_by_region
+from placealg.cost.schedule import NO_STAGES, schedule
+from placealg.cost.schedule import assumed as of_stage
+from placealg.cost.stage import StageStep, local
 from placealg.cost.tensors import dim_of
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.step.program import Step
@@ -40,37 +43,41 @@ BALANCED = ("balanced_experts: the devices of an axis that splits experts receiv
             "expert")
 """What the figures of a program whose experts are split take for granted besides."""
 
-NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
-
-
-def assumed(step: Step) -> tuple[str, ...]:
-    """What the figures of a program take for granted."""
+def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
+    """What the figures of a program take for granted; with `of_tensors` also those of a program of ops."""
+    missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
+    step = local(step)
     graph = step.reference.graph
-    known = (*ASSUMED, *((ROUNDED,) if any(e.bytes == WIRE_W for e in step.events) else ()))
-    if graph is None:
-        return known
+    every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
+    if any(e.bytes == WIRE_W for e in step.events):
+        every = (*every, ROUNDED)
+    if graph is None or not of_tensors:
+        return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
-    return (*known, *OF_TENSORS, *((BALANCED,) if routed & split else ()))
+    return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()), *missing)
 
 
 def parameters(step: Step) -> Formula:
-    """The number of parameters, all instances of all units included."""
-    amounts = Amounts(step.reference)
+    """The number of parameters, all instances of all units of all stages included."""
+    amounts = Amounts(step.whole.reference if isinstance(step, StageStep) else step.reference)
     return amounts.made(amounts.total, "elements")
 
 
 def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: str = "exact",
-              unit: str = "bytes") -> dict[str, Any]:
+              unit: str = "bytes", stage: int | str | None = None) -> dict[str, Any]:
     """The document `cost` (version 1): symbols stay in `expr`; each `value` is at `sizes` and the defaults.
 
-    `unit` is that of communication; memory is in bytes. Volumes keep m, whose default is 1.
+    `unit` is that of communication; memory is in bytes. Volumes keep m, whose default is 1. Of a step with a pipeline
+    every figure is that of `stage`, which `chosen` reads.
     """
+    step = chosen(step, stage, {n: exact_size(n, v) for n, v in (sizes or {}).items()})
     held, sent = memory(step), communication(step, convention, unit)
-    kept, arithmetic = kept_for_backward(step), flop(step)
+    kept, arithmetic, order = kept_for_backward(step), flop(step), schedule(step)
     regions = rows_by_region(step, kept, sent)
     count = parameters(step)
-    leaves = [count, *(f for _, f in held.items()), *_volumes(sent), arithmetic, *(k.bytes for k in kept)]
+    leaves = [count, *(f for _, f in held.items()), *_volumes(sent), arithmetic, *(k.bytes for k in kept),
+              *(f for _, f in (order.items() if order else ()))]
     bound = {n: exact_size(n, v) for n, v in (sizes or {}).items()}
     used = [n for n in (*SYMBOLS, *step.reference.mesh.names) if n in bound or any(n in f.names for f in leaves)]
     known = {**count.values, **bound}
@@ -106,7 +113,9 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
                   for k in kept],
         "regions": [{"region": r.region, "activations": leaf(r.activations), "sent": leaf(r.sent)} for r in regions],
         "compute": {"flop": leaf(arithmetic)},
-        "schedule": {name: leaf(Formula.none("1", NO_STAGES)) for name in ("bubble", "in_flight")},
+        "schedule": {"stage": step.stage.name, **{name: leaf(f) for name, f in order.items()}}
+        if order and isinstance(step, StageStep)
+        else {name: leaf(Formula.none("1", NO_STAGES)) for name in ("bubble", "in_flight")},
     }
 
 

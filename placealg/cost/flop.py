@@ -1,12 +1,13 @@
 """Arithmetic: the multiply-adds of the products that a program runs, 2 flop each.
 
-Counted are einsums that contract a dim, and flash attention as the two products it consists of; backward by its
+Counted are einsums that contract a dim, and flash attention as the products it consists of; backward by its
 transposed products (flash: those of its vector-Jacobian product, which forms the scores again), recomputation as
 often as it runs. Attention is counted full. Norms, softmax and elementwise work are left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import sympy
@@ -15,6 +16,7 @@ from placealg.cost.activations import Activations, collected
 from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.communication import executions
 from placealg.cost.formula import Formula
+from placealg.cost.stage import local as of_device
 from placealg.cost.tensors import local
 from placealg.frozen import FrozenMap
 from placealg.model.backward import BackwardOp, backward, sparse_gradients
@@ -28,6 +30,7 @@ NO_FLOP = "the program runs a unit as one computation, whose operations are not 
 
 def flop(step: Step) -> Formula:
     """What one device computes in a step, over all microbatches and layers."""
+    step = of_device(step)
     graph = step.reference.graph
     if graph is None:
         return Formula.none("flop", NO_FLOP)
@@ -36,11 +39,12 @@ def flop(step: Step) -> Formula:
     terms = []
     for touch in tensors.walk(step.phase(*LOOPED)):
         op = graph.producer(touch.event.tensor) if touch.event.verb == "compute" else None
-        times = 0 if op is None else backward_products(graph, op) if touch.event.on_gradient else products(graph, op)
-        if op and times:
-            dims = FrozenMap({d: graph.dims[d] for d in graph.iteration_dims(op)})
-            sparse = sparse_backward(graph, op) if touch.event.on_gradient else sparse_forward(graph, op)
-            space = Tensor(op.output, dims, sparse=sparse)
+        if op is None:
+            continue
+        back = touch.event.on_gradient
+        sparse = sparse_backward(graph, op) if back else sparse_forward(graph, op)
+        for dims, times in Counter(backward_products(graph, op) if back else products(graph, op)).items():
+            space = Tensor(op.output, FrozenMap({d: graph.dims[d] for d in dims}), sparse=sparse)
             each = monomial(local(space, touch.box, tensors.split_batch))
             terms.append(2 * times * each * executions(step, touch.event))
     return amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
@@ -60,20 +64,27 @@ def sparse_backward(graph: Graph, op: Op) -> Sparse:
     return FrozenMap({d: by for d, by in found[0].items() if all(other.get(d) == by for other in found)})
 
 
-def products(graph: Graph, op: Op) -> int:
-    """How many products the op consists of, each over the op's whole iteration space."""
-    if op.kind == "flash":
-        return len(op.inputs) - 1
-    return int(op.kind == "einsum" and bool(graph.contracted(op)))
+def products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
+    """The products of which the op consists, each as the dims over which it runs.
+
+    Those of attention run over the same dims as those of its backward to the values: scores, and one with the values.
+    """
+    if op.row.family == "flash":
+        return _of_lines(graph, op, [b for b in backward(graph) if (b.forward, b.operand) == (op.output, 2)])
+    return (frozenset(graph.iteration_dims(op)),) if op.kind == "einsum" and graph.contracted(op) else ()
 
 
-def backward_products(graph: Graph, op: Op) -> int:
-    """How many products the op's backward consists of."""
+def backward_products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
+    """The products of which the op's backward consists, each as the dims over which it runs."""
     steps = [b for b in backward(graph) if b.forward == op.output]
-    if op.kind == "einsum":
-        return len(steps) if graph.contracted(op) else 0
+    return _of_lines(graph, op, steps) if op.row.family == "flash" else products(graph, op) * len(steps)
+
+
+def _of_lines(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[str], ...]:
+    """The products among the lines of vector-Jacobian products; a line that several of them have runs once."""
+    dims = _dims(graph, op, steps)
     lines = dict.fromkeys(line for b in steps for line in b.steps)
-    return sum(_contracts(line, _dims(graph, op, steps)) for line in lines) if op.kind == "flash" else 0
+    return tuple(frozenset().union(*(dims[n] for n in line.inputs)) for line in lines if _contracts(line, dims))
 
 
 def _contracts(line: Line, dims: Mapping[str, frozenset[str]]) -> bool:
@@ -88,7 +99,8 @@ def _dims(graph: Graph, op: Op, steps: list[BackwardOp]) -> dict[str, frozenset[
     """Value of a vector-Jacobian product -> its dims: those of its role."""
     result = frozenset(graph.tensors[op.output].dims)
     found = {role: frozenset(graph.tensors[n].dims) for role, n in zip(op.row.operands, op.inputs, strict=True)}
+    first, second = (frozenset(graph.tensors[n].dims) for n in op.inputs[:2])
     found |= {"y": result, "dy": result, "row": result - set(op.over),
-              "grid": frozenset(graph.iteration_dims(op)) - (result & set(op.over))}
+              "grid": (first | second) - (first & set(op.over))}
     found |= {k.name: found[k.dims] for k in op.row.kept}
     return found | {line.output: found[line.dims] for b in steps for line in b.steps}

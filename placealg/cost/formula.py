@@ -308,9 +308,17 @@ def _limit(expr: Any, size: Any) -> Any:
             return sympy.S.Zero
         return high.LC() / low.LC() if high.degree() == low.degree() else None
     parts = [_limit(part, size) for part in expr.args]
+    if isinstance(expr, sympy.Min) and any(part is not None for part in parts):
+        parts = [p for p, part in zip(parts, expr.args, strict=True) if p is not None or not _rises(part, size)]
     if None not in parts and isinstance(expr, sympy.Add | sympy.Mul | sympy.Max | sympy.Min):
         return expr.func(*parts)
     return None
+
+
+def _rises(expr: Any, size: Any) -> bool:
+    """Whether an expression is a polynomial that grows above every bound with `size`."""
+    return bool(expr.is_polynomial(size) and sympy.Poly(expr, size).degree() > 0
+                and sympy.Poly(expr, size).LC().is_positive)
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ graph are those of activations.py; an op makes a new buffer, an all_reduce works
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from placealg.arith import ONE
 from placealg.cost.activations import Activations, Picture
@@ -19,6 +19,7 @@ from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.formula import Formula
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.peak import peak
+from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, local, on_stage
 from placealg.placement import MEMORY_TIERS
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
@@ -59,8 +60,10 @@ class Memory:
 def memory(step: Step, statistics: bool = False) -> Memory:
     """The memory of a step program on its most loaded device (memory has one convention: exact).
 
-    `statistics` counts the row statistics that norms keep for backward.
+    `statistics` counts the row statistics that norms keep for backward. Of a step with a pipeline: a device of the
+    first stage, or of the one whose program the step is.
     """
+    step = local(step)
     amounts, account = Amounts(step.reference), _Account(step)
     tensors = Activations(step, amounts, statistics) if step.reference.graph else None
     rest = account.rest()
@@ -85,8 +88,39 @@ def memory(step: Step, statistics: bool = False) -> Memory:
         total=amounts.made(total, "bytes", note="; ".join(n for n in notes if n)),
         peak=peak(amounts, [(picture, held.get(view.visit, Picture()))
                             for view, picture in zip(views, pictures, strict=True)],
-                  (rest, tensors.between() if tensors else Picture())),
+                  *((rest, tensors.between()), tensors.waited()) if tensors else ((rest, Picture()),)),
     )
+
+
+def chosen(step: Step, stage: int | str | None = None, sizes: Sizes = NO_SIZES) -> Step:
+    """The program of the device whose costs are told: of a step with a pipeline that of a stage, else the step.
+
+    `stage` is a number from 0, `first` or `last`. Without one it is the stage whose `memory(...).total` is the largest
+    at `sizes` and what is bound; the first where that is no number.
+    """
+    if stage is not None or step.reference.pipeline is None or isinstance(step, StageStep):
+        return step if stage is None else on_stage(step, stage, sizes)
+    every = [on_stage(step, number, sizes) for number in candidates(step.reference, sizes)]
+    if len(every) == 1:
+        return every[0]
+    loads = []
+    for one in every:
+        total = _total(one)
+        value = total.value(**{n: size for n, size in sizes.items() if n in total.inputs})
+        if value is None:
+            return every[0]
+        loads.append(value)
+    return replace(every[loads.index(max(loads))], most_loaded=True)
+
+
+def _total(step: StageStep) -> Formula:
+    """The `total` of `memory`, alone."""
+    amounts, account = Amounts(step.reference), _Account(step)
+    rest = account.rest()
+    pictures = {frozenset(p.items()): p for p in (account.picture(view, "device") for view in account.views())}
+    transient = peak(amounts, [(Tally(p - rest), Picture()) for p in pictures.values()])
+    states = amounts.formula(amounts.linear(rest), "bytes")
+    return amounts.made(states.expr + transient.expr + Activations(step, amounts).waited(), "bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,17 @@ Held = tuple[Tally, Picture]
 NOTHING: Held = (Tally(), Picture())
 
 
-def peak(amounts: Amounts, pictures: Iterable[Held], rest: Held = NOTHING) -> Formula:
-    """The largest of several pictures as a Formula: `rest`, and a Max where sizes decide what comes to it."""
+def peak(amounts: Amounts, pictures: Iterable[Held], rest: Held = NOTHING, waiting: Any = None) -> Formula:
+    """The largest of several pictures as a Formula: `rest`, and a Max where sizes decide what comes to it.
+
+    Where other microbatches are in flight too, `waiting` is what the tensors of `rest` take, in bytes, of all of them.
+    """
     best = _largest(amounts, pictures) or [NOTHING]
     more = [amounts.write(amounts.linear(_beyond(states, rest[0])), name_unit=True) for states, _ in best]
     distinct = dict.fromkeys(expr + written(amounts, _beyond(tensors, rest[1]))
                              for (expr, _), (_, tensors) in zip(more, best, strict=True))
     beyond = sympy.Max(*distinct, evaluate=False) if len(distinct) > 1 else next(iter(distinct))
-    below = amounts.write(amounts.linear(rest[0]))[0] + written(amounts, rest[1])
+    below = amounts.write(amounts.linear(rest[0]))[0] + (written(amounts, rest[1]) if waiting is None else waiting)
     notes = dict.fromkeys(note for _, note in more if note)
     return amounts.made(below + beyond, "bytes", note="; ".join(notes))
 

@@ -11,6 +11,7 @@ from placealg.cost.amounts import Amounts
 from placealg.cost.communication import Communication, communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import NO_ACTIVATIONS, NO_GRAPH
+from placealg.cost.stage import local
 from placealg.step.program import Step
 
 
@@ -28,6 +29,7 @@ class RegionCost:
 
 def kept_for_backward(step: Step, statistics: bool = False) -> tuple[Kept, ...]:
     """Every tensor that forward keeps for backward; none where units run whole."""
+    step = local(step)
     return Activations(step, Amounts(step.reference), statistics).kept() if step.reference.graph else ()
 
 

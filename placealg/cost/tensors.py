@@ -2,7 +2,8 @@
 
 A *box* says along which axes a version of a tensor is split, and by which dims. A version stays from the event that
 makes it to the last event that reads it by name, or to the event that frees it; a view shares its operand's storage.
-The walk covers one microbatch and, of a repeated unit, one instance.
+The walk covers one microbatch and, of a repeated unit, one instance. On a stage of a pipeline, what the stage before
+or behind made arrives by recv, laid out as it was made there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from placealg.step.event import Event
 from placealg.step.program import Reference, Step
 from placealg.step.recompute import members
 from placealg.step.saved import PER_DEVICE
+from placealg.step.verbs import MESSAGES
 
 Version = tuple[str, str]
 """(tensor or NAME.grad, label)."""
@@ -91,16 +93,18 @@ def local(tensor: Tensor, box: Box, split_batch: Iterable[str] = ()) -> Monomial
     return elements
 
 
-def touches(reference: Reference, events: Iterable[Event], statistics: bool = False) -> tuple[Touch, ...]:
+def touches(reference: Reference, events: Iterable[Event], statistics: bool = False,
+            arriving: Mapping[str, Box] = FrozenMap()) -> tuple[Touch, ...]:
     """The walk over the events of one microbatch, in order.
 
     Data are no storage of the step, they come with the batch; row statistics of norms count with `statistics` only.
+    `arriving` says how that is laid out which another stage sends forward.
     """
     if reference.graph is None:
         return ()
     free = set() if statistics else {t.name for op in reference.graph.ops for t, k in kept(reference.graph, op)
                                      if k.optional}
-    walk = _Walk(reference, reference.graph, tuple(events))
+    walk = _Walk(reference, reference.graph, tuple(events), known=dict(arriving))
     found = [walk.run(event) for event in walk.events]
     last = {version: k for k, touch in enumerate(found) for version in touch.reads}
     for k, touch in enumerate(found):
@@ -112,6 +116,21 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
         made = {s for s in touch.writes if s.tensor.kind != "data" and s.version[0] not in free}
         touch.during = frozenset(around | made)
     return tuple(found)
+
+
+def entering(reference: Reference, events: Iterable[Event]) -> dict[str, Box]:
+    """How that is laid out which enters each repeated unit, read off the events of a whole program."""
+    if reference.graph is None:
+        return {}
+    walk = _Walk(reference, reference.graph, tuple(events))
+    found: dict[str, Box] = {}
+    for event in walk.events:
+        if event.on_gradient:
+            break
+        walk.run(event)
+        if event.verb == "assign" and event.on_tensor and (event.value, "") in walk.held:
+            found[event.value] = walk.box_of((event.value, ""))
+    return found
 
 
 @dataclass(slots=True)
@@ -142,6 +161,8 @@ class _Walk:
             self.enter(touch)
         elif event.verb == "free" and event.on_tensor:
             self.free(event)
+        elif event.verb in MESSAGES:
+            self.message(touch)
         elif event.on_tensor:
             self.redistribute(touch)
         else:
@@ -301,6 +322,19 @@ class _Walk:
         if event.verb in ("slice", "reduce_scatter", "all_to_all") or (event.verb == "shift" and come):
             box |= {(a, come) for a in event.axes}
         self.make(touch, (event.value, event.version), box, tensor)
+
+    def message(self, touch: Touch) -> None:
+        """What is sent is read as it is; what is received is held from then on, unless it is there already."""
+        event = touch.event
+        name = event.tensor
+        found = self.below(event.value) if event.on_gradient else [v for v in [self.find(event.value, "")] if v]
+        if event.verb == "send":
+            touch.reads = {v: self.held[v] for v in found}
+            touch.source = self.held[found[0]] if found else None
+        elif not found and name in self.known:
+            tensor = self.graph.tensors[name]
+            self.make(touch, (event.value, ""), self.known[name],
+                      self.gradient(tensor) if event.on_gradient else tensor)
 
     def free(self, event: Event) -> None:
         """A version ends, or what a region made and nothing outside reads."""

@@ -124,7 +124,7 @@ class Builder:
         return self._op(name, "rename", (x,), rename=renamed, region=region)
 
     def unary(self, name: str, x: Tensor | str, function: str, region: str | None = None) -> Tensor:
-        """An elementwise function: gelu, silu, tanh or relu."""
+        """An elementwise function: gelu, silu, tanh, relu, sigmoid or reciprocal."""
         functions = [k.name for k in OPS.values() if k.family == "unary"]
         if function not in functions:
             raise InputError(f"op '{name}': unknown unary function '{function}'", name=function, valid=functions)
@@ -144,9 +144,15 @@ class Builder:
         return self._op(name, "softmax", (x,), over=over, region=region, attrs=attrs)
 
     def flash(self, name: str, q: Tensor | str, k: Tensor | str, v: Tensor | str, over: Dims,
-              region: str | None = None, **attrs: str) -> Tensor:
-        """Attention as one op; `over` are the head dim, which scores contract, and the dim of the keys."""
-        return self._op(name, "flash", (q, k, v), over=over, region=region, attrs=attrs)
+              region: str | None = None, rotary: Iterable[Tensor | str] = (), **attrs: str) -> Tensor:
+        """Attention as one op; `over` are the head dims, which scores contract, and the dim of the keys.
+
+        `rotary` are a query and a key with a head dim of their own, whose product is added to the scores; then `over`
+        names that dim and the head dim of the values too.
+        """
+        more = tuple(rotary)
+        return self._op(name, "flash_rope" if more else "flash", (q, k, v, *more), over=over, region=region,
+                        attrs=attrs)
 
     def lookup(self, name: str, table: Tensor | str, ids: Tensor | str, over: Dims,
                region: str | None = None) -> Tensor:

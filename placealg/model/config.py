@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError, nearest
+from placealg.mesh import SYMBOLS
 from placealg.model.abstract import abstract
+from placealg.model.config_file import Config, Field, shown
+from placealg.model.layers import first_dense, left_out
 from placealg.model.model import Model
-from placealg.model.transformer import GPT, STYLES, Style, gpt, mlp, moe, transformer
+from placealg.model.transformer import GPT, LATENT, MLA, STYLES, Style, gpt, mla, mlp, moe, transformer
 
 SHIPPED = Path(__file__).parent / "configs"
-_LARGEST = 10**12
 
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a configuration: its spellings, the symbol of its size, and its default.
-
-    `default` is None where the field is required, a monomial in other sizes, or a truth value for a
-    flag, whose `symbol` is then the flag's name.
-    """
-
-    names: tuple[str, ...]
-    symbol: str
-    meaning: str
-    default: Monomial | bool | None = None
-
-
-_H, _A = Monomial.of("h"), Monomial.of("a")
+_H, _A, _NONE = Monomial.of("h"), Monomial.of("a"), Monomial.number(0)
 
 _SHARED = (
     Field(("hidden_size",), "h", "hidden size"),
@@ -80,6 +65,32 @@ FIELDS: Mapping[str, tuple[Field, ...]] = {
         Field(("num_experts_per_tok",), "topk", "experts per token"),
         Field(("attention_bias",), "attention_bias", "biases on q, k, v and out", False),
         Field(("norm_topk_prob",), "normalized", "gates are probabilities among the chosen experts", False),
+        Field(("intermediate_size",), "f_dense", "feed-forward size of a dense layer", _NONE, 0),
+        Field(("decoder_sparse_step",), "sparse_step", "distance between layers of experts", Monomial()),
+    ),
+    "deepseek_v3": (
+        Field(("hidden_size",), "h", "hidden size"),
+        Field(("num_hidden_layers",), "L", "layers"),
+        Field(("num_attention_heads",), "a", "attention heads"),
+        Field(("vocab_size",), "V", "vocabulary"),
+        Field(("intermediate_size",), "f_dense", "feed-forward size of a dense layer"),
+        Field(("moe_intermediate_size",), "f", "feed-forward size of an expert"),
+        Field(("n_routed_experts",), "experts", "routed experts"),
+        Field(("n_shared_experts",), "shared", "shared experts", least=0),
+        Field(("num_experts_per_tok",), "topk", "experts per token"),
+        Field(("first_k_dense_replace",), "L_dense", "first dense layers", least=0),
+        Field(("kv_lora_rank",), "kv_rank", "rank of keys and values"),
+        Field(("qk_nope_head_dim",), "d_nope", "size of the part of a head without positions"),
+        Field(("qk_rope_head_dim",), "d_rope", "size of the rotary part of a head"),
+        Field(("v_head_dim",), "d_v", "size of the values of a head"),
+        Field(("q_lora_rank",), "q_rank", "rank of queries", _NONE, 0),
+        Field(("num_key_value_heads",), "kv", "key and value heads", _A),
+        Field(("moe_layer_freq",), "sparse_step", "distance between layers of experts", Monomial()),
+        Field(("n_group",), "groups", "groups of experts", Monomial()),
+        Field(("topk_group",), "chosen_groups", "groups of experts per token", Monomial.of("n_group")),
+        Field(("num_nextn_predict_layers",), "mtp", "layers that predict tokens after the next", _NONE, 0),
+        Field(("norm_topk_prob",), "normalized", "gates are divided by their sum", True),
+        Field(("tie_word_embeddings",), "tied", "logits use the embedding's weight", False),
     ),
 }
 """model_type -> its fields: the one table of what is read, what is required and what it defaults to.
@@ -87,14 +98,14 @@ FIELDS: Mapping[str, tuple[Field, ...]] = {
 A field that is null is absent. A size equal to its default is written as the default.
 """
 
-REFUSED: Mapping[str, Mapping[str, Any]] = {
-    "gpt2": {"add_cross_attention": False},
-    "qwen3_moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},
+REFUSED: Mapping[str, Mapping[str, tuple[Any, str]]] = {
+    "gpt2": {"add_cross_attention": (False, "adds parameters that are not read here")},
+    "deepseek_v3": {"attention_bias": (False, "adds parameters that are not read here"),
+                    "scoring_func": ("sigmoid", "is not read here; what is read: \"sigmoid\"")},
 }
-"""model_type -> fields that would add parameters this reader does not know, with the value that it accepts."""
+"""model_type -> fields of which one value alone is read: that value, and what is said of any other."""
 
-
-SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "mlp": mlp, "moe": moe}
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "mla": mla, "mlp": mlp, "moe": moe}
 """Name -> a model whose sizes are all symbols."""
 
 
@@ -118,8 +129,9 @@ def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None 
     >>> resolve_model("gpt", flash=True).graph.producer("layer.attn.core.mixed").kind
     'flash'
     """
-    if text == "gpt":
-        return gpt(_restyled(GPT, flash, dropout, parallel))
+    if text in ("gpt", "mla"):
+        model, style = (gpt, GPT) if text == "gpt" else (mla, MLA)
+        return model(_restyled(style, flash, dropout, parallel))
     if text not in SYMBOLIC:
         return from_config(text, flash=flash, dropout=dropout, parallel=parallel)
     said = [name for name, value in (("flash", flash), ("dropout", dropout), ("parallel", parallel or None))
@@ -152,12 +164,11 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     [h**2*kv/a]
     """
     path = _locate(path_or_name)
-    config = _Config.read(path)
+    config = Config.read(path, FIELDS)
     family = config.family()
-    for name, accepted in REFUSED.get(family, {}).items():
+    for name, (accepted, why) in REFUSED.get(family, {}).items():
         if config.data.get(name) not in (None, accepted):
-            raise InputError(f"{name} = {json.dumps(config.data[name])} adds parameters that are not read here",
-                             where=config.place(name))
+            raise InputError(f"{name} = {shown(config.data[name])} {why}", where=config.place(name))
     fields = {f.symbol: f for f in FIELDS[family]}
     flags = {s: config.flag(f) for s, f in fields.items() if isinstance(f.default, bool)}
     given = {s: config.size(f) for s, f in fields.items() if s not in flags}
@@ -165,26 +176,78 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     return _build(config, style, fields, given, _name(path))
 
 
-def _build(config: _Config, style: Style, fields: Mapping[str, Field], given: Mapping[str, int | None],
+def _build(config: Config, style: Style, fields: Mapping[str, Field], given: Mapping[str, int | None],
            name: str) -> Model:
     sizes = {s: n for s, n in given.items() if n is not None}
-    if sizes.get("d") is None:
-        config.divides("a", "h", fields, sizes)
-    if style.grouped and "kv" in sizes:
-        config.divides("kv", "a", fields, sizes)
-    if style.experts:
-        config.at_most("topk", "experts", fields, sizes)
+    _check(config, style, fields, sizes)
     written = {s: Monomial.of(s) for s in given}
-    for symbol, default in (("f", fields["f"].default), ("kv", _A), ("d", _H / _A)):
+    heads = () if style.latent else (("kv", _A), ("d", _H / _A))
+    for symbol, default in (("f", fields["f"].default), *heads):
         if isinstance(default, Monomial):
             value = default.evaluate(sizes)
             if sizes.get(symbol, value) == value:
                 written[symbol] = default
                 sizes[symbol] = int(value)
-    dims = {"vocab": written["V"], "embed": _H, "heads": _A, "kv": written["kv"], "group": _A / written["kv"],
-            "head_dim": written["d"], "ffn": written["f"], "position": written.get("s_max", Monomial()),
-            **({"expert": written["experts"], "choice": written["topk"]} if style.experts else {})}
-    return Model.of_graph(name, transformer(style, dims), sizes, source=str(config.path))
+    predicting = sizes.get("mtp", 0)
+    if style.experts:
+        style, sizes = _layered(style, sizes, first_dense(config, fields, sizes))
+    dims = {"vocab": written["V"], "embed": _H, "heads": _A, "ffn": written["f"],
+            **{dim: written[s] for dim, s in _DIMS.items() if s in written and sizes.get(s)}}
+    if style.latent:
+        sizes.pop("kv", None)
+    else:
+        dims |= {"kv": written["kv"], "group": _A / written["kv"], "head_dim": written["d"]}
+    sizes = {s: n for s, n in sizes.items() if s in SYMBOLS and n}
+    return Model.of_graph(name, transformer(style, dims), sizes, source=str(config.path),
+                          left_out=left_out(config.data, style.experts, predicting))
+
+
+_DIMS = {**LATENT, "position": "s_max", "expert": "experts", "choice": "topk", "shared": "shared",
+         "dense_ffn": "f_dense"}
+"""Dim -> the symbol of its size, for the dims that some families have."""
+
+
+def _layered(style: Style, sizes: Mapping[str, int], dense: int) -> tuple[Style, dict[str, int]]:
+    """The style and the sizes of a model of experts whose first `dense` layers have an MLP; it may be all of them."""
+    found = {s: n for s, n in sizes.items() if s not in ("L_dense", "f_dense")}
+    style = replace(style, shared="shared" in found and found["shared"] > 0)
+    if not dense:
+        return style, found
+    if dense == sizes["L"]:
+        plain = {s: n for s, n in found.items() if s not in ("experts", "topk", "shared")}
+        return replace(style, experts=False), {**plain, "f": sizes["f_dense"]}
+    del found["L"]
+    counts = {"L_dense": dense, "L_moe": sizes["L"] - dense}
+    return replace(style, first_dense=True), {**found, "f_dense": sizes["f_dense"], **counts}
+
+
+def _check(config: Config, style: Style, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:
+    """An InputError where sizes contradict each other."""
+    def name(symbol: str) -> str:
+        return config.name(fields[symbol])
+
+    if style.latent:
+        if sizes.get("kv", sizes["a"]) != sizes["a"]:
+            raise InputError(f"{name('kv')} = {sizes['kv']} is not {name('a')} = {sizes['a']}: latent attention has "
+                             "keys and values for every head", where=config.place(name("kv")))
+        if sizes["d_rope"] % 2:
+            raise InputError(f"{name('d_rope')} = {sizes['d_rope']} is odd: positions rotate pairs; "
+                             f"{sizes['d_rope'] + 1} would fit", where=config.place(name("d_rope")))
+    elif sizes.get("d") is None:
+        config.divides("a", "h", fields, sizes)
+    if style.grouped and "kv" in sizes:
+        config.divides("kv", "a", fields, sizes)
+    if style.experts:
+        config.at_most("topk", "experts", fields, sizes)
+    if "groups" in sizes:
+        config.divides("groups", "experts", fields, sizes)
+    if "chosen_groups" in sizes:
+        config.at_most("chosen_groups", "groups", fields, {"groups": 1, **sizes})
+        most = sizes["experts"] // sizes.get("groups", 1) * sizes["chosen_groups"]
+        if sizes["topk"] > most:
+            raise InputError(f"{name('topk')} = {sizes['topk']} is more than the {most} experts of "
+                             f"{name('chosen_groups')} = {sizes['chosen_groups']} of {name('groups')} = "
+                             f"{sizes.get('groups', 1)} groups", where=config.place(name("topk")))
 
 
 def _locate(path_or_name: str | Path) -> Path:
@@ -205,107 +268,3 @@ def _locate(path_or_name: str | Path) -> Path:
 
 def _name(path: Path) -> str:
     return (path.resolve().parent.name or path.stem) if path.name == "config.json" else path.stem
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """A configuration's data, with its text so that an error can point at a line."""
-
-    path: Path
-    text: str
-    data: Mapping[str, Any]
-
-    @staticmethod
-    def read(path: Path) -> _Config:
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise InputError(f"cannot be read: {reason}", where=str(path)) from None
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
-        except (RecursionError, ValueError):
-            raise InputError("not a configuration: nested too deeply, or a number too long",
-                             where=str(path)) from None
-        if not isinstance(data, dict):
-            raise InputError(f"not a configuration: the file holds {_kind(data)}, not an object", where=f"{path}:1")
-        return _Config(path, text, data)
-
-    def place(self, key: str) -> str:
-        """file:line of `key`, or the file alone when the key is absent."""
-        found = re.search(rf'"{re.escape(key)}"\s*:', self.text)
-        return f"{self.path}:{self.text.count(chr(10), 0, found.start()) + 1}" if found else str(self.path)
-
-    def family(self) -> str:
-        families = tuple(FIELDS)
-        if self.data.get("model_type") is None:
-            raise InputError(f"missing field 'model_type' (one of {', '.join(families)})", where=str(self.path))
-        family = self.data["model_type"]
-        if not isinstance(family, str) or family not in families:
-            raise InputError(f"model_type {_short(family)} is not read (families read: {', '.join(families)})",
-                             where=self.place("model_type"), name=str(family),
-                             valid=families if nearest(str(family), families) else ())
-        return family
-
-    def key(self, field: Field) -> str | None:
-        """The spelling under which the file gives `field`; two that disagree are an InputError."""
-        given = [n for n in field.names if self.data.get(n) is not None]
-        if len({json.dumps(self.data[n]) for n in given}) > 1:
-            raise InputError(f"'{given[0]}' and '{given[1]}' both give the {field.meaning}, and disagree: "
-                             f"{_short(self.data[given[0]])} and {_short(self.data[given[1]])}",
-                             where=self.place(given[1]))
-        return given[0] if given else None
-
-    def flag(self, field: Field) -> bool:
-        key = self.key(field)
-        if key is None:
-            return bool(field.default)
-        if not isinstance(self.data[key], bool):
-            raise InputError(f"{key} = {_short(self.data[key])} is not true or false", where=self.place(key))
-        return bool(self.data[key])
-
-    def size(self, field: Field) -> int | None:
-        key = self.key(field)
-        if key is None:
-            if field.default is not None:
-                return None
-            spellings = " or ".join(f"'{n}'" for n in field.names)
-            near = next((k for n in field.names if (k := nearest(n, self.data)) and k not in _known(self.data)), "")
-            hint = f"; did you mean it by '{near}'?" if near else ""
-            raise InputError(f"missing field {spellings} ({field.meaning}){hint}",
-                             where=self.place(near) if near else str(self.path))
-        value = self.data[key]
-        if type(value) is not int or not 1 <= value <= _LARGEST:
-            raise InputError(f"{key} = {_short(value)}: the {field.meaning} is a whole number of at least 1"
-                             + (f" and at most {_LARGEST}" if type(value) is int and value > 1 else ""),
-                             where=self.place(key))
-        return value
-
-    def divides(self, part: str, whole: str, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:
-        """An InputError unless the size `part` divides the size `whole`."""
-        if sizes[whole] % sizes[part]:
-            names = {s: self.key(fields[s]) or fields[s].names[0] for s in (part, whole)}
-            raise InputError(f"{names[whole]} = {sizes[whole]} is not divisible by {names[part]} = {sizes[part]}",
-                             where=self.place(names[part]))
-
-    def at_most(self, part: str, whole: str, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:
-        """An InputError unless the size `part` is at most the size `whole`."""
-        if sizes[part] > sizes[whole]:
-            names = {s: self.key(fields[s]) for s in (part, whole)}
-            raise InputError(f"{names[part]} = {sizes[part]} is more than {names[whole]} = {sizes[whole]}",
-                             where=self.place(str(names[part])))
-
-
-def _known(data: Mapping[str, Any]) -> set[str]:
-    return {n for fields in FIELDS.values() for f in fields for n in f.names if data.get(n) is not None}
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _kind(value: Any) -> str:
-    return {list: "a list", str: "a string", type(None): "null", bool: "a truth value"}.get(type(value), "a number")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -51,7 +51,7 @@ class Model:
     """A model: units in forward order, parameters, the op graph they follow from, and the sizes known as numbers.
 
     In an `abstract` model the units need not be equal: all of them together hold Psi parameters,
-    the largest holds Psi_unit.
+    the largest holds Psi_unit. `left_out` says in words what the network has and the model lacks.
     """
 
     name: str
@@ -61,10 +61,11 @@ class Model:
     abstract: bool = False
     source: str = field(default="", compare=False)
     graph: Graph = Graph()
+    left_out: tuple[str, ...] = ()
 
     @staticmethod
     def of_graph(name: str, graph: Graph, sizes: Mapping[str, int] | None = None, *, abstract: bool = False,
-                 source: str = "") -> Model:
+                 source: str = "", left_out: tuple[str, ...] = ()) -> Model:
         """The model that an op graph describes: its units, but for the loss, and its parameters with their sites.
 
         >>> from placealg.model.transformer import mlp
@@ -82,7 +83,7 @@ class Model:
         order = [u.name for u in units]
         parameters = sorted((Parameter(t.name, t.unit, t.dims, graph.sites(t.name)) for t in graph.parameters),
                             key=lambda p: order.index(p.unit))
-        return Model(name, units, tuple(parameters), FrozenMap(sizes), abstract, source, graph)
+        return Model(name, units, tuple(parameters), FrozenMap(sizes), abstract, source, graph, left_out)
 
     @staticmethod
     def from_config(path_or_name: str | Path) -> Model:
@@ -117,3 +118,22 @@ class Model:
         for p in self.parameters:
             total += (p.elements * self.unit(p.unit).count).evaluate(bound)
         return int(total)
+
+    def activated(self, sizes: Mapping[str, int] | None = None) -> int:
+        """How many parameters one token meets: of a looked-up table one row, of experts those that are chosen.
+
+        >>> Model.from_config("mixtral-8x7b").activated()
+        12748857344
+        """
+        bound = {**self.sizes, **(sizes or {})}
+        return int(sum(max((elements * self.unit(p.unit).count).evaluate(bound) for elements in self._met(p))
+                       for p in self.parameters))
+
+    def _met(self, p: Parameter) -> Iterator[Monomial]:
+        """The elements of one instance of a parameter that one token meets in each of the ops that read it."""
+        for op in self.graph.consumers(p.name):
+            met = {d: Monomial() for d in op.over if op.kind == "lookup"}
+            for dim, route in self.graph.tensors[op.output].sparse.items():
+                if made := self.graph.producer(route):
+                    met[dim] = self.graph.dims[made.over[1]]
+            yield Monomial.product(met.get(d, n) for d, n in p.dims.items())

@@ -32,7 +32,8 @@ class Step:
 
     `kind` is einsum (sum the product over the dims that `dims` lacks), add, scale or unary; `note` is the factor
     of a scale and the function of a unary. Roles: the operands' names, `y` the result, `dy` its gradient, the
-    op's kept values, `row` (result without `over`), `grid` (all dims but those of `over` that the result has).
+    op's kept values, `row` (result without `over`), `grid` (the dims of the first two operands, but for those of `over`
+    that the first has).
     """
 
     output: str
@@ -107,6 +108,13 @@ _DSCORES = (
     _einsum("dscores", "probs", "centred", dims="grid"),
     Step("dproducts", "scale", ("dscores",), "grid", "factor"),
 )
+_TWO_PRODUCTS = (
+    _einsum("plain", "q", "k", dims="grid"),
+    _einsum("rotated", "q_rope", "k_rope", dims="grid"),
+    Step("products", "add", ("plain", "rotated"), "grid"),
+)
+_ROPE_PROBS = (*_TWO_PRODUCTS, *_PROBS[1:])
+_ROPE_DSCORES = (*_TWO_PRODUCTS, *_DSCORES[1:])
 _SOFTMAX = (
     _einsum("inner", "dy", "y", dims="row"),
     Step("minus_inner", "scale", ("inner",), "row", "-1"),
@@ -124,9 +132,9 @@ def _linear(name: str, over: str = "", view: bool = False, operands: str = "x") 
     return OpKind(name, name, (operands,), linear="all", over=over, view=view, zero_at_zero=not (over or view))
 
 
-def _unary(name: str, reads: str) -> OpKind:
+def _unary(name: str, reads: str, zero_at_zero: bool = True) -> OpKind:
     slope = (Step("slope", "unary", (reads,), "x", f"slope_of_{name}"), _einsum("x.grad", "dy", "slope", dims="x"))
-    return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}), zero_at_zero=True)
+    return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}), zero_at_zero=zero_at_zero)
 
 
 _KINDS = (
@@ -143,6 +151,8 @@ _KINDS = (
     _unary("silu", "x"),
     _unary("tanh", "y"),
     _unary("relu", "y"),
+    _unary("sigmoid", "y", zero_at_zero=False),
+    _unary("reciprocal", "y", zero_at_zero=False),
     OpKind("dropout", "dropout", ("x",), ("mask",), "all", random=True, kept=(Kept("mask", "mask", "y"),),
            vjp=FrozenMap({"x": (_einsum("x.grad", "dy", "mask", dims="x"),)}), zero_at_zero=True),
     OpKind("layer_norm", "norm", ("x", "weight", "bias"), ("x", "mean", "rstd"), over="whole", optional=1,
@@ -157,6 +167,13 @@ _KINDS = (
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v"))})),
+    OpKind("flash_rope", "flash", ("q", "k", "v", "q_rope", "k_rope"), ("q", "k", "v", "q_rope", "k_rope", "y", "lse"),
+           over="whole", kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
+               "q": (*_ROPE_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
+               "k": (*_ROPE_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
+               "v": (*_ROPE_PROBS, _einsum("v.grad", "probs", "dy", dims="v")),
+               "q_rope": (*_ROPE_DSCORES, _einsum("q_rope.grad", "dproducts", "k_rope", dims="q_rope")),
+               "k_rope": (*_ROPE_DSCORES, _einsum("k_rope.grad", "dproducts", "q_rope", dims="k_rope"))})),
     OpKind("lookup", "lookup", ("table", "ids"), ("ids",), "table", over="partial"),
     OpKind("cross_entropy", "cross_entropy", ("x", "targets"), ("softmax", "targets"), over="statistics",
            merges=("max", "sum", "sum"), kept=(Kept("softmax", "stat", "x"),),
@@ -169,7 +186,8 @@ OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
 
 Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes saved per element of a 16-bit SwiGLU),
 the bias of a projection is an `add`, the weight and bias of a norm are operands of it, and `flash` is one op that
-contains its attention factor. `unit` is opaque: what it keeps is unknown. A `rope` mixes the elements along its
+contains its attention factor; `flash_rope` adds to the scores the product of rotary parts that have dims of their own.
+`unit` is opaque: what it keeps is unknown. A `rope` mixes the elements along its
 `over` dim, so it is not split along it. `route` chooses the largest elements along one dim, each as a one-hot row
 under a dim of the choices: it is stored as one index per choice, and passes no gradient.
 """

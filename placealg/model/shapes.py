@@ -29,6 +29,8 @@ def result_dims(kind: OpKind, operands: Sequence[Operand], over: Dims, rename: M
         return (*dims[-1], *_without(dims[0], over))
     if kind.name == "cross_entropy":
         return _without(dims[0], over)
+    if kind.family == "flash":
+        return (*_without(dims[0], over), *(d for d in dims[2] if d in over and d not in _keys(dims[0], dims[1], over)))
     return tuple(rename.get(d, d) for d in dims[0])
 
 
@@ -100,7 +102,7 @@ def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over:
         for other, ds, _ in operands[1:]:
             if set(ds) != set(over):
                 _fail(where, f"'{other}' has dims {_shown(ds)}; it normalises over {_shown(over)}")
-    elif kind.name == "flash":
+    elif kind.family == "flash":
         _check_flash(where, dims, over)
     elif kind.name == "rename":
         for dim in rename:
@@ -117,17 +119,26 @@ def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over:
                          f"{_shown(_without(first, over))}")
 
 
+def _keys(q: Dims, k: Dims, over: Dims) -> Dims:
+    """The dim of the keys: what k has of `over` and q lacks."""
+    return tuple(d for d in k if d in over and d not in q)
+
+
 def _check_flash(where: str, dims: Sequence[Dims], over: Dims) -> None:
-    q, k, v = dims
-    both = set(q) & set(over)
-    only = set(k) & set(over) - set(q)
-    if not both or not only or both | only != set(over):
+    q, k, v, *rotary = dims
+    both, only = set(q) & set(over), set(_keys(q, k, over))
+    values, turned = set(v) & set(over) - only, {d for pair in rotary for d in pair if d in over} - only
+    if not both or not only or both | only | values | turned != set(over):
         _fail(where, f"over is the head dim of q and the key dim of k; given {_shown(over)}, q has {_shown(q)}, "
                      f"k has {_shown(k)}")
-    if set(k) != set(v):
+    if set(k) - both != set(v) - values or (not rotary and both != values):
         _fail(where, f"k has dims {_shown(k)}, v has {_shown(v)}")
     if not set(k) - only <= set(q):
         _fail(where, f"k has dims {_shown(sorted(set(k) - only - set(q)))} that q {_shown(q)} lacks")
+    if rotary and (set(rotary[0]) - turned != set(q) - both or not turned <= set(rotary[1])
+                   or not only <= set(rotary[1]) <= set(k) - both | turned):
+        _fail(where, f"q_rope has dims {_shown(rotary[0])}, k_rope has {_shown(rotary[1])}; with a head dim of their "
+                     f"own they follow q {_shown(q)} and k {_shown(k)}")
 
 
 def _without(dims: Sequence[str], over: Sequence[str]) -> Dims:

@@ -18,7 +18,7 @@ from placealg.prove import lemmas, prover, symbols
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations, sites_of
 from placealg.prove.obligations import Failure, Obligations, obligations
-from placealg.prove.prover import Candidate, in_case, occurrences, occurring, of_group, premises
+from placealg.prove.prover import Candidate, in_case, occurrences, occurring, of_group, of_ops, premises
 from placealg.prove.reading import NoRule
 from placealg.prove.smtlib import Writer, comment, declarations, header
 from placealg.prove.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
@@ -109,22 +109,22 @@ class _Files:
 
     def partition(self) -> Iterator[Query]:
         """Owner functions are total by construction; only layouts that disagree leave something to ask."""
-        verdict = self.verdicts["partition", ""]
-        clash = self.candidates.get(("partition", ""))
+        key = next(k for k in self.verdicts if k[0] == "partition")
+        verdict, clash = self.verdicts[key], self.candidates.get(key)
         generated = Obligations(full=True)
         if clash is None:
             for _ in range(verdict.instances):
                 generated.hold("partition", "an owner function is total: an element has one owner along an axis")
         else:
-            generated.add("partition", "layouts", None, lambda: clash.failure)
-        yield self.query("partition", "", generated)
+            generated.add("partition", "layouts", None, lambda: replace(clash.failure, obligation="partition"))
+        yield self.query(*key, generated)
 
     def of_ops(self) -> Iterator[Query]:
         """What is said of the ops of a step that runs op by op."""
         if self.flows:
             flows = self.flows
             generated = _generated(lambda: network_obligations(self.step, flows, full=True))
-            for identifier in prover.OF_OPS:
+            for identifier in of_ops(self.step):
                 yield self.query(identifier, "", generated)
 
     def of_groups(self) -> Iterator[Query]:

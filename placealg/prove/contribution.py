@@ -2,9 +2,9 @@
 
 A *position* names a coordinate along one axis: "c" the device itself, "unit" the rank that computes the
 contribution, "own:L" the owner of element i under layout L, "other:L" of a second element j of the same
-matrix, "peer" any rank at all, or a numeral. A *term* is a coefficient times the indicator
-that the device stands at given positions. A *value* is a sum of terms, with a mask (where it is held), side
-conditions (where it is defined) and the transforms applied to it. Everything is plain data, canonical on
+matrix, "peer" any rank at all, or a numeral. One with "~" is each rank's own opinion. A *term* is a coefficient times
+the indicator that the device stands at given positions. A *value* is a sum of terms, with a mask (where it is held),
+side conditions (where it is defined) and the transforms applied to it. Everything is plain data, canonical on
 construction, so that equal means equal. No solver is needed here.
 """
 
@@ -42,6 +42,22 @@ def exists(axis: str, position: str) -> frozenset[Equality]:
     return frozenset({(axis, EXISTS, position)}) if position.isdigit() and position != "0" else frozenset()
 
 
+OPAQUE = "opaque"
+"""Begins the name of a sum over an axis of which no closed form is known."""
+
+OWN_DRAW = "~"
+"""Marks a position that every rank along the axis has for itself."""
+
+
+def elsewhere(position: str, rank: str) -> str:
+    """A position as the rank that stands at `rank` has it.
+
+    >>> elsewhere("at:batch~shuffled", "peer"), elsewhere("at:batch", "peer")
+    ('at:batch^peer^shuffled', 'at:batch')
+    """
+    return position.replace(OWN_DRAW, f"^{rank}^")
+
+
 def count_name(cell: Mapping[str, str]) -> str:
     """The symbol of the number of tokens in a cell: axes (and `microbatch`) fixed at positions, others summed.
 
@@ -75,12 +91,17 @@ def depends(coefficient: Monomial, axis: str) -> bool:
     return any((count_cell(n) or {}).get(axis) == DEVICE for n in coefficient.names())
 
 
+def _differs(equality: Equality) -> bool:
+    """Whether an equality says other things on other ranks of its axis."""
+    return DEVICE in equality[1:] or any(OWN_DRAW in p for p in equality[1:])
+
+
 def _put(equality: Equality, axis: str, position: str) -> Equality | None:
     """The equality with the device's coordinate on `axis` set; None when it became true."""
     a, p, q = equality
-    if a != axis or DEVICE not in (p, q):
+    if a != axis or not _differs(equality):
         return equality
-    p, q = sorted(position if x == DEVICE else x for x in (p, q))
+    p, q = sorted(position if x == DEVICE else elsewhere(x, position) for x in (p, q))
     return None if p == q else (a, p, q)
 
 
@@ -107,22 +128,23 @@ class Term:
 
     def summed(self, axis: str) -> Term:
         """The sum over all ranks of `axis`: the indicator picks its rank, else all ranks count alike."""
-        if axis in self.at:
+        if axis in self.at and OWN_DRAW not in self.at[axis]:
             position = self.at[axis]
             at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
             given = _put_all(self.given, axis, position) | exists(axis, position)
             return Term(move(self.coefficient, axis, position), at, given)
-        if depends(self.coefficient, axis) or any(a == axis and DEVICE in (p, q) for a, p, q in self.given):
-            content = f"{axis}|{self.coefficient}|{sorted(self.given)}".encode()
-            unknown = Monomial.of(f"opaque{hashlib.sha1(content).hexdigest()[:10]}")
-            return Term(unknown, self.at, frozenset(e for e in self.given if e[0] != axis))
+        if axis in self.at or depends(self.coefficient, axis) or any(e[0] == axis and _differs(e) for e in self.given):
+            content = f"{axis}|{self.coefficient}|{sorted(self.at.items())}|{sorted(self.given)}".encode()
+            unknown = Monomial.of(f"{OPAQUE}{hashlib.sha1(content).hexdigest()[:10]}")
+            at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
+            return Term(unknown, at, frozenset(e for e in self.given if e[0] != axis))
         return self.times(Monomial.of(axis))
 
     def read_at(self, axis: str, position: str) -> Term:
         """The term as the rank at `position` along `axis` has it, on every rank."""
         given = _put_all(self.given, axis, position)
         if axis in self.at:
-            given |= equality(axis, self.at[axis], position)
+            given |= equality(axis, elsewhere(self.at[axis], position), position)
         at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
         return Term(move(self.coefficient, axis, position), at, given)
 
@@ -271,7 +293,8 @@ class Value:
         value = self
         for axis, position in axes.items():
             lacking = exists(axis, position)
-            lacking |= frozenset(e for a, p in value.mask if a == axis for e in equality(axis, p, position))
+            lacking |= frozenset(e for a, p in value.mask if a == axis
+                                 for e in equality(axis, elsewhere(p, position), position))
             tags = tuple(replace(t, rank=t.rank.plus({axis: position})) if axis not in t.rank else t
                          for t in value.tags)
             value = replace(

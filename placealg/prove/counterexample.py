@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import correct, paths
-from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
+from placealg.prove.contribution import DEVICE, EXISTS, OPAQUE, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import Failure
@@ -228,10 +228,10 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
                 part = part * Monomial.number(0)
         old = total.get(part.powers, Monomial.number(0))
         total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
-    kept = [str(p) for p in total.values() if p.coefficient]
-    if any("opaque" in p or "N[" in p for p in kept):
+    kept = [p for p in total.values() if p.coefficient]
+    if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
         return None
-    return " + ".join(kept) or "0"
+    return _sum(kept)
 
 
 def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
@@ -267,6 +267,8 @@ def tell(weight: Monomial) -> str:
             name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
         elif name == CELL:
             name = "tokens_per_cell"
+        elif name.startswith(OPAQUE):
+            name = "a_sum_over_ranks"
         renamed = renamed * Monomial.of(name) ** power
     return str(renamed)
 

@@ -21,7 +21,7 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} of a tensor among stages of {pipeline.axis}"
     if event.where:
         return f"{event.verb} of a tensor on some ranks only"
-    if event.tier != "device" or event.layout != "own":
+    if event.tier != "device" or (event.layout != "own" and not event.drawn):
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
     if event.divisor != ONE and event.verb != "scale":
         return f"{event.verb} of a tensor with a divisor"
@@ -76,7 +76,9 @@ def _shift(tensors: Tensors, event: Event) -> None:
 
 
 def _slice(tensors: Tensors, event: Event) -> None:
-    tensors.put(event, paths.narrowed(tensors.here(event), [(a, at(_dim(event.to))) for a in event.axes]))
+    dim = _dim(event.to)
+    place = paths.drawn(dim, event.layout.partition("(")[0]) if event.drawn else at(dim)
+    tensors.put(event, paths.narrowed(tensors.here(event), [(a, place) for a in event.axes]))
 
 
 def _pad(tensors: Tensors, event: Event) -> None:

@@ -13,7 +13,7 @@ from placealg.prove.flow import Flows
 from placealg.prove.machine import Site
 from placealg.prove.moves import uncovered
 from placealg.prove.obligations import Failure, Obligations
-from placealg.prove.paths import at
+from placealg.prove.paths import dim_of
 from placealg.prove.reading import NoRule
 from placealg.prove.record import Demand, Part
 from placealg.prove.uses import concerns
@@ -81,7 +81,7 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
         for key in step.reference.random_keys:
             name, _, inside = key.rstrip(")").partition("(")
             masks = flows.at("only").masks.get(op.output, frozenset())
-            places = [(inside, "c")] if name == "rank" else [(a, p) for a, p in masks if p == at(inside)]
+            places = [(inside, "c")] if name == "rank" else [(a, p) for a, p in masks if dim_of(p) == inside]
             elsewhere = [symbols.coordinate(a, p) != 0 for a, p in places]
             if key == "local(batch)":
                 elsewhere.append(symbols.size(symbols.MICROBATCH) > 1)

@@ -11,7 +11,7 @@ from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, tran
 from placealg.model.graph import Graph, Op
 from placealg.prove import paths
 from placealg.prove.contribution import Term, Value
-from placealg.prove.paths import AT, Pairs, Sum, at
+from placealg.prove.paths import Pairs, Sum, dim_of
 from placealg.prove.record import SEED, Demand, Flow, Part
 from placealg.prove.stages import Stages, at_the_ends, tied
 from placealg.prove.tensors import Tensors, name_and_label
@@ -73,7 +73,7 @@ class Operators:
             whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, operands, strict=True)]
             return paths.added(whole)
         right = [self.demand(event, n, held) for n, held in zip(op.inputs, operands, strict=True)]
-        others = {a for held in right for a, p in paths.mask_of(held) if p.removeprefix(AT) not in op.over}
+        others = {a for held in right for a, p in paths.mask_of(held) if dim_of(p) not in op.over}
         for axis in others.intersection(event.axes):
             self.demand(event, op.output, (), f"merges over {axis} statistics of rows that {axis} splits")
         whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, right, strict=True)]
@@ -86,8 +86,7 @@ class Operators:
         """An operand whose rows the op takes statistics of, or mixes: all of a row must be there, or be merged."""
         if name != op.inputs[0] and op.row.family != "flash":
             return held
-        over = {at(d) for d in op.over}
-        split = {(a, p) for a, p in paths.mask_of(held) if p in over}
+        split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
         if op.row.over == "statistics" and {a for a, _ in split} != set(event.axes):
             self.demand(event, name, (), f"takes or merges statistics of {name} over other axes than split its rows")
         if op.row.over == "whole" and split:
@@ -145,7 +144,7 @@ class Operators:
             return arriving
         known = {d for n in (op.output, *step.reads) for d in self.dims(n)}
         extent = self.extents.get((op.output, step.operand), frozenset())
-        alone = {(a, p) for a, p in extent if p.removeprefix(AT) not in known}
+        alone = {(a, p) for a, p in extent if dim_of(p) not in known}
         return paths.narrowed(paths.contracted([arriving, *read], of, tag), alone)
 
     def dims(self, name: str) -> tuple[str, ...]:
@@ -157,8 +156,7 @@ class Operators:
 
     def complete_rows(self, event: Event, op: Op, held: Sum) -> Sum:
         """A gradient whose rows the op's backward mixes."""
-        over = {at(d) for d in op.over}
-        split = {(a, p) for a, p in paths.mask_of(held) if p in over}
+        split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
         if split:
             self.demand(event, op.output + GRAD, (), f"works on a part of the rows of {op.output}{GRAD}")
         return paths.each(held, lambda v: replace(v, mask=v.mask - split))
@@ -192,7 +190,8 @@ class Operators:
         """The dims of every role of the op table."""
         result = tuple(self.graph.tensors[op.output].dims)
         operands = dict(zip(op.row.operands, self.graph.operand_dims(op), strict=False))
-        everything = self.graph.iteration_dims(op)
+        first, *others = self.graph.operand_dims(op)
         row = tuple(d for d in result if d not in op.over)
-        grid = tuple(d for d in everything if d not in op.over or d not in result)
+        grid = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims
+                                   if d not in op.over or d not in first))
         return {**operands, "y": result, "row": row, "grid": grid}

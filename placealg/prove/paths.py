@@ -4,7 +4,8 @@ A tensor's element is a sum of contributions: the terms of a contraction, the op
 gradients are added. What a rank holds is a *Sum*: for every class of contributions a `Value` (contribution.py) that
 says how often each rank counts one of them. Classes that count alike are one, for every op treats them alike. A Sum
 is *exact* when every contribution counts once on every rank that holds the element. Positions are "at:DIM", the owner
-of the element's index of that dim, and "OP/DIM", the owner of an index that the op contracted.
+of the element's index of that dim, and "OP/DIM", the owner of an index that the op contracted; "at:DIM~NAME" is the
+rank that the device itself takes for the owner.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from placealg.frozen import FrozenMap
 from placealg.prove.contribution import (
     DEVICE,
     EXISTS,
+    OWN_DRAW,
     SIZE_ONE,
     STAGE,
     Equality,
@@ -37,6 +39,20 @@ AT, OWNER = "at:", "own:own"
 def at(dim: str) -> str:
     """The position of the owner of the element's index of `dim`."""
     return AT + dim
+
+
+def drawn(dim: str, name: str) -> str:
+    """The position that the device takes for that of the owner of the element's index of `dim`."""
+    return f"{at(dim)}{OWN_DRAW}{name}"
+
+
+def dim_of(position: str) -> str:
+    """The dim of which a position is the owner; "" where it is none.
+
+    >>> dim_of(at("batch")), dim_of(drawn("batch", "shuffled")), dim_of("0")
+    ('batch', 'batch', '')
+    """
+    return position[len(AT):].partition(OWN_DRAW)[0] if position.startswith(AT) else ""
 
 
 def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:
@@ -105,15 +121,15 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
     """
     if not all(operands):
         return ()
-    kept = {at(d) for d in dims}
+    kept = {*dims}
     masks = frozenset(p for held in operands for p in mask_of(held))
-    mask = frozenset((a, p) for a, p in masks if p in kept or p.startswith(STAGE))
+    mask = frozenset((a, p) for a, p in masks if dim_of(p) in kept or p.startswith(STAGE))
     partial = [held for held in operands if not is_exact(held)]
     if len(partial) > 1 or any(v.garbage for held in operands for v in held):
         return undefined(mask)
 
     def path(position: str) -> str:
-        return f"{op}/{position[len(AT):]}" if position.startswith(AT) and position not in kept else position
+        return f"{op}/{position[len(AT):]}" if dim_of(position) and dim_of(position) not in kept else position
 
     summed = sorted((a, path(p)) for a, p in masks - mask)
     values = []
@@ -135,8 +151,11 @@ def _standing(term: Term, places: Iterable[tuple[str, str]]) -> Term:
 
 def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
     """The same under other names of dims."""
-    return each(held, lambda v: per_element(v, lambda p: at(names.get(p[len(AT):], p[len(AT):]))
-                                            if p.startswith(AT) else p))
+    def name(position: str) -> str:
+        dim = dim_of(position)
+        return at(names.get(dim, dim)) + position[len(at(dim)):] if dim else position
+
+    return each(held, lambda v: per_element(v, name))
 
 
 def each(held: Sum, change: Callable[[Value], Value]) -> Sum:

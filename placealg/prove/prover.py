@@ -159,9 +159,8 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
     try:
         generated = network_obligations(step, flows)
     except NoRule as gap:
-        return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in OF_OPS)], []
-    checked = (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
-    decided = [_decide(step, WHOLE, identifier, generated) for identifier in checked]
+        return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in of_ops(step))], []
+    decided = [_decide(step, WHOLE, identifier, generated) for identifier in of_ops(step)]
     return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
 
 
@@ -190,6 +189,11 @@ def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
         if candidate:
             candidates.append(candidate)
     return verdicts, candidates
+
+
+def of_ops(step: Step) -> tuple[str, ...]:
+    """The identifiers that are checked on the ops of the whole step: `schedule` only where messages are sent."""
+    return (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
 
 
 def of_group(flows: Flows | None) -> tuple[str, ...]:
@@ -302,21 +306,23 @@ def _partition(step: Step) -> Verdict:
 
 def layouts(step: Step) -> set[tuple[str, str, str]]:
     """(group, axis, layout) wherever an event speaks of the owners along an axis."""
-    return {(e.group, a, e.layout) for e in step.events if e.group
+    return {(e.group or e.tensor, a, e.layout) for e in step.events if e.group or e.drawn
             for a in (*(e.axes if e.verb not in ("broadcast", "all_reduce") and e.to != "I" else ()),
                       *(c.axis for c in e.where if c.rank is None))}
 
 
 def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
     """The candidate that a disagreement of layouts explains: with one layout everywhere nothing is wrong."""
-    named = {name for _, _, name in layouts(step)}
-    if len(named) < 2 or not candidates:
+    drawn = {e.layout for e in step.events if e.drawn}
+    named = {name for _, _, name in layouts(step)} - drawn
+    if (len(named) < 2 and not drawn) or not candidates:
         return None
-    one = replace(step, events=tuple(replace(e, layout=min(named)) for e in step.events))
+    one = replace(step, events=tuple(replace(e, layout=min(named, default="own")) for e in step.events))
     if examine(one).candidates:
         return None
     first = candidates[0]
-    reason = f"layouts {' and '.join(sorted(named))} disagree where they meet"
+    reason = (f"{' and '.join(sorted(drawn))} is no partition: each rank takes data for itself" if drawn else
+              f"layouts {' and '.join(sorted(named))} disagree where they meet")
     verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, len(layouts(step)),
                       None, reason, first.failure.event)
     return replace(first, verdict=verdict)

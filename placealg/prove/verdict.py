@@ -66,7 +66,7 @@ def not_covered(reference: Reference) -> tuple[str, ...]:
             sent, kept = types.get(wire, types[rest]), types[rest]
             if sent != kept:
                 found[f"rounding of {what}: {sent} bytes per element on the wire, {kept} at rest"] = None
-    return (*NOT_COVERED, *found)
+    return (*NOT_COVERED, *reference.left_out, *found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from placealg.cost.communication import Communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
+from placealg.cost.schedule import NO_STAGES, Schedule
 from placealg.render.cost import QUANTITIES, Sizes, known_sizes, value_of
 from placealg.render.page import Cell, Line, bold, dim, indent, prose, table
 from placealg.render.values import scale_for, scaled
@@ -18,18 +19,27 @@ _NONE = "—"
 
 
 class Compared(NamedTuple):
-    """One strategy's costs, with the sizes at which its values are taken."""
+    """One strategy's costs, with the sizes at which its values are taken; of a pipeline those of `stage`."""
 
     name: str
     held: Memory
     sent: Communication
     sizes: Sizes
+    stage: str = ""
+    order: Schedule | None = None
 
     def quantities(self) -> dict[str, Formula]:
         """What is compared, by name."""
         found = {n: f for n, f in self.held.items() if n in QUANTITIES}
         return {**found, "sent": self.sent.total, "host link": self.sent.host_link,
                 "nvme link": self.sent.nvme_link}
+
+
+def _of_pipelines(every: Sequence[Compared]) -> list[dict[str, Formula]]:
+    """What is compared of each, with the bubble where one of them has a pipeline."""
+    if not any(c.order for c in every):
+        return [c.quantities() for c in every]
+    return [{**c.quantities(), "bubble": c.order.bubble if c.order else Formula.none("1", NO_STAGES)} for c in every]
 
 
 class Ratio(NamedTuple):
@@ -56,39 +66,41 @@ def compare(every: Sequence[Compared], model: str, width: int, gib: bool) -> lis
     first = every[0]
     title = prose(f"{', '.join(c.name for c in every)} on {model}", width, "bold")
     sizes: Mapping[str, Fraction] = {n: v for c in every for n, v in c.sizes.items()}
+    compared = _of_pipelines(every)
     known = known_sizes((f for c in every for f in c.quantities().values()), sizes, _clashing(every))
+    known += [("of", f"{c.name}: {c.stage}") for c in every if c.stage]
     lines = [*title, *indent(table([[dim(k), dim(t)] for k, t in known], "ll", width - 2, wrap={1: 30})), ()]
-    values = [(f.unit, value_of(f, c.sizes)) for c in every for f in c.quantities().values()]
+    values = [(f.unit, value_of(f, c.sizes)) for c, found in zip(every, compared, strict=True) for f in found.values()]
     scales = {unit: scale_for(unit, (v for u, v in values if u == unit), gib) for unit, _ in values}
     numbers = any(v for _, v in values)
     head: list[Cell] = [bold("of a device"), bold("strategy"), bold("formula"), bold("value" if numbers else ""),
                         bold(f"over {first.name}"), bold("ratio")]
     rows = [head]
-    for name, base in first.quantities().items():
-        if all(c.quantities()[name].expr in (0, None) for c in every):
+    for name, base in compared[0].items():
+        if all(found[name].expr in (0, None) for found in compared):
             continue
         if name == "peak" and all(c.held.peak == c.held.total for c in every):
             continue
         unit, divisor = scales[base.unit]
         rows.append([])
         for k, c in enumerate(every):
-            mine = c.quantities()[name]
+            mine = compared[k][name]
             value = scaled(value_of(mine, c.sizes), divisor)
             told = ratio(mine, base, c.sizes, first.sizes) if k else None
             rows.append([bold(name) if k == 0 else "", c.name, mine.text() or dim(mine.reason),
-                         f"{value} {unit}" if value and numbers else "", *_ratio_cells(told)])
+                         f"{value} {unit}".removesuffix(" number") if value and numbers else "", *_ratio_cells(told)])
     return lines + table(rows, "lllrlr", width, wrap={2: 24, 4: 20})
 
 
 def document(every: Sequence[Compared], model: str) -> dict[str, Any]:
     """The comparison as a JSON object: a leaf per quantity and strategy, and its ratio to the first."""
-    first = every[0].quantities()
+    first, *_ = compared = _of_pipelines(every)
     rows = []
-    for c in every:
-        told = {n: ratio(f, first[n], c.sizes, every[0].sizes) for n, f in c.quantities().items()}
+    for c, found in zip(every, compared, strict=True):
+        told = {n: ratio(f, first[n], c.sizes, every[0].sizes) for n, f in found.items()}
         rows.append({
-            "strategy": c.name,
-            "quantities": {n: _leaf(f, c.sizes) for n, f in c.quantities().items()},
+            "strategy": c.name, **({"stage": c.stage} if c.stage else {}),
+            "quantities": {n: _leaf(f, c.sizes) for n, f in found.items()},
             "ratios": {n: {**r.formula.to_json(), "value": None if r.value is None else float(r.value)}
                        for n, r in told.items()}})
     return {"version": 1, "model": model, "base": every[0].name, "strategies": rows}

@@ -10,6 +10,7 @@ from placealg.cost.communication import Communication, Sent
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 from placealg.cost.regions import RegionCost
+from placealg.cost.schedule import Schedule
 from placealg.mesh import SYMBOLS
 from placealg.render.page import Cell, Line, bold, dim, indent, line, table
 from placealg.render.values import Scale, number, plain_number, scale_for, scaled
@@ -24,7 +25,7 @@ QUANTITIES: Mapping[str, str] = {
     "optimizer": "bytes of the optimizer state, fp32 master copy included, that rest on a device",
     "gradients": "bytes of the accumulated gradients that rest on a device",
     "states": "parameters + optimizer + gradients: what rests on a device at a step boundary",
-    "activations": "bytes that forward keeps for backward, of one microbatch and all layers",
+    "activations": "bytes that forward keeps for backward, of all of a device's layers and microbatches in flight",
     "transient": "the most of states that a device holds beyond rest at once, such as a gathered unit",
     "host": "the most that the host holds at once for one device",
     "nvme": "the most that the host's nvme holds at once for one device",
@@ -33,6 +34,8 @@ QUANTITIES: Mapping[str, str] = {
     "sent": "what one device sends in a step over the axes of the mesh, scalars left out",
     "host link": "what crosses the link between a device and its host in a step, apart from what is sent",
     "nvme link": "what crosses the link between a device's host and its nvme in a step, apart from what is sent",
+    "bubble": "the time that a stage of a pipeline waits in a step, over the time that it works",
+    "in flight": "the most microbatches that a stage of a pipeline has run forward and not backward, chunks as parts",
 }
 """Quantity -> what it counts, on the most loaded device."""
 
@@ -74,9 +77,14 @@ def _sign(name: str) -> str:
 
 
 def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: Sizes, hypotheses: Iterable[str],
-         width: int, gib: bool = False, detail: tuple[str, list[Line]] | None = None) -> list[Line]:
-    """The parameters, memory, communication by axes and phase, then event by event or `detail`; what they stand on."""
-    formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events)]
+         width: int, gib: bool = False, detail: tuple[str, list[Line]] | None = None,
+         order: Schedule | None = None) -> list[Line]:
+    """The parameters, memory, communication by axes and phase, then event by event or `detail`; what they stand on.
+
+    Of a pipeline's stage also its schedule.
+    """
+    formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events),
+                *(f for _, f in (order.items() if order else ()))]
     held_in = scale_for("bytes", (value_of(f, sizes) for _, f in held.items()), gib)
     moved = (sent.total, sent.host_link, sent.nvme_link)
     sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in moved), gib)
@@ -91,6 +99,10 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     lines += indent(_block(rests, sizes, held_in, width - 2)) + [()]
     lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
+    if order:
+        lines.append(line(bold("schedule of the pipeline")))
+        lines += indent(_block([(n.replace("_", " "), f, f.text()) for n, f in order.items()], sizes,
+                        scale_for("1", ()), width - 2)) + [()]
     heading, rest = detail or ("of which, event by event", _events([e for e in sent.events if not e.left_out], sizes,
                                                                    sent_in, width - 2))
     lines += [line(bold(heading)), *indent(rest), ()]

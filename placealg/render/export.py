@@ -10,6 +10,7 @@ from fractions import Fraction
 from placealg.cost.communication import Communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
+from placealg.cost.schedule import Schedule
 from placealg.render.cost import value_of
 from placealg.render.values import scale_for, scaled
 
@@ -21,13 +22,14 @@ _LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "#": r"\#", "%": r"\%", "&": r"
           "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
-def sections(held: Memory, sent: Communication) -> Sections:
+def sections(held: Memory, sent: Communication, order: Schedule | None = None) -> Sections:
     """Every quantity by section, named as in the JSON document."""
     return {
         "memory": list(held.items()),
         "communication": [("total", sent.total), *((f"over {a}", f) for a, f in sent.by_axes.items()),
                           *((f"in {p}", f) for p, f in sent.by_phase.items()), ("host link", sent.host_link),
                           ("nvme link", sent.nvme_link)],
+        **({"schedule": list(order.items())} if order else {}),
         "events": [(e.path, e.formula) for e in sent.events if not e.left_out],
     }
 
@@ -47,7 +49,8 @@ def markdown(title: str, parts: Sections, sizes: Mapping[str, Fraction], gib: bo
     for name, rows in parts.items():
         unit = rows[0][1].unit if rows else "bytes"
         head, divisor = scale_for(unit, (value_of(f, sizes) for _, f in rows), gib)
-        lines += ["", f"## {name}", "", f"| quantity | {unit} | {head} |", "|---|---|---:|"]
+        told = "formula" if unit == "1" else unit
+        lines += ["", f"## {name}", "", f"| quantity | {told} | {head} |", "|---|---|---:|"]
         for quantity, formula in rows:
             text = f"${formula.latex()}$" if formula.expr is not None else f"none: {formula.reason}"
             lines.append(f"| `{quantity}` | {text} | {scaled(value_of(formula, sizes), divisor)} |")

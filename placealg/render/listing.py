@@ -49,11 +49,16 @@ def model_page(model: Model, width: int) -> list[Line]:
     if model.abstract:
         lines.append(line(bold(model.name), ": Ψ parameters"))
     elif model.sizes:
-        lines.append(line(bold(model.name), f": {number(model.total())} parameters"))
+        total, met = model.total(), model.activated()
+        routed = any(op.kind == "route" for op in model.graph.ops)
+        lines.append(line(bold(model.name), f": {number(total)} parameters",
+                          f", of which a token meets {number(met)}" if routed else ""))
     else:
         lines += prose(f"{model.name}: {readable(_total(model))} parameters", width, "bold", 2)
     if model.sizes:
         lines += indent(prose(", ".join(f"{n} = {v}" for n, v in model.sizes.items()), width - 2, "dim"))
+    for part in model.left_out:
+        lines += indent(prose(f"left out  {part}", width - 2, hang=10))
     dims = ", ".join(f"{d} = {readable(str(n))}" for d, n in model.graph.dims.items())
     lines += [(), *prose(f"dims     {dims}", width, hang=9), *prose(f"regions  {', '.join(model.graph.regions)}", width,
                                                                    hang=9)]

@@ -43,6 +43,9 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     loss = strategy.loss()
     assume = ", ".join(str(a).replace("_", " ") for a in loss["assume"])
     count = {"mean_of_means": "mean of local means", "token_mean": "token mean"}[str(loss["preset"])]
+    everywhere = (*strategy.data_axes, "microbatch")
+    if loss["count_axes"] and set(loss["count_axes"]) != set(everywhere):
+        count += f", tokens counted over {' and '.join(map(str, loss['count_axes']))} only"
     rows = [
         ("optimizer", f"{name}, {locality}; gradients {clip}"),
         ("loss", count + (f", assuming {assume}" if assume else ", assuming nothing")),
@@ -54,11 +57,21 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     lifetimes = dict(strategy.option("schedule", "lifetime"))
     if lifetimes:
         rows.append(("lifetime", ", ".join(f"{life} along {axis}" for axis, life in lifetimes.items())))
+    if strategy.pipeline_axis:
+        order, chunks = strategy.option("schedule", "pipeline"), strategy.option("schedule", "chunks")
+        stages = ", ".join(map(str, strategy.option("schedule", "stages")))
+        rows.append(("pipeline", f"{order} along {strategy.pipeline_axis}"
+                     + (f", {chunks} chunks" if chunks != 1 else "") + (f"; layers {stages}" if stages else "")))
+    if strategy.rings:
+        rows.append(("gathered", f"in a ring along {', '.join(strategy.rings)}"))
     if strategy.recomputed:
         replay = str(strategy.option("schedule", "replay")).replace("_", " ")
         rows.append(("recomputed", f"{', '.join(strategy.recomputed)}; replayed {replay}"))
     if strategy.option("schedule", "sharing") != "shared":
         rows.append(("sharing", "every use redistributes for itself"))
+    streams = strategy.option("random", "dropout")
+    if streams:
+        rows.append(("dropout", f"keyed by {', '.join(map(str, streams))}"))
     if strategy.option("schedule", "prefetch"):
         rows.append(("prefetch", f"{strategy.option('schedule', 'prefetch')} unit ahead"))
     return rows

@@ -22,6 +22,8 @@ SCALES: Mapping[tuple[str, bool], tuple[Scale, ...]] = {
     ("bytes", True): (Scale("GiB", 2**30), Scale("MiB", 2**20), Scale("KiB", 2**10), Scale("B", 1)),
     ("elements", False): _COUNTS,
     ("elements", True): _COUNTS,
+    ("1", False): (Scale("number", 1),),
+    ("1", True): (Scale("number", 1),),
 }
 """(unit of a formula, whether binary) -> its scales, the largest first."""
 

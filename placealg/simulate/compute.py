@@ -14,7 +14,7 @@ from placealg.step.program import Event
 
 def compute(m: Machine, e: Event) -> None:
     """Run a compute event on every rank that `where` selects."""
-    for rank in m.ranks:
+    for rank in m.acting(e):
         if m.chosen(e, rank):
             if e.value == "count":
                 m.table("", "count")[rank][0] = Fraction(m.token_count(rank))
@@ -26,7 +26,7 @@ def compute(m: Machine, e: Event) -> None:
 
 def start_backward(m: Machine, e: Event) -> None:
     """Divide the value from which backward starts, where the loss has been computed."""
-    for rank in m.ranks:
+    for rank in m.acting(e):
         unit, store = m.activations[rank], m.stores[rank]
         if m.chosen(e, rank):
             unit.seed = unit.seed and fraction(m.divided(e, rank, unit.seed))

@@ -15,8 +15,10 @@ from placealg.simulate.field import Number, squares
 from placealg.simulate.machine import Machine, Table
 from placealg.simulate.network import FIRST_STREAM, ZERO
 from placealg.simulate.operate import operate
+from placealg.simulate.pipeline import message, run_stages
+from placealg.step.event import MICROBATCH
 from placealg.step.program import GROUP_VALUES, Event, Node
-from placealg.step.verbs import SOURCES
+from placealg.step.verbs import MESSAGES, SOURCES
 
 _INITIAL = {"moments": ZERO, "step": ZERO, "rng": FIRST_STREAM}
 
@@ -26,8 +28,10 @@ def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> N
     for node in nodes:
         if isinstance(node, Event):
             if m.runs_now(node):
-                (operate if node.on_tensor else EXECUTE[node.verb])(m, node)
-        elif node.name == "microbatch":
+                _act(m, node)
+        elif node.name == MICROBATCH and m.stages:
+            run_stages(m, m.stages, node.body, _act, microbatches)
+        elif node.name == MICROBATCH:
             for k in range(m.setting.microbatches)[:microbatches]:
                 m.enter(k)
                 run(m, node.body)
@@ -38,6 +42,10 @@ def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> N
                 m.instance = instance
                 run(m, node.body)
             m.instance = 0
+
+
+def _act(m: Machine, e: Event) -> None:
+    (operate if e.on_tensor and e.verb not in MESSAGES else EXECUTE[e.verb])(m, e)
 
 
 def _put(table: Table, element: int, number: Number | None) -> None:
@@ -153,7 +161,7 @@ def _sum(m: Machine, e: Event, source: list[Table], target: list[Table]) -> None
 
 def _norm(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
-    for rank in m.ranks:
+    for rank in m.acting(e):
         counted = (n for element, n in source[rank].items() if m.chosen(e, rank, element))
         target[rank][0] = sum((squares(n) for n in counted), ZERO)
 
@@ -188,7 +196,7 @@ def _optimize(m: Machine, e: Event) -> None:
     reads = group.whole_reads if group.locality == "matrix" else ()
     values = {v: m.table(read, v, *m.slot(e)) for v in ("master", "moments", "grad_sum")}
     master, moments = (m.table(written, v, *m.slot(e)) for v in ("master", "moments"))
-    for rank in m.ranks:
+    for rank in m.acting(e):
         here, step = {v: dict(table[rank]) for v, table in values.items()}, m.scalar("step", rank)
         whole = None
         entries = m.entries(e.group)
@@ -235,5 +243,6 @@ EXECUTE: Mapping[str, Callable[[Machine, Event], None]] = {
     "reduce": _reduce, "all_reduce": _all_reduce, "norm": _norm, "clip": _clip, "update": _update,
     "publish": _publish, "offload": _copy, "fetch": _copy, "store": _store, "load": _load,
     "reduce_scatter": operate, "all_to_all": operate, "shift": operate, "pad": operate,
+    "send": message, "recv": message,
 }
 """Verb -> what it does on a machine. Every verb of the language has one."""

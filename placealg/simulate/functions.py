@@ -121,10 +121,12 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "silu": lambda x: (x * x + 5 * x) % PRIME,
     "tanh": lambda x: inverse((3 - x) % PRIME),
     "relu": lambda x: inverse((5 - 2 * x) % PRIME),
+    "sigmoid": lambda x: inverse((7 - 3 * x) % PRIME),
+    "reciprocal": lambda x: inverse(x),
 }
 """Kind -> an elementwise function; gelu and silu are 0 at 0, as the real ones are.
 
-The derivatives of tanh and relu are functions of the result.
+The derivatives of tanh, relu, sigmoid and reciprocal are functions of the result.
 """
 
 _SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
@@ -132,6 +134,8 @@ _SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
     "silu": ("x", lambda x: (2 * x + 5) % PRIME),
     "tanh": ("y", lambda y: y * y % PRIME),
     "relu": ("y", lambda y: 2 * y * y % PRIME),
+    "sigmoid": ("y", lambda y: 3 * y * y % PRIME),
+    "reciprocal": ("y", lambda y: -y * y % PRIME),
 }
 """Kind -> what its derivative reads, and the derivative as a function of that."""
 
@@ -229,9 +233,11 @@ def _grid(op: Op, q: Box, k: Box) -> tuple[str, ...]:
     return tuple(d for d in dict.fromkeys((*q.dims, *k.dims)) if d not in op.over or d not in q.dims)
 
 
-def _probabilities(op: Op, q: Box, k: Box, draw: Draw) -> tuple[Box, Box, Box, Box]:
+def _probabilities(op: Op, operands: list[Box], draw: Draw) -> tuple[Box, Box, Box, Box]:
     """(w, dw/dscore, the dropout factors, the sum of w) of attention."""
-    products = product([q, k], _grid(op, q, k))
+    q, k, _, *rotary = operands
+    grid = _grid(op, q, k)
+    products = elementwise(_sum, [product([q, k], grid), *([product(rotary, grid)] if rotary else [])], grid)
     w, slope = _weight(Box(products.extent, products.numbers * factor(op) % PRIME), op)
     mask = Box(w.extent, draw(w.extent) if op.attrs.get("dropout") else np.ones_like(w.numbers))
     return w, slope, mask, product([w], tuple(d for d in w.dims if d not in op.over))
@@ -239,22 +245,25 @@ def _probabilities(op: Op, q: Box, k: Box, draw: Draw) -> tuple[Box, Box, Box, B
 
 def _flash(op: Op, operands: list[Box], dims: tuple[str, ...], draw: Draw) -> tuple[Box, Kept]:
     """The weights w(q k) of the values, over the sum of all weights, which is kept as the statistic."""
-    q, k, v = operands
-    w, _, mask, normaliser = _probabilities(op, q, k, draw)
-    return product([w, mask, _inverse(normaliser), v], dims), {"lse": normaliser}
+    w, _, mask, normaliser = _probabilities(op, operands, draw)
+    return product([w, mask, _inverse(normaliser), operands[2]], dims), {"lse": normaliser}
+
+
+_PARTNER = {0: 1, 1: 0, 3: 4, 4: 3}
+"""Position of a query or key of attention -> that of its factor in the scores."""
 
 
 def _flash_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
-    q, k, v = (saved.operand(i) for i in range(3))
-    w, slope, mask, _ = _probabilities(op, q, k, saved.draw)
+    operands = [saved.operand(i) for i in range(len(op.inputs))]
+    w, slope, mask, _ = _probabilities(op, operands, saved.draw)
     share = _inverse(saved.kept("lse"))
     if position == 2:
         return product([w, mask, share, dy], dims)
-    dprobs = product([mask, product([dy, v], w.dims)], w.dims)
+    dprobs = product([mask, product([dy, operands[2]], w.dims)], w.dims)
     inner = product([dy, saved.result()], share.dims)
     dscores = elementwise(lambda d, i, s, c: (d - i) % PRIME * (s * c % PRIME) % PRIME * factor(op),
                           [dprobs, inner, slope, share], w.dims)
-    return product([dscores, (k, q)[position]], dims)
+    return product([dscores, operands[_PARTNER[position]]], dims)
 
 
 def _rope(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
@@ -321,12 +330,12 @@ def _cross_entropy_back(op: Op, _position: int, dy: Box, saved: Saved, dims: tup
 
 
 ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
-    "layer_norm": _norm, "rms_norm": _norm, "softmax": _softmax, "flash": _flash, "rope": _rope, "lookup": _lookup,
-    "cross_entropy": _cross_entropy,
+    "layer_norm": _norm, "rms_norm": _norm, "softmax": _softmax, "flash": _flash, "flash_rope": _flash, "rope": _rope,
+    "lookup": _lookup, "cross_entropy": _cross_entropy,
 }
 """Kind -> its forward, of those that work over dims."""
 
 _ROWS_BACK: Mapping[str, Callable[[Op, int, Box, Saved, tuple[str, ...]], Box]] = {
     "layer_norm": _norm_back, "rms_norm": _norm_back, "softmax": _softmax_back, "flash": _flash_back,
-    "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
+    "flash_rope": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
 }

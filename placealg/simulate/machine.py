@@ -28,6 +28,7 @@ from placealg.simulate.network import Kept, Vector
 from placealg.simulate.reference import Slot, chain, slots
 from placealg.simulate.setting import ELEMENTS, Setting, token_ids
 from placealg.simulate.space import Part, Space
+from placealg.simulate.stages import of as stages_of
 from placealg.simulate.store import Store
 from placealg.step.program import GROUP_VALUES, Event, Group, Step
 
@@ -35,16 +36,19 @@ Table = dict[int, Number]
 Team = Mapping[tuple[int, ...], int]
 """Coordinates on the axes of a collective -> rank: the ranks that take part in it together."""
 
+Message = tuple[int, str, int, int]
+"""(rank that gets it, the tensor or gradient, its instance, microbatch)."""
+
 SCALARS = ("step", "rng", "count", "norm")
 _READS = {"accumulate": "grad", "publish": "master", "norm": "grad_sum"}
 
 
 class Deadlock(Exception):
-    """Some ranks of a group enter the collective `event` and others do not."""
+    """Some ranks of a group enter the collective `event` and others do not, or `rank` waits in it without end."""
 
-    def __init__(self, event: Event):
+    def __init__(self, event: Event, rank: int | None = None):
         super().__init__(event.path)
-        self.event = event
+        self.event, self.rank = event, rank
 
 
 class Watch(Protocol):
@@ -97,6 +101,10 @@ class Machine:
     `number` counts the steps that the run has finished, `microbatch` is None outside the loop, `instance` is the
     current instance of the unit whose loop is running. With `reads_only`, units read and do not compute. A
     `resumed` machine is one that starts from a checkpoint.
+
+    Of a pipeline `stages` say where things are, `messages` are those not received, and `meeting` are the stages that
+    run an event of the loop over microbatches together: one, or, of a collective along the pipeline axis, all that
+    enter it.
     """
 
     def __init__(self, step: Step, setting: Setting, watch: Watch, space: Space | None = None,
@@ -105,6 +113,9 @@ class Machine:
         self.reference, self.setting, self.watch, self.resumed = reference, setting, watch, resumed
         self.space = space
         self.axes = {a: i for i, a in enumerate(reference.mesh.names)}
+        self.stages = stages_of(reference, setting)
+        self.meeting: frozenset[int] | None = None
+        self.messages: dict[Message, list[Box | None]] = {}
         self.coordinates = tuple(itertools.product(*(range(setting.sizes[a]) for a in self.axes)))
         self.ranks = range(len(self.coordinates))
         self.slots, self.chain = slots(reference, setting.layers), chain(reference, setting.layers)
@@ -124,7 +135,9 @@ class Machine:
         self._groups = {g.name: i for i, g in enumerate(reference.groups)}
         self._ids = token_ids(reference, setting)
         self._tables: dict[tuple[str, str, str, int], list[Table]] = {}
-        self._teams: dict[tuple[str, ...], tuple[Team, ...]] = {}
+        self._teams: dict[tuple[tuple[str, ...], frozenset[int]], tuple[Team, ...]] = {}
+        self._on: dict[frozenset[int], tuple[int, ...]] = {}
+        self._in_flight: dict[int, tuple[list[Activations], list[Store]]] = {}
         self._draw = random.Random(f"garbage {resumed} {setting.seed}")
         self._noise = np.random.default_rng(zlib.crc32(f"noise {resumed} {setting.seed}".encode()))
         self._owners: dict[tuple[str, str, str, int, int], int] = {}
@@ -139,11 +152,33 @@ class Machine:
         return self._noise.integers(1, PRIME, size=tuple(shape))
 
     def enter(self, microbatch: int | None) -> None:
-        """Begin a microbatch, with no activations; None leaves the loop."""
+        """Begin a microbatch, with no activations, or come back to one that is in flight; None leaves the loop."""
         self.microbatch = microbatch
-        if microbatch is not None:
-            self.activations = [Activations() for _ in self.ranks]
-            self.stores = [Store() for _ in self.ranks]
+        if microbatch is None:
+            self._in_flight.clear()
+            return
+        if microbatch not in self._in_flight:
+            if self.stages is None:
+                self._in_flight.clear()
+            self._in_flight[microbatch] = [Activations() for _ in self.ranks], [Store() for _ in self.ranks]
+        self.activations, self.stores = self._in_flight[microbatch]
+
+    def acting(self, event: Event) -> Sequence[int]:
+        """The ranks on which an event acts: of a pipeline those of its stages, inside the loop those that meet now."""
+        return self.ranks if self.stages is None else self.on_stages(self._stages(event))
+
+    def _stages(self, event: Event) -> frozenset[int]:
+        if self.stages is None:
+            return frozenset()
+        found = self.stages.stages(event, self.instance)
+        return found if self.meeting is None else found & self.meeting
+
+    def on_stages(self, stages: frozenset[int]) -> tuple[int, ...]:
+        """The ranks that stand on these stages of the pipeline."""
+        if stages not in self._on:
+            axis = self.axes[self.stages.pipeline.axis] if self.stages else 0
+            self._on[stages] = tuple(r for r in self.ranks if self.coordinates[r][axis] in stages)
+        return self._on[stages]
 
     def space_of(self, event: Event) -> Space:
         """The space in which an event on a tensor runs."""
@@ -171,7 +206,11 @@ class Machine:
         """Where the owner of an element stands along the axes that split its parameter."""
         if self.space is None or not event.group:
             return {}
-        return self.space.parts(self.reference.group(event.group))[element].split
+        found = self.space.parts(self.reference.group(event.group))[element].split
+        if self.stages is None or self.stages.tied(event.group):
+            return found
+        (chunk,) = self.stages.holding(event.group, self.instance)
+        return {**found, self.stages.pipeline.axis: chunk % self.stages.ranks}
 
     def _has(self, event: Event, rank: int, element: int) -> bool:
         return self.owns(rank, {a: c for a, c in self.split(event, element).items() if a not in event.axes})
@@ -209,18 +248,28 @@ class Machine:
         return self.table(event.tiers[1], event.value, *self.slot(event))
 
     def owner(self, event: Event, axis: str, element: int) -> int:
-        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout."""
+        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout.
+
+        Along a pipeline axis: the stage; of what several stages hold, one of them.
+        """
         if not event.group:
-            return 0
+            return min(self._stages(event)) if self.stages and axis == self.stages.pipeline.axis else 0
         key = (event.layout, axis, event.group, self.instance, element)
         if key not in self._owners:
             self._owners[key] = self._owner(event, axis, element)
         return self._owners[key]
 
     def _owner(self, event: Event, axis: str, element: int) -> int:
+        if self.stages is not None and axis == self.stages.pipeline.axis:
+            held = sorted({c % self.stages.ranks for c in self.stages.holding(event.group, self.instance)})
+            return held[self._turn(event, axis, element) % len(held)]
+        if axis in self.split(event, element) and event.layout == "own":
+            return self.split(event, element)[axis]
+        return self._turn(event, axis, element)
+
+    def _turn(self, event: Event, axis: str, element: int) -> int:
+        """The setting's owner, of the first element of an entry."""
         if self.space is not None:
-            if axis in self.split(event, element) and event.layout == "own":
-                return self.split(event, element)[axis]
             element = self.space.parts(self.reference.group(event.group))[element].first
         return self.setting.owner(event.layout, axis, element, self._groups[event.group] + self.instance)
 
@@ -251,7 +300,7 @@ class Machine:
 
     def pairs(self, event: Event) -> Iterator[tuple[int, int]]:
         """The (rank, element) pairs on which a local event acts."""
-        for rank in self.ranks:
+        for rank in self.acting(event):
             for element in self.elements(event):
                 if self.chosen(event, rank, element):
                     yield rank, element
@@ -272,14 +321,15 @@ class Machine:
                     yield element, team
 
     def _teams_of(self, event: Event) -> tuple[Team, ...]:
-        if event.axes not in self._teams:
+        key = event.axes, self._stages(event)
+        if key not in self._teams:
             inside = {self.axes[a] for a in event.axes}
             found: dict[tuple[int, ...], dict[tuple[int, ...], int]] = {}
-            for rank, at in enumerate(self.coordinates):
-                outside = tuple(c for i, c in enumerate(at) if i not in inside)
+            for rank in self.acting(event):
+                outside = tuple(c for i, c in enumerate(self.coordinates[rank]) if i not in inside)
                 found.setdefault(outside, {})[self.on_axes(event, rank)] = rank
-            self._teams[event.axes] = tuple(found.values())
-        return self._teams[event.axes]
+            self._teams[key] = tuple(found.values())
+        return self._teams[key]
 
     def token_ids(self, rank: int, microbatch: int) -> range:
         """The logical numbers of the rank's tokens of a microbatch."""

@@ -88,7 +88,7 @@ def _forward(m: Machine, e: Event) -> None:
     op, here = _op(m, e), (e.tensor, m.instance)
     labels = _labels(e, op)
     operands = {rank: [_read(m, e, rank, name, label) for name, label in zip(op.inputs, labels, strict=True)]
-                for rank in m.ranks if m.chosen(e, rank)}
+                for rank in m.acting(e) if m.chosen(e, rank)}
     for rank in operands:
         if op.draws:
             m.watch.stream(m, e, rank, m.scalar("rng", rank))
@@ -203,10 +203,10 @@ def _keys(m: Machine, rank: int, extent: Extent) -> tuple[Extent, list[str]]:
 def _backward(m: Machine, e: Event) -> None:
     op, space = _op(m, e), m.space_of(e)
     labels = _labels(e, op)
-    for rank in m.ranks:
+    for rank in m.acting(e):
         if not m.chosen(e, rank):
             continue
-        dy = _seeds(m, rank) if op == space.graph.ops[-1] else _gradient(m, rank, (e.tensor, m.instance), "")
+        dy = _seeds(m, rank) if op == space.graph.ops[-1] else gradient(m, rank, (e.tensor, m.instance), "")
         saved = _Saved(m, e, rank, op, labels)
         for position, name in enumerate(op.inputs if op.row.differentiable else ()):
             if name not in space.differentiable:
@@ -230,7 +230,7 @@ def _seeds(m: Machine, rank: int) -> Box | None:
     return Box(at.final.extent, np.full(at.final.numbers.shape, number % PRIME, np.int64))
 
 
-def _gradient(m: Machine, rank: int, name: Name, label: str) -> Box | None:
+def gradient(m: Machine, rank: int, name: Name, label: str) -> Box | None:
     """The sum of what has been contributed to a gradient; garbage where a contribution could not be computed."""
     found = m.stores[rank].contributions(name, label)
     held = [box for box in found if box is not None]
@@ -243,7 +243,10 @@ def _gradient(m: Machine, rank: int, name: Name, label: str) -> Box | None:
 
 
 def _enter(m: Machine, e: Event) -> None:
-    """What enters an instance of a repeated unit: the version read, then what the instance before has made."""
+    """What enters an instance of a repeated unit: the version read, then what the instance before has made.
+
+    Where that runs on another stage of a pipeline, nothing does; the gradient is not added to anything.
+    """
     graph = m.space_of(e).graph
     loop = graph.slot(e.tensor)
     if loop is None:
@@ -251,13 +254,14 @@ def _enter(m: Machine, e: Event) -> None:
                          valid=[loop.slot for loop in graph.loops])
     label = e.reads[0].partition("@")[2] if e.reads else ""
     tensor, label = (loop.last, "") if m.instance else (loop.first, label)
-    for rank in m.ranks:
-        if not m.chosen(e, rank):
+    elsewhere = m.stages is not None and m.stages.neighbour(e, m.instance, -1) is not None
+    for rank in m.acting(e):
+        if not m.chosen(e, rank) or (elsewhere and e.on_gradient):
             continue
         source = (tensor, m.instance - 1) if m.instance else _at(m, e, tensor)
         at = m.stores[rank]
         if e.on_gradient:
-            at.contribute(source, label, _gradient(m, rank, (loop.slot, m.instance), ""))
+            at.contribute(source, label, gradient(m, rank, (loop.slot, m.instance), ""))
         else:
             box = at.read(source, "") if m.instance else _read(m, e, rank, tensor, label)
             at.write((loop.slot, m.instance), "", box)
@@ -272,7 +276,7 @@ def _free(m: Machine, e: Event) -> None:
     else:
         inside = [op for op in graph.ops if op.unit == e.unit and f"{op.region}.".startswith(f"{e.value}.")]
         ended, kept = list(_own(m, e, inside)), [(op.output, m.instance) for op in inside if op.row.kept]
-    for rank in m.ranks:
+    for rank in m.acting(e):
         if m.chosen(e, rank):
             for name, label in ended:
                 m.stores[rank].write(name, label, None)
@@ -304,11 +308,11 @@ def _team(m: Machine, e: Event, ranks: Sequence[int]) -> Team:
 def _redistribute(m: Machine, e: Event) -> None:
     if e.verb not in REDISTRIBUTE:
         raise InputError(f"{e.path}: {e.verb} does not apply to a tensor", name=e.verb, valid=REDISTRIBUTE)
-    teams = [[rank] for rank in m.ranks if m.chosen(e, rank)] if e.verb in LOCAL else [
+    teams = [[rank] for rank in m.acting(e) if m.chosen(e, rank)] if e.verb in LOCAL else [
         list(team.values()) for _, team in m.teams(e)]
     name = _at(m, e, e.tensor)
     for ranks in teams:
-        boxes: Boxes = [_gradient(m, rank, name, e.version) if e.on_gradient else _read(m, e, rank, e.tensor, e.version)
+        boxes: Boxes = [gradient(m, rank, name, e.version) if e.on_gradient else _read(m, e, rank, e.tensor, e.version)
                         for rank in ranks]
         for rank, box in zip(ranks, REDISTRIBUTE[e.verb](_team(m, e, ranks), boxes), strict=True):
             if e.on_gradient:

@@ -39,7 +39,9 @@ class Team:
         return dim
 
     def owned(self, member: int, dim: str, indices: Indices) -> Indices:
-        """The indices of a dim that a member owns along the event's axes."""
+        """The indices of a dim that a member owns along the event's axes, or takes for its own."""
+        if self.event.drawn:
+            return self.space.drawn(self.event.drawn, self.at[member], dim, indices)
         return self.space.owned(self.event.axes, self.at[member], dim, indices)
 
 

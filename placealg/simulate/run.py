@@ -21,6 +21,9 @@ from placealg.simulate.space import Part, Space
 from placealg.simulate.space import of as space_of
 from placealg.step.program import Event, Step
 
+BETWEEN = ("init", "save", "resume")
+"""The phases between two steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -139,8 +142,8 @@ class _Comparison:
         self._compare(machine, event, rank, (subject, machine.instance), None, number, wanted)
 
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
-        """One number of the checkpoint, which holds the state after the step."""
-        state = self.states[machine.number + (event.phase != "save")]
+        """One number of the checkpoint: of the state after the step, between steps of the one that is there."""
+        state = self.states[machine.number + (event.phase not in BETWEEN)]
         wanted = {"weight": state.weight, "moments": state.moments}.get(event.value)
         if wanted is not None:
             slot = machine.slot(event)
@@ -171,10 +174,9 @@ def _first(part: Part, got: Number | None, want: Number) -> tuple[int, Number | 
 def difference(machine: Machine, event: Event, rank: int, slot: Slot, element: int | None, got: str,
                want: str) -> Difference:
     """The difference that `event` shows on `rank`, at the machine's place in the run."""
-    between = event.phase in ("init", "save", "resume")
     at = tuple(zip(machine.axes, machine.coordinates[rank], strict=True))
-    return Difference(machine.number + (not between), event.path, at, slot[0], slot[1], element, got, want,
-                      machine.microbatch, machine.resumed)
+    number = machine.number + (event.phase not in BETWEEN)
+    return Difference(number, event.path, at, slot[0], slot[1], element, got, want, machine.microbatch, machine.resumed)
 
 
 def _texts(got: Number | None, want: Number) -> tuple[str, str]:
@@ -221,23 +223,26 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     except _Differs as found:
         return Outcome(False, found.difference, comparison.observed)
     except Deadlock as found:
-        return Outcome(False, _deadlock(machine, found.event), comparison.observed)
+        return Outcome(False, _deadlock(machine, found.event, found.rank), comparison.observed)
     return Outcome(True, None, comparison.observed)
 
 
 def _switch_on(machine: Machine, known: Mapping[Slot, Sequence[Number]]) -> None:
     """Weights are garbage, but for the `known` ones on the first rank of the mesh; nothing else is held.
 
-    Along an axis that splits a parameter every rank holds what it owns, and is the first one of its owners.
+    Along an axis that splits a parameter every rank holds what it owns, and is the first one of its owners; along a
+    pipeline axis the stages hold it that use it.
     """
     for slot in machine.slots:
-        weight = Event("init", "assign", "weight", slot[0])
-        for rank, table in enumerate(machine.table("device", "weight", *slot)):
+        weight, tables = Event("init", "assign", "weight", slot[0]), machine.table("device", "weight", *slot)
+        machine.instance = slot[1]
+        for rank in machine.acting(weight):
             for element in machine.entries(slot[0]):
                 split = machine.split(weight, element)
                 if machine.owns(rank, split):
                     first = not any(c for a, c in machine.named(rank).items() if a not in split)
-                    table[element] = known[slot][element] if slot in known and first else machine.garbage()
+                    tables[rank][element] = known[slot][element] if slot in known and first else machine.garbage()
+    machine.instance = 0
 
 
 def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int], list[Table]]:
@@ -256,8 +261,13 @@ def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int
     return saved
 
 
-def _deadlock(machine: Machine, event: Event) -> Difference:
-    waiting = [r for r in machine.ranks if any(not machine.chosen(event, r, e) for e in machine.elements(event))]
-    found = difference(machine, event, waiting[0], (event.subject, machine.instance), None,
-                       "some ranks of a group waiting for the others", "all of them, or none")
+def _deadlock(machine: Machine, event: Event, rank: int | None) -> Difference:
+    if rank is not None:
+        found = difference(machine, event, rank, (event.subject, machine.instance), None,
+                           "a stage that waits without end", "what it waits for")
+    else:
+        waiting = [r for r in machine.acting(event)
+                   if any(not machine.chosen(event, r, e) for e in machine.elements(event))]
+        found = difference(machine, event, waiting[0], (event.subject, machine.instance), None,
+                           "some ranks of a group waiting for the others", "all of them, or none")
     return replace(found, event=f"deadlock at {event.path}")

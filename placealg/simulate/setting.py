@@ -6,11 +6,12 @@ import itertools
 import random
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.step.pipeline import Pipeline
 from placealg.step.program import Reference
 
 ELEMENTS = range(4)
@@ -20,6 +21,7 @@ Cell = tuple[tuple[int, ...], int]
 """(coordinates on the data axes, microbatch): the tokens of one rank in one microbatch."""
 
 _SHARES = (0, 1, 2, 2)
+_CHUNKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Setting:
 
     Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts
     sequences and never the batch, all cells have equally many tokens, and the counts at its coordinate 0 hold for all.
+    Of a pipeline the depth is small: the layers per stage that a strategy lists are for the real one.
     """
 
     sizes: Mapping[str, int]
@@ -76,19 +79,45 @@ class Setting:
 
     @staticmethod
     def equal(reference: Reference, sizes: Mapping[str, int], microbatches: int, tokens: int = 2, *,
-              layers: int = 2, seed: int = 0) -> Setting:
+              layers: int | None = None, seed: int = 0) -> Setting:
         """The setting in which every rank has `tokens` tokens in every microbatch."""
         counts = dict.fromkeys(cells(reference, sizes, microbatches), tokens)
-        return Setting(sizes, microbatches, counts, layers, seed=seed)
+        return Setting(sizes, microbatches, counts, layers or fewest_layers(reference, sizes), seed=seed)
 
     @staticmethod
     def unequal(reference: Reference, sizes: Mapping[str, int], microbatches: int, *,
-                layers: int = 2, seed: int = 0) -> Setting:
+                layers: int | None = None, seed: int = 0) -> Setting:
         """A setting whose counts (1 to 3) differ between ranks and between microbatches."""
         draw = random.Random(seed)
         counts = {cell: draw.choice((1, 2)) for cell in cells(reference, sizes, microbatches)}
         first, last = next(iter(counts)), next(reversed(counts))
-        return Setting(sizes, microbatches, {**counts, first: 1, last: 3}, layers, seed=seed)
+        return Setting(sizes, microbatches, {**counts, first: 1, last: 3}, layers or fewest_layers(reference, sizes),
+                       seed=seed)
+
+
+def fitting(pipeline: Pipeline) -> Pipeline:
+    """The pipeline of a small run: layers spread evenly, over 2 chunks per rank where their number is a symbol."""
+    return replace(pipeline, chunks=pipeline.chunks or _CHUNKS, stages=())
+
+
+def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
+    """The instances of each repeated unit in a small run: 2; in a pipeline one more than there are chunks.
+
+    Then some neighbours share a stage, and others do not.
+    """
+    pipeline = reference.pipeline
+    if pipeline is None or reference.graph is None or pipeline.axis not in sizes:
+        return 2
+    chunks = sizes[pipeline.axis] * (fitting(pipeline).chunks or 1)
+    return max(2, -(-(chunks + 1) // max(1, len(reference.graph.loops))))
+
+
+def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:
+    """The smallest number of microbatches from `microbatches` on that the order of the pipeline takes."""
+    pipeline = reference.pipeline
+    if pipeline is None or pipeline.order != "interleaved":
+        return microbatches
+    return -(-microbatches // sizes[pipeline.axis]) * sizes[pipeline.axis]
 
 
 def cells(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> Iterator[Cell]:

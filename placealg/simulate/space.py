@@ -26,6 +26,7 @@ from placealg.simulate.field import PRIME, Array, keyed
 from placealg.simulate.setting import ELEMENTS, Setting, token_ids
 from placealg.step.program import Group, Reference, Step
 from placealg.step.split import NONE, split_of
+from placealg.strategy.options import LAYER
 
 BATCH = "batch"
 """The dim of the sequences."""
@@ -38,7 +39,7 @@ class Part:
     """Elements of one parameter of a group that have the same owners: one entry in every table.
 
     `numbers` are their places in the parameter, `first` the number of the first of them among the group's elements,
-    `split` the coordinate of their owner along each axis that splits the parameter.
+    `split` the coordinate of their owner along each axis that splits the parameter by one of its dims.
     """
 
     parameter: str
@@ -120,6 +121,15 @@ class Space:
         names = tuple(axes)
         return tuple(i for i in indices if all(self.owner(a, dim, i) == at[a] for a in names))
 
+    def drawn(self, axis: str, at: Mapping[str, int], dim: str, indices: Indices) -> Indices:
+        """As many indices as the rank with coordinates `at` owns along `axis`, in an order of its own.
+
+        The order is turned by its coordinate: rank 0 takes what it owns.
+        """
+        turned = indices[at[axis] % max(1, len(indices)):] + indices[:at[axis] % max(1, len(indices))]
+        known = {i: turned[k] for k, i in enumerate(indices)}
+        return tuple(sorted(known[i] for i in self.owned((axis,), at, dim, indices)))
+
     def tokens(self, at: Mapping[str, int], microbatch: int) -> int:
         """The elements of what the loss sums that the rank with coordinates `at` has of a microbatch."""
         count = 1
@@ -160,7 +170,7 @@ class Space:
         for name in group.parameters:
             extent = self.extent(self.graph.tensors[name].dims, ())
             count = math.prod(map(len, extent.values()))
-            splits: Mapping[str, str] = self.reference.split_dims.get(name) or {}
+            splits = {axis: dim for axis, dim in self.reference.split_dims.get(name, {}).items() if dim != LAYER}
             found: dict[tuple[int, ...], list[int]] = {}
             for number, at in enumerate(itertools.product(*extent.values())):
                 index = dict(zip(extent, at, strict=True))
@@ -197,9 +207,9 @@ def _split_by(reference: Reference, graph: Graph) -> dict[str, set[str]]:
     """Axis -> the dims by which some op or some parameter is split along it, under all names that they take."""
     found: dict[str, set[str]] = {}
     for axis in reference.mesh.names:
-        entries = reference.dims.get(axis, ())
+        entries = () if reference.pipeline and axis == reference.pipeline.axis else reference.dims.get(axis, ())
         dims = {split_of(entries, op, graph) for op in graph.ops if not op.row.view} - {"", NONE}
-        dims |= {split[axis] for split in reference.split_dims.values() if axis in split}
+        dims |= {split[axis] for split in reference.split_dims.values() if axis in split} - {LAYER}
         if axis in reference.data_axes and not dims:
             dims = {BATCH}
         found[axis] = {name for dim in dims for name in _names(graph, dim)}

@@ -83,6 +83,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         split_dims=split_dims(placed) if placed else FrozenMap(),
         dims=strategy.dims,
         pipeline=pipeline_of(strategy),
+        left_out=model.left_out,
     )
 
 

@@ -37,6 +37,7 @@ TIERS = (*MEMORY_TIERS, *(f"{a}->{b}" for near, far in LINKED for a, b in ((near
 ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 """The verbs that copy from one tier to another, and how where an event names one tier."""
 
+_DRAWN = re.compile(r"\w+\((\w+)\)\Z")
 _CLAUSE = re.compile(r"(?:all|owner\((\w+)\)|rank\((\w+)\)=(\d+))\Z")
 _UNNAMED = ("gather", "free", "publish", "clip", "update", "norm", "broadcast", "slice", "store", "load", "compute",
             "offload", "fetch", "assign")
@@ -105,11 +106,12 @@ class Event:
     for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
     the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
     it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
-    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function.
+    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is none,
+    but one for each rank along the axis (`drawn`).
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
-    whose loop runs it. `version` labels the redistributed copy that it makes or acts on, `reads` are the operands
-    of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim).
+    whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
+    are the operands of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim).
     """
 
     phase: str
@@ -191,6 +193,16 @@ class Event:
         return self.on_tensor and self.value.endswith(GRAD)
 
     @property
+    def drawn(self) -> str:
+        """The axis along which every rank has an owner function of its own; "" where all have the same.
+
+        >>> Event("forward", "slice", "data.tokens", axes=("dp",), layout="shuffled(dp)").drawn
+        'dp'
+        """
+        found = _DRAWN.match(self.layout)
+        return found[1] if found else ""
+
+    @property
     def tiers(self) -> tuple[str, str]:
         """(tier read, tier written); an offload or a fetch that names one tier goes its usual way.
 
@@ -253,7 +265,8 @@ class Reference:
     `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op
     graph of a step that runs op by op, `split_dims` the dim by which each parameter is split along an axis, `dims` the
     ordered entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank,
-    with their sizes. `pipeline` says how the axis runs that splits the model along its depth.
+    with their sizes. `pipeline` says how the axis runs that splits the model along its depth. `left_out` says in words
+    what the network has and the model lacks.
     """
 
     strategy: str
@@ -276,6 +289,7 @@ class Reference:
     dims: FrozenMap[str, tuple[str, ...]] = FrozenMap()
     unrolled: FrozenMap[str, int] = FrozenMap()
     pipeline: Pipeline | None = None
+    left_out: tuple[str, ...] = ()
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

@@ -35,7 +35,7 @@ LOCAL_WITH_AXES = ("slice", "free")
 """The verbs without communication that name axes; on tensors, others may, too."""
 
 _LABEL = re.compile(r"[A-Za-z_]\w{0,39}(/[A-Za-z_]\w{0,39}){0,9}\Z")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
+_OWNERS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}(\([A-Za-z_]\w{0,39}\))?\Z", re.ASCII)
 _MAX_TEXT = 500
 
 
@@ -152,8 +152,9 @@ def _root(key: str, value: Any, _reference: Reference) -> int:
 
 
 def _layout(key: str, value: Any, _reference: Reference) -> str:
-    if not isinstance(value, str) or not _NAME.match(value):
-        raise InputError(f"{key} is {shown(value)}: expected the name of an owner function, such as \"own\"")
+    if not isinstance(value, str) or not _OWNERS.match(value):
+        raise InputError(f"{key} is {shown(value)}: expected the name of an owner function, such as \"own\", or "
+                         "NAME(AXIS) for one of each rank's own")
     return value
 
 
@@ -170,7 +171,7 @@ def _group(key: str, value: Any, reference: Reference) -> str:
 
 
 def _unit(key: str, value: Any, reference: Reference) -> str:
-    return _choice((*(u.name for u in reference.units), "loss"))(key, value, reference)
+    return _choice((*(u.name for u in reference.units), "loss"))(key, value, reference) if value else ""
 
 
 def _one_or_list(value: tuple[str, ...]) -> str | list[str]:
@@ -225,11 +226,11 @@ def with_fields(event: Event, fields: Mapping[str, Any]) -> Event:
 def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, str]]:
     """The (group, unit) pairs that have `value` as an object of `verb`; ("", "") for a global value.
 
-    A tensor may be redistributed in any unit; its own comes first.
+    A tensor may be redistributed in any unit, or between units, which "" says; its own comes first.
     """
     if value not in VALUES:
         own = unit_of(value)
-        yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own)))
+        yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own), ""))
     elif value in ("activation", "loss", "count"):
         units = [u.name for u in reference.units] if value == "activation" else ["loss"]
         yield from (("", unit) for unit in units)
@@ -264,6 +265,9 @@ def check_event(event: Event, reference: Reference) -> None:
         named = event.group or event.unit
         raise InputError(f"{event.path}: {event.verb} of {event.value} names " + (f"'{named}'" if named else "nothing"),
                          name=named, valid=[g or u or "no group or unit" for g, u in pairs])
+    if event.drawn and not (event.verb == "slice" and event.axes == (event.drawn,) and _is_data(event, reference)):
+        raise InputError(f"{event.path}: layout = {event.layout}, each rank's own, is for slices of data along "
+                         f"{event.drawn} alone")
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
     if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES and not event.on_tensor:
@@ -278,6 +282,12 @@ def check_event(event: Event, reference: Reference) -> None:
         if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
             raise InputError(f"{event.path}: where = {clause} names a rank that does not exist: {clause.axis} has "
                              f"{sizes[clause.axis]}")
+
+
+def _is_data(event: Event, reference: Reference) -> bool:
+    graph = reference.graph
+    return graph is not None and event.on_tensor and not event.on_gradient and (
+        graph.tensors[event.tensor].kind == "data")
 
 
 def _operands(event: Event, graph: Graph) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from math import gcd, prod
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.model.graph import Op
+from placealg.model.graph import Op, unit_of
 from placealg.model.model import Model
 from placealg.placement import Mode
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
@@ -202,6 +202,13 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
     for unit in (u for u in between if u not in units):
         yield ("dims", axis), InputError(f"[dims] {axis} names dim '{LAYER}', but unit '{unit}' of {model.name} stands "
                                          "between repeated units; a pipeline runs what stands before and behind them")
+    for op in graph.ops:
+        for name in op.inputs:
+            apart = {part_of(op.unit, graph), part_of(unit_of(name), graph)}
+            if graph.tensors[name].kind == "activation" and apart == {FIRST, LAST}:
+                yield ("dims", axis), InputError(
+                    f"[dims] {axis} names dim '{LAYER}', but op '{op.output}' of {model.name} reads '{name}' of the "
+                    "first stage; a stage is handed only what leaves the layer before it")
     counts = [loop.count for loop in graph.loops]
     if axis in axes and all(set(count.names()) <= set(sizes) for count in counts):
         try:

@@ -143,7 +143,8 @@ class Operations:
     def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
         """Between the instances of repeated units, in a pipeline: from stage to stage where they differ."""
         if self.placed.pipeline:
-            yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act", rule=_STAGES)
+            yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act",
+                        rule=Rule("pipeline", _STAGES[phase, verb]))
 
     def leaving(self, unit: str) -> Iterator[Event]:
         """The way back of `entering`."""
@@ -187,9 +188,9 @@ class Operations:
                 yield replace(row, axes=ring, row=replace(row.row, event=RING))
 
     def _home(self, loop: Loop) -> str:
-        """The unit that runs the redistributions of what enters a repeated unit."""
-        home = self.placed.graph.tensors[loop.first].unit
-        return home if home in self.placed.graph.units else loop.unit
+        """The unit that runs the redistributions of what enters a repeated unit; none between two repeated ones."""
+        graph, home = self.placed.graph, self.placed.graph.tensors[loop.first].unit
+        return "" if graph.loop(home) else home if home in graph.units else loop.unit
 
     def _moves_at(self, at: PlacedOp, entering: bool) -> Iterator[tuple[str, Move]]:
         """(label, move) of the redistributions that stand before an op; `entering`: only those into the loop."""
@@ -302,8 +303,12 @@ def _said(place: Place) -> str:
             Kind.S: f"split along {place.dim}"}[place.kind]
 
 
-_STAGES = Rule("pipeline", "the instances of repeated units run on stages: what one hands on to the next is sent where "
-                           "the next runs on another stage")
+_STAGES = {
+    ("forward", "recv"): "where the instance before runs on another stage, what it hands on comes from there",
+    ("forward", "send"): "where the next instance runs on another stage, what it reads is sent there",
+    ("backward", "recv"): "where the next instance runs on another stage, the gradient of what it read comes back",
+    ("backward", "send"): "where the instance before runs on another stage, the gradient of what it made goes there",
+}
 _ENTER = Rule("repeat", "a repeated unit reads what comes before it, then the instance before")
 _BACKWARD = Rule("transpose", "the op's backward, split as its forward")
 _SHARDED = Rule("hold_shard", "S*: a gathered activation is held as its shard and gathered again for backward")

@@ -7,11 +7,12 @@ stands behind them with the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.model.graph import Graph
 
@@ -20,6 +21,13 @@ FIRST, LAST = "first", "last"
 
 ORDERS = ("1f1b", "gpipe", "interleaved")
 """How a stage may order its microbatches."""
+
+AHEAD = {"gpipe": "m*v", "1f1b": "p - 1 - i", "interleaved": "2*(p - 1 - i) + (v - 1)*p"}
+"""Order -> how many forwards stage i of p runs before it alternates, of the m*v that there are of m microbatches
+through v chunks; arithmetic that `work` evaluates, costs write and the prover asserts."""
+
+IDLE = "p - 1"
+"""How long a stage waits in a step, in units of one forward and one backward of a chunk; its own work takes m*v."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +121,56 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
         raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
                          f"not divide m = {microbatches}")
     total = microbatches * chunks
-    ahead = {"gpipe": total, "1f1b": ranks - 1 - stage, "interleaved": 2 * (ranks - 1 - stage) + (chunks - 1) * ranks}
-    started = min(total, ahead[pipeline.order])
-    forward = [_nth(n, ranks, chunks, "forward") for n in range(total)]
-    backward = [_nth(n, ranks, chunks, "backward") for n in range(total)]
-    steady = [item for pair in zip(forward[started:], backward, strict=False) for item in pair]
-    return (*forward[:started], *steady, *backward[total - started:])
+    ahead = parse(AHEAD[pipeline.order]).evaluate({"p": ranks, "i": stage, "m": microbatches, "v": chunks})
+    places = {place(phase, n, min(total, int(ahead)), total): (n, phase)
+              for phase in ("forward", "backward") for n in range(total)}
+    return tuple(_nth(n, ranks, chunks, phase) for _, (n, phase) in sorted(places.items()))
+
+
+def _either(test: Any, one: Any, other: Any) -> Any:
+    return one if test else other
+
+
+def place(phase: str, n: Any, ahead: Any, total: Any, choose: Callable[..., Any] = _either) -> Any:
+    """The place in a stage's work of its n-th forward or backward, of which there are `total` each.
+
+    `ahead` forwards run first; then one forward and one backward in turn, while there are forwards. `choose` is the
+    choice between two terms, where the arguments are terms of a solver.
+
+    >>> [place("forward", n, 1, 3) for n in range(3)], [place("backward", n, 1, 3) for n in range(3)]
+    ([0, 1, 3], [2, 4, 5])
+    """
+    if phase == "forward":
+        return choose(n < ahead, n, 2 * n - ahead)
+    return choose(n < total - ahead, 2 * n + ahead + 1, n + total)
+
+
+def in_flight(pipeline: Pipeline, part: str = "") -> str:
+    """The most forwards of a chunk that stage i has run without their backwards, as arithmetic over p, i, m and v.
+
+    After the n-th forward the stage has run n + 1 of them, and n - min(m*v, ahead) backwards. Of the parts FIRST and
+    LAST, which run with the first and the last chunk of the model: how many microbatches they hold; v is then at
+    least 2 where it is a symbol.
+
+    >>> in_flight(Pipeline("pp")), in_flight(Pipeline("pp", "interleaved", 2), LAST)
+    ('Min(m*v, p - 1 - i + 1)', '1')
+    """
+    if part in (FIRST, LAST) and pipeline.chunks != 1:
+        return {FIRST: "Min(m, 2*p)", LAST: "1"}[part]
+    return f"Min(m*v, {AHEAD[pipeline.order]} + 1)"
+
+
+def instances_in_flight(pipeline: Pipeline, stage: int, ranks: int, microbatches: int, held: tuple[int, ...]) -> int:
+    """The most instances of a unit with a forward and no backward at once; `held` are those in each of the chunks.
+
+    >>> instances_in_flight(Pipeline("pp", "interleaved", 2), 0, 2, 4, (3, 2))
+    14
+    """
+    most = now = 0
+    for item in work(pipeline, stage, ranks, microbatches):
+        now += held[item.chunk] if item.phase == "forward" else -held[item.chunk]
+        most = max(most, now)
+    return most
 
 
 def _nth(n: int, ranks: int, chunks: int, phase: str) -> Item:

@@ -21,8 +21,11 @@ from placealg.step.pipeline import spread
 from placealg.strategy.options import LAYER
 
 NONE = "none"
-ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group")}
-"""An entry's dim -> the dims it stands for, in the order in which an axis takes them (grouped heads: kv is major)."""
+ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group"), "ffn": ("ffn", "dense_ffn")}
+"""An entry's dim -> the dims it stands for, in the order in which an axis takes them.
+
+Of grouped heads kv is major. The MLP of a first dense layer has another size than the experts of later ones.
+"""
 
 ORDER = ("slice", "scale 1/n", "zero-pad", "none", "reduce_scatter", "all_to_all", "all_reduce", "all_gather")
 """The order of events within one transition; backward it is reversed."""

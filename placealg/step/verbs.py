@@ -66,7 +66,8 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "every rank's copy becomes a copy of what the rank with coordinate `root` on each of the axes holds; garbage "
          "if there is none"),
     Verb("slice", False, (*_STATES, *_GRADIENTS, *_TENSORS), True,
-         "a rank keeps the elements that it owns along the axes (of a tensor: by the dim of `to`) and drops the rest"),
+         "a rank keeps the elements that it owns along the axes (of a tensor: by the dim of `to`) and drops the rest. "
+         "Under a layout NAME(AXIS) it keeps as many, but which ones, each rank along the axis says for itself"),
     Verb("free", False, (*_STATES, *_GRADIENTS, TENSOR, REGION), False,
          "a rank drops what it does not own along the axes (everything, without axes): the gathered copy ends. "
          "Of a tensor the version ends; of a region all that its ops made or kept and no op outside it reads, and "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from placealg.arith import parse
 from placealg.errors import InputError, shown
+from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import SCHEMA, Key, placed, read_value
@@ -23,6 +24,7 @@ TOP: Mapping[str, Key] = {
     "model": Key("text"),
     "base": Key("text"),
     "expect": Key("expect"),
+    "masked": Key("masked"),
     "edit": Key("tables"),
     "loops": Key("table"),
     "event": Key("tables"),
@@ -54,6 +56,25 @@ class Expect:
     cls: str = ""
 
 
+COUNTS = ("equal", "unequal")
+"""How many tokens the ranks hold in the runs that `masked` speaks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Runs in which what a file gets wrong does not show: those of these sizes, and of such token counts.
+
+    `sizes` maps axes, and `m`, to numbers; every other size is free. `counts` is equal, unequal, or "" for any.
+    """
+
+    sizes: FrozenMap[str, int]
+    counts: str = ""
+
+    def __str__(self) -> str:
+        said = [f"{name} = {size}" for name, size in self.sizes.items()]
+        return ", ".join([*said, f"{self.counts} counts"] if self.counts else said)
+
+
 @dataclass(frozen=True, slots=True)
 class StrategyFile:
     """What a strategy file says: a strategy, its expectation, and the raw [[edit]] and [[event]] tables.
@@ -72,6 +93,7 @@ class StrategyFile:
     base: str
     model: str
     positions: Positions
+    masked: tuple[Masked, ...] = ()
 
     def place(self, path: KeyPath) -> str:
         """`FILE:LINE` of what says the key of a strategy's table: the key, or the base where the file is silent."""
@@ -113,9 +135,13 @@ def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
     if "loops" in said and "event" not in said:
         raise InputError("[loops] belongs to a whole program, and the file has no [[event]]",
                          where=positions.where("loops"))
-    return StrategyFile(strategy, _expect(said.get("expect"), strategy, positions), texts["source"],
-                        tuple(said.get("edit", ())), tuple(said.get("event", ())), positions.file,
-                        said.get("loops", {}), texts["base"], texts["model"], positions)
+    expect = _expect(said.get("expect"), strategy, positions)
+    with placed(positions.place, "masked"):
+        masked = tuple(_masked(said["masked"], strategy)) if "masked" in said else ()
+        if masked and (expect is None or expect.verdict != "refuted"):
+            raise InputError("masked says where a bug does not show, and the file expects no refuted verdict")
+    return StrategyFile(strategy, expect, texts["source"], tuple(said.get("edit", ())), tuple(said.get("event", ())),
+                        positions.file, said.get("loops", {}), texts["base"], texts["model"], positions, masked)
 
 
 def _place(path: KeyPath, positions: Positions) -> str:
@@ -169,3 +195,21 @@ def _expect(value: Any, strategy: Strategy, positions: Positions) -> Expect | No
         raise InputError("expect names an obligation, ratio or group, which only a refuted verdict has",
                          where=positions.where("expect"))
     return Expect(**read)
+
+
+def _masked(value: Any, strategy: Strategy) -> Iterator[Masked]:
+    tables = value if isinstance(value, list) else [value]
+    if not tables or not all(isinstance(table, dict) and table for table in tables):
+        raise InputError(f"masked is {shown(value)}: expected a table such as {{ tp = 1 }}, or a list of tables")
+    names = (*strategy.mesh.names, "m")
+    for table in tables:
+        said = dict(table)
+        counts = said.pop("counts", "")
+        if counts and counts not in COUNTS:
+            raise InputError(f"masked counts is {shown(counts)}", name=str(counts), valid=COUNTS)
+        for name, size in said.items():
+            if name not in names:
+                raise InputError(f"masked names '{name}', which is no axis", name=name, valid=(*names, "counts"))
+            if type(size) is not int or size < 1:
+                raise InputError(f"masked {name} is {shown(size)}: a size is a whole number of at least 1")
+        yield Masked(FrozenMap(said), str(counts))

@@ -82,6 +82,13 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         if all(entry == "batch" for entry in strategy.dims.get(axis, ())):
             yield ("schedule", "gather", axis), InputError(f"[schedule] gather of {axis}: activations are not gathered "
                                                            f"along {axis}, which splits the batch alone")
+    said = [(("states",), strategy.states), *((("groups", rule.name), rule.states) for rule in strategy.groups)]
+    for path, states in said:
+        for state, placement in states.items():
+            for axis in (a for a in axes if a in placement.modes):
+                yield (*path, state, axis), InputError(
+                    f"[{'.'.join(path)}] {state} on {axis}: a pipeline axis splits all states by layer, each stage has "
+                    "its own; leave it out")
     chunks, order = strategy.option("schedule", "chunks"), strategy.option("schedule", "pipeline")
     if chunks != 1 and order != "interleaved":
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "

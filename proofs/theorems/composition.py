@@ -9,6 +9,10 @@ inside). Hence any two linear maps on disjoint coordinates commute: with (A f)(i
 are linear (reductions, gathers, slices, scales, shifts) are such maps, so tensor and data parallelism compose in either
 order. Hypotheses: both orders act on the same elements (equal masks), are linear, and divide by the same counts.
 
+A step that only moves along a, a message to the next stage or a shift, commutes with every step along b that is alike
+for all coordinates of a, linear or not: pipeline and data parallelism compose in either order. What a pipeline adds to
+that, the order of microbatches, is in pipeline.py.
+
 Each hypothesis is needed: unequal counts (a mean of means), owner functions that differ along the other axis
 (a foreign element is added), a nonlinear transform in between (clipping).
 """
@@ -23,6 +27,7 @@ from telling import Account, Bool, Int, Twin, run_equals, step_of, verdict
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
+from placealg.model.config import resolve_model
 from placealg.model.transformer import mlp
 from placealg.prove.contribution import Term, Value
 
@@ -65,8 +70,21 @@ def prove_order(account: Account) -> None:
                               == row(j) * row(j) + f(k, j) * f(k, j)))
 
 
+def prove_moves(account: Account) -> None:
+    """Moving rows along a, and any step along b: it makes a row of a row, at coordinate i of a perhaps its own way."""
+    rows = z3.DeclareSort("Row")
+    held, step = z3.Function("held", Number, rows), z3.Function("step", Number, rows, rows)
+    common, source = z3.Function("common", rows, rows), z3.Function("source", Number, Number)
+    i = z3.Int("i")
+    moved = held(source(i))
+    account.theorem("moves: what i gets from source(i) and then works on is what source(i) worked on and then sent",
+                    step(i, moved) == step(source(i), moved),
+                    [step(rank, moved) == common(moved) for rank in (i, source(i))],
+                    twin=Twin("  if it differs from stage to stage", step(i, moved) == step(source(i), moved), []))
+
+
 def run_package(account: Account) -> None:
-    """The contribution calculus, and tensor with data parallelism in both orders."""
+    """The contribution calculus; tensor with data parallelism, and sharded data with pipeline, in both orders."""
     axes = ("a",), ("b",)
     value = Value((Term(ONE, FrozenMap({"a": "unit"})), Term(Monomial.of("m"), FrozenMap({"b": "unit"})), Term(ONE)))
     one, two = (value.reduced(p, ONE).reduced(q, ONE) for p, q in (axes, axes[::-1]))
@@ -78,6 +96,9 @@ def run_package(account: Account) -> None:
                 '[optimizer]\nclip = "none"\n')
         account.run(f"placealg proves {first} with {second} on an MLP, for all sizes",
                     verdict(step_of(text, mlp())) == ("PROVED", ()))
+    for base in ("zero3*pp", "pp*zero3"):
+        account.run(f"placealg proves {base} on a transformer, for all sizes",
+                    verdict(step_of(f'base = "{base}"\n', resolve_model("gpt"))) == ("PROVED", ()))
 
 
 def unequal_counts(account: Account) -> None:
@@ -139,6 +160,7 @@ def main() -> Account:
     """Prove that linear steps commute, and refute the three that do not."""
     account = Account("Steps over disjoint axes commute, but for counts, owners and clipping")
     prove_order(account)
+    prove_moves(account)
     run_package(account)
     account.say("Three ways in which they do not.")
     for break_one in (unequal_counts, owner_maps, clipping):

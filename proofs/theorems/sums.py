@@ -4,12 +4,8 @@ Theorem. Let S(k) be the sum of f(c) over the ranks c = 0..k-1, that is S(0) = 0
 closed form below holds for every k: it is right at 0 (base) and gains f(k) from k to k+1 (step). Z3 proves base and
 step for every k, every position tau >= 0 and every f; induction is the only step taken outside of it.
 
-Rings. Rank c is (c - tau) mod n to the right of tau. If tau starts with a block that every rank passes to its right
-neighbour, then after k - 1 shifts exactly the ranks with (c - tau) mod n < k have it: the owner for k = 1, all ranks
-for k = n, and one more shift adds those whose left neighbour got it last. The same interval counts what a
-travelling partial sum has collected. So n - 1 shifts are an all_gather, and n - 1 others a reduce_scatter.
-
-Corollary. A reduce_scatter and then an all_gather, under one owner function, is an all_reduce.
+Corollary. A reduce_scatter and then an all_gather, under one owner function, is an all_reduce; rings.py makes both of
+them by messages between neighbours.
 """
 
 from __future__ import annotations
@@ -55,46 +51,6 @@ def prove_lemmas(account: Account) -> None:
                               inductive(lambda j: factor * f(j), F, k)))
 
 
-def distance(rank: Int, start: Int) -> Int:
-    """(rank - start) mod n, for two ranks."""
-    return z3.If(rank >= start, rank - start, rank - start + n)
-
-
-def left(rank: Int) -> Int:
-    """The left neighbour."""
-    return z3.If(rank == 0, n - 1, rank - 1)
-
-
-def has(rank: Int, steps: Int) -> Int:
-    """1 where the rank has tau's block after steps - 1 shifts, else 0."""
-    return z3.If(distance(rank, tau) < steps, 1, 0)
-
-
-def newest(rank: Int, steps: Int) -> Int:
-    """1 where the block is what the rank got last."""
-    return z3.If(distance(rank, tau) == steps - 1, 1, 0)
-
-
-def prove_rings(account: Account) -> None:
-    """The interval after k steps: its base, its step, its end; and the travelling sum."""
-    inside = [*RANKS, k >= 1, k < n]
-    owner = z3.If(c == tau, 1, 0)
-    account.theorem("for every n, k = 1: [(c - tau) mod n < k] is [c = tau], the owner", has(c, 1) == owner, RANKS,
-                    twin=Twin("  k = 1 is the right neighbour", has(c, 1) == z3.If(left(c) == tau, 1, 0)))
-    account.theorem("one shift from k to k+1 < n+1 adds what the left neighbour got last",
-                    z3.And(has(c, k + 1) == has(c, k) + newest(left(c), k),
-                           newest(c, k + 1) == newest(left(c), k)), inside,
-                    twin=Twin("  a shift that passes on all that the left neighbour has",
-                              has(c, k + 1) == has(c, k) + has(left(c), k)))
-    account.theorem("for every n, k = n: every rank has every block", has(c, n) == 1, RANKS,
-                    twin=Twin("  n - 2 shifts are enough", has(c, n - 1) == 1))
-    account.refuted("  n shifts count the first block once", has(c, n) + newest(left(c), n) == 1, RANKS)
-    account.theorem("a travelling sum that each rank joins: from k to k+1 it is the left neighbour's, plus one's own",
-                    has(c, k + 1) == has(left(c), k) + owner, inside,
-                    twin=Twin("  one's own is added again after n steps",
-                              has(c, k + 1) == has(left(c), k) + owner, [*RANKS, k == n]))
-
-
 def prove_all_reduce(account: Account) -> None:
     """reduce_scatter and then all_gather, on arbitrary numbers; and in the calculus of the package."""
     def gathered(owner: Int, reader: Int) -> Int:
@@ -113,11 +69,9 @@ def prove_all_reduce(account: Account) -> None:
 
 
 def main() -> Account:
-    """Prove the lemmas, the ring intervals and the corollary."""
+    """Prove the lemmas and the corollary."""
     account = Account("Sums over n ranks, by induction", {"n": 3})
     prove_lemmas(account)
-    account.say("Rings: who has the block of tau, and what a travelling sum has collected.")
-    prove_rings(account)
     account.say("An all_reduce in two halves.")
     prove_all_reduce(account)
     return account.close()

@@ -1,0 +1,223 @@
+"""What a published number claims, read off the derived program: paths into its costs, and arithmetic over them.
+
+The paths are those of the document that `placealg cost --format json` prints, and a few more:
+
+    memory.states                     any state, activations, transient, host, total, peak
+    communication.total               host_link, by_axes.AXIS, by_phase.PHASE
+    regions.layer.mlp.activations     what the ops of one region keep for backward; `sent` what they send
+    executions.all_reduce             how often a step runs the collective, scalars left out
+    schedule.bubble                   what the document says of stages
+    parameters                        of the model; parameters.layer.attn those whose names begin so, of all layers
+    collective.all_reduce             what one of n devices sends, as a factor of the array
+    beside.PATH                       the same of the strategy beside
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeVar
+
+from placealg.cost.communication import Communication, communication, sent_factor
+from placealg.cost.document import cost_json, parameters
+from placealg.cost.formula import Formula
+from placealg.cost.memory import Memory, memory
+from placealg.cost.regions import kept_for_backward, rows_by_region
+from placealg.errors import InputError
+from placealg.model.config import resolve_model
+from placealg.placement import SENT
+from placealg.step.derive import derive
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.file import parse_strategy_file
+
+T = TypeVar("T")
+
+BESIDE = "beside."
+_COUNTS = ("collective.", "schedule.")
+"""What is read of no sum over the program's tensors, so that `terms` does not apply to it."""
+
+_HIGHEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The program of which quantities are read: a strategy on a model; how what is sent is written.
+
+    A strategy is an expression, or the text of a strategy file: several lines.
+    """
+
+    strategy: str
+    model: str
+    convention: str = "exact"
+    unit: str = "bytes"
+
+
+def quantity(text: str, subject: Subject, beside: Subject | None = None, terms: str = "", leading: str = "") -> Formula:
+    """The formula of arithmetic over paths and symbols.
+
+    Of every sum that is read of a program, `terms` NAME keeps what grows with the size NAME, "not NAME" the rest;
+    `leading` NAME what grows fastest with it.
+
+    >>> quantity("memory.states/Psi", Subject("zero1", "abstract"))
+    w + g + o/dp
+    >>> quantity("memory.activations/L", Subject("dp*recompute_full", "gpt"), terms="L")
+    act·b·s·h
+    """
+    values: dict[str, Fraction] = {}
+
+    def written(found: re.Match[str]) -> str:
+        path = found[0]
+        of = beside if path.startswith(BESIDE) else subject
+        if of is None:
+            raise InputError(f"'{path}' is read of a strategy beside, and there is none")
+        read = reading(of, path.removeprefix(BESIDE))
+        values.update(read.values)
+        if not path.startswith(_COUNTS):
+            read = _selected(read, terms, leading)
+        return f"({read.expr})"
+
+    made = Formula.parse(_PATH.sub(written, text), "1", subject.convention)
+    return replace(made, values=made.values.plus(values))
+
+
+def reads_a_program(text: str) -> bool:
+    """Whether arithmetic reads anything of a program, rather than symbols and collectives alone.
+
+    >>> reads_a_program("memory.states/Psi"), reads_a_program("(w + g + o)*Psi")
+    (True, False)
+    """
+    return any(not path.startswith("collective.") for path in _PATH.findall(text))
+
+
+@lru_cache(maxsize=512)
+def reading(subject: Subject, path: str) -> Formula:
+    """The formula at one path, with symbols such as Psi written in the model's sizes.
+
+    >>> reading(Subject("zero3", "abstract", unit="elements"), "communication.by_phase.forward")
+    Ψ·m·(dp − 1)/dp elements
+    >>> reading(Subject("zero3", "abstract"), "memory.stats")
+    Traceback (most recent call last):
+    placealg.errors.InputError: zero3 on abstract has no memory.stats; did you mean 'states'?
+    """
+    head, _, rest = path.partition(".")
+    try:
+        found = READINGS[head](subject, rest)
+    except KeyError as error:
+        raise InputError(f"{subject.strategy} on {subject.model} has no {path}", name=rest,
+                         valid=error.args[1:]) from None
+    if found.expr is None:
+        raise InputError(f"{path} of {subject.strategy} on {subject.model}: {found.reason}")
+    text = str(found.expr)
+    for name, definition in found.defined.items():
+        text = re.sub(rf"\b{name}\b", f"({definition})", text)
+    return replace(Formula.parse(text, found.unit, found.convention), values=found.values)
+
+
+@lru_cache(maxsize=256)
+def _step(strategy: str, model: str) -> Step:
+    written = "\n" in strategy
+    chosen = parse_strategy_file(strategy).strategy if written else parse_strategy(strategy)
+    return derive(chosen, resolve_model(model))
+
+
+@lru_cache(maxsize=256)
+def _held(strategy: str, model: str) -> Memory:
+    return memory(_step(strategy, model))
+
+
+@lru_cache(maxsize=256)
+def _sent(subject: Subject) -> Communication:
+    return communication(_step(subject.strategy, subject.model), subject.convention, subject.unit)
+
+
+def _memory(subject: Subject, rest: str) -> Formula:
+    return _at(dict(_held(subject.strategy, subject.model).items()), rest)
+
+
+def _communication(subject: Subject, rest: str) -> Formula:
+    sent = _sent(subject)
+    flat = {"total": sent.total, "host_link": sent.host_link,
+            **{f"by_axes.{axes}": f for axes, f in sent.by_axes.items()},
+            **{f"by_phase.{phase}": f for phase, f in sent.by_phase.items()}}
+    return _at(flat, rest)
+
+
+def _executions(subject: Subject, rest: str) -> Formula:
+    _at(SENT, rest)
+    counts = [e.count for e in _sent(subject).events if not e.left_out and e.collective == rest]
+    return sum(counts, Formula.parse("0", "1"))
+
+
+@lru_cache(maxsize=256)
+def _by_region(subject: Subject) -> Mapping[str, Formula]:
+    step = _step(subject.strategy, subject.model)
+    rows = rows_by_region(step, kept_for_backward(step), _sent(subject))
+    return {f"{row.region}.{name}": f for row in rows
+            for name, f in (("activations", row.activations), ("sent", row.sent))}
+
+
+def _regions(subject: Subject, rest: str) -> Formula:
+    return _at(_by_region(subject), rest)
+
+
+def _schedule(subject: Subject, rest: str) -> Formula:
+    leaves = cost_json(_step(subject.strategy, subject.model))["schedule"]
+    return Formula.from_json(_at(leaves, rest))
+
+
+def _parameters(subject: Subject, rest: str) -> Formula:
+    whole = parameters(_step(subject.strategy, subject.model))
+    if not rest:
+        return whole
+    model = resolve_model(subject.model)
+    found = [p for p in model.parameters if f"{p.name}.".startswith(f"{rest}.")]
+    if not found:
+        raise KeyError(rest, *(p.name for p in model.parameters))
+    counts = (f"{p.elements}*{model.unit(p.unit).count}" for p in found)
+    return replace(Formula.parse(" + ".join(counts), "elements"), values=whole.values)
+
+
+def _collective(subject: Subject, rest: str) -> Formula:
+    _at(SENT, rest)
+    return Formula(sent_factor(rest, ("n",), subject.convention), "1", subject.convention)
+
+
+def _at(found: Mapping[str, T], name: str) -> T:
+    if name not in found:
+        raise KeyError(name, *found)
+    return found[name]
+
+
+READINGS: Mapping[str, Callable[[Subject, str], Formula]] = {
+    "memory": _memory, "communication": _communication, "regions": _regions, "executions": _executions,
+    "schedule": _schedule, "parameters": _parameters, "collective": _collective,
+}
+"""First word of a path -> what reads the rest of it."""
+
+_PATH = re.compile(rf"(?<![\w.])(?:{re.escape(BESIDE)})?(?:{'|'.join(READINGS)})(?:\.\w+)*")
+
+
+def _selected(formula: Formula, terms: str, leading: str) -> Formula:
+    """The part of a formula that the claim speaks of."""
+    if terms:
+        name = terms.removeprefix("not ")
+        one, two, three = (formula.subs(**{name: k}) if name in formula.names else formula for k in (1, 2, 3))
+        slope = two - one
+        if three - two != slope:
+            raise InputError(f"{formula} is not linear in {name}")
+        formula = replace(one - slope if terms != name else
+                          Formula.parse(f"({slope.expr})*{name}", formula.unit), values=formula.values)
+    return _leading(formula, leading) if leading else formula
+
+
+def _leading(formula: Formula, name: str) -> Formula:
+    """What grows fastest with a size."""
+    for power in range(_HIGHEST):
+        limit = Formula.parse(f"({formula.expr})/{name}**{power}", formula.unit).limit(name)
+        if limit.expr is not None:
+            return replace(Formula.parse(f"({limit.expr})*{name}**{power}", formula.unit), values=formula.values)
+    raise InputError(f"{formula} grows faster with {name} than any power up to {_HIGHEST - 1}")

@@ -1,0 +1,58 @@
+"""`placealg museum`, and `placealg explain` of a bug: real bugs as strategy files, each proved wrong and told."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+from placealg.check.masked import hidden
+from placealg.check.prove import prove
+from placealg.cli.bugs import comment, names, path_of
+from placealg.cli.inputs import read_case
+from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
+from placealg.render.museum import Exhibit, markdown, story
+from placealg.render.museum import museum as page
+from placealg.strategy.file import Expect
+
+
+def exhibit(path: Path, repair: bool = False) -> Exhibit:
+    """A bug examined: proved wrong, and run where it hides; `repair` looks for an edit that mends it, too."""
+    start = time.perf_counter()
+    case = read_case(str(path), None, [])
+    report = prove(case.step, case.base if repair and case.step != case.base else None)
+    runs = tuple((masked, hidden(case.step, masked)) for masked in case.masked)
+    expect = case.expect or Expect("refuted")
+    wrong = [*disagreements(report, expect),
+             *(f"shows at {masked}: {outcome.difference}" for masked, outcome in runs if not outcome.equal)]
+    return Exhibit(path.stem, comment(path), case.source, case.strategy, case.step, case.base, expect, report, runs,
+                   tuple(wrong), time.perf_counter() - start)
+
+
+def code_of(exhibits: Iterable[Exhibit]) -> int:
+    """The exit code: 0 if everything came as the files expect."""
+    return of_several(code for e in exhibits for code in (exit_code(e.report, e.expect), FAILED if e.wrong else DONE))
+
+
+def museum(chosen: Namespace) -> int:
+    """`placealg museum [NAME...]`."""
+    exhibits = [exhibit(path) for path in [path_of(name) for name in chosen.names or names()]]
+    if chosen.format == "json":
+        print_json({"version": 1, "bugs": [e.to_json(not chosen.no_timing) for e in exhibits]})
+    elif chosen.format == "markdown":
+        print("\n".join(markdown(exhibits)))
+    else:
+        print_lines(page(exhibits, width(), not chosen.no_timing))
+    return code_of(exhibits)
+
+
+def explain(chosen: Namespace) -> int:
+    """`placealg explain NAME` of a bug."""
+    found = exhibit(path_of(chosen.name), repair=True)
+    if chosen.format == "json":
+        print_json({"version": 1, **found.to_json(timing=False)})
+    else:
+        print_lines(story(found, width()))
+    return code_of([found])

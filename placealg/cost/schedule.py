@@ -1,0 +1,67 @@
+"""The schedule of a pipeline in closed form: how long a stage waits, and how many forwards it has run ahead.
+
+Both follow from the order's lines in step/pipeline.py, which the generated schedules are held against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placealg.cost.amounts import Amounts
+from placealg.cost.formula import Formula
+from placealg.cost.stage import StageStep, local
+from placealg.step.program import Step
+
+NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What the order of a pipeline costs, of unit 1.
+
+    `bubble` is the time that a stage waits over the time that it works, `bubble_of_total` over the time of the step;
+    `in_flight` the most microbatches that the stage has run forward and not backward, a chunk being 1/v of one.
+    """
+
+    bubble: Formula
+    bubble_of_total: Formula
+    in_flight: Formula
+
+    def items(self) -> tuple[tuple[str, Formula], ...]:
+        """(name, formula), in order."""
+        return (("bubble", self.bubble), ("bubble_of_total", self.bubble_of_total), ("in_flight", self.in_flight))
+
+
+def schedule(step: Step) -> Schedule | None:
+    """The schedule of a step's pipeline, on the stage whose program it is, else the first; None without a pipeline.
+
+    >>> import placealg as pa
+    >>> schedule(pa.derive(pa.parse_strategy("pp"), pa.gpt())).bubble
+    (pp − 1)/m
+    """
+    step = local(step)
+    if not isinstance(step, StageStep):
+        return None
+    amounts, stage = Amounts(step.reference), step.stage
+    return Schedule(*(amounts.made(expr, "1") for expr in (stage.bubble, stage.bubble_of_total, stage.in_flight)))
+
+
+def assumed(step: StageStep) -> tuple[str, ...]:
+    """What the figures of a stage take for granted."""
+    stage, pipeline = step.stage, step.stage.pipeline
+    axis = pipeline.axis
+    most = ", the most loaded" if step.most_loaded else ""
+    found = [f"the figures are those of a device of {stage}{most}"]
+    if any(axis in count.names() for count in stage.instances.values()):
+        found.append(f"layers divide: every stage runs {' and '.join(map(str, stage.instances.values()))} of them")
+    else:
+        found.append("it runs " + " and ".join(f"{n} instances of {unit}" for unit, n in stage.instances.items()))
+    if stage.ranks is None:
+        found.append(f"{axis} is at least 2")
+    if pipeline.order == "interleaved":
+        found.append(f"m is a multiple of {axis}")
+    if pipeline.chunks is None:
+        found.append("v is at least 2, and a stage's chunks are equal")
+    if not stage.even:
+        found.append("what chunks of unequal size hold is counted unit by unit, each at its most")
+    return (*found, "in the bubble all chunks take equally long, and messages no time")

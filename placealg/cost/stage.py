@@ -1,0 +1,285 @@
+"""One stage of a pipeline: the program that its devices run, and how much of it is in flight.
+
+A rank on stage i holds and runs its own instances of the repeated units; what stands before them lives on the first
+stage, what stands behind them on the last, a tied parameter on all stages that use it. So a stage's program is the
+step without the rest, on a reference that counts its instances alone, and every figure is read off that program as
+off any other. Costs of a step with a pipeline are those of one stage: the first, where none is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Any
+
+import sympy
+
+from placealg.arith import ONE, Monomial
+from placealg.cost.formula import expression, symbol
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.step.event import Event, Group, Reference
+from placealg.step.pipeline import FIRST, IDLE, LAST, Pipeline, in_flight, instances_in_flight, part_of
+from placealg.step.program import Step
+
+Sizes = Mapping[str, int | Fraction]
+
+NO_SIZES: Sizes = FrozenMap()
+
+_PERIODS = 4
+"""After so many groups of microbatches the interleaved order repeats itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage: its number (None: the last of unknown many), and its instances of each repeated unit, chunk by chunk.
+
+    `ranks` is the number of stages where it is known. `instances` counts a repeated unit's instances on the stage:
+    their number, or the unit's count over the axis where sizes are symbols or divide. `chunks` lists, where numbers
+    are known, the units of all layers of every chunk of the model; `microbatches` is m where it is known.
+    """
+
+    pipeline: Pipeline
+    number: int | None
+    ranks: int | None
+    instances: FrozenMap[str, Monomial]
+    chunks: tuple[tuple[str, ...], ...] = ()
+    microbatches: int | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether it runs what stands before the repeated units."""
+        return self.number == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether it runs what stands behind the repeated units."""
+        return self.number is None or (self.ranks is not None and self.number == self.ranks - 1)
+
+    @property
+    def name(self) -> str:
+        """The stage as users write it: its number, or `last`."""
+        return "last" if self.number is None else str(self.number)
+
+    def __str__(self) -> str:
+        many = f" of {self.pipeline.axis} = {self.ranks}" if self.ranks else f" along {self.pipeline.axis}"
+        return ("the last stage" if self.number is None else f"stage {self.number}") + many
+
+    def has(self, part: str) -> bool:
+        """Whether a part lives here: FIRST, LAST or a repeated unit."""
+        return {FIRST: self.first, LAST: self.last}.get(part, part in self.instances)
+
+    def write(self, text: str) -> Any:
+        """Arithmetic over p, i, m and v as an expression: p is the axis's size, i the stage."""
+        p = symbol(self.pipeline.axis)
+        i = p - 1 if self.last else sympy.Integer(self.number or 0)
+        v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
+        return sympy.expand(expression(text, ("p", "i", "m", "v"),
+                                       {"p": p, "i": i, "m": symbol("m"), "v": v}.__getitem__))
+
+    @property
+    def in_flight(self) -> Any:
+        """The most microbatches that the stage has run forward and not backward, a chunk being 1/v of one."""
+        return self.write(f"({in_flight(self.pipeline)})/v")
+
+    @property
+    def outputs_in_flight(self) -> Any:
+        """The most forwards of a chunk that the stage has run without their backwards."""
+        return self.write(in_flight(self.pipeline))
+
+    @property
+    def bubble(self) -> Any:
+        """How long the stage waits, over how long it works."""
+        return sympy.factor(self.write(f"({IDLE})/(m*v)"))
+
+    @property
+    def bubble_of_total(self) -> Any:
+        """How long the stage waits, over how long the step takes."""
+        return sympy.factor(self.write(f"({IDLE})/(m*v + {IDLE})"))
+
+    def flights(self, part: str) -> Any:
+        """How many microbatches of what a part keeps are held at once; a part is FIRST, LAST or a repeated unit."""
+        if part in (FIRST, LAST):
+            return self.write(in_flight(self.pipeline, part))
+        if self.number is None or self.ranks is None or self.even:
+            return self.in_flight
+        groups = _PERIODS * self.ranks
+        most = instances_in_flight(self.pipeline, self.number, self.ranks, min(self.microbatches or groups, groups),
+                                   tuple(chunk.count(part) for chunk in self.own))
+        return sympy.Rational(most) / sympy.Rational(*self.instances[part].coefficient.as_integer_ratio())
+
+    @property
+    def own(self) -> tuple[tuple[str, ...], ...]:
+        """The units of the stage's own chunks."""
+        return self.chunks[(self.number or 0)::self.ranks] if self.ranks else ()
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The repeated units of the model, where numbers are known."""
+        return tuple(dict.fromkeys(unit for chunk in self.chunks for unit in chunk))
+
+    @property
+    def even(self) -> bool:
+        """Whether the stage's chunks hold equally many instances of every unit."""
+        return all(sorted(chunk) == sorted(self.own[0]) for chunk in self.own)
+
+    def messages(self, unit: str, phase: str) -> Any:
+        """How many messages per microbatch its instances of a unit send: one per chunk with a neighbour elsewhere."""
+        if self.ranks == 1:
+            return sympy.S.Zero
+        if self.ranks and len(self.units) > 1:
+            ends = [pair if phase == "forward" else pair[::-1] for pair in pairwise(range(len(self.chunks)))]
+            mine = [self.chunks[chunk] for chunk, _ in ends if chunk % self.ranks == self.number]
+            return sympy.Integer(sum(chunk[-1 if phase == "forward" else 0] == unit for chunk in mine))
+        ends_here = self.last if phase == "forward" else self.first
+        return self.write("v - 1" if ends_here else "v")
+
+
+@dataclass(frozen=True, slots=True)
+class StageStep(Step):
+    """The program of one stage; `whole` is the step that it is part of.
+
+    `most_loaded` says that its devices were found to hold the most of all, at known sizes.
+    """
+
+    stage: Stage
+    whole: Step
+    most_loaded: bool = False
+
+
+def stage_of(step: Step) -> Stage | None:
+    """The stage whose program a step is; None where the step is a whole one."""
+    return step.stage if isinstance(step, StageStep) else None
+
+
+def local(step: Step) -> Step:
+    """The program that a device runs: the step, or of one with a pipeline its first stage's."""
+    return on_stage(step) if step.reference.pipeline and not isinstance(step, StageStep) else step
+
+
+def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> StageStep:
+    """The program of one stage: a number from 0, `first` or `last`; `sizes` are numbers beyond those that are bound.
+
+    >>> import placealg as pa
+    >>> on_stage(pa.derive(pa.parse_strategy("zero1*pp[4]"), pa.gpt()), "last").stage.instances
+    {layer: L/pp}
+    """
+    found = locate(step.reference, stage, sizes)
+    reference = _reference(step.reference, found)
+    groups = {g.name for g in reference.groups}
+    graph = step.reference.graph
+    assert graph is not None
+
+    def here(event: Event) -> bool:
+        if event.group:
+            return event.group in groups
+        if event.verb == "send" and found.messages(event.unit, event.phase) == 0:
+            return False
+        return not event.unit or found.has(part_of(event.unit, graph))
+
+    return StageStep(reference, tuple(e for e in step.events if here(e)), found, step)
+
+
+def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> Stage:
+    """The stage that a user names, with its instances."""
+    pipeline, graph = reference.pipeline, reference.graph
+    if pipeline is None or graph is None:
+        raise InputError(f"{reference.strategy} has no pipeline axis, and so no stages: no axis has [\"layer\"] in "
+                         "[dims]")
+    known = {**reference.mesh.sizes(), **reference.sizes, **sizes}
+    if pipeline.chunks is None and "v" in known:
+        pipeline = replace(pipeline, chunks=int(known["v"]))
+    ranks = int(known[pipeline.axis]) if pipeline.axis in known else None
+    if pipeline.stages and ranks is None and pipeline.chunks:
+        ranks = len(pipeline.stages) // pipeline.chunks
+    microbatches = int(known["m"]) if "m" in known else reference.microbatches
+    if pipeline.order == "interleaved" and ranks and microbatches and microbatches % ranks:
+        raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
+                         f"not divide m = {microbatches}")
+    number = _number(stage, pipeline.axis, ranks)
+    return Stage(pipeline, number, ranks, *_instances(reference, pipeline, number, ranks, known), microbatches)
+
+
+def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str, ...]:
+    """The stages of which one is the most loaded: the ends, and those that run more of something than all before them.
+
+    Earlier stages have no fewer microbatches in flight. The first alone where the number of stages is not known.
+    """
+    ranks = locate(reference, "first", sizes).ranks
+    if ranks is None:
+        return ("first",)
+    seen: list[tuple[int, ...]] = []
+    found: list[int | str] = []
+    for number in range(ranks):
+        stage = locate(reference, number, sizes)
+        load = tuple(chunk.count(unit) for chunk in stage.own for unit in stage.units)
+        if number in (0, ranks - 1) or not any(all(map(int.__ge__, other, load)) for other in seen):
+            found.append(number)
+            seen.append(load)
+        if not stage.chunks:
+            return tuple(dict.fromkeys((0, ranks - 1)))
+    return tuple(found)
+
+
+def _number(stage: int | str, axis: str, ranks: int | None) -> int | None:
+    """The number that a user's word for a stage means; None for the last of unknown many."""
+    text = {"first": "0"}.get(str(stage).strip(), str(stage).strip())
+    if text == "last":
+        return None if ranks is None else ranks - 1
+    if not text.isdecimal():
+        raise InputError(f"stage '{stage}' is not a stage: say first, last, or a number from 0")
+    if ranks is not None and int(text) >= ranks:
+        raise InputError(f"{axis} = {ranks} has no stage {text}: its stages are 0 to {ranks - 1}")
+    return int(text)
+
+
+def _instances(reference: Reference, pipeline: Pipeline, number: int | None, ranks: int | None,
+               known: Sizes) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...]]:
+    """Unit -> its instances on the stage; and the units of all chunks, where numbers are known."""
+    assert reference.graph is not None
+    counts = {loop.unit: loop.count for loop in reference.graph.loops}
+    numbers = all(set(count.names()) <= set(known) for count in counts.values())
+    if ranks and numbers and pipeline.chunks and number is not None:
+        units = [unit for unit, count in counts.items() for _ in range(int(count.evaluate(known)))]
+        sizes = pipeline.layers(len(units), ranks)
+        chunks = tuple(tuple(units[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
+        if len(counts) > 1 or len(set(sizes)) > 1:
+            own = sum(chunks[number::ranks], ())
+            return FrozenMap({u: Monomial.number(own.count(u)) for u in dict.fromkeys(own)}), chunks
+        return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), chunks
+    if len(counts) > 1 or pipeline.stages:
+        needed = [n for n in (pipeline.axis, "v" if pipeline.chunks is None else "",
+                              *(n for c in counts.values() for n in c.names())) if n and n not in known]
+        raise InputError(f"which stage runs which of {', '.join(counts)} takes numbers: set {', '.join(needed)}")
+    return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), ()
+
+
+def _reference(whole: Reference, stage: Stage) -> Reference:
+    """The reference with what lives on the stage, along all axes but the pipeline's."""
+    graph, axis = whole.graph, stage.pipeline.axis
+    assert graph is not None
+    parts = {u.name: part_of(u.name, graph) for u in whole.units}
+    units = tuple(replace(u, count=stage.instances.get(u.name, ONE)) for u in whole.units if stage.has(parts[u.name]))
+    counts = {u.name: u.count for u in units}
+
+    def kept(group: Group) -> Group | None:
+        site = next((s for s in group.sites if s in counts), None)
+        unit = group.unit if group.unit in counts else site
+        if unit is None or site is None:
+            return None
+        return replace(group, unit=unit, count=counts[unit], split=tuple(a for a in group.split if a != axis))
+
+    split = {name: FrozenMap({a: d for a, d in along.items() if a != axis}) for name, along in whole.split_dims.items()}
+    return replace(whole, units=units, groups=tuple(g for g in map(kept, whole.groups) if g),
+                   split_dims=FrozenMap(split))
+
+
+def holders(group: Group, reference: Reference, stage: Stage) -> Any:
+    """How many ranks along the pipeline's axis hold a tied group: those of its sites."""
+    assert reference.graph is not None
+    parts = {part_of(site, reference.graph) for site in group.sites}
+    if parts <= {FIRST, LAST}:
+        return sympy.Integer(1 if stage.ranks == 1 else len(parts))
+    return symbol(stage.pipeline.axis)

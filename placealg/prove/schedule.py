@@ -1,0 +1,186 @@
+"""The schedules of a pipeline: that they run without a deadlock, how long they take, and what is in flight.
+
+Orders with one chunk per stage have start times in closed form, in items of equal length. The solver shows for all
+numbers of stages p and microbatches m that along every edge of the schedule (what a stage does next, what an item
+waits for) the times grow, so that there is no cycle; that every item starts when one of its predecessors ends, so that
+no schedule of the same order is shorter; and where it ends. For the interleaved order the generated schedules
+themselves are walked, on a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import z3
+
+from placealg.arith import parse
+from placealg.prove.solver import PROCESS, SAT, UNSAT
+from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
+from placealg.step.pipeline import AHEAD, IDLE, Pipeline, in_flight, place, schedule_graph
+
+GRID = (5, 3, 4)
+"""The most stages, chunks per stage, and microbatches per stage of the schedules that are walked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A statement about all schedules of one order, and how it ended: PARAMETRIC (all sizes) or BOUNDED (its grid)."""
+
+    order: str
+    statement: str
+    verdict: Conclusion
+    cls: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When stage i of p starts the forward and the backward of microbatch k, of m: terms over p, i, m, k."""
+
+    forward: Callable[[Any, Any, Any, Any], Any]
+    backward: Callable[[Any, Any, Any, Any], Any]
+
+
+TIMES: Mapping[str, Times] = {
+    "gpipe": Times(lambda p, i, m, k: i + k,
+                   lambda p, i, m, k: m + p - 1 + p - 1 - i + k),
+    "1f1b": Times(lambda p, i, m, k: z3.If(k < p - i, i + k, i + 2 * k),
+                  lambda p, i, m, k: 2 * p - 1 - i + 2 * k),
+}
+"""Order -> the start times, proposed here and proved by `start_times`."""
+
+
+def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
+    """What is known of every schedule of a pipeline's order: it ends, how long it takes, what is in flight.
+
+    >>> [(fact.verdict, fact.cls) for fact in schedule_facts(Pipeline("pp"))]
+    [('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC')]
+    """
+    return _facts(pipeline.order, pipeline.chunks)
+
+
+@lru_cache(maxsize=64)
+def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
+    if order in TIMES:
+        return (*start_times(order), held(order))
+    return walked(Pipeline("pp", order, chunks)), held(order)
+
+
+def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
+    """That the start times are those of the order, for all p and m; `ahead` and `times` default to the order's."""
+    p, i, m, n, k = z3.Ints("p i m n k")
+    at = times or TIMES[order]
+    known = [p >= 1, i >= 0, i < p, m >= 1, n >= 0, n < m, k >= 0, k < m]
+    started = _least(_term(ahead or AHEAD[order], p, i, m, 1), m)
+
+    def when(phase: str, stage: Any, number: Any) -> Any:
+        return (at.forward if phase == "forward" else at.backward)(p, stage, m, number)
+
+    def where(phase: str, number: Any) -> Any:
+        return place(phase, number, started, m, z3.If)
+
+    clash = z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, i, k) <= when(one, i, n),
+                           z3.BoolVal(True) if one != other else n != k)
+                    for one in _PHASES for other in _PHASES))
+    early = z3.Or(*(z3.And(guard, when(phase, i, k) <= when(needed, stage, k))
+                    for phase, guard, needed, stage in _needed(p, i)))
+    before = {"forward": (("forward", k - 1), ("backward", k - started - 1)),
+              "backward": (("forward", k + started), ("backward", k - 1), ("forward", m - 1))}
+    idle = z3.Or(*(z3.And(z3.Or(i > 0, k > 0) if phase == "forward" else z3.BoolVal(True), *(
+        z3.Not(z3.And(guard, when(phase, i, k) == when(needed, stage, k) + 1))
+        for waits, guard, needed, stage in _needed(p, i) if waits == phase), *(
+        z3.Not(z3.And(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
+                      when(phase, i, k) == when(other, i, number) + 1))
+        for other, number in before[phase])) for phase in _PHASES))
+    ends = 2 * (m + _term(IDLE, p, i, m, 1))
+    late = z3.Or(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
+    return (
+        _asked(order, "a stage's items start one after the other in its order, and after what they wait for: no cycle",
+               [*known, z3.Or(clash, early)]),
+        _asked(order, "every item but the first starts when one that it follows or waits for ends", [*known, idle]),
+        _asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", [*known, late]),
+    )
+
+
+def held(order: str, claim: str = "") -> Fact:
+    """That at most so many forwards of a stage have no backward, and at some time so many; `claim` defaults to them.
+
+    Of ahead and m*v only their size matters, so that it holds for all p, i, m and v.
+    """
+    total, n, k, p, i, ahead = z3.Ints("total n k p i ahead")
+    known = [total >= 1, p >= 1, i >= 0, i < p, n >= 0, n < total, k >= 0, k <= total]
+    if order == "interleaved":
+        most = _least(total, ahead + 1)
+    else:
+        ahead = _term(AHEAD[order], p, i, total, 1)
+        most = _term(claim or in_flight(Pipeline("pp", order)), p, i, total, 1)
+    started = _least(total, ahead)
+
+    def where(phase: str, number: Any) -> Any:
+        return place(phase, number, started, total, z3.If)
+
+    after = [z3.Or(k == total, where("backward", k) > where("forward", n)),
+             z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
+    peak = [n == _least(total - 1, started), n + 1 - k != most]
+    return _asked(order, f"at most {claim or in_flight(Pipeline('pp', order))} forwards of stage i have no backward, "
+                  "and once so many", [*known, ahead >= 0, *after, z3.Or(n + 1 - k > most, z3.And(*peak))])
+
+
+def walked(pipeline: Pipeline) -> Fact:
+    """That the generated schedules have no cycle and take as long as said, on a grid of p, v and m."""
+    import networkx as nx
+
+    stages, chunks, groups = GRID
+    statement = f"the step takes m*v + {IDLE} forwards and as many backwards of a chunk, and has no cycle"
+    grid = f"p <= {stages}, v {f'<= {chunks}' if pipeline.chunks is None else f'= {pipeline.chunks}'}, m <= {groups}*p"
+    for p, v, m in _grid(pipeline.chunks):
+        said = f"p = {p}, v = {v}, m = {m}"
+        drawn = schedule_graph(Pipeline(pipeline.axis, pipeline.order, v), p, m)
+        if not nx.is_directed_acyclic_graph(drawn):
+            return Fact(pipeline.order, statement, REFUTED, BOUNDED, f"a cycle at {said}")
+        length = sum(1 for _ in nx.topological_generations(drawn))
+        idle = parse(IDLE).evaluate({"p": p})
+        if length != 2 * (m * v + idle):
+            return Fact(pipeline.order, statement, REFUTED, BOUNDED, f"{length} items at {said}")
+    return Fact(pipeline.order, statement, PROVED, BOUNDED, grid)
+
+
+def _grid(chunks: int | None) -> Iterator[tuple[int, int, int]]:
+    stages, most, groups = GRID
+    for p in range(1, stages + 1):
+        for v in range(1, most + 1) if chunks is None else (chunks,):
+            for group in range(1, groups + 1):
+                yield p, v, group * p
+
+
+_PHASES = ("forward", "backward")
+
+
+def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:
+    """(phase, where it is so, phase and stage of the item of the same microbatch that it waits for), of one chunk."""
+    return (("forward", i > 0, "forward", i - 1), ("backward", i == p - 1, "forward", i),
+            ("backward", i < p - 1, "backward", i + 1))
+
+
+def _term(text: str, p: Any, i: Any, m: Any, v: int) -> Any:
+    """Arithmetic over p, i, m and v as a solver's term; v is a number, so that products stay linear."""
+    names = {"p": p, "i": i, "m": m, "v": v}
+    return parse(text, names).fold(lambda number: int(number), names.__getitem__, {"Min": _least})
+
+
+def _least(one: Any, other: Any) -> Any:
+    return z3.If(one <= other, one, other)
+
+
+def _asked(order: str, statement: str, refuted: list[Any]) -> Fact:
+    """The fact that no sizes make all of `refuted` true."""
+    answer = PROCESS.ask(refuted)
+    if answer.status == UNSAT:
+        return Fact(order, statement, PROVED, PARAMETRIC)
+    if answer.status == SAT:
+        sizes = ", ".join(f"{n} = {answer.model[n]}" for n in sorted(answer.model))
+        return Fact(order, statement, REFUTED, BOUNDED, f"not at {sizes}")
+    return Fact(order, statement, UNDECIDED, PARAMETRIC, answer.reason)

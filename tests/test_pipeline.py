@@ -1,0 +1,163 @@
+"""Pipelines: schedules as generated orders, the derived program, its proof, and every event deleted once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import networkx as nx
+import pytest
+from agreement import compare
+
+from placealg.errors import InputError
+from placealg.model.config import from_config
+from placealg.model.transformer import gpt, mlp, moe
+from placealg.prove.prover import examine
+from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
+from placealg.step.derive import derive
+from placealg.step.pipeline import Item, Pipeline, needs, schedule_graph, work
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+
+ORDERS = (Pipeline("pp", "gpipe"), Pipeline("pp"), Pipeline("pp", "interleaved", 2), Pipeline("pp", "interleaved", 3))
+
+
+def grid(pipeline: Pipeline) -> list[tuple[int, int]]:
+    """(ranks, microbatches) that the order accepts."""
+    return [(p, m) for p in range(1, 6) for m in range(1, 11) if pipeline.order != "interleaved" or m % p == 0]
+
+
+@pytest.mark.parametrize("pipeline", ORDERS, ids=lambda p: f"{p.order}{p.chunks}")
+def test_a_schedule_does_everything_once_and_can_be_run(pipeline: Pipeline) -> None:
+    for ranks, microbatches in grid(pipeline):
+        drawn = schedule_graph(pipeline, ranks, microbatches)
+        wanted = {(s, Item(phase, k, c)) for s in range(ranks) for phase in ("forward", "backward")
+                  for k in range(microbatches) for c in range(pipeline.chunks or 1)}
+        assert set(drawn.nodes) == wanted
+        assert nx.is_directed_acyclic_graph(drawn)
+
+
+@pytest.mark.parametrize("pipeline", ORDERS, ids=lambda p: f"{p.order}{p.chunks}")
+def test_the_longest_path_is_the_bubble(pipeline: Pipeline) -> None:
+    """With equal times for every item the schedule idles 2 (p - 1) items: (p - 1)/(v m) of the ideal time."""
+    for ranks, microbatches in grid(pipeline):
+        length = len(nx.dag_longest_path(schedule_graph(pipeline, ranks, microbatches)))
+        assert length - 2 * microbatches * (pipeline.chunks or 1) == 2 * (ranks - 1)
+
+
+def test_a_wrong_order_deadlocks() -> None:
+    """Stages that run their backwards before the forwards that these wait for."""
+    drawn = schedule_graph(Pipeline("pp"), 3, 4)
+    first, second = (0, Item("backward", 0)), (0, Item("forward", 0))
+    drawn.add_edge(first, second)
+    assert not nx.is_directed_acyclic_graph(drawn)
+
+
+def test_in_flight() -> None:
+    """1F1B holds min(m, p - i) microbatches on stage i, GPipe all of them."""
+    for ranks, microbatches in grid(Pipeline("pp")):
+        for stage in range(ranks):
+            for order, most in (("1f1b", min(microbatches, ranks - stage)), ("gpipe", microbatches)):
+                held, seen = 0, 0
+                for item in work(Pipeline("pp", order), stage, ranks, microbatches):
+                    held += 1 if item.phase == "forward" else -1
+                    seen = max(seen, held)
+                assert seen == most
+
+
+def test_what_an_item_waits_for() -> None:
+    assert list(needs(Item("forward", 1), 0, 2, 1)) == []
+    assert list(needs(Item("forward", 1, 1), 0, 2, 2)) == [(1, Item("forward", 1, 0))]
+    assert list(needs(Item("backward", 1, 0), 1, 2, 2)) == [(0, Item("backward", 1, 1))]
+    assert list(needs(Item("backward", 1, 1), 1, 2, 2)) == [(1, Item("forward", 1, 1))]
+
+
+def test_stages_share_the_layers() -> None:
+    for ranks in range(1, 9):
+        for layers in range(ranks, 40):
+            found = Pipeline("pp").layers(layers, ranks)
+            assert sum(found) == layers and max(found) - min(found) <= 1
+            assert [Pipeline("pp").stage(k, layers, ranks) for k in range(layers)] == [
+                s for s, n in enumerate(found) for _ in range(n)]
+    assert Pipeline("pp", stages=(1, 3)).stage(1, 4, 2) == 1
+    with pytest.raises(InputError, match="needs 2 entries for 4 layers"):
+        Pipeline("pp", stages=(1, 2)).layers(4, 2)
+    with pytest.raises(InputError, match="5 stages of 4 layers; at most 4 fit"):
+        Pipeline("pp").layers(4, 5)
+
+
+PROVED_ON_GPT = ("pp_gpipe", "pp_1f1b", "pp_interleaved", "dp*pp", "zero1*pp", "zero2*pp", "zero3*pp",
+                 "fsdp_no_reshard*pp", "hsdp*pp", "tp*pp", "zero3*tp_sp*pp", "cp*pp", "cp_ulysses*pp_gpipe",
+                 "cp_ring*pp_interleaved",
+                 "zero1*offload_optimizer*pp", "pp*recompute_full", "tp_sp*pp*recompute_selective",
+                 "zero3*tp_sp*pp*cp_ring")
+
+
+@pytest.mark.parametrize("text", PROVED_ON_GPT)
+def test_proved(text: str) -> None:
+    found = examine(derive(parse_strategy(text), gpt()))
+    assert {(v.verdict, v.cls) for v in found.verdicts} == {(PROVED, PARAMETRIC)}
+
+
+@pytest.mark.parametrize(("text", "model"), [
+    ("zero3*tp_sp*pp*cp_ring*ep", "mixtral-8x7b"), ("zero3*tp_sp*pp*cp", "llama-3.1-405b"),
+])
+def test_five_axes_are_proved(text: str, model: str) -> None:
+    found = examine(derive(parse_strategy(text), from_config(model)))
+    assert {(v.verdict, v.cls) for v in found.verdicts} == {(PROVED, PARAMETRIC)}
+
+
+def test_the_program_does_not_grow() -> None:
+    texts = ("zero3*tp_sp*pp", "zero3[8]*tp_sp[8]*pp[16]", "zero3*tp_sp*pp_gpipe")
+    assert len({len(derive(parse_strategy(text), from_config("llama-3.1-405b")).events) for text in texts}) == 1
+    assert len({len(derive(parse_strategy("pp"), from_config(m)).events) for m in ("llama-3-70b", "llama-3-8b")}) == 1
+
+
+def test_messages_are_the_only_events_of_their_own() -> None:
+    plain = {e.path for e in derive(parse_strategy("tp_sp"), gpt()).events}
+    piped = derive(parse_strategy("tp_sp*pp"), gpt())
+    more = [e.path for e in piped.events if e.on_tensor and e.path not in plain]
+    assert more == ["forward.layer.in.recv[pp]", "forward.layer.out.send[pp]", "backward.layer.out.grad.recv[pp]",
+                    "backward.layer.in.grad.send[pp]"]
+
+
+def without(step: Step, path: str) -> Step:
+    """The step less one event."""
+    return Step(step.reference, tuple(e for e in step.events if e.path != path))
+
+
+DELETED = derive(parse_strategy("zero1*pp"), mlp())
+TIED = derive(parse_strategy("pp"), gpt())
+
+
+@pytest.mark.parametrize("path", [e.path for e in DELETED.events])
+def test_every_event_deleted_once(path: str) -> None:
+    assert compare(without(DELETED, path)).complaint == ""
+
+
+@pytest.mark.parametrize("path", [e.path for e in TIED.events if "embedding.weight" in e.path or e.verb in (
+    "send", "recv") or e.value == "norm"])
+def test_the_tied_embedding_and_the_messages(path: str) -> None:
+    assert compare(without(TIED, path)).complaint == ""
+
+
+EDITS = {
+    "the tied gradient is averaged": ("reduce.embedding.weight.grad_sum.reduce[pp]", {"op": "mean"}),
+    "the tied norm counts at both ends": ("update.embedding.weight.norm", {"where": ()}),
+    "the tied embedding starts unequal": ("init.embedding.weight.broadcast[pp]", None),
+    "the norm is of the own stage only": ("update.norm.all_reduce[pp]", None),
+    "the first microbatch only is sent": ("forward.layer.out.send[pp]", {"at": ("first",)}),
+    "the message comes before what it is": ("forward.layer.in.recv[pp]", {"at": ("last",)}),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_wrong_pipeline_is_refuted(what: str) -> None:
+    path, change = EDITS[what]
+    step = without(TIED, path) if change is None else Step(TIED.reference, tuple(
+        replace(e, **change) if e.path == path else e for e in TIED.events))
+    assert compare(step).report.verdict == REFUTED
+
+
+def test_moe_in_five_axes_on_symbols() -> None:
+    found = examine(derive(parse_strategy("zero3*tp_sp*ep*cp*pp"), moe()))
+    assert {v.verdict for v in found.verdicts} == {PROVED}

@@ -144,11 +144,11 @@ def test_a_wire_type_is_w_where_nothing_is_said() -> None:
 def test_what_a_wire_type_rounds_is_not_covered() -> None:
     assert prove(step_of("zero3")).not_covered == NOT_COVERED
     more = prove(step_of("zeropp")).not_covered[len(NOT_COVERED):]
-    assert more == ("rounding of weights while they are gathered: 1 bytes per element on the wire, 2 at rest",
-                    "rounding of gradients while they are reduced: 1/2 bytes per element on the wire, 2 at rest")
+    assert more == ("rounding of weights while they are gathered (bytes per element: 1 on the wire, 2 at rest)",
+                    "rounding of gradients while they are reduced (bytes per element: 1/2 on the wire, 2 at rest)")
     group = step_of("zero3", '[groups.all]\nmatch = "*"\ntypes = { g = 4 }')
     assert prove(group).not_covered[len(NOT_COVERED):] == (
-        "rounding of gradients while they are reduced: 2 bytes per element on the wire, 4 at rest",)
+        "rounding of gradients while they are reduced (bytes per element: 2 on the wire, 4 at rest)",)
 
 
 # parameters on the host

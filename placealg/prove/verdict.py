@@ -65,7 +65,7 @@ def not_covered(reference: Reference) -> tuple[str, ...]:
         for wire, (rest, what) in _WIRES.items():
             sent, kept = types.get(wire, types[rest]), types[rest]
             if sent != kept:
-                found[f"rounding of {what}: {sent} bytes per element on the wire, {kept} at rest"] = None
+                found[f"rounding of {what} (bytes per element: {sent} on the wire, {kept} at rest)"] = None
     return (*NOT_COVERED, *reference.left_out, *found)
 
 

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         fsdp,
         fsdp_no_reshard,
         hsdp,
+        mics,
         offload_optimizer,
+        offload_parameters,
         pp,
         pp_1f1b,
         pp_gpipe,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
         zero1,
         zero2,
         zero3,
+        zeropp,
     )
     from placealg.strategy.expression import parse_strategy
     from placealg.strategy.spec import Strategy
@@ -61,8 +64,9 @@ _HOME = {
     "Strategy": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
-                     "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp", "pp_gpipe", "pp_1f1b",
-                     "pp_interleaved", "ep", "offload_optimizer", "recompute_full", "recompute_selective"),
+                     "mics", "zeropp", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp", "pp_gpipe",
+                     "pp_1f1b", "pp_interleaved", "ep", "offload_optimizer", "offload_parameters", "recompute_full",
+                     "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prove.verdict",
@@ -77,10 +81,10 @@ _HOME = {
 
 __all__ = [
     "abstract", "catalogue", "communication", "compare", "cp", "cp_ring", "cp_ulysses", "derive", "dp", "ep", "Formula",
-    "fsdp", "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mla", "mlp", "Model", "moe",
-    "offload_optimizer", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe", "pp_interleaved", "prove", "recompute_full",
-    "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2",
-    "zero3",
+    "fsdp", "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mla", "mlp", "Model", "moe",
+    "offload_optimizer", "offload_parameters", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe", "pp_interleaved", "prove",
+    "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep",
+    "zero1", "zero2", "zero3", "zeropp",
 ]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import date, time
+from typing import Any
 
 _MAX_NAME = 200
 
@@ -33,6 +35,26 @@ class InputError(ValueError):
         error.hint = self.hint
         error.args = (str(error),)
         return error
+
+
+def shown(value: Any) -> str:
+    """A value in the spelling of TOML, short enough for one line.
+
+    >>> shown(True), shown([{"dp": "S*"}])
+    ('true', "[{ dp = 'S*' }]")
+    """
+    text = " ".join(_spelled(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_spelled(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_spelled, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, (date, time)) else repr(value)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

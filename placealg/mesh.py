@@ -24,9 +24,9 @@ class Symbol:
     default: Fraction | None = None
 
 
-def _element(name: str, meaning: str, default: int) -> Symbol:
+def _element(name: str, meaning: str, default: int | None = None) -> Symbol:
     return Symbol(name, meaning, "positive rational", name if len(name) == 1 else rf"\mathrm{{{name}}}",
-                  Fraction(default))
+                  None if default is None else Fraction(default))
 
 
 SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
@@ -35,6 +35,7 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     _element("w", "bytes per parameter of the weights", 2),
     _element("g", "bytes per parameter of the gradients at rest", 2),
     _element("wire", "bytes per parameter of a gradient while it is reduced", 2),
+    _element("wire_w", "bytes per parameter of a weight while it is gathered, where a strategy says so; else w"),
     _element("o", "bytes per parameter of the optimizer state, fp32 master copy included", 12),
     _element("act", "bytes per element of the activations", 2),
     Symbol("b", "sequences per device and microbatch"),
@@ -69,7 +70,7 @@ RESERVED: Mapping[str, str] = {
     "microbatch": "the loop over microbatches",
     "layer": "the loop over layers",
     **dict.fromkeys(("tokens", "count"), "a number of tokens, in divisors"),
-    **dict.fromkeys(("host", "device"), "a tier"),
+    **dict.fromkeys(("device", "host", "nvme"), "a tier"),
     **dict.fromkeys(("rank", "owner"), "ranks, in `where`"),
     "stage": "a pipeline stage",
     **dict.fromkeys(("all", "only", "first", "middle", "last"), "a position in a loop"),

@@ -48,10 +48,13 @@ MODES: tuple[ModeRow, ...] = (
             "ZeRO-3 and FSDP parameters"),
     ModeRow("M", "materialized", "nothing", "all of it, one unit at a time, produced when needed", "device",
             "recomputed activations; full gradients between backward and their reduction"),
-    ModeRow("O", "offloaded", "nothing on the device; the host holds it, itself R or S", "streamed", "host",
-            "ZeRO-Offload, ZeRO-Infinity"),
+    ModeRow("O", "offloaded", "nothing on the device; the host or its nvme holds it, itself R or S", "streamed",
+            "host or nvme", "ZeRO-Offload, ZeRO-Infinity"),
 )
 """The five modes. O is a tier beside a mode: written O alone, S+O when combined."""
+
+MEMORY_TIERS = ("device", "host", "nvme")
+"""The tiers of memory on which a state can rest, from the ops outwards: each is linked to the next."""
 
 STATES = ("parameters", "optimizer", "gradients", "activations")
 

@@ -46,13 +46,14 @@ def placements(draw: st.DrawFn) -> Strategy:
     lifetime = {a: draw(st.sampled_from(["use", "microbatch", "step"])) for a in gathered}
     optimizer = {"name": draw(st.sampled_from(["adamw", "adamw", "muon", "lamb"])),
                  "clip": draw(st.sampled_from(["global_norm", "global_norm", "none"])),
-                 "tier": draw(st.sampled_from(["device", "device", "host"]))}
+                 "tier": draw(st.sampled_from(["device", "device", "host", "nvme"]))}
+    parameters = {"tier": draw(st.sampled_from(["device", "device", "host", "nvme"]))}
     loss: dict[str, Any] = {"preset": draw(st.sampled_from(["mean_of_means", "token_mean"]))}
     if not draw(st.integers(0, 5)):
         loss["assume"] = ()
     if loss["preset"] == "token_mean" and draw(st.booleans()):
         loss["count_axes"] = tuple(a for a in axes if dims[a])
-    return strategy_on("random", dict.fromkeys(axes), dims=dims, states=states,
+    return strategy_on("random", dict.fromkeys(axes), dims=dims, states=states, parameters=parameters,
                        schedule={"lifetime": FrozenMap(lifetime)}, optimizer=optimizer, loss=loss)
 
 

@@ -462,7 +462,7 @@ def test_document(strategy: str, model: str) -> None:
     assert set(found) == {"version", "strategy", "model", "sizes", "convention", "unit", "hypotheses", "symbols",
                           "parameters", "memory", "communication", "saved", "regions", "compute", "schedule"}
     assert list(found["memory"]) == ["parameters", "optimizer", "gradients", "states", "activations", "transient",
-                                     "host", "total", "peak"]
+                                     "host", "nvme", "total", "peak"]
     leaves = [found["parameters"], *found["memory"].values(), found["communication"]["total"],
               *found["communication"]["by_axes"].values(), *found["communication"]["events"],
               found["compute"]["flop"], *found["schedule"].values()]

@@ -17,7 +17,8 @@ from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import strategy_on
 
 STRATEGIES = {name: f'base = "{name}"\n' for name in (
-    "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "zero2*offload_optimizer", "zero1*offload_optimizer")}
+    "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "zero2*offload_optimizer", "zero1*offload_optimizer",
+    "mics", "zeropp", "zero3*offload_parameters")}
 STRATEGIES["zero3, token mean"] = 'base = "zero3"\n[loss]\npreset = "token_mean"\n'
 STRATEGIES["zero3, muon"] = 'base = "zero3"\n[optimizer]\nname = "muon"\n'
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_placealg
 
+from placealg.errors import shown
 from placealg.mesh import SYMBOLS
 from placealg.model.config import FIELDS as CONFIG
 from placealg.render.cost import QUANTITIES
@@ -16,7 +17,7 @@ from placealg.render.values import readable
 from placealg.step.edit import ACTIONS, CHANGES
 from placealg.step.fields import FIELDS
 from placealg.strategy.file import EXPECT, TOP
-from placealg.strategy.options import DEFAULTS, SCHEMA, accepted, keys_of, shown
+from placealg.strategy.options import DEFAULTS, SCHEMA, accepted, keys_of
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -31,7 +32,7 @@ def code(words: Iterator[str] | list[str]) -> str:
 
 def symbols() -> Iterator[str]:
     for symbol in SYMBOLS.values():
-        if symbol.default is not None or symbol.name.startswith("Psi"):
+        if symbol.assumption == "positive rational" or symbol.default is not None or symbol.name.startswith("Psi"):
             yield row(f"`{symbol.name}`", symbol.meaning, "" if symbol.default is None else str(symbol.default))
 
 

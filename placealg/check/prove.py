@@ -14,7 +14,7 @@ from placealg.check.repair import find_repair
 from placealg.prove.counterexample import Facts, facts
 from placealg.prove.cutoff import examine_by_cutoff
 from placealg.prove.prover import Candidate, Findings, examine
-from placealg.prove.verdict import NOT_COVERED, REFUTED, UNDECIDED, Counterexample, Report, Verdict, overall
+from placealg.prove.verdict import REFUTED, UNDECIDED, Counterexample, Report, Verdict, not_covered, overall
 from placealg.simulate import Outcome, Setting, simulate
 from placealg.simulate.setting import fitting_microbatches
 from placealg.step.program import Step
@@ -42,7 +42,7 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0]) -> tup
     verdict, cls = overall(verdicts)
     report = Report(
         strategy=step.reference.strategy, model=step.reference.model, verdict=verdict, cls=cls,
-        hypotheses=findings.hypotheses, not_covered=(*NOT_COVERED, *step.reference.left_out), obligations=verdicts,
+        hypotheses=findings.hypotheses, not_covered=not_covered(step.reference), obligations=verdicts,
         counterexample=_counterexample(step, base, verdicts, replayed) if verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
     return report, findings.candidates

@@ -9,7 +9,7 @@ from placealg.cli.bugs import names
 from placealg.cli.inputs import default_model
 from placealg.cli.published import names as published
 from placealg.cost.document import BALANCED
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.mesh import SYMBOLS
 from placealg.model.config import resolve_model
 from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES
@@ -19,7 +19,7 @@ from placealg.step.derive import derive
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, TABLES, keys_of, shown
+from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, TABLES, keys_of
 
 HYPOTHESES = {
     "equal_counts": (

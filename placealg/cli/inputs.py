@@ -142,8 +142,9 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     {'w': Fraction(1, 2), 'dp_replicate': Fraction(2, 1)}
     """
     mesh, others, bound = strategy.mesh, set(axes), bound_sizes(strategy, model)
+    said = tuple(t for t in strategy.tables.get("types", ()) if t not in DEFAULTS["types"])
     chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
-    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks)
+    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks, *said)
     sizes: dict[str, Fraction] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))

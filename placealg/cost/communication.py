@@ -26,12 +26,12 @@ from placealg.cost.stage import holders, local, stage_of
 from placealg.cost.tensors import Touch, dim_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.placement import SENT, Kind, redistribution
+from placealg.placement import MEMORY_TIERS, SENT, Kind, redistribution
 from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Step
 from placealg.step.verbs import BYTES, VERBS
 
 LINKS = ("offload", "fetch")
-"""The verbs that move data over the host link."""
+"""The verbs that move data over a link between two tiers."""
 
 SENT_ON = "send"
 """What goes from one stage of a pipeline to the next."""
@@ -65,12 +65,16 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Volumes per device and step: in total, per set of axes, per phase, over the host link, per event."""
+    """Volumes per device and step: in total, per set of axes, per phase, per event; and over the links between tiers.
+
+    `host_link` is that between device and host, `nvme_link` that between host and nvme.
+    """
 
     total: Formula
     by_axes: FrozenMap[str, Formula]
     by_phase: FrozenMap[str, Formula]
     host_link: Formula
+    nvme_link: Formula
     events: tuple[Sent, ...]
 
 
@@ -96,14 +100,15 @@ def communication(step: Step, convention: str = "exact", unit: str = "bytes") ->
         return amounts.made(expr + sum(map(collected, tensors.values())), unit, convention, note)
 
     counted = [r for r in rows if not r.left_out and r.event.verb not in LINKS]
-    links = [r for r in rows if not r.left_out and r.event.verb in LINKS]
+    links = {tier: [r for r in rows if not r.left_out and r.collective == f"{tier} link"] for tier in MEMORY_TIERS}
     axes = dict.fromkeys(",".join(r.event.axes) for r in counted)
     phases = dict.fromkeys(r.event.phase for r in counted)
     return Communication(
         total=add(counted),
         by_axes=FrozenMap({a: add(r for r in counted if ",".join(r.event.axes) == a) for a in axes}),
         by_phase=FrozenMap({p: add(r for r in counted if r.event.phase == p) for p in phases}),
-        host_link=add(links),
+        host_link=add(links["host"]),
+        nvme_link=add(links["nvme"]),
         events=tuple(Sent(r.event.path, r.event.axes, r.collective,
                           amounts.made(_volume(step, amounts, r), unit, convention),
                           amounts.made(tidy(executions(step, r.event)), "1"), r.left_out,
@@ -213,7 +218,7 @@ def collective_of(event: Event) -> str:
     'all_reduce'
     """
     if event.verb in LINKS:
-        return "host link"
+        return f"{max(event.tiers, key=MEMORY_TIERS.index)} link"
     if event.verb == SENT_ON:
         return SENT_ON
     verb = VERBS[event.verb]
@@ -232,7 +237,7 @@ def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: 
     >>> sent_factor("all_reduce", ("dp",), "exact"), sent_factor("all_reduce", ("dp",), "asymptotic")
     (2*(dp - 1)/dp, 2)
     """
-    if collective in ("host link", SENT_ON):
+    if collective.endswith(" link") or collective == SENT_ON:
         return sympy.S.One
     n = sympy.Symbol("n", positive=True, integer=True)
     factor = sympy.factor(expression(SENT[collective], ("n",), lambda _: n))

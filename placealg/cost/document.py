@@ -18,6 +18,7 @@ from placealg.cost.stage import StageStep, local
 from placealg.cost.tensors import dim_of
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.step.program import Step
+from placealg.strategy.options import WIRE_W
 
 ASSUMED = (
     "sizes divide: every shard is exactly 1/n of its tensor",
@@ -35,6 +36,9 @@ OF_TENSORS = (
 )
 """What the figures of a program of ops take for granted besides."""
 
+ROUNDED = "a weight on the wire takes no buffer of its own: only what it becomes, w bytes per element, is counted"
+"""What the figures take for granted besides where gathered weights have an element size of their own."""
+
 BALANCED = ("balanced_experts: the devices of an axis that splits experts receive equally many pairs of a token and an "
             "expert")
 """What the figures of a program whose experts are split take for granted besides."""
@@ -45,6 +49,8 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     step = local(step)
     graph = step.reference.graph
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
+    if any(e.bytes == WIRE_W for e in step.events):
+        every = (*every, ROUNDED)
     if graph is None or not of_tensors:
         return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
@@ -97,6 +103,7 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
             "by_axes": {axes: leaf(f) for axes, f in sent.by_axes.items()},
             "by_phase": {phase: leaf(f) for phase, f in sent.by_phase.items()},
             "host_link": leaf(sent.host_link),
+            "nvme_link": leaf(sent.nvme_link),
             "events": [{"path": e.path, "axes": list(e.axes), "collective": e.collective, **leaf(e.formula),
                         "count": leaf(e.count), "convention": e.convention, "left_out": e.left_out or None}
                        for e in sent.events],
@@ -117,7 +124,7 @@ def _value(formula: Formula, bound: Mapping[str, Fraction]) -> int | Fraction | 
 
 
 def _volumes(sent: Communication) -> Iterator[Formula]:
-    yield from (sent.total, sent.host_link, *sent.by_axes.values(), *sent.by_phase.values())
+    yield from (sent.total, sent.host_link, sent.nvme_link, *sent.by_axes.values(), *sent.by_phase.values())
     for event in sent.events:
         yield from (event.formula, event.count)
 

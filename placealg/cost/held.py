@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.frozen import FrozenMap
+from placealg.placement import MEMORY_TIERS
 from placealg.step.event import MICROBATCH, takes_part
 from placealg.step.graph import creates, reads, writes
 from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, Loop, Reference, Step
@@ -23,30 +24,46 @@ Key = tuple[str, str, str]
 """(group, value, tier)."""
 
 WHOLE: Share = frozenset()
+COPIES = ("assign", "offload", "fetch")
+"""The verbs that replace a value by another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One value of one group on one tier: its content, its storage, and a gathered copy.
+    """One value of one group on one tier: its content, its storage, and the copies gathered from it, one from another.
 
-    A copy for which the storage has no room is a buffer of its own. `copies` counts the units whose gathered
-    copies are held at once: one, and those that are prefetched.
+    A copy for which the storage has no room is a buffer of its own. `units` counts the units of which it is held at
+    once: one, and those that are prefetched; a copy has its own count.
     """
 
     content: Share
     space: Share
-    copy: Share | None = None
-    copies: int = 1
+    copies: tuple[tuple[Share, int], ...] = ()
+    units: int = 1
 
     @property
     def readable(self) -> Share:
-        """The share that a reader finds: the gathered copy's while there is one."""
-        return self.content if self.copy is None else self.copy
+        """The share that a reader finds: the last gathered copy's while there is one."""
+        return self.copies[-1][0] if self.copies else self.content
 
     @property
-    def buffer(self) -> Share | None:
-        """The share of a gathered copy that needs storage of its own; None when there is none."""
-        return None if self.copy is None or self.space <= self.copy else self.copy
+    def buffers(self) -> tuple[tuple[Share, int], ...]:
+        """(share, units) of what takes storage: what is held itself, and every copy that does not fit into that."""
+        return ((self.space, self.units), *((s, n) for s, n in self.copies if not self.space <= s))
+
+    def gathered(self, axes: Share, units: int) -> Held:
+        """With one more copy, gathered over `axes` from the last one."""
+        share = self.readable - axes
+        return self if share == self.readable else replace(self, copies=(*self.copies, (share, units)))
+
+    def freed(self, axes: Share) -> Held:
+        """What is left of the copies where each rank keeps its part along `axes`."""
+        kept: list[tuple[Share, int]] = []
+        for share, units in self.copies:
+            smaller = share | axes
+            if smaller < (kept[-1][0] if kept else self.content):
+                kept.append((smaller, units))
+        return replace(self, copies=tuple(kept))
 
 
 State = Mapping[Key, Held]
@@ -132,14 +149,15 @@ def _trace(step: Step) -> Iterator[Place]:
 
 
 def _prefetched(step: Step, trace: list[Place], k: int) -> int:
-    """Units gathered ahead by the gather at `k`: only copies that live for one use are fetched ahead."""
-    gather, run, _ = trace[k]
-    if gather.verb != "gather" or not step.reference.prefetch:
+    """Units fetched or gathered ahead at `k`: only what lives for one use comes ahead."""
+    first, run, _ = trace[k]
+    if first.verb not in ("gather", "fetch") or first.value != "weight" or not step.reference.prefetch:
         return 0
     for event, later, _ in trace[k + 1:]:
-        if event.phase != gather.phase or later != run:
+        if event.phase != first.phase or later != run:
             return 0
-        if event.group == gather.group and event.verb == "free" and event.value == "weight":
+        if event.group == first.group and event.verb == "free" and event.value == "weight" and (
+                not event.axes or (first.verb == "gather" and {*first.axes} <= {*event.axes})):
             return step.reference.prefetch
     return 0
 
@@ -159,23 +177,23 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
         case "zero":
             share = owners(event) & held.space if held else owners(event)
             new[key] = Held(share, share)
-        case "assign" | "offload" | "fetch":
+        case verb if verb in COPIES:
             origin = state.get(origin_of(event)) if event.origin else Held(WHOLE, WHOLE)
             if origin is None:
                 new.pop(key, None)
             else:
                 share = origin.readable | owners(event)
                 share = share & held.content if held and event.where else share
-                new[key] = Held(share, share)
+                new[key] = Held(share, share, units=1 + ahead)
         case "publish":
             origin = state.get(origin_of(event))
-            if held and origin and event.axes:
-                gained = (origin.readable - axes) | owners(event)
-                new[key] = Held(held.content & gained, held.space & gained, held.copy)
+            gained = (origin.readable - axes) | owners(event) if origin else WHOLE
+            if origin and not held:
+                new[key] = Held(gained, gained)
+            elif held and origin and event.axes:
+                new[key] = replace(held, content=held.content & gained, space=held.space & gained)
         case "gather" | "all_gather" if held:
-            share = held.readable - axes
-            copies = 1 + ahead if held.copy is None else held.copies
-            new[key] = replace(held, copy=None if share == held.content else share, copies=copies)
+            new[key] = held.gathered(axes, 1 + ahead)
         case "broadcast" if held:
             new[key] = Held(held.content - axes, held.space - axes)
         case "slice" if held:
@@ -184,9 +202,8 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
             new[key] = replace(held, content=held.content | axes)
         case "free" if held and not event.axes:
             del new[key]
-        case "free" if held and held.copy is not None:
-            share = held.copy | axes
-            new[key] = replace(held, copy=share if share < held.content else None)
+        case "free" if held and held.copies:
+            new[key] = held.freed(axes)
         case "free" if held:
             new[key] = Held(held.content | axes, held.space | axes)
     own = frozenset(step.reference.group(event.group).split)
@@ -233,18 +250,18 @@ def accesses(step: Step, event: Event, first: Mapping[str, Event] = FrozenMap())
 def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]]:
     """For each event, the values live before it, while it runs, after it; the end of a step flows into its start.
 
-    A value that no event touches is live throughout: it rests.
+    A value that no event touches is live throughout: it rests. What rests keeps its place where a copy replaces it.
     """
     first = first_contributions(step)
     uses = [accesses(step, e, first) for e in events]
     touched = {key for used, fresh in uses for key in used | fresh}
-    idle = {(g.name, v, t) for g in step.reference.groups for v in GROUP_VALUES for t in ("device", "host")} - touched
+    idle = {(g.name, v, t) for g in step.reference.groups for v in GROUP_VALUES for t in MEMORY_TIERS} - touched
     live: set[Key] = set(idle)
     around: list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]] = []
     for _ in range(2):
-        around = []
-        for used, fresh in reversed(uses):
+        around, rest = [], live
+        for event, (used, fresh) in zip(reversed(events), reversed(uses), strict=True):
             late = live
-            live = (late - fresh) | used
+            live = (late - (fresh - rest if event.verb in COPIES else fresh)) | used
             around.append((frozenset(live), frozenset(late | used | fresh), frozenset(late)))
     return around[::-1]

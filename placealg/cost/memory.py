@@ -20,6 +20,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.peak import peak
 from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, local, on_stage
+from placealg.placement import MEMORY_TIERS
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
 
@@ -36,8 +37,8 @@ class Memory:
 
     `parameters`, `optimizer`, `gradients` and their sum `states` rest on the device at a step boundary.
     `activations` is what forward keeps for backward. `transient` is the most that is held of states beyond rest at
-    once; `peak` the most that is held at once, with all tensors that are there; `host` the most that the host holds
-    at once for this device.
+    once; `peak` the most that is held at once, with all tensors that are there; `host` and `nvme` the most that those
+    tiers hold at once for this device.
     """
 
     parameters: Formula
@@ -47,6 +48,7 @@ class Memory:
     activations: Formula
     transient: Formula
     host: Formula
+    nvme: Formula
     total: Formula
     peak: Formula
 
@@ -81,7 +83,8 @@ def memory(step: Step, statistics: bool = False) -> Memory:
         states=states,
         activations=activations,
         transient=transient,
-        host=peak(amounts, [(account.picture(view, "host"), Picture()) for view in views]),
+        **{tier: peak(amounts, [(account.picture(view, tier), Picture()) for view in views])
+           for tier in MEMORY_TIERS[1:]},
         total=amounts.made(total, "bytes", note="; ".join(n for n in notes if n)),
         peak=peak(amounts, [(picture, held.get(view.visit, Picture()))
                             for view, picture in zip(views, pictures, strict=True)],
@@ -208,6 +211,4 @@ class _Account:
         if tier == "device" and group in self.in_place:
             held.pop("grad", None)
         for value, mine in held.items():
-            yield BYTES[value], mine.space, 1
-            if mine.buffer is not None:
-                yield BYTES[value], mine.buffer, mine.copies
+            yield from ((BYTES[value], share, units) for share, units in mine.buffers)

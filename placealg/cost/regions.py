@@ -50,7 +50,7 @@ def rows_by_region(step: Step, kept: Iterable[Kept], sent: Communication) -> tup
     for k in kept:
         held.setdefault(k.region, []).append(k.bytes.expr)
     for e in sent.events:
-        if not e.left_out and e.collective != "host link":
+        if not e.left_out and not e.collective.endswith(" link"):
             moved.setdefault(e.region, []).append(e.formula.expr)
     none = Formula.none("bytes", NO_ACTIVATIONS if reference.abstract else NO_GRAPH)
     regions = reference.graph.regions if reference.graph else tuple(u.name for u in reference.units)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from placealg.step.program import Reference
+
 
 class Undecidable(TypeError):
     """A verdict has no truth value: compare it with PROVED, REFUTED or UNDECIDED by name."""
@@ -51,6 +53,20 @@ NOT_COVERED = (
     "whether running code does what the strategy says",
 )
 """What no verdict covers."""
+
+_WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gradients while they are reduced")}
+"""Element size on the wire -> that at rest, and of what."""
+
+
+def not_covered(reference: Reference) -> tuple[str, ...]:
+    """What no verdict on a step of this reference covers, quantisation on the wire among it."""
+    found: dict[str, None] = {}
+    for types in (reference.types.plus(g.types) for g in reference.groups):
+        for wire, (rest, what) in _WIRES.items():
+            sent, kept = types.get(wire, types[rest]), types[rest]
+            if sent != kept:
+                found[f"rounding of {what} (bytes per element: {sent} on the wire, {kept} at rest)"] = None
+    return (*NOT_COVERED, *reference.left_out, *found)
 
 
 @dataclass(frozen=True, slots=True)

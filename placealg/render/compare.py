@@ -31,7 +31,8 @@ class Compared(NamedTuple):
     def quantities(self) -> dict[str, Formula]:
         """What is compared, by name."""
         found = {n: f for n, f in self.held.items() if n in QUANTITIES}
-        return {**found, "sent": self.sent.total, "host link": self.sent.host_link}
+        return {**found, "sent": self.sent.total, "host link": self.sent.host_link,
+                "nvme link": self.sent.nvme_link}
 
 
 def _of_pipelines(every: Sequence[Compared]) -> list[dict[str, Formula]]:

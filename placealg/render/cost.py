@@ -28,10 +28,12 @@ QUANTITIES: Mapping[str, str] = {
     "activations": "bytes that forward keeps for backward, of all of a device's layers and microbatches in flight",
     "transient": "the most of states that a device holds beyond rest at once, such as a gathered unit",
     "host": "the most that the host holds at once for one device",
+    "nvme": "the most that the host's nvme holds at once for one device",
     "total": "states + activations + transient on the device; of what is sent, the sum over all axes",
     "peak": "the most that a device holds at once, with the tensors that its ops work on",
     "sent": "what one device sends in a step over the axes of the mesh, scalars left out",
     "host link": "what crosses the link between a device and its host in a step, apart from what is sent",
+    "nvme link": "what crosses the link between a device's host and its nvme in a step, apart from what is sent",
     "bubble": "the time that a stage of a pipeline waits in a step, over the time that it works",
     "in flight": "the most microbatches that a stage of a pipeline has run forward and not backward, chunks as parts",
 }
@@ -84,7 +86,8 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events),
                 *(f for _, f in (order.items() if order else ()))]
     held_in = scale_for("bytes", (value_of(f, sizes) for _, f in held.items()), gib)
-    sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in (sent.total, sent.host_link)), gib)
+    moved = (sent.total, sent.host_link, sent.nvme_link)
+    sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in moved), gib)
     number_of = value_of(count, sizes)
     known: list[list[Cell]] = [
         [dim("parameters"), count.text() + ("" if number_of is None else f" = {number(int(number_of))}")]]
@@ -92,7 +95,8 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
         known.append([dim(kind), dim(text)])
     lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
     lines.append(line(bold("memory of a device"), dim(f", bytes; values in {held_in.head}")))
-    lines += indent(_block([(n, f, f.text()) for n, f in held.items()], sizes, held_in, width - 2)) + [()]
+    rests = [(n, f, f.text()) for n, f in held.items() if n != "nvme" or f.expr != 0]
+    lines += indent(_block(rests, sizes, held_in, width - 2)) + [()]
     lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
     if order:
@@ -163,8 +167,8 @@ def _sums(sent: Communication) -> list[tuple[str, Formula, str]]:
     if several:
         rows += [(f"over {axes}", f, f.text()) for axes, f in sent.by_axes.items()]
     rows += [(f"in {phase}", f, f.text()) for phase, f in sent.by_phase.items()]
-    if sent.host_link.expr != 0:
-        rows.append(("host link, apart", sent.host_link, sent.host_link.text()))
+    rows += [(f"{name}, apart", f, f.text()) for name, f in (("host link", sent.host_link),
+                                                             ("nvme link", sent.nvme_link)) if f.expr != 0]
     return rows
 
 

@@ -27,7 +27,8 @@ def sections(held: Memory, sent: Communication, order: Schedule | None = None) -
     return {
         "memory": list(held.items()),
         "communication": [("total", sent.total), *((f"over {a}", f) for a, f in sent.by_axes.items()),
-                          *((f"in {p}", f) for p, f in sent.by_phase.items()), ("host link", sent.host_link)],
+                          *((f"in {p}", f) for p, f in sent.by_phase.items()), ("host link", sent.host_link),
+                          ("nvme link", sent.nvme_link)],
         **({"schedule": list(order.items())} if order else {}),
         "events": [(e.path, e.formula) for e in sent.events if not e.left_out],
     }

@@ -30,9 +30,9 @@ def catalogue_rows(entries: Iterable[tuple[Entry, Strategy]], width: int) -> lis
                 modes[0] = line(modes[0], dim(f" per {lifetimes[axis]}"))
             rows.append([name if k == 0 else "", axis, *modes])
         if not entry.axes:
-            offloaded = strategy.state("optimizer").offloaded
+            away = [Span("+O", "yellow") if strategy.state(s).offloaded else "" for s in ("parameters", "optimizer")]
             kept = ", ".join(f"{mode} on {region}" for region, mode in strategy.regions.items())
-            rows.append([name, dim("any"), "", Span("+O", "yellow") if offloaded else "", "",
+            rows.append([name, dim("any"), *away, "",
                          Span(kept, "magenta") if kept else ""])
         told.append((entry.name, entry.title, entry.source))
     lines += table(rows, "llllll", width)

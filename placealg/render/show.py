@@ -51,6 +51,9 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
         ("loss", count + (f", assuming {assume}" if assume else ", assuming nothing")),
         ("microbatches", str(strategy.option("schedule", "microbatches"))),
     ]
+    resting = [f"{state} on the {strategy.tier(state)}" for state in STATES if strategy.tier(state) != "device"]
+    if resting:
+        rows.append(("offloaded", ", ".join(resting)))
     lifetimes = dict(strategy.option("schedule", "lifetime"))
     if lifetimes:
         rows.append(("lifetime", ", ".join(f"{life} along {axis}" for axis, life in lifetimes.items())))

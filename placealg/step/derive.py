@@ -20,10 +20,11 @@ from placealg.step.fit import check_fit, pipeline_of
 from placealg.step.groups import Plan, group_parameters
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
-from placealg.step.rules import Averaging
+from placealg.step.rules import Averaging, Living
 from placealg.step.split import data_axes, place, split_dims, summed
+from placealg.strategy.options import LIFETIMES, TYPES, WIRE_W
 from placealg.strategy.problems import check
-from placealg.strategy.spec import DEFAULTS, Strategy
+from placealg.strategy.spec import Strategy
 
 
 def derive(strategy: Strategy, model: Model) -> Step:
@@ -87,8 +88,9 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
 
 
 def strategy_types(strategy: Strategy) -> FrozenMap[str, str]:
-    """Bytes per element by symbol: what the strategy says, else the defaults."""
-    return FrozenMap({s: str(strategy.option("types", s)) for s in DEFAULTS["types"]})
+    """Bytes per element by symbol: what the strategy says, else the defaults; gathered weights have those of w."""
+    said = strategy.tables.get("types", FrozenMap())
+    return FrozenMap({s: str(strategy.option("types", s)) for s in TYPES if s != WIRE_W or s in said})
 
 
 def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:
@@ -121,7 +123,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
 
     for plan in plans:
         yield from rules.clear_gradients(plan)
-        yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"), "step")
+        yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
     if MICROBATCH in averaging.counted:
         yield from _count(averaging, "prepare")
 
@@ -139,7 +141,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     yield from _backward(strategy, model, plans, averaging, operations)
 
     for plan in plans:
-        yield from rules.free(plan, "reduce", _living(strategy, plan, "step"), "step")
+        yield from rules.free(plan, "reduce", _living(strategy, plan, "step"))
         yield from rules.average_shares(plan, averaging)
         yield from rules.reduce_once(plan, averaging)
 
@@ -149,11 +151,13 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.total_norm(strategy.mesh.names)
         for plan in plans:
             yield from rules.clip(plan)
+    passing = [p for p in plans if p.state_tier != p.update_tier]
     for plan in plans:
         yield from rules.update(plan)
+        yield from rules.publish(plan) if plan in passing else ()
     yield from rules.global_states("update", "update")
     for plan in plans:
-        yield from rules.publish(plan)
+        yield from rules.publish(plan) if plan not in passing else ()
 
     for plan in plans:
         yield from rules.save(plan)
@@ -172,17 +176,22 @@ def _count(averaging: Averaging, phase: str) -> Iterator[Event]:
                     rule=Rule("loss", "the divisor counts the tokens of all ranks along its axes"))
 
 
-def _living(strategy: Strategy, plan: Plan, lifetime: str) -> tuple[str, ...]:
-    """The gathered axes of `plan` whose copies live for one `lifetime`; a tied group lives for a microbatch.
+def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:
+    """What of `plan` is on a device for one `lifetime`: the axes that are gathered so, and what is fetched.
 
-    In a pipeline the microbatches of a stage overlap: a copy that outlives its forward lives for the step.
+    A tied group lives for a microbatch. In a pipeline the microbatches of a stage overlap: a copy that outlives its
+    forward lives for the step. What is fetched lives as long as any copy that is gathered from it.
     """
     lives = {a: strategy.lifetime(a) for a in plan.gathered}
+    shortest = "use"
     if len(plan.group.sites) > 1:
-        lives = {a: "microbatch" if life == "use" else life for a, life in lives.items()}
-    if strategy.pipeline_axis:
+        shortest = "step" if strategy.pipeline_axis else "microbatch"
+    elif strategy.pipeline_axis:
         lives = {a: "step" if life == "microbatch" else life for a, life in lives.items()}
-    return tuple(a for a in plan.gathered if lives[a] == lifetime)
+    lives = {a: max(life, shortest, key=LIFETIMES.index) for a, life in lives.items()}
+    longest = max((*lives.values(), shortest), key=LIFETIMES.index)
+    return Living(lifetime, tuple(a for a in plan.gathered if lives[a] == lifetime),
+                  plan.weight_tier != "device" and longest == lifetime)
 
 
 def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
@@ -193,14 +202,14 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         starting = [p for p in plans if p.group.sites[0] == unit.name]
         for plan in starting:
             for lifetime in ("microbatch", "use"):
-                yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime), lifetime)
+                yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime))
         if operations:
             yield from operations.forward(unit.name)
         else:
             yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
                 "compute", "the unit runs on the rank's tokens of the microbatch"))
         for plan in starting:
-            yield from rules.free(plan, "forward", _living(strategy, plan, "use"), "use")
+            yield from rules.free(plan, "forward", _living(strategy, plan, "use"))
 
 
 def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging,
@@ -208,7 +217,7 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
     for unit in reversed(model.units):
         ending = [p for p in plans if p.group.sites[0] == unit.name]
         for plan in ending:
-            yield from rules.gather(plan, "backward", _living(strategy, plan, "use"), "use")
+            yield from rules.gather(plan, "backward", _living(strategy, plan, "use"))
         if operations:
             yield from operations.backward(unit.name)
         else:
@@ -216,7 +225,7 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
                 "compute", "the unit's gradients, from what its forward kept"))
         for plan in ending:
             for lifetime in ("use", "microbatch"):
-                yield from rules.free(plan, "backward", _living(strategy, plan, lifetime), lifetime)
+                yield from rules.free(plan, "backward", _living(strategy, plan, lifetime))
         for plan in ending:
             yield from rules.reduce_microbatch(plan, averaging)
         if operations:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from placealg.errors import InputError, nearest
+from placealg.errors import InputError, nearest, shown
 from placealg.frozen import FrozenMap
 from placealg.step.event import phase_order
 from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, with_fields
 from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
 from placealg.step.text import read_path, subjects
-from placealg.strategy.options import placed, shown
+from placealg.strategy.options import placed
 from placealg.strategy.positions import NOWHERE, Positions
 
 CHANGES = tuple(key for key in FIELDS if key not in ("group", "unit"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
@@ -11,6 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph
+from placealg.placement import MEMORY_TIERS
 from placealg.step.pipeline import Pipeline
 from placealg.step.verbs import SOURCES, VERBS
 
@@ -27,14 +29,18 @@ MICROBATCH = "microbatch"
 GROUP_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "norm")
 GLOBAL_VALUES = ("step", "rng", "norm", "count", "loss", "activation")
 POSITIONS = ("only", "first", "middle", "last")
-TIERS = ("device", "host", "device->host", "host->device")
+LINKED = tuple(pairwise(MEMORY_TIERS))
+"""(tier, the next one outwards): the links over which copies go."""
+
+TIERS = (*MEMORY_TIERS, *(f"{a}->{b}" for near, far in LINKED for a, b in ((near, far), (far, near))))
 
 ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
-"""The verbs that copy from one tier to the other, and how."""
+"""The verbs that copy from one tier to another, and how where an event names one tier."""
 
 _DRAWN = re.compile(r"\w+\((\w+)\)\Z")
 _CLAUSE = re.compile(r"(?:all|owner\((\w+)\)|rank\((\w+)\)=(\d+))\Z")
-_UNNAMED = ("gather", "free", "publish", "clip", "update", "norm", "broadcast", "slice", "store", "load", "compute")
+_UNNAMED = ("gather", "free", "publish", "clip", "update", "norm", "broadcast", "slice", "store", "load", "compute",
+            "offload", "fetch", "assign")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from placealg.arith import ONE, Monomial, parse
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph, unit_of
 from placealg.placement import Kind
@@ -25,7 +25,7 @@ from placealg.step.program import (
     parse_where,
 )
 from placealg.step.verbs import GRADIENT, HANDED, HANDED_ON, MESSAGES, REGION, SLOT, TENSOR, VERBS
-from placealg.strategy.options import DEFAULTS, placed, shown
+from placealg.strategy.options import DEFAULTS, TYPES, WIRE_W, placed
 from placealg.strategy.positions import Positions
 
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
@@ -160,9 +160,9 @@ def _layout(key: str, value: Any, _reference: Reference) -> str:
 
 def _bytes(key: str, value: Any, _reference: Reference) -> str:
     text = str(value)[:_MAX_TEXT] if isinstance(value, str) or type(value) is int else ""
-    if not text or parse(text, DEFAULTS["types"]).evaluate(DEFAULTS["types"]) <= 0:
+    if not text or parse(text, TYPES).evaluate({WIRE_W: DEFAULTS["types"]["w"], **DEFAULTS["types"]}) <= 0:
         raise InputError(f"{key} is {shown(value)}: expected an element size, such as \"w\", 4 or \"o - 4\"",
-                         valid=DEFAULTS["types"])
+                         valid=TYPES)
     return text
 
 

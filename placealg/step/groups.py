@@ -12,6 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
+from placealg.strategy.options import WIRE_W
 from placealg.strategy.spec import GroupRule, Strategy
 
 ELEMENTWISE_ON_VECTORS = ("muon", "adafactor")
@@ -24,7 +25,8 @@ class Plan:
 
     `gathered`: parameters rest sharded and are gathered for use. `owned`: the optimizer state is sharded.
     `scattered`: gradients rest sharded. `summed`: the gradient of one rank is a partial sum. Along the axes of
-    `group.split` all of this is settled: a rank holds, uses and updates what it owns.
+    `group.split` all of this is settled: a rank holds, uses and updates what it owns. `tiers` says where parameters
+    and the optimizer state rest, `gather_bytes` the element size of gathered weights ("" for their own).
     """
 
     group: Group
@@ -33,8 +35,9 @@ class Plan:
     owned: tuple[str, ...]
     scattered: tuple[str, ...]
     summed: tuple[str, ...]
-    offloaded: bool
+    tiers: FrozenMap[str, str]
     materialized: bool
+    gather_bytes: str = ""
 
     @property
     def reduced_each_microbatch(self) -> tuple[str, ...]:
@@ -53,14 +56,29 @@ class Plan:
         return tuple(a for a in self.axes if a in self.scattered or a in once)
 
     @property
+    def updates_on_host(self) -> bool:
+        """Whether the host runs the optimizer, because its state rests there or beyond."""
+        return self.state_tier != "device"
+
+    @property
     def accumulates_on_host(self) -> bool:
         """Whether the gradient's final reduction is in the loop, so that its sum rests on the host."""
-        return self.offloaded and bool(self.summed) and not self.reduced_once
+        return self.updates_on_host and bool(self.summed) and not self.reduced_once
+
+    @property
+    def weight_tier(self) -> str:
+        """The tier on which parameters rest."""
+        return self.tiers["parameters"]
 
     @property
     def state_tier(self) -> str:
         """The tier on which master copy and moments rest."""
-        return "host" if self.offloaded else "device"
+        return self.tiers["optimizer"]
+
+    @property
+    def update_tier(self) -> str:
+        """The tier on which the optimizer runs."""
+        return "host" if self.updates_on_host else "device"
 
     @property
     def grad_sum_tier(self) -> str:
@@ -150,6 +168,9 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
 
     axes = tuple(a for a in strategy.mesh.names if a not in group.split)
     parameters, optimizer, gradients = state("parameters"), state("optimizer"), state("gradients")
+    tiers = {name: strategy.offload_tier(name) if placement.offloaded else "device"
+             for name, placement in (("parameters", parameters), ("optimizer", optimizer))}
+    said = {**strategy.tables.get("types", _NOTHING), **group.types}
     return Plan(
         group=group,
         axes=axes,
@@ -157,6 +178,7 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
         owned=tuple(a for a in axes if optimizer.sharded(a)),
         scattered=tuple(a for a in axes if gradients.sharded(a)),
         summed=summed,
-        offloaded=optimizer.offloaded,
+        tiers=FrozenMap(tiers),
         materialized=any(gradients.mode(a) is Mode.M for a in axes),
+        gather_bytes=WIRE_W if WIRE_W in said else "",
     )

@@ -7,9 +7,10 @@ in which phase, and around which computation, a rule is applied.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
+from placealg.placement import MEMORY_TIERS
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
 from placealg.step.verbs import BYTES
@@ -47,6 +48,10 @@ def _names(axes: tuple[str, ...]) -> str:
     return " and ".join(axes)
 
 
+def _rests(plan: Plan) -> str:
+    return f"the optimizer state rests on the {plan.state_tier}"
+
+
 def initialise(plan: Plan) -> Iterator[Event]:
     """Replicas start equal, then every state takes its layout at rest."""
     group = plan.group.name
@@ -55,15 +60,41 @@ def initialise(plan: Plan) -> Iterator[Event]:
         yield Event("init", "broadcast", "weight", group, axes=plan.axes, rule=Rule(
             "initialise", f"{first} holds the initial value; all copies start equal to it"))
     where, why = owners(plan.owned), Rule("initialise", "the optimizer starts from the initial weights")
-    if plan.offloaded:
-        yield Event("init", "offload", "master", group, source="weight", where=where, tier="device->host", rule=why)
-    else:
-        yield Event("init", "assign", "master", group, source="weight", where=where, rule=why)
+    master = Event("init", "assign", "master", group, source="weight", where=where, rule=why)
+    yield from carry(master, "device", plan.state_tier)
     yield Event("init", "assign", "moments", group, where=where, tier=plan.state_tier, rule=Rule(
         "initialise", "moments start at their initial value, where the optimizer state rests"))
     if plan.gathered:
         yield Event("init", "slice", "weight", group, axes=plan.gathered, rule=Rule(
             "initialise", f"parameters rest sharded over {_names(plan.gathered)}"))
+    if plan.weight_tier != "device":
+        yield from leave(Event("init", "offload", "weight", group, rule=Rule(
+            "offload", f"parameters rest on the {plan.weight_tier}")), plan.weight_tier)
+
+
+def carry(copy: Event, start: str, goal: str) -> Iterator[Event]:
+    """What `copy` says, between two tiers: over every link on the way, with nothing left in between.
+
+    >>> list(carry(Event("publish", "offload", "master", "layer.weight"), "nvme", "device"))
+    [publish.layer.weight.master.fetch, publish.layer.weight.master.fetch, publish.layer.weight.master.free]
+    """
+    if start == goal:
+        yield replace(copy, verb="assign", tier=goal)
+        return
+    at, end = MEMORY_TIERS.index(start), MEMORY_TIERS.index(goal)
+    verb, on = ("offload", 1) if at < end else ("fetch", -1)
+    for here in range(at, end, on):
+        tier, target = MEMORY_TIERS[here], MEMORY_TIERS[here + on]
+        passed = replace(copy, verb=verb, tier=f"{tier}->{target}")
+        yield passed if here == at else replace(passed, source="", where=())
+        if here != at:
+            yield Event(copy.phase, "free", copy.value, copy.group, tier=tier, rule=copy.rule)
+
+
+def leave(copy: Event, goal: str) -> Iterator[Event]:
+    """What `copy` names moves from the device to the tier `goal`: nothing of it stays."""
+    yield from carry(copy, "device", goal)
+    yield Event(copy.phase, "free", copy.value, copy.group, rule=copy.rule)
 
 
 def clear_gradients(plan: Plan) -> Iterator[Event]:
@@ -73,18 +104,39 @@ def clear_gradients(plan: Plan) -> Iterator[Event]:
                 rule=Rule("accumulate", "a step sums the gradients of its own microbatches only"))
 
 
-def gather(plan: Plan, phase: str, axes: tuple[str, ...], lifetime: str) -> Iterator[Event]:
-    """Parameters that rest sharded are gathered before the computation that uses them whole."""
-    if axes:
-        yield Event(phase, "gather", "weight", plan.group.name, axes=axes, source="S", to="R", rule=Rule(
-            "gather_for_use", f"S*: parameters are used whole, one unit at a time; the copy lives for one {lifetime}"))
+@dataclass(frozen=True, slots=True)
+class Living:
+    """What of a group's parameters is on a device for one lifetime.
+
+    `axes` are those along which they are gathered; `fetched`: they rest on another tier, and come from there.
+    """
+
+    lifetime: str
+    axes: tuple[str, ...]
+    fetched: bool
 
 
-def free(plan: Plan, phase: str, axes: tuple[str, ...], lifetime: str) -> Iterator[Event]:
-    """The gathered copy ends with its lifetime."""
-    if axes:
-        yield Event(phase, "free", "weight", plan.group.name, axes=axes, rule=Rule(
-            "gather_for_use", f"S*: the gathered copy ends with its {lifetime}; the shard stays"))
+def gather(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
+    """Parameters that rest elsewhere are fetched, sharded ones gathered, before the computation that uses them."""
+    group, life = plan.group.name, living.lifetime
+    if living.fetched:
+        yield from carry(Event(phase, "fetch", "weight", group, rule=Rule(
+            "offload", f"parameters rest on the {plan.weight_tier}: a unit is fetched, for one {life}")),
+            plan.weight_tier, "device")
+    if living.axes:
+        yield Event(phase, "gather", "weight", group, axes=living.axes, source="S", to="R", bytes=plan.gather_bytes,
+                    rule=Rule("gather_for_use", "S*: parameters are used whole, one unit at a time; the copy lives "
+                                                f"for one {life}"))
+
+
+def free(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
+    """The gathered copy ends with its lifetime, and so does what was fetched."""
+    if living.fetched:
+        yield Event(phase, "free", "weight", plan.group.name, rule=Rule(
+            "offload", f"what was fetched ends with its {living.lifetime}: parameters rest on the {plan.weight_tier}"))
+    elif living.axes:
+        yield Event(phase, "free", "weight", plan.group.name, axes=living.axes, rule=Rule(
+            "gather_for_use", f"S*: the gathered copy ends with its {living.lifetime}; the shard stays"))
 
 
 def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
@@ -101,8 +153,7 @@ def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
             "reduce_gradient", f"gradients rest S over {_names(whole)}, where every rank computes them whole"))
     if plan.accumulates_on_host:
         yield Event("backward", "offload", "grad", group, tier="device->host", where=owners(plan.scattered),
-                    bytes="g", rule=Rule("offload", "the optimizer state rests on the host: a gradient follows its "
-                                                    "final reduction there"))
+                    bytes="g", rule=Rule("offload", f"{_rests(plan)}: a gradient follows its final reduction there"))
     yield Event("backward", "accumulate", "grad_sum", group, tier=plan.grad_sum_tier, rule=Rule(
         "accumulate", "the step's gradient is the sum over its microbatches"))
 
@@ -128,17 +179,17 @@ def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
                    else f"every rank along {_names(axes)} updates its own copy: all need the whole sum")
             yield Event("reduce", "reduce", "grad_sum", group, axes=axes, op=op, divisor=divisor,
                         source="P", to=to, rule=Rule("reduce_gradient", why))
-    if plan.offloaded and not plan.accumulates_on_host:
+    if plan.updates_on_host and not plan.accumulates_on_host:
         yield Event("reduce", "offload", "grad_sum", group, tier="device->host", bytes="g",
                     where=owners(plan.owned), rule=Rule(
-                        "offload", "the optimizer state rests on the host: the gradient follows its final reduction"))
+                        "offload", f"{_rests(plan)}: the gradient follows its final reduction"))
 
 
 def partial_norm(plan: Plan) -> Iterator[Event]:
     """Each element is counted once: at its owner where it shards, at one marked rank where it replicates."""
     where = tuple(Clause(a) if a in plan.grad_sum_axes else Clause(a, 0) for a in plan.axes)
     where += owners(plan.group.split)
-    yield Event("update", "norm", "norm", plan.group.name, where=where, tier=plan.state_tier, rule=Rule(
+    yield Event("update", "norm", "norm", plan.group.name, where=where, tier=plan.update_tier, rule=Rule(
         "clip_by_global_norm", "each element counts once: at its owner where it shards, at rank 0 where it replicates"))
 
 
@@ -151,13 +202,18 @@ def total_norm(axes: tuple[str, ...]) -> Iterator[Event]:
 
 def clip(plan: Plan) -> Iterator[Event]:
     """Every rank scales what it holds by the same factor."""
-    yield Event("update", "clip", "grad_sum", plan.group.name, tier=plan.state_tier, rule=Rule(
+    yield Event("update", "clip", "grad_sum", plan.group.name, tier=plan.update_tier, rule=Rule(
         "clip_by_global_norm", "the gradient is scaled by one factor, a function of the global norm"))
 
 
 def update(plan: Plan) -> Iterator[Event]:
     """Each owner updates its elements; what an update reads beyond its own element is gathered first."""
-    group, tier = plan.group, plan.state_tier
+    group, tier = plan.group, plan.update_tier
+    away = Rule("offload", f"the optimizer state rests on the {plan.state_tier}: {tier} memory holds one unit's")
+    states = [Event("update", "fetch", value, group.name, rule=away) for value in ("master", "moments")]
+    if plan.state_tier != tier:
+        for state in states:
+            yield from carry(state, plan.state_tier, tier)
     wide: dict[str, tuple[str, ...]] = {"grad_sum": tuple(a for a in plan.grad_sum_axes if a not in plan.owned)}
     for value in group.whole_reads:
         wide[value] = (*group.split, *(plan.grad_sum_axes if value == "grad_sum" else plan.owned))
@@ -174,32 +230,50 @@ def update(plan: Plan) -> Iterator[Event]:
         if axes:
             yield Event("update", "free", value, group.name, axes=axes, tier=tier, rule=Rule(
                 "update_owned", f"the gathered {value} ends with the update"))
+    if plan.state_tier != tier:
+        for state in states:
+            yield from carry(state, tier, plan.state_tier)
+        yield Event("update", "free", "moments", group.name, tier=tier, rule=away)
     if plan.materialized:
         yield Event("update", "free", "grad_sum", group.name, rule=Rule(
             "update_owned", "M: a gradient rests nowhere"))
 
 
 def publish(plan: Plan) -> Iterator[Event]:
-    """Updated elements reach every rank on which the parameters rest."""
-    group = plan.group.name
+    """Updated elements reach every rank on which the parameters rest, and the tier.
+
+    An optimizer state that only comes by publishes while it is there: in the same phase.
+    """
+    group, phase = plan.group.name, "publish" if plan.state_tier == plan.update_tier else "update"
     axes = tuple(a for a in plan.owned if a not in plan.gathered)
-    if plan.offloaded:
-        yield Event("publish", "fetch", "master", group, tier="host->device", bytes="w", where=owners(plan.owned),
-                    rule=Rule("offload", "the updated elements come back from the host, cast to the weights' type"))
-    why = (f"parameters rest whole over {_names(axes)}, the optimizer is sharded there" if axes
-           else "the updated master copy is cast into the weights where they rest")
     where = owners(tuple(a for a in plan.gathered if a not in plan.owned))
-    yield Event("publish", "publish", "weight", group, axes=axes, where=where, rule=Rule("publish_parameters", why))
-    if plan.offloaded:
-        yield Event("publish", "free", "master", group, rule=Rule(
-            "offload", "the master copy rests on the host only"))
+    on_device = plan.weight_tier == "device" or bool(axes)
+    if plan.updates_on_host and on_device:
+        yield Event(phase, "fetch", "master", group, tier="host->device", bytes="w", where=owners(plan.owned),
+                    rule=Rule("offload", "the updated elements come back from the host, cast to the weights' type"))
+    if on_device:
+        why = (f"parameters rest whole over {_names(axes)}, the optimizer is sharded there" if axes
+               else "the updated master copy is cast into the weights where they rest")
+        yield Event(phase, "publish", "weight", group, axes=axes, where=where, rule=Rule("publish_parameters", why))
+    away = Rule("offload", f"the updated elements go to the {plan.weight_tier}, where parameters rest")
+    if not on_device:
+        yield from carry(Event(phase, "offload", "weight", group, source="master", where=where, rule=away),
+                         plan.update_tier, plan.weight_tier)
+    elif plan.weight_tier != "device":
+        yield from leave(Event(phase, "offload", "weight", group, rule=away), plan.weight_tier)
+    if plan.updates_on_host and on_device:
+        yield Event(phase, "free", "master", group, rule=Rule(
+            "offload", f"the master copy rests on the {plan.state_tier} only"))
+    if plan.state_tier != plan.update_tier:
+        yield Event(phase, "free", "master", group, tier=plan.update_tier, rule=Rule(
+            "offload", f"the master copy rests on the {plan.state_tier} only"))
 
 
 def save(plan: Plan) -> Iterator[Event]:
     """A checkpoint stores what rests: weights and moments; the master copy follows from the weights."""
     group = plan.group.name
     rule = Rule("save_state", "a checkpoint holds weights, moments, step and random state")
-    yield Event("save", "store", "weight", group, where=owners(plan.gathered), rule=rule)
+    yield Event("save", "store", "weight", group, where=owners(plan.gathered), tier=plan.weight_tier, rule=rule)
     yield Event("save", "store", "moments", group, where=owners(plan.owned), tier=plan.state_tier, rule=rule)
 
 
@@ -207,16 +281,16 @@ def resume(plan: Plan) -> Iterator[Event]:
     """A resumed run loads what was stored, and refreshes the master copy from the weights."""
     group = plan.group.name
     rule = Rule("resume_state", "a resumed run starts from the checkpoint")
-    yield Event("resume", "load", "weight", group, rule=rule)
+    yield Event("resume", "load", "weight", group, tier=plan.weight_tier, rule=rule)
     yield Event("resume", "load", "moments", group, tier=plan.state_tier, rule=rule)
     wide = tuple(a for a in plan.gathered if a not in plan.owned)
     refresh = Rule("resume_state", "the master copy is not in the checkpoint: it is refreshed from the weights")
+    fetched = bool(wide) and plan.weight_tier != "device"
+    if fetched:
+        yield from carry(Event("resume", "fetch", "weight", group, rule=refresh), plan.weight_tier, "device")
     if wide:
         yield Event("resume", "gather", "weight", group, axes=wide, source="S", to="R", rule=refresh)
-    if plan.offloaded:
-        yield Event("resume", "offload", "master", group, source="weight", where=owners(plan.owned),
-                    tier="device->host", rule=refresh)
-    else:
-        yield Event("resume", "assign", "master", group, source="weight", where=owners(plan.owned), rule=refresh)
+    master = Event("resume", "assign", "master", group, source="weight", where=owners(plan.owned), rule=refresh)
+    yield from carry(master, "device" if wide else plan.weight_tier, plan.state_tier)
     if wide:
-        yield Event("resume", "free", "weight", group, axes=wide, rule=refresh)
+        yield Event("resume", "free", "weight", group, axes=() if fetched else wide, rule=refresh)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from placealg.arith import Monomial
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.step.event import MICROBATCH, phase_order
 from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, values_of, with_fields
 from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import placed, shown
+from placealg.strategy.options import placed
 from placealg.strategy.positions import NOWHERE, Positions
 from placealg.strategy.spec import Strategy
 from placealg.strategy.write import toml_table, toml_value, write_strategy

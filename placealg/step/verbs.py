@@ -139,8 +139,10 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),
-    Verb("offload", False, (*_STATES, *_GRADIENTS), False, "the host copy becomes a copy of the device's source"),
-    Verb("fetch", False, (*_STATES, *_GRADIENTS), False, "the device copy becomes a copy of the host's"),
+    Verb("offload", False, (*_STATES, *_GRADIENTS), False,
+         "the host copy becomes a copy of the device's source, or that on the nvme one of the host's"),
+    Verb("fetch", False, (*_STATES, *_GRADIENTS), False,
+         "the device copy becomes a copy of the host's source, or the host's one of that on the nvme"),
     Verb("store", False, ("weight", "moments", "step", "rng"), False, "what is held goes to the checkpoint"),
     Verb("load", False, ("weight", "moments", "step", "rng"), False,
          "the value becomes what the checkpoint holds for the rank, and nothing else is held"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.placement import STATES, Mode, StatePlacement
-from placealg.strategy.options import shown
 from placealg.strategy.spec import Strategy
 
 

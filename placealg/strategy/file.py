@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from placealg.arith import parse
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import SCHEMA, Key, placed, read_value, shown
+from placealg.strategy.options import SCHEMA, Key, placed, read_value
 from placealg.strategy.options import Path as KeyPath
 from placealg.strategy.positions import Positions, parse_toml, read_toml
 from placealg.strategy.problems import problems

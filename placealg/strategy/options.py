@@ -9,14 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, time
 from fractions import Fraction
 from typing import Any
 
 from placealg.arith import parse
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
-from placealg.placement import MODES, STATES, StatePlacement
+from placealg.placement import MEMORY_TIERS, MODES, STATES, StatePlacement
 
 NONE = "none"
 """What stands for a dim in an entry that keeps the ops of a region whole."""
@@ -52,12 +51,19 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
                  "gather": {}, "pipeline": "1f1b", "chunks": 1, "stages": ()},
+    "parameters": {"tier": "device"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
 }
 """Table -> field -> the value that holds where a strategy is silent."""
+
+WIRE_W = "wire_w"
+"""The element size of gathered weights: w where a strategy is silent."""
+
+TYPES = (*DEFAULTS["types"], WIRE_W)
+"""The element sizes that a strategy may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +86,13 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "sharing": Key("choice", ("shared", "per_use")),
                  "gather": Key("gathers"), "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")),
                  "chunks": Key("chunks"), "stages": Key("layers")},
+    "parameters": {"tier": Key("choice", MEMORY_TIERS)},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
-                  "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", ("device", "host"))},
+                  "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", MEMORY_TIERS)},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean"))},
-    "types": {name: Key("bytes") for name in DEFAULTS["types"]},
+    "types": {name: Key("bytes") for name in TYPES},
     "random": {"dropout": Key("streams")},
 }
 """Table -> key -> kind of value. `*` stands for any axis of the mesh; [groups.NAME] holds one rule each."""
@@ -97,9 +104,11 @@ TABLES: Mapping[str, str] = {
     "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
                 "again, whether uses share a redistribution, what is gathered in a ring, a pipeline's order and stages",
+    "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, and the tier on which its state rests",
     "loss": "how the local sum of the loss is divided, and what that assumes",
-    "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations",
+    "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations, "
+             "and of gathered weights on the wire",
     "random": "the random streams that differ between ranks",
 }
 """Table -> what it says."""
@@ -111,7 +120,7 @@ KINDS: Mapping[str, str] = {
     "modes": "{ AXIS = MODE, ... }; MODE is " + ", ".join(f'"{row.mode}"' for row in MODES) + ', or one with "+O"',
     "activations": '{ AXIS = MODE, "region:NAME" = "M", ... }; MODE is "S*" or "R", and "S" along the batch',
     "group_optimizer": "{ AXIS = MODE, ... }, an optimizer's name, or both as { name = NAME, AXIS = MODE, ... }",
-    "types": "{ " + ", ".join(f"{t} = BYTES" for t in DEFAULTS["types"]) + " }, any of them",
+    "types": "{ " + ", ".join(f"{t} = BYTES" for t in TYPES) + " }, any of them",
     "bytes": 'a positive number, such as 2 or "1/2"',
     "microbatches": '"m" (symbolic), or a whole number of at least 1',
     "whole": "a whole number of at least 0",
@@ -129,7 +138,7 @@ def accepted(key: Key) -> str:
     """The values that a key accepts, in words.
 
     >>> accepted(SCHEMA["optimizer"]["tier"])
-    'one of "device", "host"'
+    'one of "device", "host", "nvme"'
     """
     if key.kind not in ("choice", "choices"):
         return KINDS[key.kind]
@@ -191,26 +200,6 @@ def option_key(table: str, key: str) -> Key:
     if table not in DEFAULTS:
         raise InputError(f"unknown table [{table}]", name=table, valid=SCHEMA)
     return known_key(table, key)
-
-
-def shown(value: Any) -> str:
-    """A value in the spelling of TOML, short enough for one line.
-
-    >>> shown(True), shown([{"dp": "S*"}])
-    ('true', "[{ dp = 'S*' }]")
-    """
-    text = " ".join(_spelled(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_spelled(v)}" for k, v in value.items()) + " }" if value else "{}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_spelled, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if isinstance(value, (date, time)) else repr(value)
 
 
 def read_value(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where = nowhere, path: Path = ()) -> Any:

@@ -120,8 +120,8 @@ def _placement_problems(strategy: Strategy, path: Path, state: str, placement: S
         if state == "gradients" and mode is Mode.M and strategy.option("schedule", "microbatches") != 1:
             yield here, InputError(f"{label} on {axis}: M, a full gradient that rests nowhere, needs [schedule] "
                                    "microbatches = 1")
-    if placement.offloaded and state != "optimizer":
-        yield path, InputError(f"{label}: only the optimizer state can be offloaded")
+    if placement.offloaded and state not in ("parameters", "optimizer"):
+        yield path, InputError(f"{label}: only parameters and the optimizer state can be offloaded")
 
 
 def _activation_problems(strategy: Strategy, path: Path, label: str, axis: str, mode: Mode) -> Iterator[Problem]:

@@ -78,9 +78,23 @@ class Strategy:
     def state(self, name: str) -> StatePlacement:
         """The placement of `parameters`, `optimizer`, `gradients` or `activations`."""
         placement = self.states.get(name, StatePlacement())
-        if name == "optimizer" and self.option("optimizer", "tier") == "host":
-            return replace(placement, offloaded=True)
-        return placement
+        return replace(placement, offloaded=True) if self._said_tier(name) != "device" else placement
+
+    def tier(self, name: str) -> str:
+        """Where a state rests: on the device, or the tier that its table says, or (O alone) on the host.
+
+        >>> strategy_on("mine", {"dp": 8}, states={"optimizer": {"dp": "S+O"}}).tier("optimizer")
+        'host'
+        """
+        return self.offload_tier(name) if self.state(name).offloaded else "device"
+
+    def offload_tier(self, name: str) -> str:
+        """Where a state would rest that is offloaded: on the host, unless its table says nvme."""
+        said = self._said_tier(name)
+        return "host" if said == "device" else said
+
+    def _said_tier(self, name: str) -> str:
+        return str(self.option(name, "tier")) if "tier" in DEFAULTS.get(name, {}) else "device"
 
     def mode_text(self, state: str, axis: str) -> str:
         """The mode of a state along an axis as users write it; what follows from the axis's dims names them.

@@ -8,7 +8,17 @@ import pytest
 
 from placealg.arith import parse
 from placealg.prove import schedule
-from placealg.prove.schedule import TIMES, Times, held, schedule_facts, start_times, walked
+from placealg.prove.schedule import (
+    GROWING,
+    TIMES,
+    Times,
+    acyclic,
+    held,
+    numbered,
+    schedule_facts,
+    start_times,
+    walked,
+)
 from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
 from placealg.step import pipeline as orders
 from placealg.step.pipeline import IDLE, Item, Pipeline, needs, schedule_graph, work
@@ -21,11 +31,37 @@ def test_orders_of_one_chunk_are_proved_for_all_sizes(order: str) -> None:
     assert any("no cycle" in f.statement for f in facts) and any(IDLE in f.statement for f in facts)
 
 
-def test_the_interleaved_order_is_bounded_by_its_grid() -> None:
-    length, flight = schedule_facts(Pipeline("pp", "interleaved", None))
+def test_the_length_of_the_interleaved_order_is_bounded_by_its_grid() -> None:
+    cycle, length, flight = schedule_facts(Pipeline("pp", "interleaved", None))
     assert (length.verdict, length.cls, length.reason) == (PROVED, BOUNDED, "p <= 5, v <= 3, m <= 4*p")
-    assert (flight.verdict, flight.cls) == (PROVED, PARAMETRIC)
-    assert schedule_facts(Pipeline("pp", "interleaved", 2))[0].reason == "p <= 5, v = 2, m <= 4*p"
+    assert {(fact.verdict, fact.cls) for fact in (cycle, flight)} == {(PROVED, PARAMETRIC)}
+    assert schedule_facts(Pipeline("pp", "interleaved", 2))[1].reason == "p <= 5, v = 2, m <= 4*p"
+    assert acyclic(Pipeline("pp", "interleaved", None)) == cycle
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_the_times_of_the_interleaved_order_grow_along_every_edge(chunks: int) -> None:
+    """What is proved of numbered items holds of those that are generated, number by number."""
+    for ranks in (1, 2, 3, 4):
+        for microbatches in range(ranks, 3 * ranks + 1, ranks):
+            pipeline, when = Pipeline("pp", "interleaved", chunks), {}
+            for stage in range(ranks):
+                seen = {"forward": 0, "backward": 0}
+                for item in work(pipeline, stage, ranks, microbatches):
+                    time = GROWING.forward if item.phase == "forward" else GROWING.backward
+                    when[stage, item] = time(ranks, stage, (chunks - 1) * ranks, seen[item.phase])
+                    seen[item.phase] += 1
+            edges = schedule_graph(pipeline, ranks, microbatches).edges
+            assert edges and all(when[one] < when[other] for one, other in edges)
+
+
+@pytest.mark.parametrize("wrong", [
+    Times(GROWING.forward, lambda p, i, ahead, n: GROWING.backward(p, i, ahead, n) - 2),
+    Times(lambda p, i, ahead, n: 2 * n, GROWING.backward),
+    Times(GROWING.forward, lambda p, i, ahead, n: GROWING.backward(p, i, ahead, n) + 4 * i),
+])
+def test_times_that_do_not_grow_are_refuted(wrong: Times) -> None:
+    assert numbered("interleaved", wrong).verdict == REFUTED
 
 
 @pytest.mark.parametrize(("order", "ahead"), [("1f1b", "p - 2 - i"), ("1f1b", "p - i"), ("gpipe", "p - 1 - i"),

@@ -271,3 +271,10 @@ Proof.
 Qed.
 
 End Equivalence.
+
+Arguments load {K D E X Name}. Arguments weight {K D E X Name}. Arguments counts {K D E X Name}.
+Arguments transforms {K D E X Name}. Arguments observed {K D E X Name}. Arguments Made {D}. Arguments Kept {D}.
+Arguments Lost {D}. Arguments GI {K D E X Name}. Arguments SC {K D E X Name}. Arguments equal {K D E X Name}.
+Arguments run {K D E X Name near sees}. Arguments theta {K E X Name near sees}. Arguments live_copy {K D E X Name}.
+Arguments live_update {K D E X Name}. Arguments live_gradient {K D E X Name}. Arguments update_local {K E X Name near sees}.
+Arguments gamma_local {K E X Name near sees}.

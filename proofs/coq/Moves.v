@@ -12,22 +12,22 @@ From Placealg Require Export Sums.
 
 (** ** Types, duals, events: the table itself, without numbers. Table.v holds it against the Python tables. *)
 
-Inductive kind := I | R | S | P.
+Inductive kind := kI | kR | kS | kP.
 
-Definition dual_kind (k : kind) : kind := match k with I => I | R => P | P => R | S => S end.
+Definition dual_kind (k : kind) : kind := match k with kI => kI | kR => kP | kP => kR | kS => kS end.
 
 Inductive event := none | scale | slice | zero_pad | all_gather | all_reduce | reduce_scatter | all_to_all.
 
 Definition event_of (source target : kind) : event :=
   match source, target with
-  | I, I | R, R | P, P | I, R | R, I => none
-  | I, P | R, P => scale
-  | I, S | R, S => slice
-  | S, P => zero_pad
-  | S, I | S, R => all_gather
-  | P, I | P, R => all_reduce
-  | P, S => reduce_scatter
-  | S, S => all_to_all
+  | kI, kI | kR, kR | kP, kP | kI, kR | kR, kI => none
+  | kI, kP | kR, kP => scale
+  | kI, kS | kR, kS => slice
+  | kS, kP => zero_pad
+  | kS, kI | kS, kR => all_gather
+  | kP, kI | kP, kR => all_reduce
+  | kP, kS => reduce_scatter
+  | kS, kS => all_to_all
   end.
 
 Definition backward_of (source target : kind) : event := event_of (dual_kind target) (dual_kind source).
@@ -49,7 +49,8 @@ Implicit Types (x g : tensor) (v : E -> K).
 
 Inductive type := Inv | Rep | Part | Shard (own : E -> C).
 
-Definition kind_of (T : type) : kind := match T with Inv => I | Rep => R | Part => P | Shard _ => S end.
+Definition kind_of (T : type) : kind := match T with
+  | Inv => kI | Rep => kR | Part => kP | Shard _ => kS end.
 Definition owner_of (T : type) : E -> C := match T with Shard own => own | _ => fun _ => root end.
 Definition dual (T : type) : type := match T with Inv => Inv | Rep => Part | Part => Rep | Shard own => Shard own end.
 

@@ -26,7 +26,7 @@ Hypothesis near_refl : forall i, near i i.
 
 (** [worker] keeps itself up to date; the other two read what lies in the memory of [one_more]. *)
 Definition trap : program K Three E X Name := {|
-  load _ (d : Three) _ := match d with worker => Made Three worker | _ => Lost Three one_more end;
+  load _ (d : Three) _ := match d with worker => Made (worker : Three) | _ => Lost (one_more : Three) end;
   weight _ _ _ x (d' : Three) := match d' with worker => w_ref x | one_more => 1 | another => - (1) end;
   counts _ _ _ _ := 0;
   transforms _ _ _ := [];
@@ -36,20 +36,20 @@ Definition trap : program K Three E X Name := {|
 (** Gradient integrity holds, every copy at a step boundary is the reference's for every model and every junk, and yet
     a copy is read that is not of the step's version. *)
 Theorem boundaries_do_not_tell x i j : sees x i j -> (1 : K) <> 0 ->
-  GI K Three E X Name near sees w_ref [] trap /\
-  (forall m junk t i, run K Three E X Name near sees trap m junk t worker i = theta K E X Name near sees w_ref [] m t i) /\
-  ~ SC K Three E X Name near sees trap.
+  GI near sees w_ref [] trap /\
+  (forall (m : model K E X Name near sees) junk t i, run trap m junk t worker i = theta w_ref [] m t i) /\
+  ~ SC near sees trap.
 Proof.
   intros reads apart; split; [|split].
   - split; [intros; cbn; ring|easy].
   - intros m junk t; induction t as [|t IH]; intros k; [reflexivity|]; cbn; unfold made; cbn.
     apply update_local; [intros; apply IH|]; intros e _; f_equal.
     unfold run_gradient, ref_gradient; apply sum_ext; intros x'; cbn.
-    assert (idle : forall d, d <> worker -> forall e, run K Three E X Name near sees trap m junk t d e = junk t one_more e)
+    assert (idle : forall d, d <> worker -> forall e, run trap m junk t d e = junk t one_more e)
       by (intros [] other; [easy| |]; destruct t; reflexivity).
-    rewrite (gamma_local _ _ _ _ _ _ m x' e _ _ (fun j _ => IH j)).
-    rewrite (gamma_local _ _ _ _ _ _ m x' e _ _ (fun j _ => idle one_more ltac:(discriminate) j)).
-    rewrite (gamma_local _ _ _ _ _ _ m x' e _ _ (fun j _ => idle another ltac:(discriminate) j)); ring.
+    rewrite (gamma_local m x' e _ _ (fun j _ => IH j)).
+    rewrite (gamma_local m x' e _ _ (fun j _ => idle one_more ltac:(discriminate) j)).
+    rewrite (gamma_local m x' e _ _ (fun j _ => idle another ltac:(discriminate) j)); ring.
   - intros sc; destruct (sc 0%nat one_more j) as [d from]; [|discriminate].
     apply (read_by_gradient _ _ _ _ _ _ _ trap 0%nat worker i x one_more j); [|exact apart|exact reads].
     apply used with (i := i); [|apply near_refl].

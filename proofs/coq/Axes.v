@@ -161,8 +161,10 @@ Context {K : CRing} {E : Finite}.
 Record axis := { ranks : Finite; first : ranks; inverse : K; inverse_of_size : size K ranks * inverse = 1 }.
 
 Fixpoint device (axes : list axis) : Type := match axes with [] => unit | A :: axes => ranks A * device axes end.
-Fixpoint layout (axes : list axis) : Type := match axes with [] => unit | A :: axes => type (ranks A) E * layout axes end.
-Fixpoint readers (axes : list axis) : Type := match axes with [] => unit | A :: axes => (ranks A -> K) * readers axes end.
+Fixpoint layout (axes : list axis) : Type :=
+  match axes with [] => unit | A :: axes => type (ranks A) E * layout axes end.
+Fixpoint readers (axes : list axis) : Type :=
+  match axes with [] => unit | A :: axes => (ranks A -> K) * readers axes end.
 
 Fixpoint read (axes : list axis) : readers axes -> (device axes -> K) -> K := match axes with
   | [] => fun _ x => x tt

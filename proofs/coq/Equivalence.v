@@ -60,11 +60,16 @@ Fixpoint theta (m : model) (t : nat) : E -> value m := match t with
 Inductive origin := Made (d : D) | Kept | Lost (d : D).
 
 Record program := {
+  (** In step t, the copy of i on device d. *)
   load : nat -> D -> E -> origin;
-  weight : nat -> D -> E -> X -> D -> K;        (** step t, in the gradient of device d for i: unit x as d' computed it *)
-  counts : nat -> D -> D -> E -> K;             (** step t, in the norm on device d: the gradient of e that d' holds *)
-  transforms : nat -> D -> E -> list Name;      (** step t, on device d, applied to the gradient of i *)
-  observed : nat -> D -> E -> Prop              (** step t: the copy of i on d is read from outside, as by a save *)
+  (** In step t, in the gradient of i on device d: the weight of unit x as d' computed it. *)
+  weight : nat -> D -> E -> X -> D -> K;
+  (** In step t, in the norm on device d: how often the gradient of e that d' holds is counted. *)
+  counts : nat -> D -> D -> E -> K;
+  (** In step t, on device d: the transforms applied to the gradient of i. *)
+  transforms : nat -> D -> E -> list Name;
+  (** In step t, the copy of i on d is read from outside, as by a save. *)
+  observed : nat -> D -> E -> Prop
 }.
 
 Section Run.
@@ -92,7 +97,8 @@ End Run.
 Inductive live_copy (p : program) : nat -> D -> E -> Prop :=
   | read_outside t d i : observed p t d i -> live_copy p t d i
   | read_by_update t d i j : live_update p t d i -> near i j -> live_copy p t d j
-  | read_by_gradient t d i x d' j : live_gradient p t d i -> weight p t d i x d' <> 0 -> sees x i j -> live_copy p t d' j
+  | read_by_gradient t d i x d' j : live_gradient p t d i -> weight p t d i x d' <> 0 -> sees x i j ->
+      live_copy p t d' j
 with live_update (p : program) : nat -> D -> E -> Prop :=
   | published t d i d' : live_copy p (S t) d' i -> load p (S t) d' i = Made d -> live_update p t d i
 with live_gradient (p : program) : nat -> D -> E -> Prop :=
@@ -217,7 +223,8 @@ Qed.
 Lemma gradient_of_unit (w : X -> K) x : Σ x', (w x' * (if x' == x then 1 else 0)) = w x.
 Proof. rewrite <- (sum_indicator K x w); apply sum_ext; intros; ring. Qed.
 
-Lemma weight_of_unit t d i x : Σ x', Σ d', (weight p t d i x' d' * (if x' == x then 1 else 0)) = Σ d', weight p t d i x d'.
+Lemma weight_of_unit t d i x :
+  Σ x', Σ d', (weight p t d i x' d' * (if x' == x then 1 else 0)) = Σ d', weight p t d i x d'.
 Proof.
   rewrite <- (gradient_of_unit (fun x => Σ d', weight p t d i x d') x); apply sum_ext; intros; apply sum_times_right.
 Qed.
@@ -236,10 +243,12 @@ Proof.
     rewrite !revealed; intros right; injection right; intros numbers _ _.
     unfold run_gradient, ref_gradient in numbers; cbn in numbers.
     now rewrite weight_of_unit, gradient_of_unit in numbers.
-  - intros clips e; specialize (both_reveal (fun _ => 0) (fun e' => if e' == e then 1 else 0) t d i j near_j live); cbv zeta.
-    rewrite !revealed, names; destruct declared as [|a rest]; [congruence|]; intros right; injection right; intros _ norms.
+  - intros clips e; specialize (both_reveal (fun _ => 0) (fun e' => if e' == e then 1 else 0) t d i j near_j live).
+    cbv zeta; rewrite !revealed, names; destruct declared as [|a rest]; [congruence|].
+    intros right; injection right; intros _ norms.
     unfold run_norm, ref_norm in norms; cbn in norms.
-    rewrite (sum_owner K e (fun _ => 1)) in norms; rewrite <- norms, <- (sum_indicator K e (fun e => Σ d', counts p t d d' e)).
+    rewrite (sum_owner K e (fun _ => 1)) in norms.
+    rewrite <- norms, <- (sum_indicator K e (fun e => Σ d', counts p t d d' e)).
     apply sum_ext; intros e'; rewrite <- sum_times; apply sum_ext; intros; ring.
 Qed.
 
@@ -276,5 +285,5 @@ Arguments load {K D E X Name}. Arguments weight {K D E X Name}. Arguments counts
 Arguments transforms {K D E X Name}. Arguments observed {K D E X Name}. Arguments Made {D}. Arguments Kept {D}.
 Arguments Lost {D}. Arguments GI {K D E X Name}. Arguments SC {K D E X Name}. Arguments equal {K D E X Name}.
 Arguments run {K D E X Name near sees}. Arguments theta {K E X Name near sees}. Arguments live_copy {K D E X Name}.
-Arguments live_update {K D E X Name}. Arguments live_gradient {K D E X Name}. Arguments update_local {K E X Name near sees}.
-Arguments gamma_local {K E X Name near sees}.
+Arguments live_update {K D E X Name}. Arguments live_gradient {K D E X Name}.
+Arguments update_local {K E X Name near sees}. Arguments gamma_local {K E X Name near sees}.

@@ -18,17 +18,18 @@ Section Defined.
 Variable C : Finite.
 
 (** What ranks hold: a number, or nothing that means anything. *)
-Definition collected (x : C -> option K) : option K :=
-  fold_right (fun c s => match x c, s with Some k, Some s => Some (k + s) | _, _ => None end) (Some 0) (points C).
+Definition collect (x : C -> option K) (c : C) (s : option K) : option K :=
+  match x c, s with Some k, Some s => Some (k + s) | _, _ => None end.
+Definition collected (x : C -> option K) : option K := fold_right (collect x) (Some 0) (points C).
 
 Definition masked (mask : C -> bool) (x : C -> K) (c : C) : option K := if mask c then Some (x c) else None.
 
 Theorem masked_sum (mask : C -> bool) x s :
   collected (masked mask x) = Some s <-> (forall c, mask c = true) /\ s = Σ c, x c.
 Proof.
-  assert (over : forall l s, fold_right (fun c s => match masked mask x c, s with Some k, Some s => Some (k + s) | _, _ => None end)
-    (Some 0) l = Some s <-> (forall c, In c l -> mask c = true) /\ s = sum_list l x).
-  { unfold masked; induction l as [|c l IH]; intros total; cbn; [intuition congruence|].
+  assert (over : forall l s, fold_right (collect (masked mask x)) (Some 0) l = Some s <->
+    (forall c, In c l -> mask c = true) /\ s = sum_list l x).
+  { unfold collect, masked; induction l as [|c l IH]; intros total; cbn; [intuition congruence|].
     destruct (mask c) eqn:held.
     - destruct (fold_right _ _ l) as [rest|].
       + destruct (proj1 (IH rest) eq_refl) as [all ->]; split; [intros [= <-]; split; [|easy]|intros [_ ->]; easy].

@@ -40,19 +40,19 @@ Theorem assigned before m l : points M = l ++ [m] -> loop assign before = local 
 Proof. intros last; unfold loop; now rewrite last, fold_left_app. Qed.
 
 (** A mean that is kept up to date needs no number of microbatches beforehand; [inverse k] is 1/k. *)
+Definition keep_mean (inverse count : nat -> K) '(k, mean) (m : M) : nat * K :=
+  (S k, inverse (S k) * (count k * mean + local m)).
+
 Theorem running_mean (inverse count : nat -> K) (l : list M) :
   (forall k, count (S k) = count k + 1) -> count 0%nat = 0 -> (forall k, count (S k) * inverse (S k) = 1) ->
-  count (length l) * snd (fold_left (fun '(k, mean) m => (S k, inverse (S k) * (count k * mean + local m))) l (0%nat, 0))
-  = sum_list l local.
+  count (length l) * snd (fold_left (keep_mean inverse count) l (0%nat, 0)) = sum_list l local.
 Proof.
   intros next none inverts.
-  assert (from : forall l k mean,
-    count (k + length l)%nat
-      * snd (fold_left (fun '(k, mean) m => (S k, inverse (S k) * (count k * mean + local m))) l (k, mean))
+  assert (from : forall l k mean, count (k + length l)%nat * snd (fold_left (keep_mean inverse count) l (k, mean))
     = count k * mean + sum_list l local).
   { clear l; induction l as [|m l IH]; intros k mean; cbn [length fold_left sum_list].
     - rewrite PeanoNat.Nat.add_0_r; cbn; ring.
-    - rewrite <- PeanoNat.Nat.add_succ_comm, IH.
+    - unfold keep_mean at 2; rewrite <- PeanoNat.Nat.add_succ_comm, IH.
       transitivity (count (S k) * inverse (S k) * (count k * mean + local m) + sum_list l local); [ring|].
       rewrite inverts; ring. }
   etransitivity; [exact (from l 0%nat 0)|]; rewrite none; ring.

@@ -5,7 +5,7 @@
     weights +1 and -1: they cancel for every model, so that the parameters are right after every step, though neither
     read was.
 
-    Main statement: [boundaries_do_not_tell]. *)
+    Main statements: [boundaries_do_not_tell], [GI_alone_is_not_enough]. *)
 
 From Placealg Require Import Equivalence.
 
@@ -20,7 +20,8 @@ Proof.
 Defined.
 
 Section Trap.
-Variables (K : CRing) (E X : Finite) (Name : Type) (near : E -> E -> Prop) (sees : X -> E -> E -> Prop) (w_ref : X -> K).
+Variables (K : CRing) (E X : Finite) (Name : Type).
+Variables (near : E -> E -> Prop) (sees : X -> E -> E -> Prop) (w_ref : X -> K).
 Add Ring K_ring : (laws K).
 Hypothesis near_refl : forall i, near i i.
 
@@ -54,6 +55,14 @@ Proof.
     apply (read_by_gradient _ _ _ _ _ _ _ trap 0%nat worker i x one_more j); [|exact apart|exact reads].
     apply used with (i := i); [|apply near_refl].
     apply published with (d' := worker); [now apply read_outside|reflexivity].
+Qed.
+
+(** Hence gradient integrity alone does not make runs equal. *)
+Theorem GI_alone_is_not_enough x i j : sees x i j -> (1 : K) <> 0 ->
+  GI near sees w_ref [] trap /\ ~ equal near sees w_ref [] trap.
+Proof.
+  intros reads apart; destruct (boundaries_do_not_tell x i j reads apart) as [gi [_ no_sc]]; split; [exact gi|].
+  intros right; apply no_sc; now apply GI_SC_iff_equal in right.
 Qed.
 
 End Trap.

@@ -23,7 +23,8 @@ Record stage := { copy : Copy; total : K; kept : nat -> Kept; sent : nat -> Mess
 
 Inductive item := Forward (k : nat) | Backward (k : nat).
 
-Definition at_ {T : Type} (k : nat) (new : T) (old : nat -> T) : nat -> T := fun j => if Nat.eq_dec j k then new else old j.
+Definition at_ {T : Type} (k : nat) (new : T) (old : nat -> T) : nat -> T :=
+  fun j => if Nat.eq_dec j k then new else old j.
 
 Definition work (s : stage) (i : item) : stage := match i with
   | Forward k => {| copy := after_forward (copy s) k; total := total s; kept := at_ k (keep (copy s) k) (kept s);
@@ -52,7 +53,8 @@ Lemma what_is_left order : forall forwarded s, in_turn forwarded order ->
   let s' := fold_left work order s in
   copy s' = copy s /\
   total s' = total s + sum_list (backwards order) (fun k => gamma (copy s) (keep (copy s) k) k) /\
-  (forall k, (In (Forward k) order /\ sent s' k = out (copy s) k) \/ (~ In (Forward k) order /\ sent s' k = sent s k)) /\
+  (forall k, (In (Forward k) order /\ sent s' k = out (copy s) k) \/
+             (~ In (Forward k) order /\ sent s' k = sent s k)) /\
   (forall k, (In (Backward k) order /\ sent_back s' k = back (copy s) (keep (copy s) k) k) \/
              (~ In (Backward k) order /\ sent_back s' k = sent_back s k)).
 Proof.

@@ -71,7 +71,8 @@ Theorem sum_for_mean_for_every_n d i x : outside d i -> w_ref x <> 0 -> (S n > 1
   ~ equal near sees w_ref declared
       (data_parallel declared (F1 : Ranks (S n)) inv junk home local_weight outside own 1 Inv (fun d _ => d)).
 Proof.
-  intros reads weighs many; apply sum_for_mean_wrong with (inv := inv) (d := d) (i := i) (x := x) (u := Qcinv (w_ref x));
+  intros reads weighs many.
+  apply sum_for_mean_wrong with (inv := inv) (d := d) (i := i) (x := x) (u := Qcinv (w_ref x));
     auto using local_is_mean; try easy.
   - exact (inverse_of_size n).
   - now apply Qcmult_inv_r.

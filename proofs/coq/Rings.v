@@ -57,7 +57,9 @@ Qed.
 
 (** One turn fewer misses one block: that of the right neighbour. *)
 Theorem ring_short n c t : (c < n -> t < n -> (~ had n (n - 1) c t <-> (c + (n - t)) mod n = n - 1))%nat.
-Proof. intros; rewrite ring_interval by lia; assert ((c + (n - t)) mod n < n)%nat by (apply Nat.mod_upper_bound; lia); lia. Qed.
+Proof.
+  intros; rewrite ring_interval by lia; assert ((c + (n - t)) mod n < n)%nat by (apply Nat.mod_upper_bound; lia); lia.
+Qed.
 
 Lemma turns_are_ranks n c : (c < n)%nat -> Permutation (map (got n c) (seq 0 n)) (seq 0 n).
 Proof.

@@ -103,7 +103,8 @@ Qed.
 (** A sum over the axis, on every rank. *)
 Theorem reduced_sound v x : describes v x -> describes (reduced v) (fun _ => Σ c, x c).
 Proof.
-  intros right sides_hold c _; cbn in sides_hold; apply Forall_app in sides_hold; destruct sides_hold as [alone sides_hold].
+  intros right sides_hold c _; cbn in sides_hold; apply Forall_app in sides_hold.
+  destruct sides_hold as [alone sides_hold].
   unfold number_on; cbn [terms reduced]; rewrite sum_list_map.
   rewrite (sum_list_ext K (terms v) _ (fun t => Σ c', term_on t c')) by (intros; apply term_summed).
   rewrite <- sum_of_terms; apply sum_ext; intros c'; apply right; [exact sides_hold|].
@@ -113,14 +114,16 @@ Qed.
 (** Every rank reads what the rank at [q] holds. *)
 Theorem gathered_sound q v x : describes v x -> describes (gathered q v) (fun _ => x (place q)).
 Proof.
-  intros right sides_hold c _; cbn in sides_hold; apply Forall_app in sides_hold; destruct sides_hold as [lacking sides_hold].
+  intros right sides_hold c _; cbn in sides_hold; apply Forall_app in sides_hold.
+  destruct sides_hold as [lacking sides_hold].
   unfold number_on; cbn [terms gathered]; rewrite sum_list_map.
   rewrite (sum_list_ext K (terms v) _ (fun t => term_on t (place q))) by (intros; apply term_read).
   apply right; [exact sides_hold|]; destruct (mask v); [|easy]; now apply sides_so.
 Qed.
 
 (** The rank at [q] keeps what it has; what the others hold may be anything. *)
-Theorem masked_sound q v x x' : mask v = None -> x' (place q) = x (place q) -> describes v x -> describes (masked q v) x'.
+Theorem masked_sound q v x x' :
+  mask v = None -> x' (place q) = x (place q) -> describes v x -> describes (masked q v) x'.
 Proof.
   intros whole kept right sides_hold c; cbn; intros ->; rewrite kept; apply right; [exact sides_hold|now rewrite whole].
 Qed.

@@ -6,8 +6,8 @@
 From Placealg Require Import Sums Moves Rules.
 
 (** A value of one term. *)
-Definition one (n : nat) (at_rank : option position) (conditions : list (position * position)) (held_by : option position)
-    (defined_if : list side) : value :=
+Definition one (n : nat) (at_rank : option position) (conditions : list (position * position))
+    (held_by : option position) (defined_if : list side) : value :=
   {| terms := [{| sizes := n; stands := at_rank; given := conditions |}]; mask := held_by; sides := defined_if |}.
 
 (** Duals. *)
@@ -63,162 +63,239 @@ Definition rows : list (kind * kind) := [
 
 Definition same_kind (k k' : kind) : bool :=
   match k, k' with kI, kI | kR, kR | kP, kP | kS, kS => true | _, _ => false end.
-Definition listed (k k' : kind) : bool := existsb (fun row => same_kind (fst row) k && same_kind (snd row) k')%bool rows.
+Definition listed (k k' : kind) : bool :=
+  existsb (fun row => same_kind (fst row) k && same_kind (snd row) k')%bool rows.
+Definition needed (k k' : kind) : bool := (negb (same_kind k k') || same_kind k kS)%bool.
 Definition every_kind := [kI; kR; kS; kP].
 Example no_pair_is_missing :
-  forallb (fun k => forallb (fun k' => listed k k' || same_kind k k' && negb (same_kind k kS))%bool every_kind) every_kind
-  = true := eq_refl.
+  forallb (fun k => forallb (fun k' => negb (needed k k') || listed k k')%bool every_kind) every_kind = true := eq_refl.
 
 (** Transfer rules. *)
 Example reduced_0 :
-  reduced (one 0 None [] None []) = one 1 None [] None [] := eq_refl.
+  reduced (one 0 None [] None [])
+  = one 1 None [] None [] := eq_refl.
 Example gathered_0_unit_rank :
-  gathered unit_rank (one 0 None [] None []) = one 0 None [] None [] := eq_refl.
+  gathered unit_rank (one 0 None [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example masked_0_unit_rank :
-  masked unit_rank (one 0 None [] None []) = one 0 None [] (Some unit_rank) [] := eq_refl.
+  masked unit_rank (one 0 None [] None [])
+  = one 0 None [] (Some unit_rank) [] := eq_refl.
 Example gathered_0_owner :
-  gathered owner (one 0 None [] None []) = one 0 None [] None [] := eq_refl.
+  gathered owner (one 0 None [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example masked_0_owner :
-  masked owner (one 0 None [] None []) = one 0 None [] (Some owner) [] := eq_refl.
+  masked owner (one 0 None [] None [])
+  = one 0 None [] (Some owner) [] := eq_refl.
 Example gathered_0_other_owner :
-  gathered other_owner (one 0 None [] None []) = one 0 None [] None [] := eq_refl.
+  gathered other_owner (one 0 None [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example masked_0_other_owner :
-  masked other_owner (one 0 None [] None []) = one 0 None [] (Some other_owner) [] := eq_refl.
+  masked other_owner (one 0 None [] None [])
+  = one 0 None [] (Some other_owner) [] := eq_refl.
 Example reduced_1 :
-  reduced (one 0 None [] (Some unit_rank) []) = one 1 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 None [] (Some unit_rank) [])
+  = one 1 None [] None [SizeOne] := eq_refl.
 Example gathered_1_unit_rank :
-  gathered unit_rank (one 0 None [] (Some unit_rank) []) = one 0 None [] None [] := eq_refl.
+  gathered unit_rank (one 0 None [] (Some unit_rank) [])
+  = one 0 None [] None [] := eq_refl.
 Example gathered_1_owner :
-  gathered owner (one 0 None [] (Some unit_rank) []) = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered owner (one 0 None [] (Some unit_rank) [])
+  = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_1_other_owner :
-  gathered other_owner (one 0 None [] (Some unit_rank) []) = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered other_owner (one 0 None [] (Some unit_rank) [])
+  = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example reduced_2 :
-  reduced (one 0 None [] (Some owner) []) = one 1 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 None [] (Some owner) [])
+  = one 1 None [] None [SizeOne] := eq_refl.
 Example gathered_2_unit_rank :
-  gathered unit_rank (one 0 None [] (Some owner) []) = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 None [] (Some owner) [])
+  = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_2_owner :
-  gathered owner (one 0 None [] (Some owner) []) = one 0 None [] None [] := eq_refl.
+  gathered owner (one 0 None [] (Some owner) [])
+  = one 0 None [] None [] := eq_refl.
 Example gathered_2_other_owner :
-  gathered other_owner (one 0 None [] (Some owner) []) = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered other_owner (one 0 None [] (Some owner) [])
+  = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
 Example reduced_3 :
-  reduced (one 0 None [] (Some other_owner) []) = one 1 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 None [] (Some other_owner) [])
+  = one 1 None [] None [SizeOne] := eq_refl.
 Example gathered_3_unit_rank :
-  gathered unit_rank (one 0 None [] (Some other_owner) []) = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 None [] (Some other_owner) [])
+  = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example gathered_3_owner :
-  gathered owner (one 0 None [] (Some other_owner) []) = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered owner (one 0 None [] (Some other_owner) [])
+  = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
 Example gathered_3_other_owner :
-  gathered other_owner (one 0 None [] (Some other_owner) []) = one 0 None [] None [] := eq_refl.
+  gathered other_owner (one 0 None [] (Some other_owner) [])
+  = one 0 None [] None [] := eq_refl.
 Example reduced_4 :
-  reduced (one 0 (Some unit_rank) [] None []) = one 0 None [] None [] := eq_refl.
+  reduced (one 0 (Some unit_rank) [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example gathered_4_unit_rank :
-  gathered unit_rank (one 0 (Some unit_rank) [] None []) = one 0 None [] None [] := eq_refl.
+  gathered unit_rank (one 0 (Some unit_rank) [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example masked_4_unit_rank :
-  masked unit_rank (one 0 (Some unit_rank) [] None []) = one 0 (Some unit_rank) [] (Some unit_rank) [] := eq_refl.
+  masked unit_rank (one 0 (Some unit_rank) [] None [])
+  = one 0 (Some unit_rank) [] (Some unit_rank) [] := eq_refl.
 Example gathered_4_owner :
-  gathered owner (one 0 (Some unit_rank) [] None []) = one 0 None [(owner, unit_rank)] None [] := eq_refl.
+  gathered owner (one 0 (Some unit_rank) [] None [])
+  = one 0 None [(owner, unit_rank)] None [] := eq_refl.
 Example masked_4_owner :
-  masked owner (one 0 (Some unit_rank) [] None []) = one 0 (Some unit_rank) [] (Some owner) [] := eq_refl.
+  masked owner (one 0 (Some unit_rank) [] None [])
+  = one 0 (Some unit_rank) [] (Some owner) [] := eq_refl.
 Example gathered_4_other_owner :
-  gathered other_owner (one 0 (Some unit_rank) [] None []) = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
+  gathered other_owner (one 0 (Some unit_rank) [] None [])
+  = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
 Example masked_4_other_owner :
-  masked other_owner (one 0 (Some unit_rank) [] None []) = one 0 (Some unit_rank) [] (Some other_owner) [] := eq_refl.
+  masked other_owner (one 0 (Some unit_rank) [] None [])
+  = one 0 (Some unit_rank) [] (Some other_owner) [] := eq_refl.
 Example reduced_5 :
-  reduced (one 0 (Some unit_rank) [] (Some unit_rank) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some unit_rank) [] (Some unit_rank) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_5_unit_rank :
-  gathered unit_rank (one 0 (Some unit_rank) [] (Some unit_rank) []) = one 0 None [] None [] := eq_refl.
+  gathered unit_rank (one 0 (Some unit_rank) [] (Some unit_rank) [])
+  = one 0 None [] None [] := eq_refl.
 Example gathered_5_owner :
-  gathered owner (one 0 (Some unit_rank) [] (Some unit_rank) []) = one 0 None [(owner, unit_rank)] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered owner (one 0 (Some unit_rank) [] (Some unit_rank) [])
+  = one 0 None [(owner, unit_rank)] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_5_other_owner :
-  gathered other_owner (one 0 (Some unit_rank) [] (Some unit_rank) []) = one 0 None [(other_owner, unit_rank)] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered other_owner (one 0 (Some unit_rank) [] (Some unit_rank) [])
+  = one 0 None [(other_owner, unit_rank)] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example reduced_6 :
-  reduced (one 0 (Some unit_rank) [] (Some owner) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some unit_rank) [] (Some owner) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_6_unit_rank :
-  gathered unit_rank (one 0 (Some unit_rank) [] (Some owner) []) = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 (Some unit_rank) [] (Some owner) [])
+  = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_6_owner :
-  gathered owner (one 0 (Some unit_rank) [] (Some owner) []) = one 0 None [(owner, unit_rank)] None [] := eq_refl.
+  gathered owner (one 0 (Some unit_rank) [] (Some owner) [])
+  = one 0 None [(owner, unit_rank)] None [] := eq_refl.
 Example gathered_6_other_owner :
-  gathered other_owner (one 0 (Some unit_rank) [] (Some owner) []) = one 0 None [(other_owner, unit_rank)] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered other_owner (one 0 (Some unit_rank) [] (Some owner) [])
+  = one 0 None [(other_owner, unit_rank)] None [Coincide (other_owner, owner)] := eq_refl.
 Example reduced_7 :
-  reduced (one 0 (Some unit_rank) [] (Some other_owner) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some unit_rank) [] (Some other_owner) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_7_unit_rank :
-  gathered unit_rank (one 0 (Some unit_rank) [] (Some other_owner) []) = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 (Some unit_rank) [] (Some other_owner) [])
+  = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example gathered_7_owner :
-  gathered owner (one 0 (Some unit_rank) [] (Some other_owner) []) = one 0 None [(owner, unit_rank)] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered owner (one 0 (Some unit_rank) [] (Some other_owner) [])
+  = one 0 None [(owner, unit_rank)] None [Coincide (other_owner, owner)] := eq_refl.
 Example gathered_7_other_owner :
-  gathered other_owner (one 0 (Some unit_rank) [] (Some other_owner) []) = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
+  gathered other_owner (one 0 (Some unit_rank) [] (Some other_owner) [])
+  = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
 Example reduced_8 :
-  reduced (one 0 (Some owner) [] None []) = one 0 None [] None [] := eq_refl.
+  reduced (one 0 (Some owner) [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example gathered_8_unit_rank :
-  gathered unit_rank (one 0 (Some owner) [] None []) = one 0 None [(owner, unit_rank)] None [] := eq_refl.
+  gathered unit_rank (one 0 (Some owner) [] None [])
+  = one 0 None [(owner, unit_rank)] None [] := eq_refl.
 Example masked_8_unit_rank :
-  masked unit_rank (one 0 (Some owner) [] None []) = one 0 (Some owner) [] (Some unit_rank) [] := eq_refl.
+  masked unit_rank (one 0 (Some owner) [] None [])
+  = one 0 (Some owner) [] (Some unit_rank) [] := eq_refl.
 Example gathered_8_owner :
-  gathered owner (one 0 (Some owner) [] None []) = one 0 None [] None [] := eq_refl.
+  gathered owner (one 0 (Some owner) [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example masked_8_owner :
-  masked owner (one 0 (Some owner) [] None []) = one 0 (Some owner) [] (Some owner) [] := eq_refl.
+  masked owner (one 0 (Some owner) [] None [])
+  = one 0 (Some owner) [] (Some owner) [] := eq_refl.
 Example gathered_8_other_owner :
-  gathered other_owner (one 0 (Some owner) [] None []) = one 0 None [(other_owner, owner)] None [] := eq_refl.
+  gathered other_owner (one 0 (Some owner) [] None [])
+  = one 0 None [(other_owner, owner)] None [] := eq_refl.
 Example masked_8_other_owner :
-  masked other_owner (one 0 (Some owner) [] None []) = one 0 (Some owner) [] (Some other_owner) [] := eq_refl.
+  masked other_owner (one 0 (Some owner) [] None [])
+  = one 0 (Some owner) [] (Some other_owner) [] := eq_refl.
 Example reduced_9 :
-  reduced (one 0 (Some owner) [] (Some unit_rank) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some owner) [] (Some unit_rank) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_9_unit_rank :
-  gathered unit_rank (one 0 (Some owner) [] (Some unit_rank) []) = one 0 None [(owner, unit_rank)] None [] := eq_refl.
+  gathered unit_rank (one 0 (Some owner) [] (Some unit_rank) [])
+  = one 0 None [(owner, unit_rank)] None [] := eq_refl.
 Example gathered_9_owner :
-  gathered owner (one 0 (Some owner) [] (Some unit_rank) []) = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered owner (one 0 (Some owner) [] (Some unit_rank) [])
+  = one 0 None [] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_9_other_owner :
-  gathered other_owner (one 0 (Some owner) [] (Some unit_rank) []) = one 0 None [(other_owner, owner)] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered other_owner (one 0 (Some owner) [] (Some unit_rank) [])
+  = one 0 None [(other_owner, owner)] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example reduced_10 :
-  reduced (one 0 (Some owner) [] (Some owner) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some owner) [] (Some owner) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_10_unit_rank :
-  gathered unit_rank (one 0 (Some owner) [] (Some owner) []) = one 0 None [(owner, unit_rank)] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 (Some owner) [] (Some owner) [])
+  = one 0 None [(owner, unit_rank)] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_10_owner :
-  gathered owner (one 0 (Some owner) [] (Some owner) []) = one 0 None [] None [] := eq_refl.
+  gathered owner (one 0 (Some owner) [] (Some owner) [])
+  = one 0 None [] None [] := eq_refl.
 Example gathered_10_other_owner :
-  gathered other_owner (one 0 (Some owner) [] (Some owner) []) = one 0 None [(other_owner, owner)] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered other_owner (one 0 (Some owner) [] (Some owner) [])
+  = one 0 None [(other_owner, owner)] None [Coincide (other_owner, owner)] := eq_refl.
 Example reduced_11 :
-  reduced (one 0 (Some owner) [] (Some other_owner) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some owner) [] (Some other_owner) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_11_unit_rank :
-  gathered unit_rank (one 0 (Some owner) [] (Some other_owner) []) = one 0 None [(owner, unit_rank)] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 (Some owner) [] (Some other_owner) [])
+  = one 0 None [(owner, unit_rank)] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example gathered_11_owner :
-  gathered owner (one 0 (Some owner) [] (Some other_owner) []) = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered owner (one 0 (Some owner) [] (Some other_owner) [])
+  = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
 Example gathered_11_other_owner :
-  gathered other_owner (one 0 (Some owner) [] (Some other_owner) []) = one 0 None [(other_owner, owner)] None [] := eq_refl.
+  gathered other_owner (one 0 (Some owner) [] (Some other_owner) [])
+  = one 0 None [(other_owner, owner)] None [] := eq_refl.
 Example reduced_12 :
-  reduced (one 0 (Some other_owner) [] None []) = one 0 None [] None [] := eq_refl.
+  reduced (one 0 (Some other_owner) [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example gathered_12_unit_rank :
-  gathered unit_rank (one 0 (Some other_owner) [] None []) = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
+  gathered unit_rank (one 0 (Some other_owner) [] None [])
+  = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
 Example masked_12_unit_rank :
-  masked unit_rank (one 0 (Some other_owner) [] None []) = one 0 (Some other_owner) [] (Some unit_rank) [] := eq_refl.
+  masked unit_rank (one 0 (Some other_owner) [] None [])
+  = one 0 (Some other_owner) [] (Some unit_rank) [] := eq_refl.
 Example gathered_12_owner :
-  gathered owner (one 0 (Some other_owner) [] None []) = one 0 None [(other_owner, owner)] None [] := eq_refl.
+  gathered owner (one 0 (Some other_owner) [] None [])
+  = one 0 None [(other_owner, owner)] None [] := eq_refl.
 Example masked_12_owner :
-  masked owner (one 0 (Some other_owner) [] None []) = one 0 (Some other_owner) [] (Some owner) [] := eq_refl.
+  masked owner (one 0 (Some other_owner) [] None [])
+  = one 0 (Some other_owner) [] (Some owner) [] := eq_refl.
 Example gathered_12_other_owner :
-  gathered other_owner (one 0 (Some other_owner) [] None []) = one 0 None [] None [] := eq_refl.
+  gathered other_owner (one 0 (Some other_owner) [] None [])
+  = one 0 None [] None [] := eq_refl.
 Example masked_12_other_owner :
-  masked other_owner (one 0 (Some other_owner) [] None []) = one 0 (Some other_owner) [] (Some other_owner) [] := eq_refl.
+  masked other_owner (one 0 (Some other_owner) [] None [])
+  = one 0 (Some other_owner) [] (Some other_owner) [] := eq_refl.
 Example reduced_13 :
-  reduced (one 0 (Some other_owner) [] (Some unit_rank) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some other_owner) [] (Some unit_rank) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_13_unit_rank :
-  gathered unit_rank (one 0 (Some other_owner) [] (Some unit_rank) []) = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
+  gathered unit_rank (one 0 (Some other_owner) [] (Some unit_rank) [])
+  = one 0 None [(other_owner, unit_rank)] None [] := eq_refl.
 Example gathered_13_owner :
-  gathered owner (one 0 (Some other_owner) [] (Some unit_rank) []) = one 0 None [(other_owner, owner)] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered owner (one 0 (Some other_owner) [] (Some unit_rank) [])
+  = one 0 None [(other_owner, owner)] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_13_other_owner :
-  gathered other_owner (one 0 (Some other_owner) [] (Some unit_rank) []) = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered other_owner (one 0 (Some other_owner) [] (Some unit_rank) [])
+  = one 0 None [] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example reduced_14 :
-  reduced (one 0 (Some other_owner) [] (Some owner) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some other_owner) [] (Some owner) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_14_unit_rank :
-  gathered unit_rank (one 0 (Some other_owner) [] (Some owner) []) = one 0 None [(other_owner, unit_rank)] None [Coincide (owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 (Some other_owner) [] (Some owner) [])
+  = one 0 None [(other_owner, unit_rank)] None [Coincide (owner, unit_rank)] := eq_refl.
 Example gathered_14_owner :
-  gathered owner (one 0 (Some other_owner) [] (Some owner) []) = one 0 None [(other_owner, owner)] None [] := eq_refl.
+  gathered owner (one 0 (Some other_owner) [] (Some owner) [])
+  = one 0 None [(other_owner, owner)] None [] := eq_refl.
 Example gathered_14_other_owner :
-  gathered other_owner (one 0 (Some other_owner) [] (Some owner) []) = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered other_owner (one 0 (Some other_owner) [] (Some owner) [])
+  = one 0 None [] None [Coincide (other_owner, owner)] := eq_refl.
 Example reduced_15 :
-  reduced (one 0 (Some other_owner) [] (Some other_owner) []) = one 0 None [] None [SizeOne] := eq_refl.
+  reduced (one 0 (Some other_owner) [] (Some other_owner) [])
+  = one 0 None [] None [SizeOne] := eq_refl.
 Example gathered_15_unit_rank :
-  gathered unit_rank (one 0 (Some other_owner) [] (Some other_owner) []) = one 0 None [(other_owner, unit_rank)] None [Coincide (other_owner, unit_rank)] := eq_refl.
+  gathered unit_rank (one 0 (Some other_owner) [] (Some other_owner) [])
+  = one 0 None [(other_owner, unit_rank)] None [Coincide (other_owner, unit_rank)] := eq_refl.
 Example gathered_15_owner :
-  gathered owner (one 0 (Some other_owner) [] (Some other_owner) []) = one 0 None [(other_owner, owner)] None [Coincide (other_owner, owner)] := eq_refl.
+  gathered owner (one 0 (Some other_owner) [] (Some other_owner) [])
+  = one 0 None [(other_owner, owner)] None [Coincide (other_owner, owner)] := eq_refl.
 Example gathered_15_other_owner :
-  gathered other_owner (one 0 (Some other_owner) [] (Some other_owner) []) = one 0 None [] None [] := eq_refl.
+  gathered other_owner (one 0 (Some other_owner) [] (Some other_owner) [])
+  = one 0 None [] None [] := eq_refl.

@@ -26,7 +26,8 @@ Definition is_current (v : version) : bool := match v with Current => true | _ =
 Definition follow (held : B -> version) (ev : event) : B -> version := match ev with
   | Copy from to => put to (if at_element from == at_element to then held from else Garbage) held
   | Free b => put b Garbage held
-  | Update b reads good => put b (if forallb is_current (map held (b :: reads)) then if good then Next else Garbage else Garbage) held
+  | Update b reads good =>
+      put b (if forallb is_current (map held (b :: reads)) then if good then Next else Garbage else Garbage) held
   end.
 
 (** A model of one element at a time: what an update makes of the element's value and of the values it reads, given the
@@ -125,8 +126,8 @@ Theorem steps_sound m junk program (at_rest : B -> bool) values : Forall declare
   forall t b, at_rest b = true -> train m junk program t values b = theta m t (at_element b).
 Proof.
   intros well next first; induction t as [|t IH]; intros b rests; [now apply first|].
-  cbn [train]; assert (sound := versions_sound m (junk t) t program well (fun b => if at_rest b then Current else Garbage)
-    (train m junk program t values)).
+  cbn [train]; assert (sound := versions_sound m (junk t) t program well
+    (fun b => if at_rest b then Current else Garbage) (train m junk program t values)).
   specialize (fun holds => sound holds b); rewrite next in sound by easy; apply sound.
   intros b'; destruct (at_rest b') eqn:rests'; cbn; auto.
 Qed.

@@ -1,0 +1,70 @@
+(** The audit: what every theorem of these files rests on. Each answer has to be "Closed under the global context": no
+    axiom, and nothing admitted. check.sh counts the answers, and holds this list against the theorems there are. *)
+
+From Placealg Require Sums Moves Axes Rules Table Masks Microbatches Rings Versions Pipeline Equivalence Observed.
+From Placealg Require Instances Rationals.
+
+Print Assumptions Sums.sum_owner.
+Print Assumptions Sums.sum_swap.
+Print Assumptions Sums.partition_sum.
+Print Assumptions Moves.dual_kind_dual.
+Print Assumptions Moves.move_sound.
+Print Assumptions Moves.dual_dual.
+Print Assumptions Moves.move_adjoint.
+Print Assumptions Moves.backward_is_tabled.
+Print Assumptions Moves.pair_separates.
+Print Assumptions Moves.garbage_irrelevant.
+Print Assumptions Moves.rs_ag.
+Print Assumptions Moves.move_weights.
+Print Assumptions Axes.rep_by_readers.
+Print Assumptions Axes.move_a_sound.
+Print Assumptions Axes.order_of_axes.
+Print Assumptions Axes.events_commute.
+Print Assumptions Axes.weights_multiply.
+Print Assumptions Axes.moves_sound.
+Print Assumptions Rules.reduced_sound.
+Print Assumptions Rules.gathered_sound.
+Print Assumptions Rules.masked_sound.
+Print Assumptions Masks.masked_sum.
+Print Assumptions Masks.owned_sum.
+Print Assumptions Masks.equal_masks.
+Print Assumptions Masks.weights_do_not_tell.
+Print Assumptions Microbatches.accumulated.
+Print Assumptions Microbatches.not_cleared.
+Print Assumptions Microbatches.assigned.
+Print Assumptions Microbatches.running_mean.
+Print Assumptions Microbatches.reduced_once_or_each_time.
+Print Assumptions Microbatches.token_mean.
+Print Assumptions Microbatches.mean_of_means.
+Print Assumptions Rings.ring_interval.
+Print Assumptions Rings.ring_once.
+Print Assumptions Rings.ring_short.
+Print Assumptions Rings.ring_sum.
+Print Assumptions Versions.versions_sound.
+Print Assumptions Versions.versions_exact.
+Print Assumptions Versions.steps_sound.
+Print Assumptions Pipeline.any_order.
+Print Assumptions Pipeline.freed_too_early.
+Print Assumptions Pipeline.handing_on.
+Print Assumptions Equivalence.sufficient.
+Print Assumptions Equivalence.necessary_version.
+Print Assumptions Equivalence.necessary_update.
+Print Assumptions Equivalence.necessary_counted.
+Print Assumptions Equivalence.GI_SC_iff_equal.
+Print Assumptions Equivalence.copies_suffice.
+Print Assumptions Observed.boundaries_do_not_tell.
+Print Assumptions Instances.steady_correct.
+Print Assumptions Instances.factor_wrong.
+Print Assumptions Instances.norm_wrong.
+Print Assumptions Instances.data_parallel_correct.
+Print Assumptions Instances.dp_correct.
+Print Assumptions Instances.zero1_correct.
+Print Assumptions Instances.zero3_correct.
+Print Assumptions Instances.sum_for_mean_wrong.
+Print Assumptions Instances.hsdp_correct.
+Print Assumptions Instances.norm_on_replicas_wrong.
+Print Assumptions Instances.experts_correct.
+Print Assumptions Instances.expert_divisor_wrong.
+Print Assumptions Rationals.size_is_n.
+Print Assumptions Rationals.zero3_for_every_n.
+Print Assumptions Rationals.sum_for_mean_for_every_n.

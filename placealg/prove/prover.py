@@ -67,8 +67,12 @@ def examine(step: Step) -> Findings:
         verdicts, candidates = _examine_network(step, flows, verdicts)
     done: dict[object, list[Verdict]] = {}
     for group in step.reference.groups:
-        sites = sites_of(step, group, flows)
-        key = _signature(step, group, sites, flows)
+        try:
+            sites = sites_of(step, group, flows)
+            key = _signature(step, group, sites, flows)
+        except NoRule as gap:
+            verdicts += _open(group.name, of_group(flows), gap)
+            continue
         if key in done:
             verdicts += [replace(v, group=group.name, seconds=0.0, reason=v.reason or f"as {v.group}")
                          for v in done[key]]
@@ -190,7 +194,7 @@ def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[C
     """
     failures = [supposed(demand, step) for demand in (unfollowed(step, flows) if flows else ())]
     failures += [Failure("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
-                         z3.BoolVal(True), f"is refuted by a run alone: {v.reason.partition(': ')[2]}")
+                         z3.BoolVal(True), f"cannot be followed, only run: {v.reason.partition(': ')[2]}")
                  for v in verdicts if v.verdict == UNDECIDED and v.event]
     for failure in failures:
         verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,

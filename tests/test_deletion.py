@@ -46,8 +46,8 @@ OP_LEVEL: Mapping[str, Callable[[], Model]] = {
 
 LEFT_OPEN: Mapping[str, str] = {
     "microbatches overlap in a pipeline, and each changes":
-        "without a free every microbatch leaves a copy behind that was not there when it began: the same copy, which the"
-        " prover, who follows one microbatch at a time, does not see",
+        "without a free every microbatch leaves a copy behind that was not there when it began: the same copy, which"
+        " the prover, who follows one microbatch at a time, does not see",
     "the counterexample does not replay: reads a":
         "an axis of the pipeline beside the event's own: parameters live on one stage alone, so that the simulator has"
         " nobody else to send to, but the prover lets any rank be asked",
@@ -80,7 +80,7 @@ def wrong(mutants: Iterable[Mutant]) -> Iterator[str]:
 
 
 def harmless(mutant: Mutant) -> bool:
-    """Whether a deletion may go unnoticed: of an event that gives memory back, or computes again what is still there."""
+    """Whether a deletion may go unnoticed: of what gives memory back, or computes again what is still there."""
     return all(e.verb in HARMLESS_DELETIONS or e.rule.name == "recompute" for e in mutant.events)
 
 

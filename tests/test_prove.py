@@ -126,7 +126,8 @@ def test_layouts_that_disagree_are_refuted_as_such() -> None:
 def test_what_no_rule_covers_is_refuted_by_a_run_alone(change: dict[str, Any]) -> None:
     report = prove(edit(step_of("dp"), change))
     assert (report.verdict, report.refuted()) == (REFUTED, ("invariant",))
-    assert report.counterexample and "cannot be followed, only run: no transfer rule" in report.counterexample.explanation
+    found = report.counterexample
+    assert found and "cannot be followed, only run: no transfer rule" in found.explanation
     assert {v.verdict for v in report.of("gradient")} == {UNDECIDED}
 
 

@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench clean
+.PHONY: help setup demo test test-slow mutate lint bench clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
@@ -28,6 +28,11 @@ test: $(STAMP)  ## the default suite, doctests included
 test-slow: $(STAMP)  ## the long random runs
 	$(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
 
+MUTANTS ?=  # which, by name: placealg.prove.moves*
+mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: hours, on Linux
+	$(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut results --all true | $(BIN)/python tests/mutation_score.py
+
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -36,5 +41,5 @@ bench: $(STAMP)  ## timings
 	$(BIN)/python -m pytest -q tests/bench_*.py --benchmark-columns=min,median,rounds --benchmark-sort=name
 
 clean:      ## remove .venv and all caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
+	rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

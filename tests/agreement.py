@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import random_dims
+
 from placealg.check.prove import prove
 from placealg.prove.verdict import PROVED, REFUTED, Report
 from placealg.simulate import Setting, simulate
@@ -36,12 +38,15 @@ class Agreement:
 
 
 def settings(reference: Reference) -> Iterator[Setting]:
-    """Concrete runs: sizes 2 and 3 (unequal on two axes), one to three microbatches, unequal counts where allowed."""
+    """Concrete runs: sizes 2 and 3 (unequal on two axes), one to three microbatches, unequal counts where allowed.
+
+    A third axis has one rank beside two, and two beside three.
+    """
     axes = reference.mesh.names
-    for sizes in ((2, 3), (3, 2)):
+    for sizes in ((2, 3, 1), (3, 2, 2)):
         bound = dict(zip(axes, sizes, strict=False))
         for microbatches in (1, 2, 3):
-            if sizes == (3, 2) and microbatches == 3:
+            if sizes == (3, 2, 2) and microbatches == 3:
                 continue
             yield Setting.equal(reference, bound, microbatches, 1, seed=microbatches)
             if "equal_counts" not in reference.hypotheses and microbatches < 3:
@@ -53,7 +58,7 @@ def compare(step: Step) -> Agreement:
     report = prove(step)
     if report.verdict == REFUTED:
         return Agreement(report, "replayed")
-    for setting in settings(step.reference):
+    for setting in random_dims.settings(step) if step.reference.graph else settings(step.reference):
         outcome = simulate(step, setting)
         if not outcome.equal:
             return Agreement(report, f"{outcome.difference} at {dict(setting.sizes)}, m = {setting.microbatches}")

@@ -1,42 +1,58 @@
-"""Every single-event mutant of a program: deletions, doublings, axis changes, adjacent swaps."""
+"""Every single-event mutant of a program: deletions, doublings, axis changes, adjacent swaps; and which are alike."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from placealg.step.program import LOOPED, Event, Step
 
-Mutant = tuple[str, Step]
+
+@dataclass(frozen=True)
+class Mutant:
+    """A program with one change: what was changed, at which events, and what stands there instead."""
+
+    story: str
+    step: Step
+    events: tuple[Event, ...]
+    instead: tuple[Event, ...]
+
+    @property
+    def kind(self) -> object:
+        """What mutants have in common that change events which do the same, to values of the same sort."""
+        return tuple(tuple(map(sort, events)) for events in (self.events, self.instead))
+
+
+Kind = Callable[[Step], Iterator[Mutant]]
+
+
+def sort(event: Event) -> object:
+    """What an event does and why, whatever the tensor or the group that it does it to."""
+    return (event.phase, event.verb, event.on_tensor, event.on_gradient, "" if event.on_tensor else event.value,
+            event.axes, event.op, event.at, event.where, event.source[:1], event.to[:1], bool(event.version),
+            event.rule.name)
+
+
+def of_every_sort(kind: Kind, step: Step) -> Iterator[Mutant]:
+    """The first mutant of every sort."""
+    seen = set()
+    for mutant in kind(step):
+        if mutant.kind not in seen:
+            seen.add(mutant.kind)
+            yield mutant
 
 
 def deletions(step: Step) -> Iterator[Mutant]:
     """Each event deleted, one at a time."""
     for k, event in enumerate(step.events):
-        yield f"drop {event.path}", _with(step, [*step.events[:k], *step.events[k + 1:]])
-
-
-def tensor_deletions(step: Step) -> Iterator[Mutant]:
-    """Each event on a tensor of the op graph, its loss among them, deleted, one at a time."""
-    for k, event in enumerate(step.events):
-        if event.on_tensor or event.value == "loss":
-            yield f"drop {event.path}", _with(step, [*step.events[:k], *step.events[k + 1:]])
-
-
-def tensor_doublings(step: Step) -> Iterator[Mutant]:
-    """Each event on a tensor of the op graph run twice in a row, one at a time."""
-    for k, event in enumerate(step.events):
-        if event.on_tensor:
-            again = replace(event, copy=event.copy + 1)
-            yield f"double {event.path}", _with(step, [*step.events[: k + 1], again, *step.events[k + 1:]])
+        yield _mutant("drop", step, k, (event,), ())
 
 
 def doublings(step: Step) -> Iterator[Mutant]:
     """Each event run twice in a row, one at a time."""
     for k, event in enumerate(step.events):
-        again = replace(event, copy=event.copy + 1)
-        yield f"double {event.path}", _with(step, [*step.events[: k + 1], again, *step.events[k + 1:]])
+        yield _mutant("double", step, k, (event,), (event, replace(event, copy=event.copy + 1)))
 
 
 def axis_changes(step: Step) -> Iterator[Mutant]:
@@ -50,18 +66,25 @@ def axis_changes(step: Step) -> Iterator[Mutant]:
         sets += [tuple(new if a == old else a for a in event.axes)
                  for old, new in itertools.product(event.axes, names) if new not in event.axes]
         for axes in sets:
-            events = [*step.events[:k], replace(event, axes=axes), *step.events[k + 1:]]
-            yield f"axes of {event.path} -> {list(axes)}", _with(step, events)
+            yield _mutant(f"axes {list(axes)} of", step, k, (event,), (replace(event, axes=axes),))
 
 
 def swaps(step: Step) -> Iterator[Mutant]:
-    """Each adjacent pair exchanged: the second event moves before the first, into its phase."""
+    """Each adjacent pair exchanged: the second event moves before the first, into its phase.
+
+    Ops stay in the loop that runs their unit.
+    """
     for k, (one, two) in enumerate(itertools.pairwise(step.events)):
-        moved = replace(two, phase=one.phase)
         if (one.phase in LOOPED) != (two.phase in LOOPED) and not two.group and two.verb == "compute":
             continue
-        yield f"swap {one.path} / {two.path}", _with(step, [*step.events[:k], moved, one, *step.events[k + 2:]])
+        if (one.on_tensor or two.on_tensor) and (one.phase, one.unit) != (two.phase, two.unit):
+            continue
+        yield _mutant("swap", step, k, (one, two), (replace(two, phase=one.phase), one))
 
 
-def _with(step: Step, events: list[Event]) -> Step:
-    return replace(step, events=tuple(events))
+KINDS: dict[str, Kind] = {k.__name__: k for k in (deletions, doublings, axis_changes, swaps)}
+
+
+def _mutant(what: str, step: Step, k: int, events: tuple[Event, ...], instead: tuple[Event, ...]) -> Mutant:
+    changed = (*step.events[:k], *instead, *step.events[k + len(events):])
+    return Mutant(f"{what} {' / '.join(e.path for e in events)}", replace(step, events=changed), events, instead)

@@ -15,6 +15,7 @@ from placealg.model.model import Model
 from placealg.model.transformer import GPT, LATENT, LLAMA, STYLES, Style, gpt, mlp, transformer
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.simulate import Setting, simulate
+from placealg.simulate.setting import fitting_microbatches
 from placealg.step.derive import derive
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.recompute import POLICIES
@@ -68,15 +69,21 @@ MODELS: Mapping[str, Model] = {m.name: m for m in (
 
 
 def settings(step: Step) -> Iterator[Setting]:
-    """Two runs: two of every axis and two microbatches; one axis of three, and unequal token counts where allowed."""
+    """Two runs: two of every axis and two microbatches; one axis of three, and unequal token counts where allowed.
+
+    Of more than three axes the others have two ranks in one run and one in the next. Microbatches are as many as the
+    order of a pipeline takes.
+    """
     reference = step.reference
     names = reference.mesh.names
-    yield Setting.equal(reference, dict.fromkeys(names, 2), 2, 1, seed=1)
-    larger = dict(zip(names, (3, 2, 1), strict=False))
+    small = {a: 2 if k < 3 else 1 for k, a in enumerate(names)}
+    larger = {a: (3, 2, 1)[k] if k < 3 else 2 for k, a in enumerate(names)}
+    yield Setting.equal(reference, small, fitting_microbatches(reference, small, 2), 1, seed=1)
+    most = fitting_microbatches(reference, larger, 1)
     if "equal_counts" in reference.hypotheses:
-        yield Setting.equal(reference, larger, 1, 2, seed=2)
+        yield Setting.equal(reference, larger, most, 2, seed=2)
     else:
-        yield Setting.unequal(reference, larger, 1, seed=2)
+        yield Setting.unequal(reference, larger, most, seed=2)
 
 
 def differs(step: Step) -> str:
@@ -112,9 +119,12 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
     """A strategy over one to three axes with random lists of dims, modes, regions and schedule, and its story."""
     axes = AXES[: draw.choice((1, 2, 2, 3))]
     dims = {a: _entries(draw, model) for a in axes}
+    if draw.random() < 0.25:
+        dims[axes[-1]] = ["layer"]
     data = [a for a in axes if dims[a] == ["batch"]]
     kind = {a: draw.choice(("R", "zero1", "zero2", "zero3")) for a in data}
-    activations = {a: draw.choice(("R", "S*")) for a in axes if a not in data and draw.random() < 0.6}
+    activations = {a: draw.choice(("R", "S*")) for a in axes
+                   if a not in data and dims[a] != ["layer"] and draw.random() < 0.6}
     words = sorted({word for region in model.graph.regions for word in region.split(".")})
     if draw.random() < 0.4:
         activations |= {f"region:{draw.choice(words)}": "M"}
@@ -123,7 +133,14 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
         "optimizer": {a: "S" for a in data if kind[a] != "R"},
         "gradients": {a: "S" for a in data if kind[a] in ("zero2", "zero3")},
         "activations": activations}
-    schedule = {"replay": draw.choice(POLICIES), "sharing": draw.choice(("shared", "shared", "per_use"))}
+    schedule: dict[str, Any] = {"replay": draw.choice(POLICIES),
+                                "sharing": draw.choice(("shared", "shared", "per_use"))}
+    if dims[axes[-1]] == ["layer"]:
+        schedule |= draw.choice(({"pipeline": "gpipe"}, {"pipeline": "1f1b"}, {"pipeline": "1f1b"},
+                                 {"pipeline": "interleaved", "chunks": draw.choice((2, "v"))}))
+    rings = [a for a in axes if a not in data and dims[a] != ["layer"] and draw.random() < 0.3]
+    if rings:
+        schedule["gather"] = dict.fromkeys(rings, "ring")
     loss = {"preset": draw.choice(("mean_of_means", "token_mean"))}
     said: dict[str, Any] = {"dims": dims, "states": {k: v for k, v in states.items() if v}, "schedule": schedule,
                             "loss": loss}

@@ -11,11 +11,12 @@ from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.model import Model, Parameter, Unit
+from placealg.model.transformer import mlp
 from placealg.step.derive import derive
 from placealg.step.program import LOOPED, PHASES, Clause, Event, Step
 from placealg.strategy.spec import Strategy, strategy_on
 
-AXES = ("a1", "a2")
+AXES = ("a1", "a2", "a3")
 KINDS = ("drop", "double", "move", "axes", "op", "at", "where", "to", "layout", "divisor", "verb")
 
 
@@ -34,8 +35,8 @@ def two_units(tied: bool) -> Model:
 
 @st.composite
 def placements(draw: st.DrawFn) -> Strategy:
-    """A declared strategy over one or two axes: every mode, lifetime, optimizer, loss and tier."""
-    axes = AXES[: draw(st.integers(1, 2))]
+    """A declared strategy over one to three axes: every mode, lifetime, optimizer, loss and tier."""
+    axes = AXES[: draw(st.sampled_from([1, 1, 2, 2, 2, 3]))]
     dims = {a: ["batch"] if draw(st.integers(0, 4)) else [] for a in axes}
     states = {
         "parameters": {a: draw(st.sampled_from(["R", "S*"])) for a in axes},
@@ -57,6 +58,26 @@ def placements(draw: st.DrawFn) -> Strategy:
                        schedule={"lifetime": FrozenMap(lifetime)}, optimizer=optimizer, loss=loss)
 
 
+@st.composite
+def placements_of_ops(draw: st.DrawFn) -> Strategy:
+    """A strategy for ops without attention: an axis of data, one of split dims that may gather in rings, a pipeline."""
+    split = draw(st.sampled_from([["ffn", "vocab"], ["loss.none", "ffn", "embed"], ["embed"]]))
+    order = draw(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    every = {"a1": ["batch"], "a2": split, "a3": ["layer"]}
+    axes = draw(st.sampled_from([("a3",), ("a1", "a3"), ("a1", "a2"), ("a2",), ("a2", "a3"), ("a1", "a2", "a3")]))
+    zero = draw(st.sampled_from([("R", "R", "R"), ("R", "S", "R"), ("R", "S", "S"), ("S*", "S", "S")]))
+    states = {state: {"a1": mode} for state, mode in zip(("parameters", "optimizer", "gradients"), zero, strict=True)
+              if "a1" in axes}
+    schedule: dict[str, Any] = {}
+    if "a2" in axes:
+        states["activations"] = {"a2": draw(st.sampled_from(["R", "S*"]))}
+        schedule["gather"] = {"a2": draw(st.sampled_from(["at_once", "ring"]))}
+    if "a3" in axes:
+        schedule |= {"pipeline": order, **({"chunks": 2} if order == "interleaved" else {})}
+    return strategy_on("random", dict.fromkeys(axes), dims={a: every[a] for a in axes}, states=states,
+                       schedule=schedule, optimizer={"clip": draw(st.sampled_from(["global_norm", "none"]))})
+
+
 @dataclass(frozen=True)
 class Sample:
     """A random program and how it came about."""
@@ -67,9 +88,12 @@ class Sample:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Sample:
-    """A derived program with zero to two random edits."""
-    strategy = draw(placements())
-    model = draw(st.sampled_from([abstract(), abstract(), two_units(False), two_units(True)]))
+    """A derived program, one in ten of ops, with zero to two random edits."""
+    if draw(st.integers(0, 9)):
+        strategy, model = draw(placements()), draw(st.sampled_from([abstract(), abstract(), two_units(False),
+                                                                    two_units(True)]))
+    else:
+        strategy, model = draw(placements_of_ops()), mlp()
     step = derive(strategy, model)
     story = [f"{strategy.states} {dict(strategy.dims)} {dict(strategy.tables)} on {model.name}"]
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2]))):
@@ -80,9 +104,9 @@ def programs(draw: st.DrawFn) -> Sample:
 
 @st.composite
 def edited(draw: st.DrawFn, step: Step) -> tuple[str, Step]:
-    """One random edit of one random event."""
+    """One random edit of one random event that is not on a tensor of an op: those are edited elsewhere."""
     events, axes = list(step.events), step.reference.mesh.names
-    k = draw(st.integers(0, len(events) - 1))
+    k = draw(st.sampled_from([k for k, e in enumerate(events) if not e.on_tensor]))
     event = events[k]
     kind = draw(st.sampled_from(KINDS))
     if kind == "drop":

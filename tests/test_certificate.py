@@ -121,7 +121,7 @@ def test_a_refutation_is_confirmed_at_the_pinned_sizes(word: str) -> None:
 
 
 def test_an_event_without_a_rule_leaves_nothing_to_ask() -> None:
-    report, queries = queries_of("dp", set="publish.*", **{"from": "weight"})
+    report, queries = queries_of("dp", set="update.norm.all_reduce*", to="R")
     assert report.verdict == UNDECIDED
     found = cross_check(queries, report)
     assert found.undecided > 0

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pytest
 from agreement import compare
-from mutants import axis_changes, deletions, doublings, swaps, tensor_deletions, tensor_doublings
-from random_dims import MODELS, judged
+from mutants import KINDS, Mutant, axis_changes, deletions, doublings, of_every_sort, swaps
+from random_dims import judged
 
+from placealg.errors import InputError
 from placealg.model.abstract import abstract
-from placealg.prove.verdict import REFUTED
+from placealg.model.model import Model
+from placealg.model.transformer import Style, gpt, mla, mlp, moe
+from placealg.prove.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
+from placealg.step.program import Step
+from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
-from placealg.strategy.spec import strategy_on
 
 STRATEGIES = {name: f'base = "{name}"\n' for name in (
     "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "zero2*offload_optimizer", "zero1*offload_optimizer",
@@ -23,20 +29,69 @@ STRATEGIES["zero3, token mean"] = 'base = "zero3"\n[loss]\npreset = "token_mean"
 STRATEGIES["zero3, muon"] = 'base = "zero3"\n[optimizer]\nname = "muon"\n'
 
 HARMLESS_DELETIONS = ("free", "slice")
-"""The only verbs of a derived program that may go without changing a number: they give memory back."""
+"""The only verbs of a derived program that may go without changing a number: they give memory back, or keep a rank
+from working for others too."""
 
-OP_LEVEL = ("tp", "tp_sp", "zero3*tp_sp", "tp*recompute_full")
-WASTE = ("free", "slice")
-"""The verbs of events on tensors that may go: they give memory back, or keep a rank from working for others too."""
+OP_LEVEL: Mapping[str, Callable[[], Model]] = {
+    **dict.fromkeys(("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "tp*recompute_full"),
+                    lambda: gpt(Style(flash=True))),
+    "tp_sp*recompute_selective": gpt,
+    **dict.fromkeys(("pp_gpipe", "pp_1f1b", "pp_interleaved"), mlp),
+    "ep": moe,
+    "zero1*pp": mlp, "zero3*pp": mlp, "hsdp*pp_interleaved": mlp,
+    "zero1*tp": mla, "zero1*ep": moe, "dp*cp_ring": lambda: gpt(Style(flash=True)),
+    "zero3*tp_sp": lambda: gpt(Style(flash=True)), "cp_ring*pp": lambda: gpt(Style(flash=True)),
+    "zero3*tp_sp*pp": mla, "zero3*tp_sp*pp*cp_ring*ep": moe,
+}
+"""Strategies whose programs run op by op: those of the catalogue, and ten compositions -> the model they run on."""
+
+LEFT_OPEN: Mapping[str, str] = {
+    "microbatches overlap in a pipeline, and each changes":
+        "without a free every microbatch leaves a copy behind that was not there when it began: the same copy, which"
+        " the prover, who follows one microbatch at a time, does not see",
+    "the counterexample does not replay: reads a":
+        "an axis of the pipeline beside the event's own: parameters live on one stage alone, so that the simulator has"
+        " nobody else to send to, but the prover lets any rank be asked",
+}
+"""False alarms: why a mutant that no run tells from the single device stays UNDECIDED -> what lies behind it."""
+
+ALL = os.environ.get("PLACEALG_MUTANTS", "all") == "all"
+"""In the slow tier: every mutant, or one of every sort."""
+
+
+def step_of(name: str) -> Step:
+    return derive(parse_strategy(name), OP_LEVEL[name]())
+
+
+def wrong(mutants: Iterable[Mutant]) -> Iterator[str]:
+    """Where the engines disagree: a miss, or a false alarm that LEFT_OPEN does not explain.
+
+    A mutant that is no program, and is turned away as such, is neither.
+    """
+    for mutant in mutants:
+        try:
+            verdict, complaint = judged(mutant.step)
+        except InputError:
+            continue
+        explained = verdict != PROVED and "; no run differs" in complaint and any(why in complaint for why in LEFT_OPEN)
+        if complaint and not explained:
+            yield f"{mutant.story}: {complaint}"
+        if verdict == PROVED and mutant.instead == () and not harmless(mutant):
+            yield f"{mutant.story}: PROVED, though it gives no memory back"
+
+
+def harmless(mutant: Mutant) -> bool:
+    """Whether a deletion may go unnoticed: of what gives memory back, or computes again what is still there."""
+    return all(e.verb in HARMLESS_DELETIONS or e.rule.name == "recompute" for e in mutant.events)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_deletion_is_refuted_iff_the_simulator_differs(name: str) -> None:
     step = derive(parse_strategy_file(STRATEGIES[name]).strategy, abstract())
-    for (story, mutant), event in zip(deletions(step), step.events, strict=True):
-        found = compare(mutant)
-        assert not found.complaint, f"{story}: {found.complaint}"
-        assert (found.report.verdict == REFUTED) == (event.verb not in HARMLESS_DELETIONS), story
+    for mutant in deletions(step):
+        found = compare(mutant.step)
+        assert not found.complaint, f"{mutant.story}: {found.complaint}"
+        assert (found.report.verdict == REFUTED) != harmless(mutant), mutant.story
 
 
 @pytest.mark.slow
@@ -44,39 +99,41 @@ def test_every_deletion_is_refuted_iff_the_simulator_differs(name: str) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_other_mutant_is_refuted_iff_the_simulator_differs(name: str, kind: object) -> None:
     step = derive(parse_strategy_file(STRATEGIES[name]).strategy, abstract())
-    complaints = [f"{story}: {c}" for story, mutant in kind(step) if (c := compare(mutant).complaint)]  # type: ignore[operator]
+    complaints = [f"{x.story}: {c}" for x in kind(step) if (c := compare(x.step).complaint)]  # type: ignore[operator]
     assert not complaints, "\n".join(complaints)
 
 
 def test_a_few_of_every_kind_of_mutant() -> None:
     step = derive(parse_strategy("hsdp"), abstract())
     for kind in (doublings, axis_changes, swaps):
-        for story, mutant in itertools.islice(kind(step), 3, None, 9):
-            assert not (complaint := compare(mutant).complaint), f"{story}: {complaint}"
-
-
-@pytest.mark.parametrize("kind", [tensor_deletions, tensor_doublings])
-def test_every_mutant_of_a_tensor_s_event_on_a_small_model(kind: object) -> None:
-    step = derive(strategy_on("mlp", {"tp": None}, dims={"tp": ["ffn", "vocab"]}), MODELS["mlp"])
-    complaints = [f"{story}: {c}" for story, mutant in kind(step) if (c := judged(mutant)[1])]  # type: ignore[operator]
-    assert not complaints, "\n".join(complaints)
+        for mutant in itertools.islice(kind(step), 3, None, 9):
+            assert not (complaint := compare(mutant.step).complaint), f"{mutant.story}: {complaint}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OP_LEVEL)
-def test_every_deletion_of_a_tensor_s_event_is_refuted_iff_a_run_differs(name: str, model: str) -> None:
-    step = derive(parse_strategy(name), MODELS[model])
-    events = [e for e in step.events if e.on_tensor or e.value == "loss"]
-    for (story, mutant), event in zip(tensor_deletions(step), events, strict=True):
-        verdict, complaint = judged(mutant)
-        assert not complaint, f"{story}: {complaint}"
-        assert verdict == REFUTED or event.verb in WASTE or event.rule.name == "recompute", story
+def test_every_mutant_of_ops_is_refuted_iff_a_run_differs(name: str, kind: str) -> None:
+    step = step_of(name)
+    assert not list(wrong(KINDS[kind](step) if ALL else of_every_sort(KINDS[kind], step)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OP_LEVEL)
-def test_every_doubling_of_a_tensor_s_event_is_refuted_iff_a_run_differs(name: str) -> None:
-    step = derive(parse_strategy(name), MODELS["gpt"])
-    complaints = [f"{story}: {c}" for story, mutant in tensor_doublings(step) if (c := judged(mutant)[1])]
-    assert not complaints, "\n".join(complaints)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "each"), [("zero1*pp", 6), ("dp*cp_ring", 30), ("ep", 25), ("zero1*tp", 45)])
+def test_a_few_sorts_of_mutants_of_ops(name: str, each: int, kind: str) -> None:
+    mutants = of_every_sort(KINDS[kind], step_of(name))
+    assert not list(wrong(itertools.islice(mutants, 1, None, each)))
+
+
+def test_every_strategy_of_the_catalogue_has_its_mutants() -> None:
+    tried = [*STRATEGIES, *OP_LEVEL]
+    assert [n for n in cat.catalogue() if not any(n in name.split("*") for name in tried)] == []
+    assert sum("*" in name for name in tried) >= 10
+
+
+def test_a_disagreement_is_seen() -> None:
+    """A deletion that deletes nothing is proved, as no deletion of a reduction may be."""
+    step = step_of("zero1*pp")
+    event = next(e for e in step.events if e.verb == "reduce")
+    assert list(wrong([Mutant("nothing at all", step, (event,), ())]))
+    assert not list(wrong([Mutant("nothing at all", step, (event,), (event,))]))

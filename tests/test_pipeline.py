@@ -10,7 +10,7 @@ from agreement import compare
 
 from placealg.errors import InputError
 from placealg.model.config import from_config
-from placealg.model.transformer import gpt, mlp, moe
+from placealg.model.transformer import Style, gpt, moe
 from placealg.prove.prover import examine
 from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.step.derive import derive
@@ -92,17 +92,10 @@ PROVED_ON_GPT = ("pp_gpipe", "pp_1f1b", "pp_interleaved", "dp*pp", "zero1*pp", "
                  "zero3*tp_sp*pp*cp_ring")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", PROVED_ON_GPT)
 def test_proved(text: str) -> None:
     found = examine(derive(parse_strategy(text), gpt()))
-    assert {(v.verdict, v.cls) for v in found.verdicts} == {(PROVED, PARAMETRIC)}
-
-
-@pytest.mark.parametrize(("text", "model"), [
-    ("zero3*tp_sp*pp*cp_ring*ep", "mixtral-8x7b"), ("zero3*tp_sp*pp*cp", "llama-3.1-405b"),
-])
-def test_five_axes_are_proved(text: str, model: str) -> None:
-    found = examine(derive(parse_strategy(text), from_config(model)))
     assert {(v.verdict, v.cls) for v in found.verdicts} == {(PROVED, PARAMETRIC)}
 
 
@@ -125,18 +118,18 @@ def without(step: Step, path: str) -> Step:
     return Step(step.reference, tuple(e for e in step.events if e.path != path))
 
 
-DELETED = derive(parse_strategy("zero1*pp"), mlp())
-TIED = derive(parse_strategy("pp"), gpt())
+TIED = derive(parse_strategy("pp"), gpt(Style(flash=True)))
 
 
-@pytest.mark.parametrize("path", [e.path for e in DELETED.events])
-def test_every_event_deleted_once(path: str) -> None:
-    assert compare(without(DELETED, path)).complaint == ""
+@pytest.mark.parametrize("path", [e.path for e in TIED.events if e.verb in ("send", "recv") or (
+    "embedding.weight" in e.path and "pp" in e.axes)])
+def test_the_messages_and_what_both_ends_share(path: str) -> None:
+    assert compare(without(TIED, path)).report.verdict == REFUTED
 
 
-@pytest.mark.parametrize("path", [e.path for e in TIED.events if "embedding.weight" in e.path or e.verb in (
-    "send", "recv") or e.value == "norm"])
-def test_the_tied_embedding_and_the_messages(path: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [e.path for e in TIED.events if "embedding.weight" in e.path or e.value == "norm"])
+def test_the_tied_embedding(path: str) -> None:
     assert compare(without(TIED, path)).complaint == ""
 
 
@@ -158,6 +151,7 @@ def test_a_wrong_pipeline_is_refuted(what: str) -> None:
     assert compare(step).report.verdict == REFUTED
 
 
+@pytest.mark.slow
 def test_moe_in_five_axes_on_symbols() -> None:
     found = examine(derive(parse_strategy("zero3*tp_sp*ep*cp*pp"), moe()))
     assert {v.verdict for v in found.verdicts} == {PROVED}

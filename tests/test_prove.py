@@ -123,8 +123,17 @@ def test_layouts_that_disagree_are_refuted_as_such() -> None:
     {"set": "forward.layer.compute", "tier": "host"},
     {"set": "*.grad_sum.reduce*", "tier": "device->host"},
 ])
-def test_what_no_rule_covers_is_undecided(change: dict[str, Any]) -> None:
-    assert prove(edit(step_of("dp"), change)).verdict == UNDECIDED
+def test_what_no_rule_covers_is_refuted_by_a_run_alone(change: dict[str, Any]) -> None:
+    report = prove(edit(step_of("dp"), change))
+    assert (report.verdict, report.refuted()) == (REFUTED, ("invariant",))
+    found = report.counterexample
+    assert found and "cannot be followed, only run: no transfer rule" in found.explanation
+    assert {v.verdict for v in report.of("gradient")} == {UNDECIDED}
+
+
+def test_what_no_rule_covers_is_undecided_where_no_run_differs() -> None:
+    report = prove(edit(step_of("dp"), set="update.norm.all_reduce*", to="R"))
+    assert (report.verdict, report.refuted()) == (UNDECIDED, ())
 
 
 @pytest.mark.parametrize("changes", [

@@ -13,7 +13,7 @@ from placealg.check.prove import prove
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 
 EACH = 12
-FAST, SLOW = 1, 3 * int(os.environ.get("PLACEALG_RANDOM_RUNS", "30"))
+FAST, SLOW = 1, max(1, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")) // 2)
 """Programs are drawn in runs of EACH, each run with its own seed: FAST runs by default, SLOW ones in the slow tier."""
 
 
@@ -62,5 +62,7 @@ def test_the_programs_are_of_many_kinds() -> None:
     drawn = [sample.step for sample in islice(programs(0), 60)]
     assert len({step.reference.model for step in drawn}) >= 6
     assert {len(step.reference.mesh.names) for step in drawn} == {1, 2, 3}
+    assert {p.order for step in drawn if (p := step.reference.pipeline)} == {"gpipe", "1f1b", "interleaved"}
     verbs = {event.verb for step in drawn for event in step.events if event.on_tensor}
-    assert verbs >= {"compute", "assign", "free", "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all"}
+    assert verbs >= {"compute", "assign", "free", "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all",
+                     "shift", "send", "recv"}

@@ -130,9 +130,8 @@ class _Files:
     def of_groups(self) -> Iterator[Query]:
         """The obligations of every parameter group."""
         for group in self.step.reference.groups:
-            sites = sites_of(self.step, group, self.flows)
-            generated = _generated(lambda g=group, s=sites: obligations(
-                self.step, g, s, self.flows, full=True))
+            generated = _generated(lambda g=group: obligations(
+                self.step, g, sites_of(self.step, g, self.flows), self.flows, full=True))
             for identifier in of_group(self.flows):
                 yield self.query(identifier, group.name, generated)
 

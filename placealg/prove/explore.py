@@ -161,7 +161,7 @@ def _apart(start: Machine, between: Machine, end: Machine, event: Event, iterati
         changed += [k for k in keys if before.version(*k) != after.version(*k)]
     changed += [k for k in {*start.values, *between.values} if start.value(*k) != between.value(*k)]
     if changed:
-        raise NoRule(f"{event.path}: microbatches overlap in a pipeline, and each changes "
+        raise NoRule(event.path, "microbatches overlap in a pipeline, and each changes "
                      f"{', '.join(v for v, _ in sorted(changed))} of {end.group.name}")
 
 
@@ -169,9 +169,9 @@ def _in_turn(start: Machine, between: Machine, behind: tuple[Event, ...]) -> Non
     """Behind the first backward event there is no forward, and no count that another forward has changed."""
     for event in behind:
         if event.phase != "backward":
-            raise NoRule(f"{event.path}: a forward behind a backward of its microbatch, in a pipeline")
+            raise NoRule(event.path, "a forward behind a backward of its microbatch, in a pipeline")
         if between.count != start.count and "count" in event.divisor.names():
-            raise NoRule(f"{event.path}: in a pipeline the next forward may have changed the count")
+            raise NoRule(event.path, "in a pipeline the next forward may have changed the count")
 
 
 def settled(machine: Machine) -> Machine:

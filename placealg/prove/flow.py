@@ -91,6 +91,7 @@ class _Follower:
                 self.execute(event)
             self.inside = ""
             return
+        forward = self.tensors.instance(unit)
         for number in range(1, _PASSES + 1):
             self.pass_of(number)
             entered = self.tensors.gradient(loop.last) if reverse else ()
@@ -110,6 +111,7 @@ class _Follower:
                 self.give_up(events[0], f"hands on what enters instances of {unit}, and that does not repeat")
                 break
             if reverse:
+                self.tensors.put_back(unit, forward)
                 self.tensors.back_again(unit, loop.last, self.stages.neighbour(left, unit))
             else:
                 instance = self.tensors.again(unit, loop.last)

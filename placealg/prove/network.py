@@ -31,7 +31,7 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
     for event in step.events:
         gap = uncovered(event, graph, step.reference.pipeline)
         if gap:
-            raise NoRule(f"{event.path}: no transfer rule for {gap}")
+            raise NoRule(event.path, f"no transfer rule for {gap}")
     found = Obligations(full)
     for cases in shapes(step.reference):
         for case in cases:

@@ -24,6 +24,7 @@ from placealg.prove.schedule import acyclic
 from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
 from placealg.prove.stages import ends
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
+from placealg.step.event import STEP_PHASES
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, Event, Group, Reference, Step
 
@@ -66,8 +67,12 @@ def examine(step: Step) -> Findings:
         verdicts, candidates = _examine_network(step, flows, verdicts)
     done: dict[object, list[Verdict]] = {}
     for group in step.reference.groups:
-        sites = sites_of(step, group, flows)
-        key = _signature(step, group, sites, flows)
+        try:
+            sites = sites_of(step, group, flows)
+            key = _signature(step, group, sites, flows)
+        except NoRule as gap:
+            verdicts += _open(group.name, of_group(flows), gap)
+            continue
         if key in done:
             verdicts += [replace(v, group=group.name, seconds=0.0, reason=v.reason or f"as {v.group}")
                          for v in done[key]]
@@ -77,8 +82,8 @@ def examine(step: Step) -> Findings:
         candidates += maybe
         if not maybe:
             done[key] = found
-    if flows and not candidates:
-        candidates = _suppose(step, flows)
+    if not candidates:
+        candidates = _suppose(step, flows, verdicts)
         verdicts += [c.verdict for c in candidates]
     clash = _disagreement(step, candidates)
     verdicts.append(clash.verdict if clash else _partition(step))
@@ -160,7 +165,7 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
     try:
         generated = network_obligations(step, flows)
     except NoRule as gap:
-        return [*before, *(Verdict(i, "", OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in of_ops(step))], []
+        return [*before, *_open("", of_ops(step), gap)], []
     decided = [_decide(step, WHOLE, identifier, generated) for identifier in of_ops(step)]
     if step.reference.pipeline:
         decided = [(_ordered(step, v), c) if v.id == "schedule" else (v, c) for v, c in decided]
@@ -177,10 +182,21 @@ def _ordered(step: Step, verdict: Verdict) -> Verdict:
     return replace(verdict, verdict=UNDECIDED, cls=None, reason=f"the order {fact.order}: {fact.reason}")
 
 
-def _suppose(step: Step, flows: Flows) -> list[Candidate]:
-    """Where nothing else is wrong: a candidate from what could not be followed, for a run to confirm."""
-    for demand in unfollowed(step, flows):
-        failure = supposed(demand, step)
+def _open(group: str, identifiers: Iterable[str], gap: NoRule) -> list[Verdict]:
+    """Verdicts that an event without a rule leaves open."""
+    return [Verdict(i, group, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap), gap.event) for i in identifiers]
+
+
+def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[Candidate]:
+    """Where nothing else is wrong: a candidate from what could not be followed, or has no rule, for a run to confirm.
+
+    What an event of init, save or resume does is seen in a resumed run at the latest.
+    """
+    failures = [supposed(demand, step) for demand in (unfollowed(step, flows) if flows else ())]
+    failures += [Failure("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
+                         z3.BoolVal(True), f"cannot be followed, only run: {v.reason.partition(': ')[2]}")
+                 for v in verdicts if v.verdict == UNDECIDED and v.event]
+    for failure in failures:
         verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
                           failure.says, failure.event)
         model = {**dict.fromkeys(step.reference.mesh.names, 2), "m": 2}
@@ -194,7 +210,7 @@ def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
     try:
         generated = obligations(step, group, sites, flows)
     except NoRule as gap:
-        return [Verdict(i, group.name, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap)) for i in checked], []
+        return _open(group.name, checked, gap), []
     verdicts, candidates = [], []
     for identifier in checked:
         verdict, candidate = _decide(step, group, identifier, generated)

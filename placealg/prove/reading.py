@@ -15,7 +15,11 @@ from placealg.step.program import LOOPED, Event
 
 
 class NoRule(Exception):
-    """An event for which the calculus has no transfer rule: the verdict is UNDECIDED, and says so."""
+    """An event for which the calculus has no transfer rule: no proof, and a refutation only where a run shows one."""
+
+    def __init__(self, event: str, why: str):
+        super().__init__(f"{event}: {why}")
+        self.event = event
 
 
 def pairs(event: Event) -> Pairs:

@@ -105,24 +105,28 @@ class Tensors:
         uses = [use for k in below for use in self.gradients.pop(k)]
         self.gradients[event.tensor, label] = dict.fromkeys(uses, held)
 
+    def instance(self, unit: str) -> Instance:
+        """What an instance of a repeated unit holds now."""
+        return ({k: held for k, held in self.made.items() if k[0].partition(".")[0] == unit},
+                {n: held for n, held in self.beside.items() if n.partition(".")[0] == unit})
+
     def again(self, unit: str, last: str) -> Instance:
         """The forward of another instance of a repeated unit begins, which reads the last tensor of the one before.
 
         What the one before holds is handed back, for its backward.
         """
-        made = {k: held for k, held in self.made.items() if k[0].partition(".")[0] == unit}
-        beside = {n: held for n, held in self.beside.items() if n.partition(".")[0] == unit}
-        for key in made:
-            if key != (last, ""):
-                del self.made[key]
-        for name in beside:
-            del self.beside[name]
-        return made, beside
+        before = self.instance(unit)
+        handed = before[0].get((last, ""))
+        self.put_back(unit, ({} if handed is None else {(last, ""): handed}, {}))
+        return before
 
     def put_back(self, unit: str, instance: Instance) -> None:
-        """The backward of an earlier instance reads what that one held."""
-        for key in [k for k in self.made if k[0].partition(".")[0] == unit]:
+        """The backward of another instance reads what that one held, and nothing of the one before."""
+        made, beside = self.instance(unit)
+        for key in made:
             del self.made[key]
+        for name in beside:
+            del self.beside[name]
         self.made |= instance[0]
         self.beside |= instance[1]
 

@@ -47,7 +47,7 @@ def check(event: Event) -> None:
     """Raise NoRule unless a transfer rule covers the whole event."""
     gap = event.verb if event.verb not in RULES else uncovered(event)
     if gap:
-        raise NoRule(f"{event.path}: no transfer rule for {gap}")
+        raise NoRule(event.path, f"no transfer rule for {gap}")
 
 
 COPIES = ("assign", "offload", "fetch")

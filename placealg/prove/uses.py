@@ -77,7 +77,7 @@ def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:
             seed = move(seed, axis, UNIT)
         new = substituted(new, SEED, seed)
     if ("use", part.use) in machine.fresh and len(part.held) > 1:
-        raise NoRule(f"{part.event}: no transfer rule for one use that contributes twice, counted differently")
+        raise NoRule(part.event, "no transfer rule for one use that contributes twice, counted differently")
     first = ("grad", part.parameter) not in machine.fresh
     machine.values["grad", "device"] = new if first else machine.value("grad").plus(new)
     machine.fresh["grad", part.parameter] = machine.fresh["use", part.use] = frozenset()

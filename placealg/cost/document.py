@@ -73,13 +73,15 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
     leaves = [count, *(f for _, f in held.items()), *_volumes(sent), arithmetic, *(k.bytes for k in kept),
               *(f for _, f in (order.items() if order else ()))]
     bound = {n: exact_size(n, v) for n, v in (sizes or {}).items()}
-    used = [n for n in (*SYMBOLS, *step.reference.mesh.names) if n in bound or any(n in f.names for f in leaves)]
+    named = {*bound}.union(*(f.names for f in leaves))
+    used = [n for n in (*SYMBOLS, *step.reference.mesh.names) if n in named]
     known = {**count.values, **bound}
     if "Psi" in used and "Psi" not in known and (total := _value(count, bound)) is not None:
         known["Psi"] = Fraction(total)
 
     def leaf(formula: Formula) -> dict[str, Any]:
-        return formula.to_json(**{n: v for n, v in bound.items() if n in formula.inputs})
+        inputs = formula.inputs
+        return formula.to_json(**{n: v for n, v in bound.items() if n in inputs})
 
     return {
         "version": 1,

@@ -352,7 +352,7 @@ def tidy(expr: Any) -> Any:
 def _names(expr: Any) -> tuple[str, ...]:
     """The names of an expression's symbols, in the order of the symbol table, axes last."""
     order = {n: k for k, n in enumerate(SYMBOLS)}
-    return tuple(sorted((str(s) for s in expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
+    return tuple(sorted((s.name for s in expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
 
 
 def _rational(value: Fraction) -> Any:

@@ -143,10 +143,12 @@ class _Walk:
     held: dict[Version, Storage] = field(default_factory=dict)
     known: dict[str, Box] = field(default_factory=dict)
     transposed: dict[str, list[BackwardOp]] = field(default_factory=dict)
+    sparse: Mapping[str, FrozenMap[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for step in backward(self.graph):
             self.transposed.setdefault(step.forward, []).append(step)
+        self.sparse = sparse_gradients(self.graph)
         self.held = {(t.name, ""): Storage((t.name, ""), frozenset(), t)
                      for t in self.graph.tensors.values() if t.kind == "data"}
 
@@ -277,7 +279,7 @@ class _Walk:
 
     def gradient(self, tensor: Tensor) -> Tensor:
         """What the gradient of a tensor takes."""
-        return replace(tensor, element="act", sparse=sparse_gradients(self.graph).get(tensor.name, FrozenMap()))
+        return replace(tensor, element="act", sparse=self.sparse.get(tensor.name, FrozenMap()))
 
     def enter(self, touch: Touch) -> None:
         """What enters a repeated unit is what comes before it, and its gradient goes there."""

@@ -12,6 +12,7 @@ from placealg.cost.flop import flop
 from placealg.cost.formula import Formula, Size, exact_size, json_number
 from placealg.cost.memory import chosen, memory
 from placealg.cost.regions import kept_for_backward, rows_by_region
+from placealg.cost.rings import RING
 from placealg.cost.schedule import NO_STAGES, schedule
 from placealg.cost.schedule import assumed as of_stage
 from placealg.cost.stage import StageStep, local
@@ -39,6 +40,10 @@ BALANCED = ("balanced_experts: the devices of an axis that splits experts receiv
             "expert")
 """What the figures of a program whose experts are split take for granted besides."""
 
+RINGS = "of what goes round a ring a device holds two blocks at a time, one in use and one that arrives"
+"""What the figures of a program with rings take for granted besides."""
+
+
 def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     """What the figures of a program take for granted; with `of_tensors` also those of a program of ops."""
     missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
@@ -49,7 +54,8 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
         return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
-    return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()), *missing)
+    return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()),
+            *((RINGS,) if any(e.verb == RING for e in step.events) else ()), *missing)
 
 
 def parameters(step: Step) -> Formula:

@@ -215,6 +215,9 @@ class Monomial:
         return Monomial(self.coefficient**exponent,
                         tuple((n, p * exponent) for n, p in self.powers) if exponent else ())
 
+    def __hash__(self) -> int:
+        return hash(self.powers)
+
     def names(self) -> tuple[str, ...]:
         """The names that occur, sorted."""
         return tuple(n for n, _ in self.powers)

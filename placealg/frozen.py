@@ -18,10 +18,11 @@ class FrozenMap(Mapping[K, V]):
     True
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_hash", "_items")
 
     def __init__(self, items: Mapping[K, V] | None = None):
         self._items: dict[K, V] = dict(items or {})
+        self._hash: int | None = None
 
     def __getitem__(self, key: K) -> V:
         return self._items[key]
@@ -32,8 +33,13 @@ class FrozenMap(Mapping[K, V]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def __eq__(self, other: object) -> bool:
+        return self._items == other._items if isinstance(other, FrozenMap) else super().__eq__(other)
+
     def __hash__(self) -> int:
-        return hash(frozenset(self._items.items()))
+        if self._hash is None:
+            self._hash = hash(frozenset(self._items.items()))
+        return self._hash
 
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{k}: {v}" for k, v in self._items.items()) + "}"

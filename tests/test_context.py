@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
+from placealg.cost.activations import Activations
+from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.communication import communication
 from placealg.cost.formula import Formula
+from placealg.cost.memory import memory
 from placealg.model.config import resolve_model
 from placealg.model.transformer import GPT, Style, gpt
 from placealg.prove.prover import examine
 from placealg.prove.verdict import PARAMETRIC, PROVED
 from placealg.simulate import Setting, simulate
 from placealg.step.derive import derive
+from placealg.step.event import LOOPED
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
 
 GROUPED = Style(grouped=True)
 
@@ -54,3 +61,65 @@ def test_it_is_proved_and_runs_as_on_one_device(strategy: str, model: str) -> No
     found = examine(step)
     assert {(v.verdict, v.cls) for v in found.verdicts} == {(PROVED, PARAMETRIC)}
     assert simulate(step, Setting.equal(step.reference, dict.fromkeys(step.reference.mesh.names, 2), 2)).equal
+
+
+# --- rings
+
+
+@pytest.mark.parametrize("model", ["llama-3-70b", "llama-3.1-405b"])
+def test_a_ring_sends_each_block_of_keys_and_values_to_all_others(model: str) -> None:
+    """2 (s/P) h_kv (P - 1) elements of a sequence forward, h_kv being h kv/a; backward they go round with gradients."""
+    step = derive(parse_strategy("cp_ring"), resolve_model(model))
+    assert sent(step, "forward") == of("2*b*(s/cp)*(h*kv/a)*(cp - 1)")
+    assert sent(step, "backward") == of("4*b*(s/cp)*(h*kv/a)*(cp - 1)")
+    assert {e.verb for e in step.events if e.tensor.startswith("layer.") and e.axes} == {"shift"}
+
+
+def blocks(text: str, moment: str, model: str = "llama-3-8b") -> dict[str, Formula]:
+    """What is held of keys and values, and of their gradients, along cp at an event, in elements."""
+    step = derive(parse_strategy(text), resolve_model(model))
+    amounts = Amounts(step.reference)
+    tensors = Activations(step, amounts)
+    (touch,) = (t for t in tensors.walk(step.phase(*LOOPED)) if t.event.path == moment)
+    return {s.version[0]: amounts.made(monomial(tensors.elements(s)), "elements") for s in touch.during
+            if s.version[1] == "cp"}
+
+
+KEYS, VALUES = "layer.attn.core.keys", "layer.attn.core.values"
+
+
+@pytest.mark.parametrize(("text", "held"), [("cp_ring", "2*b*(s/cp)*h*kv/a"), ("cp*recompute_full", "b*s*h*kv/a"),
+                                            ("cp_ring*recompute_full", "2*b*(s/cp)*h*kv/a")])
+def test_two_blocks_of_a_ring_are_held_and_all_of_what_is_gathered(text: str, held: str) -> None:
+    forward = blocks(text, "forward.layer.attn.core.mixed.compute")
+    assert forward == dict.fromkeys((KEYS, VALUES), Formula.parse(held, "elements"))
+    back = blocks(text, "backward.layer.attn.core.mixed.grad.compute")
+    gradients = (f"{KEYS}.grad", f"{VALUES}.grad")
+    assert back == dict.fromkeys((KEYS, VALUES, *gradients), Formula.parse(held, "elements"))
+
+
+def test_what_is_kept_for_backward_is_held_whole_though_a_ring_brought_it() -> None:
+    kept = overlay(parse_strategy("cp"), {"schedule": {"gather": {"cp": "ring"}}})
+    step = derive(kept, resolve_model("llama-3-8b"))
+    tensors = Activations(step, Amounts(step.reference))
+    walked = tensors.walk(step.phase(*LOOPED))
+    assert any(t.event.verb == "shift" and t.event.value == KEYS for t in walked)
+    (held,) = (t.during for t in walked if t.event.path == "forward.layer.attn.core.mixed.compute")
+    assert {str(tensors.elements(s)) for s in held if s.version == (KEYS, "cp")} == {"b*h*kv*s/a"}
+
+
+def test_a_ring_never_needs_more_memory_than_a_gather() -> None:
+    ring, gather = (memory(derive(parse_strategy(text), resolve_model("llama-3-8b"))).peak
+                    for text in ("cp_ring*recompute_full", "cp*recompute_full"))
+    for cp in (2, 4, 16, 256):
+        at = {"b": 1, "s": 2**20, "cp": cp}
+        assert Fraction(ring.value(**at) or 0) <= Fraction(gather.value(**at) or 0)
+    at = {"b": 1, "s": 2**20, "cp": 256}
+    assert 0 < Fraction(ring.value(**at) or 0) < Fraction(gather.value(**at) or 0)
+
+
+def test_keys_from_latents_go_round_with_the_rotary_ones() -> None:
+    step = derive(parse_strategy("cp_ring"), resolve_model("deepseek-v3"))
+    assert {e.verb for e in step.events if e.tensor.startswith("layer.") and e.axes} == {"shift"}
+    assert sent(step, "forward") == Formula.parse("m*L_moe*b*(s/cp)*(a*d_nope + a*d_v + d_rope)*(cp - 1)", "elements")
+    assert {(v.verdict, v.cls) for v in examine(step).verdicts} == {(PROVED, PARAMETRIC)}

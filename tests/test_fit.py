@@ -19,6 +19,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.cost.moment import MOMENT, attained, moment
 from placealg.cost.sizing import Fit, degree, dividing, factorizations, fit, layouts, stages
+from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
@@ -239,6 +240,67 @@ def test_terms_sum_to_what_is_held(text: str) -> None:
 
 def test_one_stage_without_a_pipeline() -> None:
     assert [s.name for s in stages(MADE["tp"][0])] == ["every device"]
+
+
+PIPED = {"zero1*tp_sp*pp": {"h": 16, "a": 4, "L": 12, "V": 50, "s": 8, "dp": 2, "tp": 2, "m": 6, "b": 1},
+         "zero2*pp_interleaved": {"h": 16, "a": 4, "L": 12, "V": 50, "s": 8, "dp": 2, "m": 12, "v": 2, "b": 1}}
+
+
+@pytest.mark.parametrize("text", PIPED)
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_no_stage_holds_more_than_those_that_are_told(text: str, ranks: int) -> None:
+    """Against every single stage at its numbers; a formula of any number of stages gives the same."""
+    step, strategy, model = case(text, "gpt")
+    sizes = exact(**PIPED[text], pp=ranks)
+    told = fit(step, strategy, model, Fraction(10**9), sizes)
+    assert [f.value for f in told] == sorted((f.value for f in told), reverse=True)
+    every = {k: held_at(memory(on_stage(step, k, sizes)).peak, sizes) for k in range(ranks)}
+    assert told[0].value == max(every.values())
+    assert all(f.value == every[int(f.stage.split()[1])] for f in told)
+    for stage, at in zip(stages(step), ("first", "last"), strict=True):
+        assert stage.of_any
+        assert held_at(stage.held.peak, sizes) == every[0 if at == "first" else ranks - 1]
+
+
+def test_the_smallest_number_of_stages_is_that_of_all_tried() -> None:
+    text = "zero1*tp_sp*pp"
+    step, strategy, model = case(text, "gpt")
+    sizes = exact(**PIPED[text])
+    assert dividing("pp", strategy, model, sizes) == (2, 3, 4, 6, 12)
+    values = {n: {k: held_at(memory(on_stage(step, k, {**sizes, "pp": Fraction(n)})).peak, {**sizes, "pp": Fraction(n)})
+                  for k in (0, n - 1)} for n in (2, 3, 4, 6, 12)}
+    for limit in (values[4][0], values[4][0] - 1, values[12][0] - 1):
+        for found in fit(step, strategy, model, limit, {**sizes, "pp": Fraction(3)}):
+            (at,) = (d for d in found.degrees if d.axis == "pp")
+            first = found.stage.startswith("stage 0")
+            fitting = [n for n, held in values.items() if held[0 if first else n - 1] <= limit]
+            assert at.smallest == next(iter(fitting), None)
+
+
+def test_uneven_stages_stand_in_numbers() -> None:
+    """126 layers over 16 stages: the first of those that run 8 leads, and no size of pp is offered."""
+    step, strategy, model = case("zero1*tp_sp*pp*cp_ring", "llama-3.1-405b")
+    sizes = exact(dp=8, tp=8, pp=16, cp=16, b=1, m=16, s=131072)
+    found = fit(step, strategy, model, Fraction(80 * 10**9), sizes)
+    assert found[0].stage == "stage 1 of pp = 16"
+    assert all("pp" not in {d.axis for d in f.degrees} for f in found)
+    assert not {"L", "pp"} & set(found[0].held.parameters.names)
+
+
+def test_stages_are_laid_out(placealg: Run) -> None:
+    words = ("fit", "zero1*tp_sp*pp", "--model", "llama-3-8b", "--device-memory", "80GB", "--devices", "16", "--set",
+             "s=4096", "m=8", "tp=2", "--format", "json")
+    found = json.loads(placealg(*words).out)
+    assert {layout["axes"]["pp"] for layout in found["layouts"]} <= {2, 4, 8}
+    assert found["layouts"]
+    assert [stage["stage"].split()[0] for stage in found["stages"]] == ["stage", "stage"]
+
+
+def test_an_axis_of_one_device_sends_nothing(placealg: Run) -> None:
+    got = placealg("fit", "zero3*tp_sp", "--model", "llama-3-8b", "--device-memory", "800GB", "--set", "dp=1", "tp=2",
+                   "s=128", "--format", "json")
+    (dp, _) = json.loads(got.out)["compute"]["traffic"]
+    assert (dp["axes"], dp["sent"]["value"], dp["flop_per_byte"]["value"]) == ("dp", 0, None)
 
 
 def test_a_size_that_is_missing_is_named() -> None:

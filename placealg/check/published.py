@@ -21,7 +21,8 @@ from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 
-FILES = ("zero", "offload", "fsdp", "megatron", "sequences", "estimators", "collectives", "counts")
+FILES = ("zero", "offload", "fsdp", "megatron", "pipeline", "sequences", "deepseek", "estimators", "collectives",
+         "counts")
 """The files of claims, in the order in which they are told."""
 
 KINDS: Mapping[str, str] = {
@@ -61,6 +62,7 @@ class Claim:
     """One published number: `printed`, a figure or a formula in the symbols used here, in `unit`.
 
     It has either a `quantity`, read of `strategy` on `model` (and of the strategy `beside`), or a printed `formula`.
+    With a pipeline the quantity is that of `stage`: a number, `first` or `last`; the first where nothing is said.
     `terms`, `leading` and `limit` say which part of the quantity is claimed, `convention` how volumes are counted.
     `exact` asks for the printed figure itself. `why` says, of a number that does not follow from its own inputs, why;
     `instead` is a quantity or formula that does give what is printed, and so shows that the reason is the whole reason.
@@ -75,6 +77,7 @@ class Claim:
     strategy: str = ""
     beside: str = ""
     model: str = "abstract"
+    stage: str = ""
     quantity: str = ""
     formula: str = ""
     convention: str = "exact"
@@ -211,8 +214,8 @@ def _read(claim: Claim, text: str) -> Formula:
         made = Formula.parse(text, "1", symbols=parse(text).names())
     else:
         unit = "elements" if claim.unit == "elements" else "bytes"
-        subject = Subject(claim.strategy or "dp", claim.model, claim.convention, unit)
-        beside = Subject(claim.beside, claim.model, claim.convention, unit) if claim.beside else None
+        subject = Subject(claim.strategy or "dp", claim.model, claim.convention, unit, claim.stage)
+        beside = Subject(claim.beside, claim.model, claim.convention, unit, claim.stage) if claim.beside else None
         made = quantity(text, subject, beside, claim.terms, claim.leading)
     return made.limit(claim.limit) if claim.limit else made
 

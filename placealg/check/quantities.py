@@ -6,7 +6,7 @@ The paths are those of the document that `placealg cost --format json` prints, a
     communication.total               host_link, by_axes.AXIS, by_phase.PHASE
     regions.layer.mlp.activations     what the ops of one region keep for backward; `sent` what they send
     executions.all_reduce             how often a step runs the collective, scalars left out
-    schedule.bubble                   what the document says of stages
+    schedule.bubble                   bubble_of_total, in_flight: the order of a pipeline's microbatches
     parameters                        of the model; parameters.layer.attn those whose names begin so, of all layers
     collective.all_reduce             what one of n devices sends, as a factor of the array
     beside.PATH                       the same of the strategy beside
@@ -22,10 +22,11 @@ from functools import lru_cache
 from typing import TypeVar
 
 from placealg.cost.communication import Communication, communication, sent_factor
-from placealg.cost.document import cost_json, parameters
+from placealg.cost.document import parameters
 from placealg.cost.formula import Formula
-from placealg.cost.memory import Memory, memory
+from placealg.cost.memory import Memory, chosen, memory
 from placealg.cost.regions import kept_for_backward, rows_by_region
+from placealg.cost.schedule import NO_STAGES, schedule
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.placement import SENT
@@ -47,13 +48,15 @@ _HIGHEST = 8
 class Subject:
     """The program of which quantities are read: a strategy on a model; how what is sent is written.
 
-    A strategy is an expression, or the text of a strategy file: several lines.
+    A strategy is an expression, or the text of a strategy file: several lines. `stage` says of a pipeline whose
+    devices are meant: a number, `first` or `last`; "" the first.
     """
 
     strategy: str
     model: str
     convention: str = "exact"
     unit: str = "bytes"
+    stage: str = ""
 
 
 def quantity(text: str, subject: Subject, beside: Subject | None = None, terms: str = "", leading: str = "") -> Formula:
@@ -117,25 +120,29 @@ def reading(subject: Subject, path: str) -> Formula:
     return replace(Formula.parse(text, found.unit, found.convention), values=found.values)
 
 
+def _step(subject: Subject) -> Step:
+    return chosen(_derived(subject.strategy, subject.model), subject.stage or None)
+
+
 @lru_cache(maxsize=256)
-def _step(strategy: str, model: str) -> Step:
+def _derived(strategy: str, model: str) -> Step:
     written = "\n" in strategy
-    chosen = parse_strategy_file(strategy).strategy if written else parse_strategy(strategy)
-    return derive(chosen, resolve_model(model))
+    return derive(parse_strategy_file(strategy).strategy if written else parse_strategy(strategy),
+                  resolve_model(model))
 
 
 @lru_cache(maxsize=256)
-def _held(strategy: str, model: str) -> Memory:
-    return memory(_step(strategy, model))
+def _held(strategy: str, model: str, stage: str) -> Memory:
+    return memory(_step(Subject(strategy, model, stage=stage)))
 
 
 @lru_cache(maxsize=256)
 def _sent(subject: Subject) -> Communication:
-    return communication(_step(subject.strategy, subject.model), subject.convention, subject.unit)
+    return communication(_step(subject), subject.convention, subject.unit)
 
 
 def _memory(subject: Subject, rest: str) -> Formula:
-    return _at(dict(_held(subject.strategy, subject.model).items()), rest)
+    return _at(dict(_held(subject.strategy, subject.model, subject.stage).items()), rest)
 
 
 def _communication(subject: Subject, rest: str) -> Formula:
@@ -154,7 +161,7 @@ def _executions(subject: Subject, rest: str) -> Formula:
 
 @lru_cache(maxsize=256)
 def _by_region(subject: Subject) -> Mapping[str, Formula]:
-    step = _step(subject.strategy, subject.model)
+    step = _step(subject)
     rows = rows_by_region(step, kept_for_backward(step), _sent(subject))
     return {f"{row.region}.{name}": f for row in rows
             for name, f in (("activations", row.activations), ("sent", row.sent))}
@@ -165,12 +172,14 @@ def _regions(subject: Subject, rest: str) -> Formula:
 
 
 def _schedule(subject: Subject, rest: str) -> Formula:
-    leaves = cost_json(_step(subject.strategy, subject.model))["schedule"]
-    return Formula.from_json(_at(leaves, rest))
+    found = schedule(_step(subject))
+    if found is None:
+        raise InputError(f"schedule.{rest} of {subject.strategy} on {subject.model}: {NO_STAGES}")
+    return _at(dict(found.items()), rest)
 
 
 def _parameters(subject: Subject, rest: str) -> Formula:
-    whole = parameters(_step(subject.strategy, subject.model))
+    whole = parameters(_step(subject))
     if not rest:
         return whole
     model = resolve_model(subject.model)

@@ -23,7 +23,7 @@ def fit_command(chosen: Namespace) -> int:
     speeds = bandwidths(chosen.bandwidth)
     case = _case(chosen)
     known = {n: Fraction(v) for n, v in case.strategy.mesh.sizes().items()} | dict(case.sizes)
-    if any("b" in held_against(stage, chosen.by).inputs for stage in stages(case.step)):
+    if any("b" in held_against(stage, chosen.by).inputs for stage in stages(case.step, known)):
         known.setdefault("b", Fraction(1))
     free = [a for a in case.strategy.mesh.names if a not in known]
     found: tuple[Layout, ...] | None = None
@@ -33,7 +33,7 @@ def fit_command(chosen: Namespace) -> int:
     elif free:
         known |= _alone(free, case, limit, known, chosen.by)
     every = fit(case.step, case.strategy, case.model, limit, known, chosen.by)
-    work = compute(case.step)
+    work = compute(every[0].step)
     seconds = work.bound(rate, speeds, known)
     title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
     sized = Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds)
@@ -65,7 +65,7 @@ def _alone(free: list[str], case: Case, limit: Fraction, known: dict[str, Fracti
                          where=case.strategy.name)
     (axis,) = free
     each = [degree(held_against(stage, kind), axis, case.strategy, case.model, limit, known)
-            for stage in stages(case.step)]
+            for stage in stages(case.step, known)]
     sizes = [d.smallest or (d.tried[-1] if d.tried else 1) for d in each]
     return {axis: Fraction(max(sizes))}
 

@@ -64,6 +64,8 @@ def derivation(finding: Finding) -> Iterator[tuple[str, str]]:
         options = [text for value, text in said if value]
         strategy = " ".join(claim.strategy.split())
         yield "program", f"{strategy} on {claim.model}" if strategy else claim.model
+        if claim.stage:
+            yield "stage", claim.stage
         yield "quantity", ", ".join([claim.quantity, *options])
         if finding.ours != finding.at_sizes:
             yield "in symbols", finding.ours.text()
@@ -77,8 +79,9 @@ def derivation(finding: Finding) -> Iterator[tuple[str, str]]:
 def document(finding: Finding) -> dict[str, Any]:
     """A finding as a JSON object."""
     claim = finding.claim
-    said = {"strategy": claim.strategy, "beside": claim.beside, "model": claim.model, "quantity": claim.quantity,
-            "terms": claim.terms, "leading": claim.leading, "limit": claim.limit} if claim.quantity else {
+    said = {"strategy": claim.strategy, "beside": claim.beside, "model": claim.model, "stage": claim.stage,
+            "quantity": claim.quantity, "terms": claim.terms,
+            "leading": claim.leading, "limit": claim.limit} if claim.quantity else {
             "formula": claim.formula}
     return {"id": claim.id, "claim": claim.claim, "source": claim.source, "kind": claim.kind,
             **{key: value for key, value in said.items() if value}, "convention": claim.convention,

@@ -162,7 +162,7 @@ class Activations:
     def elements(self, storage: Storage) -> Monomial:
         """Elements on one device."""
         if storage not in self.sizes:
-            self.sizes[storage] = local(storage.tensor, storage.box, self.split_batch)
+            self.sizes[storage] = local(storage.tensor, storage.box, self.split_batch) * storage.part
         return self.sizes[storage]
 
     def others(self, walked: tuple[Touch, ...]) -> dict[str, dict[Version, Storage]]:

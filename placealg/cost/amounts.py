@@ -229,18 +229,28 @@ class Amounts:
             return {Monomial.of(f"{part[0]} of the others"): Fraction(1)}
         for one in group.elements:
             if part[1] == "one":
-                add(total, known(one, self.reference.sizes))
+                add(total, self.known(one))
             else:
-                add(total, known(one * group.count, self.reference.sizes))
-                add(total, known(one, self.reference.sizes), -1)
+                add(total, self.known(one * group.count))
+                add(total, self.known(one), -1)
         return total
+
+    def known(self, value: Monomial) -> Monomial:
+        """The monomial with the model's numbers put in."""
+        if value not in self._known:
+            self._known[value] = known(value, self.reference.sizes)
+        return self._known[value]
+
+    @cached_property
+    def _known(self) -> dict[Monomial, Monomial]:
+        return {}
 
     def bound(self, tally: Tally) -> Sum:
         """A tally of buffers as a sum of monomials, in bytes."""
         total: dict[Monomial, Fraction] = {}
         for buffer, count in tally.items():
             for term, number in self.buffer(buffer).items():
-                add(total, term, number * count)
+                total[term] = total.get(term, 0) + number * count
         return total
 
     def buffer(self, buffer: Buffer) -> Sum:

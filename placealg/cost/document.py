@@ -12,6 +12,7 @@ from placealg.cost.flop import flop
 from placealg.cost.formula import Formula, Size, exact_size, json_number
 from placealg.cost.memory import chosen, memory
 from placealg.cost.regions import kept_for_backward, rows_by_region
+from placealg.cost.rings import RING
 from placealg.cost.schedule import NO_STAGES, schedule
 from placealg.cost.schedule import assumed as of_stage
 from placealg.cost.stage import StageStep, local
@@ -43,6 +44,10 @@ BALANCED = ("balanced_experts: the devices of an axis that splits experts receiv
             "expert")
 """What the figures of a program whose experts are split take for granted besides."""
 
+RINGS = "of what goes round a ring a device holds two blocks at a time, one in use and one that arrives"
+"""What the figures of a program with rings take for granted besides."""
+
+
 def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     """What the figures of a program take for granted; with `of_tensors` also those of a program of ops."""
     missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
@@ -55,7 +60,8 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
         return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
-    return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()), *missing)
+    return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()),
+            *((RINGS,) if any(e.verb == RING for e in step.events) else ()), *missing)
 
 
 def parameters(step: Step) -> Formula:
@@ -79,13 +85,15 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
     leaves = [count, *(f for _, f in held.items()), *_volumes(sent), arithmetic, *(k.bytes for k in kept),
               *(f for _, f in (order.items() if order else ()))]
     bound = {n: exact_size(n, v) for n, v in (sizes or {}).items()}
-    used = [n for n in (*SYMBOLS, *step.reference.mesh.names) if n in bound or any(n in f.names for f in leaves)]
+    named = {*bound}.union(*(f.names for f in leaves))
+    used = [n for n in (*SYMBOLS, *step.reference.mesh.names) if n in named]
     known = {**count.values, **bound}
     if "Psi" in used and "Psi" not in known and (total := _value(count, bound)) is not None:
         known["Psi"] = Fraction(total)
 
     def leaf(formula: Formula) -> dict[str, Any]:
-        return formula.to_json(**{n: v for n, v in bound.items() if n in formula.inputs})
+        inputs = formula.inputs
+        return formula.to_json(**{n: v for n, v in bound.items() if n in inputs})
 
     return {
         "version": 1,

@@ -116,7 +116,10 @@ class Formula:
         return replace(self, expr=expr, values=self.values.plus(bound))
 
     def value(self, **sizes: Size) -> int | Fraction | None:
-        """The exact value at `sizes` and the defaults; None while a symbol is free or there is no closed form."""
+        """The exact value at `sizes` and the defaults.
+
+        None while a symbol is free, where the formula divides by zero, and where there is no closed form.
+        """
         bound = {**self.values, **self._bind(sizes)}
         if self.expr is None:
             return None
@@ -124,7 +127,10 @@ class Formula:
         names = _names(expr)
         if any(n not in bound for n in names):
             return None
-        number = sympy.Rational(expr.xreplace({symbol(n): _rational(bound[n]) for n in names}))
+        found = expr.xreplace({symbol(n): _rational(bound[n]) for n in names})
+        if not found.is_finite:
+            return None
+        number = sympy.Rational(found)
         exact = Fraction(int(number.p), int(number.q))
         return exact.numerator if exact.denominator == 1 else exact
 
@@ -352,7 +358,7 @@ def tidy(expr: Any) -> Any:
 def _names(expr: Any) -> tuple[str, ...]:
     """The names of an expression's symbols, in the order of the symbol table, axes last."""
     order = {n: k for k, n in enumerate(SYMBOLS)}
-    return tuple(sorted((str(s) for s in expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
+    return tuple(sorted((s.name for s in expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
 
 
 def _rational(value: Fraction) -> Any:

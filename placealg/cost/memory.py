@@ -10,12 +10,12 @@ graph are those of activations.py; an op makes a new buffer, an all_reduce works
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from placealg.arith import ONE
 from placealg.cost.activations import Activations, Picture
-from placealg.cost.amounts import Amounts, Tally
+from placealg.cost.amounts import Amounts, Buffer, Tally
 from placealg.cost.formula import Formula
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.peak import peak
@@ -72,7 +72,8 @@ def memory(step: Step, statistics: bool = False) -> Memory:
     states = amounts.formula(amounts.linear(rest), "bytes")
     views = list(account.views())
     pictures = [account.picture(view, "device") for view in views]
-    transient = peak(amounts, [(Tally(p - rest), Picture()) for p in pictures])
+    distinct = list({id(p): p for p in pictures}.values())
+    transient = peak(amounts, [(Tally(p - rest), Picture()) for p in distinct])
     activations = tensors.total() if tensors else Formula.none(
         "bytes", NO_ACTIVATIONS if step.reference.abstract else NO_GRAPH)
     total = states.expr + transient.expr + (activations.expr if tensors else 0)
@@ -117,7 +118,8 @@ def _total(step: StageStep) -> Formula:
     """The `total` of `memory`, alone."""
     amounts, account = Amounts(step.reference), _Account(step)
     rest = account.rest()
-    pictures = {frozenset(p.items()): p for p in (account.picture(view, "device") for view in account.views())}
+    every = [account.picture(view, "device") for view in account.views()]
+    pictures = {id(p): p for p in every}
     transient = peak(amounts, [(Tally(p - rest), Picture()) for p in pictures.values()])
     states = amounts.formula(amounts.linear(rest), "bytes")
     return amounts.made(states.expr + transient.expr + Activations(step, amounts).waited(), "bytes")
@@ -145,6 +147,9 @@ class _Account:
         self.visits = visits(step)
         self.in_place = frozenset(g.name for g in step.reference.groups if self._accumulates_in_place(g.name))
         self.streamed = self._streamed()
+        self.counted: tuple[str, str, State, Tally] = ("", "", {}, Tally())
+        self.made: dict[int, Tally] = {}
+        self.known: dict[tuple[str, str, int], tuple[State, Tally]] = {}
 
     def _accumulates_in_place(self, group: str) -> bool:
         """Whether nothing stands between a gradient's computation and its accumulation, in one layout."""
@@ -196,14 +201,54 @@ class _Account:
             yield View(k, unit, visit.during, ends[visit.run])
 
     def picture(self, view: View, tier: str) -> Tally:
-        """The buffers of states on `tier`."""
-        tally = Tally()
-        for group in self.step.reference.groups:
-            for part in ("one", "others") if group.count != ONE else ("one",):
-                state = view.others if part == "others" and group.unit == view.unit else view.work
-                for size, share, copies in self._buffers(state, group.name, tier):
-                    tally[group.name, part, size, share] += copies if part == "one" else 1
-        return tally
+        """The buffers of states on `tier`; the same object where they are those of the view before."""
+        self._count(view, tier)
+        waiting = self._waiting(view, tier)
+        if id(waiting) not in self.made:
+            tally = self.made[id(waiting)] = Tally(self.counted[-1])
+            for buffer, count in waiting.items():
+                tally[buffer] += count
+        return self.made[id(waiting)]
+
+    def _count(self, view: View, tier: str) -> None:
+        """Count the buffers of what is at work, and of the other instances of all units but the view's.
+
+        Kept up from view to view: only groups of which something else is held than before are counted anew.
+        """
+        if (tier, view.unit) != self.counted[:2]:
+            self.counted = (tier, view.unit, {}, Tally())
+            self.made = {}
+        _, _, before, tally = self.counted
+        now = view.work
+        changed = {key[0] for key, held in now.items() if before.get(key) is not held}
+        changed.update(key[0] for key in before if key not in now)
+        for group in (g for g in self.step.reference.groups if g.name in changed):
+            parts = ("one", "others") if group.count != ONE and group.unit != view.unit else ("one",)
+            for state, sign in ((before, -1), (now, 1)):
+                for buffer, count in self._of_group(state, group.name, tier, parts):
+                    tally[buffer] += sign * count
+                    if not tally[buffer]:
+                        del tally[buffer]
+        self.counted = (tier, view.unit, now, tally)
+        if changed:
+            self.made = {}
+
+    def _waiting(self, view: View, tier: str) -> Tally:
+        """The buffers of the view's unit's other instances."""
+        key = (tier, view.unit, id(view.others))
+        if key not in self.known:
+            tally = Tally()
+            for group in self.step.reference.groups:
+                if group.unit == view.unit and group.count != ONE:
+                    for buffer, count in self._of_group(view.others, group.name, tier, ("others",)):
+                        tally[buffer] += count
+            self.known[key] = view.others, tally
+        return self.known[key][1]
+
+    def _of_group(self, state: State, group: str, tier: str, parts: Iterable[str]) -> Iterator[tuple[Buffer, int]]:
+        for size, share, copies in self._buffers(state, group, tier):
+            for part in parts:
+                yield (group, part, size, share), copies if part == "one" else 1
 
     def _buffers(self, state: State, group: str, tier: str) -> Iterator[tuple[str, Share, int]]:
         held = {v: state[group, v, tier] for v in GROUP_VALUES

@@ -11,7 +11,7 @@ import sympy
 
 from placealg.arith import Monomial
 from placealg.cost.activations import Picture, in_bytes, written
-from placealg.cost.amounts import Amounts, Tally, known
+from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.bounds import Sum, add, largest
 from placealg.cost.formula import Formula
 
@@ -38,13 +38,13 @@ def peak(amounts: Amounts, pictures: Iterable[Held], rest: Held = NOTHING, waiti
 
 def _largest(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
     """The candidates for the largest picture: first among those with equal states, then of all."""
-    sizes, sums = amounts.reference.sizes, dict[Any, Sum]()
+    sums = dict[Any, Sum]()
     by_states: dict[Any, dict[Any, Held]] = {}
-    for states, tensors in pictures:
+    for states, tensors in {(id(states), id(tensors)): (states, tensors) for states, tensors in pictures}.values():
         by_states.setdefault(frozenset(states.items()), {})[frozenset(tensors.items())] = states, tensors
     for key, (_, tensors) in (pair for group in by_states.values() for pair in group.items()):
         if key not in sums:
-            sums[key] = _known(in_bytes(amounts, tensors), sizes)
+            sums[key] = _known(amounts, in_bytes(amounts, tensors))
     kept = []
     for group in by_states.values():
         below = amounts.bound(next(iter(group.values()))[0])
@@ -52,18 +52,18 @@ def _largest(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
     return largest(kept)
 
 
-def _known(total: Sum, sizes: Any) -> Sum:
+def _known(amounts: Amounts, total: Sum) -> Sum:
     """A sum with the model's numbers put in."""
     found: dict[Monomial, Fraction] = {}
     for term, coefficient in total.items():
-        add(found, known(term, sizes), coefficient)
+        add(found, amounts.known(term), coefficient)
     return found
 
 
 def _plus(one: Sum, other: Sum) -> Sum:
     total = dict(one)
     for term, coefficient in other.items():
-        add(total, term, coefficient)
+        total[term] = total.get(term, 0) + coefficient
     return total
 
 

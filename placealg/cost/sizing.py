@@ -21,7 +21,9 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
 from placealg.cost.moment import moment
 from placealg.cost.plain import plain, put
+from placealg.cost.stage import candidates, locate, on_stage
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
 from placealg.model.model import Model
 from placealg.step.fit import quotients
 from placealg.step.program import Step
@@ -36,18 +38,45 @@ MOST_DEVICES = 2**20
 
 Sizes = Mapping[str, Fraction]
 
+NO_SIZES: Sizes = FrozenMap()
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The devices that hold one part of the layers, all alike: their name, and what each of them holds."""
+    """Devices that are all alike: their name, the program that they run, and what each of them holds.
+
+    `of_any` says that the formulas are those of any number of stages that divides the layers, from two on.
+    """
 
     name: str
+    step: Step
     held: Memory
+    of_any: bool = False
 
 
-def stages(step: Step) -> tuple[Stage, ...]:
-    """The stages of a program, first to last; without a pipeline, one."""
-    return (Stage("every device", memory(step)),)
+def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[Stage, ...]:
+    """The devices of which one holds the most: without a pipeline all, alike; else one stage each, first to last.
+
+    Where the number of stages is known at `sizes` or bound, the ends and each that runs more of something than all
+    before it; a later one that runs no more has no more microbatches in flight. Else the first and the last.
+
+    >>> from placealg.model.transformer import gpt
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import pp
+    >>> [stage.name for stage in stages(derive(pp(), gpt()), {"pp": Fraction(4)})]
+    ['stage 0 of pp = 4', 'stage 3 of pp = 4']
+    """
+    pipeline = step.reference.pipeline
+    if pipeline is None:
+        return (Stage("every device", step, memory(step)),)
+    numbers = candidates(step.reference, sizes)
+    ranks = locate(step.reference, "first", sizes).ranks
+    found = []
+    for number in numbers if ranks is not None else ("first", "last"):
+        here = on_stage(step, number, sizes)
+        even = all(pipeline.axis in count.names() for count in here.stage.instances.values())
+        found.append(Stage(str(here.stage), here, memory(here), even and (here.stage.first or here.stage.last)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +113,7 @@ class Fit:
     """
 
     stage: str
+    step: Step
     kind: str
     memory: Fraction
     held: Memory
@@ -128,7 +158,9 @@ class Layout:
 
 def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes,
         kind: str = KINDS[0]) -> tuple[Fit, ...]:
-    """Each stage against the memory of a device; `sizes` are those of all axes, and of what the model leaves open.
+    """Each stage against the memory of a device, the tightest first.
+
+    `sizes` are those of all axes, and of what the model leaves open.
 
     >>> from placealg.model.config import resolve_model
     >>> from placealg.step.derive import derive
@@ -139,7 +171,8 @@ def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Si
     >>> found.fits, found.microbatch, found.degrees[0].smallest
     (True, 1, 2)
     """
-    return tuple(_fit(stage, strategy, model, limit, sizes, kind) for stage in stages(step))
+    every = (_fit(stage, strategy, model, limit, sizes, kind) for stage in stages(step, sizes))
+    return tuple(sorted(every, key=lambda found: -found.value))
 
 
 def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes, kind: str) -> Fit:
@@ -152,8 +185,9 @@ def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes:
         at, beyond = (number_of(formula, {**sizes, "b": Fraction(b)}) for b in (max(microbatch, 1), microbatch + 1))
         assert (at <= limit or not microbatch) and limit < beyond, "the largest b fits, and the next does not"
     rising = by_b.line(int(sizes.get("b", 1)))
-    degrees = tuple(degree(formula, axis, strategy, model, limit, sizes) for axis in strategy.mesh.names)
-    return Fit(stage.name, kind, limit, stage.held, formula, value, terms, rising, microbatch, degrees)
+    degrees = tuple(degree(formula, axis, strategy, model, limit, sizes) for axis in strategy.mesh.names
+                    if axis != strategy.pipeline_axis or stage.of_any)
+    return Fit(stage.name, stage.step, kind, limit, stage.held, formula, value, terms, rising, microbatch, degrees)
 
 
 def held_against(stage: Stage, kind: str) -> Formula:
@@ -178,8 +212,15 @@ def degree(formula: Formula, axis: str, strategy: Strategy, model: Model, limit:
 
 
 def dividing(axis: str, strategy: Strategy, model: Model, sizes: Sizes) -> tuple[int, ...]:
-    """The sizes of an axis that divide what it splits, the other sizes as they are; none listed where all do."""
+    """The sizes of an axis that divide what it splits, the other sizes as they are; none listed where all do.
+
+    Of a pipeline's axis those from 2 on that divide the layers: the sizes for which stages are alike.
+    """
     common, known = 0, {**{n: Fraction(v) for n, v in model.sizes.items()}, **sizes}
+    if axis == strategy.pipeline_axis:
+        (layers,) = (loop.count for loop in model.graph.loops)
+        check_known(Formula.parse(str(layers), "1"), known)
+        return divisors(int(layers.evaluate(known)))[1:]
     for quotient in quotients(strategy, model):
         if axis in quotient.names():
             rest = quotient * Monomial.of(axis)
@@ -203,14 +244,18 @@ def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: S
     bound = prod(int(sizes[a]) for a in strategy.mesh.names if a in sizes)
     if devices % bound:
         raise InputError(f"{devices} devices are not a multiple of {bound}, the product of the sizes given")
-    every = [held_against(stage, kind) for stage in stages(step)]
+    every = [held_against(stage, kind) for stage in stages(step, sizes)]
     sent, work = communication(step).total, flop(step)
+    through = strategy.pipeline_axis if strategy.pipeline_axis in free else ""
+    deep = dividing(through, strategy, model, sizes) if through else ()
     known = [(plain(put(f, {**f.values, **{n: v for n, v in sizes.items() if n in f.inputs}})), f)
              for f in (*every, sent, *([] if work.expr is None else [work]))]
     numbers = {n: Fraction(v) for n, v in model.sizes.items()}
     found = []
     for axes in factorizations(devices // bound, free):
         at = {**sizes, **{a: Fraction(n) for a, n in axes.items()}}
+        if through and axes[through] not in deep:
+            continue
         if any(set(q.names()) <= {*model.sizes, *at} and q.evaluate({**numbers, **at}).denominator != 1
                for q in quotients(strategy, model)):
             continue

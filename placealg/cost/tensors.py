@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
+from placealg.cost.rings import RING, brought, summed
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
@@ -33,11 +34,15 @@ IN_PLACE = ("all_reduce", "scale")
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What one version takes: the elements of a tensor in a box; a view has that of what it shows."""
+    """What one version takes: the elements of a tensor in a box; a view has that of what it shows.
+
+    `part` of them are held at a time: two blocks of what goes round a ring.
+    """
 
     version: Version
     box: Box
     tensor: Tensor = field(compare=False)
+    part: Monomial = ONE
 
 
 @dataclass(slots=True)
@@ -114,6 +119,8 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
         if touch.event.verb in IN_PLACE:
             around = {s for v, s in touch.before.items() if last[v] > k or v not in touch.reads}
         made = {s for s in touch.writes if s.tensor.kind != "data" and s.version[0] not in free}
+        if touch.event.verb == RING and touch.event.on_gradient:
+            made = set()
         touch.during = frozenset(around | made)
     return tuple(found)
 
@@ -143,10 +150,16 @@ class _Walk:
     held: dict[Version, Storage] = field(default_factory=dict)
     known: dict[str, Box] = field(default_factory=dict)
     transposed: dict[str, list[BackwardOp]] = field(default_factory=dict)
+    sparse: Mapping[str, FrozenMap[str, str]] = field(default_factory=dict)
+    summed: Mapping[str, tuple[tuple[str, Monomial], ...]] = field(default_factory=dict)
+    brought: Mapping[int, Monomial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for step in backward(self.graph):
             self.transposed.setdefault(step.forward, []).append(step)
+        self.sparse = sparse_gradients(self.graph)
+        self.summed = summed(self.events)
+        self.brought = {id(e): brought(e, self.events[k + 1:]) for k, e in enumerate(self.events) if e.verb == RING}
         self.held = {(t.name, ""): Storage((t.name, ""), frozenset(), t)
                      for t in self.graph.tensors.values() if t.kind == "data"}
 
@@ -187,9 +200,9 @@ class _Walk:
         touch.reads.update({v: self.held[v] for v in found if v})
         return [self.held[v] if v else None for v in found]
 
-    def make(self, touch: Touch, version: Version, box: Box, tensor: Tensor) -> None:
+    def make(self, touch: Touch, version: Version, box: Box, tensor: Tensor, part: Monomial = ONE) -> None:
         """New storage for a version."""
-        self.held[version] = Storage(version, box, tensor)
+        self.held[version] = Storage(version, box, tensor, part)
         self.known[version[0]] = box
         touch.writes.append(self.held[version])
 
@@ -273,11 +286,13 @@ class _Walk:
         if target in self.held:
             touch.reads[target] = self.held[target]
             box &= self.box_of(target)
-        self.make(touch, target, box, self.gradient(tensor))
+        rounds = (part for label, part in self.summed.get(target[0], ())
+                  if f"{target[1]}/".startswith(f"{label}/" if label else ""))
+        self.make(touch, target, box, self.gradient(tensor), Monomial.product(rounds))
 
     def gradient(self, tensor: Tensor) -> Tensor:
         """What the gradient of a tensor takes."""
-        return replace(tensor, element="act", sparse=sparse_gradients(self.graph).get(tensor.name, FrozenMap()))
+        return replace(tensor, element="act", sparse=self.sparse.get(tensor.name, FrozenMap()))
 
     def enter(self, touch: Touch) -> None:
         """What enters a repeated unit is what comes before it, and its gradient goes there."""
@@ -312,7 +327,7 @@ class _Walk:
         touch.reads = {v: self.held[v] for v in sources}
         box = frozenset.intersection(*map(self.box_of, sources))
         tensor = self.gradient(tensor) if event.on_gradient else tensor
-        touch.source = replace(self.held[sources[0]], box=box, tensor=tensor)
+        touch.source = replace(self.held[sources[0]], box=box, tensor=tensor, part=ONE)
         if event.on_gradient:
             for version in sources:
                 del self.held[version]
@@ -321,7 +336,7 @@ class _Walk:
             box = frozenset((a, d) for a, d in box if a not in event.axes or (gone and d != gone))
         if event.verb in ("slice", "reduce_scatter", "all_to_all") or (event.verb == "shift" and come):
             box |= {(a, come) for a in event.axes}
-        self.make(touch, (event.value, event.version), box, tensor)
+        self.make(touch, (event.value, event.version), box, tensor, self.brought.get(id(event), ONE))
 
     def message(self, touch: Touch) -> None:
         """What is sent is read as it is; what is received is held from then on, unless it is there already."""

@@ -29,7 +29,8 @@ LOWER_BOUND = ("the largest of these, if all overlap perfectly and collectives s
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """All that is told: the stages, the sizes they stand at, the layouts that fit where devices were to be laid out.
+    """All that is told: the stages, the tightest first, whose `compute` is told; the sizes they stand at, the layouts
+    that fit where devices were to be laid out.
 
     `rate` is in flop per second, `speeds` in bytes per second by set of axes, `seconds` what each takes at least.
     """
@@ -63,15 +64,16 @@ def page(sized: Sized, width: int, gib: bool = False) -> list[Line]:
     known.append([dim("devices"), dim(number(sized.devices))])
     lines += [*indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
     for found in sized.stages:
-        lines += [*_stage(found, len(sized.stages) > 1, width, gib), ()]
+        lines += [*_stage(found, found is sized.stages[-1], width, gib), ()]
     if sized.layouts is not None:
         lines += [*_layouts(sized, width, gib), ()]
     return lines + _compute(sized, width, gib)
 
 
-def _stage(found: Fit, named: bool, width: int, gib: bool) -> list[Line]:
+def _stage(found: Fit, last: bool, width: int, gib: bool) -> list[Line]:
+    """What a device of a stage holds, and which sizes would fit; under the last one, what is counted."""
     scale = scale_for("bytes", [found.memory, found.value], gib)
-    lines = [line(bold(f"{found.stage}" if named else "memory of a device"), dim(f", in {scale.head}"))]
+    lines = [line(bold(f"memory of {_device(found)}"), dim(f", in {scale.head}"))]
     rows: list[list[Cell]] = []
     for term in sorted(found.terms, key=lambda t: -t.value):
         share = f"{float(100 * term.value / found.value):.1f} %" if found.value else _NONE
@@ -84,9 +86,14 @@ def _stage(found: Fit, named: bool, width: int, gib: bool) -> list[Line]:
     lines += [*indent(table(rows, "lldr", width - 2, wrap={1: 30})), ()]
     facts: list[list[Cell]] = [[dim("in the way"), _way(found)], [dim("microbatch"), _microbatch(found, scale)]]
     facts += [[dim("smallest" if k == 0 else ""), _degree(d)] for k, d in enumerate(found.degrees)]
-    facts += [[dim("convention"), CONVENTIONS[found.kind]]]
-    facts += [[dim("left out" if k == 0 else ""), text] for k, text in enumerate(left_out(found))]
+    if last:
+        facts += [[dim("convention"), CONVENTIONS[found.kind]]]
+        facts += [[dim("left out" if k == 0 else ""), text] for k, text in enumerate(left_out(found))]
     return lines + indent(table(facts, "ll", width - 2, wrap={1: 30}))
+
+
+def _device(found: Fit) -> str:
+    return f"a device of {found.stage}" if found.step.reference.pipeline else "a device"
 
 
 def left_out(found: Fit) -> list[str]:
@@ -154,7 +161,7 @@ def _compute(sized: Sized, width: int, gib: bool) -> list[Line]:
         lines = [line(bold("compute"), dim(f" {_NONE} {work.flop.reason}"))]
     else:
         value = value_of(work.flop, sizes)
-        lines = [line(bold("compute"), f", flop of a device in a step: {work.flop.text()}",
+        lines = [line(bold("compute"), f", flop of {_device(sized.stages[0])} in a step: {work.flop.text()}",
                       "" if value is None else f" = {float(value):.4g}")]
         lines = prose("".join(s.text for s in lines[0]), width, hang=2)
     scale = scale_for("bytes", [value_of(t.bytes, sizes) for t in work.traffic], gib)

@@ -28,7 +28,7 @@ RING = "shift"
 """The verb of a gather, or of its way back, by exchange between neighbours."""
 
 BLOCKWISE = ("einsum", "flash")
-"""The ops that can take an operand block by block: they add up, or merge, what the blocks give."""
+"""The families of ops that can take an operand block by block: they add up, or merge, what the blocks give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Operations:
 
         A ring brings a value block by block: to ops that take it so, products and the attention core.
         """
-        blockwise = all(op.kind in BLOCKWISE for op in self.placed.graph.consumers(move.tensor))
+        blockwise = all(op.row.family in BLOCKWISE for op in self.placed.graph.consumers(move.tensor))
         for row in rows:
             ring = tuple(a for a in row.axes if a in self.ring) if blockwise and _is_ring(row) else ()
             others = tuple(a for a in row.axes if a not in ring)

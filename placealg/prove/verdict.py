@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from placealg.shown import Shown
+
 
 class Undecidable(TypeError):
     """A verdict has no truth value: compare it with PROVED, REFUTED or UNDECIDED by name."""
@@ -80,7 +82,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class Counterexample:
+class Counterexample(Shown):
     """A concrete failure: the smallest sizes found, where it shows, and both runs' numbers.
 
     `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want
@@ -113,7 +115,7 @@ class Certified:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Shown):
     """The verdicts of all obligations of one program, and the overall one."""
 
     strategy: str

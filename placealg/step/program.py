@@ -15,6 +15,7 @@ from typing import Any
 import placealg.step.graph as step_graph
 from placealg.arith import Monomial
 from placealg.errors import InputError
+from placealg.shown import Shown
 from placealg.step.event import (
     GLOBAL_VALUES,
     GROUP_VALUES,
@@ -49,7 +50,7 @@ Node = Event | Loop
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Shown):
     """A training step on a mesh: the reference, and the events of the program in order."""
 
     reference: Reference

@@ -130,6 +130,9 @@ class Report(Shown):
     versions: str = ""
     certificate: Certified | None = None
 
+    def __repr__(self) -> str:
+        return f"{self.strategy} on {self.model}: {self.verdict}" + (f", {self.cls}" if self.cls else "")
+
     def __bool__(self) -> bool:
         raise Undecidable("a report is not a truth value: compare .verdict with PROVED, REFUTED, UNDECIDED")
 

@@ -62,6 +62,9 @@ class Step(Shown):
                 raise InputError(f"{event.path} stands after {before.path}: phases stand in the order "
                                  f"{', '.join(PHASES)}")
 
+    def __repr__(self) -> str:
+        return f"{self.reference.strategy} on {self.reference.model}: {len(self.events)} events"
+
     def event(self, path: str) -> Event:
         """The event with this path."""
         for event in self.events:

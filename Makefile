@@ -3,9 +3,10 @@ VENV   := .venv
 PYTHON := $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
+JUPYTER := .venv-notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutate lint bench clean
+.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
@@ -40,6 +41,19 @@ lint: $(STAMP)  ## ruff and mypy --strict
 bench: $(STAMP)  ## timings
 	$(BIN)/python -m pytest -q tests/bench_*.py --benchmark-columns=min,median,rounds --benchmark-sort=name
 
-clean:      ## remove .venv and all caches
-	rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
+$(JUPYTER)/.stamp: notebooks/requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "placealg needs Python >= 3.11 with the venv module; none found on PATH" >&2; exit 2; }
+	$(PYTHON) -m venv $(JUPYTER)
+	$(JUPYTER)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r notebooks/requirements.lock
+	$(JUPYTER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+notebooks: $(JUPYTER)/.stamp  ## run the notebooks, and hold their outputs against the committed ones
+	$(JUPYTER)/bin/python notebooks/run.py
+
+notebooks-write: $(JUPYTER)/.stamp  ## run the notebooks, and keep their outputs
+	$(JUPYTER)/bin/python notebooks/run.py --write
+
+clean:      ## remove the environments and all caches
+	rm -rf $(VENV) $(JUPYTER) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from placealg.model.model import Model
     from placealg.model.transformer import gpt, mla, mlp, moe
     from placealg.prove.verdict import Report
+    from placealg.render.svg import Picture
     from placealg.simulate import Outcome, Setting
     from placealg.step.derive import derive
+    from placealg.step.edit import edit
+    from placealg.step.program import Step
     from placealg.strategy.catalogue import (
         catalogue,
         cp,
@@ -57,11 +60,12 @@ if TYPE_CHECKING:
         zeropp,
     )
     from placealg.strategy.expression import parse_strategy
-    from placealg.strategy.spec import Strategy
+    from placealg.strategy.spec import Strategy, strategy_on
 
 _HOME = {
     "InputError": "placealg.errors",
     "Strategy": "placealg.strategy.spec",
+    "strategy_on": "placealg.strategy.spec",
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
                      "mics", "zeropp", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp", "pp_gpipe",
@@ -74,17 +78,19 @@ _HOME = {
     "graph": "placealg.model.build",
     **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.model.transformer"),
     "derive": "placealg.step.derive",
+    "edit": "placealg.step.edit",
+    "Step": "placealg.step.program",
     "Formula": "placealg.cost.formula",
     "Setting": "placealg.simulate.setting",
 }
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "catalogue", "communication", "compare", "cp", "cp_ring", "cp_ulysses", "derive", "dp", "ep", "Formula",
-    "fsdp", "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mla", "mlp", "Model", "moe",
-    "offload_optimizer", "offload_parameters", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe", "pp_interleaved", "prove",
-    "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Strategy", "tp", "tp_sp", "tp_sp_keep",
-    "zero1", "zero2", "zero3", "zeropp",
+    "abstract", "catalogue", "communication", "compare", "cp", "cp_ring", "cp_ulysses", "derive", "dp", "draw", "edit",
+    "ep", "Formula", "fsdp", "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mla", "mlp",
+    "Model", "moe", "offload_optimizer", "offload_parameters", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe",
+    "pp_interleaved", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Step",
+    "Strategy", "strategy_on", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
 
@@ -117,26 +123,64 @@ def compare(one: Strategy, two: Strategy, model: Model, claim: str, where: str =
     return compare_strategies(one, two, model, claim, where, **sizes)
 
 
+def draw(what: Strategy | Step, **sizes: int) -> Picture:
+    """A strategy on the mesh, with what every device holds, at `sizes` such as dp=8; or a step program in lanes.
+
+    >>> draw(parse_strategy("zero3"), dp=4)
+    zero3 on 4 devices: a picture of 850 by 234
+    """
+    from placealg.errors import InputError
+    from placealg.render.graph import draw_step
+    from placealg.render.placed import draw_strategy
+    from placealg.step.program import Step
+
+    if isinstance(what, Step):
+        if sizes:
+            raise InputError("a program is drawn for all sizes: only a strategy is drawn at some")
+        return draw_step(what)
+    return draw_strategy(what, **sizes)
+
+
+def _program(what: Strategy | Step, model: Model | None) -> Step:
+    """The program that is meant: itself, or the one that follows from a strategy and a model."""
+    from placealg.errors import InputError
+    from placealg.step.derive import derive
+    from placealg.step.program import Step
+
+    if isinstance(what, Step):
+        if model is not None:
+            raise InputError("a program is of its own model: name none beside it")
+        return what
+    if model is None:
+        raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
+    return derive(what, model)
+
+
 class _Prove(ModuleType):
     """The room `prove`, which is also the function of that name."""
 
-    def __call__(self, strategy: Strategy, model: Model) -> Report:
-        """Whether the distributed step equals the single-device step: a Verdict per obligation, one overall."""
-        from placealg.check.prove import prove
-        from placealg.step.derive import derive
+    def __call__(self, what: Strategy | Step, model: Model | None = None, base: Step | None = None) -> Report:
+        """Whether the distributed step equals the single-device step: a Verdict per obligation, one overall.
 
-        return prove(derive(strategy, model))
+        `what` is a strategy on a model, or a program; `base` is the program from which an edited one comes, to which a
+        repair may lead back.
+        """
+        from placealg.check.prove import prove
+
+        return prove(_program(what, model), base)
 
 
 class _Simulate(ModuleType):
     """The room `simulate`, which is also the function of that name."""
 
-    def __call__(self, strategy: Strategy, model: Model, setting: Setting, steps: int = 2) -> Outcome:
-        """Whether one concrete run, rank by rank in exact arithmetic, equals the single device's."""
-        from placealg.simulate.run import simulate
-        from placealg.step.derive import derive
+    def __call__(self, what: Strategy | Step, model: Model | None, setting: Setting, steps: int = 2) -> Outcome:
+        """Whether one concrete run, rank by rank in exact arithmetic, equals the single device's.
 
-        return simulate(derive(strategy, model), setting, steps)
+        `what` is a strategy on a model, or a program, whose model is None.
+        """
+        from placealg.simulate.run import simulate
+
+        return simulate(_program(what, model), setting, steps)
 
 
 # Importing the room `prove` binds its module to `placealg.prove`, over any function of that name: so the module itself

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, run_placealg
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "frozen", "arith"),
+    ("errors", "frozen", "arith", "shown"),
     ("mesh",),
     ("placement",),
     ("strategy", "model"),

@@ -49,5 +49,6 @@ def test_costs_are_those_of_the_derived_step() -> None:
 
 def test_a_strategy_shows_itself_in_a_notebook() -> None:
     shown = (pa.zero3() * pa.offload_optimizer())._repr_html_()
-    assert "<td>S+O</td>" in shown
-    assert "<td>S(batch)</td>" in shown
+    assert ">S+O</td>" in shown
+    assert ">S(batch)</td>" in shown
+    assert "<svg" in shown

@@ -42,7 +42,13 @@ def show(chosen: Namespace) -> int:
     case = _case(chosen, chosen.strategy)
     if chosen.write_program:
         write_file(chosen.write_program, write_program(case.step, case.strategy))
-    elif chosen.format == "json":
+    if chosen.graph:
+        from placealg.render.graph import draw_step
+
+        write_file(chosen.graph, str(draw_step(case.step)))
+    if chosen.write_program or chosen.graph:
+        return 0
+    if chosen.format == "json":
         print_json({"version": 1, "strategy": case.strategy.name, "model": case.model.name, "events": [{
             "path": e.path, "rule": e.rule.name, "why": e.rule.why} for e in case.step.events]})
     else:

@@ -145,6 +145,7 @@ def _show(parser: Parser) -> None:
     _strategies(parser, False, "text", "json")
     parser.add_argument("--why", action="store_true", help="name the rule beside every reason")
     parser.add_argument("--write-program", metavar="FILE", help="write the program as TOML, which reads back equal")
+    parser.add_argument("--graph", metavar="FILE.svg", help="draw the program: phases as lanes, reasons as tooltips")
 
 
 def _cost(parser: Parser) -> None:

@@ -27,6 +27,7 @@ from placealg.cost.tensors import Touch, dim_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS, SENT, Kind, redistribution
+from placealg.shown import Shown
 from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Step
 from placealg.step.verbs import BYTES, VERBS
 
@@ -64,7 +65,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class Communication(Shown):
     """Volumes per device and step: in total, per set of axes, per phase, per event; and over the links between tiers.
 
     `host_link` is that between device and host, `nvme_link` that between host and nvme.

@@ -21,6 +21,7 @@ from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, 
 from placealg.cost.peak import peak
 from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, local, on_stage
 from placealg.placement import MEMORY_TIERS
+from placealg.shown import Shown
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
 
@@ -32,7 +33,7 @@ NO_GRAPH = "the step runs units whole; `placealg model` lists what their ops sav
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Shown):
     """Bytes per device. `total` = states + transient (+ activations where they have a formula), without host.
 
     `parameters`, `optimizer`, `gradients` and their sum `states` rest on the device at a step boundary.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from placealg.shown import Shown
 from placealg.step.program import Reference
 
 
@@ -96,7 +97,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class Counterexample:
+class Counterexample(Shown):
     """A concrete failure: the smallest sizes found, where it shows, and both runs' numbers.
 
     `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want
@@ -129,7 +130,7 @@ class Certified:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Shown):
     """The verdicts of all obligations of one program, and the overall one."""
 
     strategy: str
@@ -143,6 +144,9 @@ class Report:
     lemmas: tuple[str, ...] = ()
     versions: str = ""
     certificate: Certified | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.strategy} on {self.model}: {self.verdict}" + (f", {self.cls}" if self.cls else "")
 
     def __bool__(self) -> bool:
         raise Undecidable("a report is not a truth value: compare .verdict with PROVED, REFUTED, UNDECIDED")

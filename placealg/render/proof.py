@@ -109,12 +109,11 @@ def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line
     return table(rows, "ll", width, wrap={1: 30})
 
 
-def counterexample(found: Counterexample, width: int) -> list[Line]:
-    """What goes wrong, where it shows, both runs' numbers, and the edit that repairs it."""
+def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:
+    """(name, text) of what a counterexample says; "" where it says nothing."""
     def sizes(pairs: Iterable[tuple[str, int]]) -> str:
         return ", ".join(f"{name} = {value}" for name, value in pairs)
 
-    lines = [*prose(found.explanation, width), ()]
     rows: list[tuple[str, str]] = [
         ("obligation", found.obligation + (f" of {found.group}" if found.group else "")),
         ("event", found.event),
@@ -130,5 +129,11 @@ def counterexample(found: Counterexample, width: int) -> list[Line]:
     if found.repair:
         first, *more = found.repair.edit.splitlines()
         rows += [("repair", first), *(("", edit) for edit in more), ("its cost", found.repair.cost)]
-    lines += table([[dim(name), text] for name, text in rows if text], "ll", width, wrap={1: 30})
-    return lines
+    return rows
+
+
+def counterexample(found: Counterexample, width: int) -> list[Line]:
+    """What goes wrong, where it shows, both runs' numbers, and the edit that repairs it."""
+    rows = counterexample_rows(found)
+    table_of_rows = table([[dim(name), text] for name, text in rows if text], "ll", width, wrap={1: 30})
+    return [*prose(found.explanation, width), (), *table_of_rows]

@@ -15,6 +15,7 @@ from typing import Any
 import placealg.step.graph as step_graph
 from placealg.arith import Monomial
 from placealg.errors import InputError
+from placealg.shown import Shown
 from placealg.step.event import (
     GLOBAL_VALUES,
     GROUP_VALUES,
@@ -49,7 +50,7 @@ Node = Event | Loop
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Shown):
     """A training step on a mesh: the reference, and the events of the program in order."""
 
     reference: Reference
@@ -60,6 +61,9 @@ class Step:
             if phase_order(event.phase) < phase_order(before.phase):
                 raise InputError(f"{event.path} stands after {before.path}: phases stand in the order "
                                  f"{', '.join(PHASES)}")
+
+    def __repr__(self) -> str:
+        return f"{self.reference.strategy} on {self.reference.model}: {len(self.events)} events"
 
     def event(self, path: str) -> Event:
         """The event with this path."""

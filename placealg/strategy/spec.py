@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from html import escape
 from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
-from placealg.placement import STATES, Mode, StatePlacement
+from placealg.placement import Mode, StatePlacement
+from placealg.shown import Shown
 from placealg.strategy.options import (
     DATA_DIMS,
     DEFAULTS,
@@ -59,7 +59,7 @@ class GroupRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(Shown):
     """A placement of the four training states on a mesh, with its schedule.
 
     `dims` gives each axis its ordered list of entries `DIM`, `REGION.DIM` or `REGION.none`. `states` gives each
@@ -202,13 +202,6 @@ class Strategy:
             locality = str(said["locality"])
             reads = ("grad_sum", "master", "moments") if locality == "matrix" else ()
         return chosen, locality, reads
-
-    def _repr_html_(self) -> str:
-        """The placements as a table, a row per state and a column per axis, for notebooks."""
-        rows = [("", *map(repr, self.mesh)),
-                *((state, *(self.mode_text(state, a) for a in self.mesh.names)) for state in STATES)]
-        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-        return f"<table><caption>{escape(self.name)}</caption><tr>{'</tr><tr>'.join(cells)}</tr></table>"
 
     def __mul__(self, other: Strategy) -> Strategy:
         from placealg.strategy.compose import compose

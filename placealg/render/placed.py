@@ -1,0 +1,171 @@
+"""A strategy on the mesh as a drawing: what every device holds of each state, at rest and while in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from placealg.errors import InputError
+from placealg.placement import Mode
+from placealg.render.svg import CHARACTER, FAINT, INK, PALETTE, SOFT, Picture, clipped, element, label
+from placealg.strategy.options import DATA_DIMS, NONE
+from placealg.strategy.spec import Strategy, parts
+
+HELD = {"parameters": PALETTE[0], "optimizer": PALETTE[1], "gradients": PALETTE[2]}
+"""State that is drawn -> its colour."""
+
+MOST, FEW, WIDEST = 64, 8, 1300
+"""Devices that a drawing takes, those that it lays out where a strategy leaves sizes open; the width of a row."""
+
+SIDE, GAP, HEAD, FOOT, MARGIN = 52, 10, 42, 94, 18
+"""The side of a state's square, gaps between, the height above and below the devices, the margin, in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a matrix that a device holds: from and to of its rows and of its columns, as parts of 1."""
+
+    top: float
+    bottom: float
+    left: float
+    right: float
+
+
+def drawn_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, int]:
+    """A size for every axis: the one said, else the strategy's own, else powers of two that make eight devices.
+
+    >>> from placealg.strategy.catalogue import hsdp, zero3
+    >>> drawn_sizes(zero3(), {}), drawn_sizes(hsdp(), {"dp_shard": 3})
+    ({'dp': 8}, {'dp_replicate': 2, 'dp_shard': 3})
+    """
+    for axis in sizes:
+        if axis not in strategy.mesh.names:
+            raise InputError(f"{strategy.name} has no axis '{axis}'", name=axis, valid=strategy.mesh.names)
+    known = {**strategy.mesh.sizes(), **sizes}
+    free = [a for a in strategy.mesh.names if a not in known]
+    room, found = max(FEW // prod(known.values()), 1), {}
+    for k, axis in enumerate(free):
+        share = room
+        while len(free) > k + 1 and share ** (len(free) - k) > room and share > 2:
+            share //= 2
+        found[axis] = max(share, 2)
+        room = max(room // found[axis], 1)
+    chosen = {a: known.get(a, found.get(a, 2)) for a in strategy.mesh.names}
+    if prod(chosen.values()) > MOST:
+        raise InputError(f"{prod(chosen.values())} devices are too many to draw: name smaller sizes, {MOST} in all")
+    return chosen
+
+
+def held(strategy: Strategy, state: str, rank: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[Part, Part, str]:
+    """What a device holds of a matrix of `state` at rest, and while in use; and the tier where it rests.
+
+    Axes that split the model by dims cut columns, axes along which a state is sharded cut rows; the first is major.
+
+    >>> from placealg.strategy.catalogue import zero3
+    >>> held(zero3(), "parameters", {"dp": 1}, {"dp": 4})
+    (Part(top=0.25, bottom=0.5, left=0.0, right=1.0), Part(top=0.0, bottom=1.0, left=0.0, right=1.0), 'device')
+    """
+    placement = strategy.state(state)
+    rows, columns, used = (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)
+    for axis in strategy.mesh.names:
+        mode = placement.mode(axis)
+        if _by_dims(strategy, axis):
+            columns = _cut(columns, rank[axis], sizes[axis])
+        elif placement.sharded(axis):
+            rows = _cut(rows, rank[axis], sizes[axis])
+            used = used if mode is Mode.GATHERED else _cut(used, rank[axis], sizes[axis])
+        elif mode is Mode.M:
+            rows = (rows[0], rows[0])
+    return Part(*rows, *columns), Part(*used, *columns), "host" if placement.offloaded else "device"
+
+
+def _by_dims(strategy: Strategy, axis: str) -> bool:
+    """Whether an axis splits parameters by a dim of their own."""
+    dims = [parts(entry)[1] for entry in strategy.dims.get(axis, ())]
+    return any(dim not in DATA_DIMS and dim != NONE for dim in dims)
+
+
+def _cut(span: tuple[float, float], rank: int, size: int) -> tuple[float, float]:
+    start, end = span
+    return start + (end - start) * rank / size, start + (end - start) * (rank + 1) / size
+
+
+def draw_strategy(strategy: Strategy, **sizes: int) -> Picture:
+    """The mesh, a box per device: of each state a square for one matrix, filled where the device holds it at rest.
+
+    What is there only while it is used is hatched; what rests on the host stands in a dashed frame. The last axis runs
+    to the right, the axes before it downwards.
+    """
+    at = drawn_sizes(strategy, sizes)
+    names = strategy.mesh.names
+    across = at[names[-1]] if names else 1
+    box_width, box_height = len(HELD) * (SIDE + GAP) + GAP, SIDE + 36
+    per_row = across // 2 if across * box_width > WIDEST and across % 2 == 0 else across
+    body = [_patterns(), label(MARGIN, 26, clipped(strategy.name, 600, 15), 15, font_weight="bold")]
+    ranks = list(strategy.mesh.ranks(at))
+    for k, rank in enumerate(ranks):
+        x, y = MARGIN + k % per_row * (box_width + GAP), HEAD + k // per_row * (box_height + GAP)
+        body.append(_device(strategy, rank, at, x, y, box_width, box_height))
+    bottom = HEAD + len(ranks) // per_row * (box_height + GAP)
+    modes = {state: ", ".join(f"{strategy.mode_text(state, a)} along {a}" for a in names) for state in HELD}
+    body.append(_legend(MARGIN, bottom + 14, modes))
+    longest = max(len(text) for text in modes.values()) * CHARACTER * 11 + 100
+    width = 2 * MARGIN + max(per_row * (box_width + GAP) - GAP, longest, 420.0)
+    return Picture(width, float(bottom + FOOT), "".join(body), f"{strategy.name} on {len(ranks)} devices")
+
+
+def _device(strategy: Strategy, rank: Mapping[str, int], sizes: Mapping[str, int], x: float, y: float,
+            width: float, height: float) -> str:
+    where = ", ".join(f"{axis} {k}" for axis, k in rank.items()) or "the only device"
+    drawn = [element("rect", x=x, y=y, width=width, height=height, rx=6, fill="#f4f6f8", stroke=FAINT),
+             label(x + GAP, y + 15, where, fill=SOFT)]
+    for k, (state, colour) in enumerate(HELD.items()):
+        left, top = x + GAP + k * (SIDE + GAP), y + 24
+        rest, use, tier = held(strategy, state, rank, sizes)
+        drawn.append(element("rect", x=left, y=top, width=SIDE, height=SIDE, fill="#ffffff", stroke=FAINT))
+        if tier == "device":
+            drawn += [_part(use, left, top, _use("while", state)), _part(rest, left, top, colour)]
+        else:
+            drawn.append(_part(rest, left, top, _use("host", state)))
+        drawn.append(element("rect", x=left, y=top, width=SIDE, height=SIDE, fill="none",
+                             stroke=INK if tier == "device" else colour, stroke_width=0.7 if tier == "device" else 1.6,
+                             stroke_dasharray="" if tier == "device" else "4 3"))
+    return "".join(drawn)
+
+
+def _part(part: Part, x: float, y: float, fill: str) -> str:
+    width, height = (part.right - part.left) * SIDE, (part.bottom - part.top) * SIDE
+    if not width or not height:
+        return ""
+    return element("rect", x=x + part.left * SIDE, y=y + part.top * SIDE, width=width, height=height, fill=fill)
+
+
+def _patterns() -> str:
+    """Hatching for what is held while in use, dots for what the host holds."""
+    drawn = []
+    for state, colour in HELD.items():
+        drawn += [element("pattern", element("path", d="M-1 1L1 -1M0 6L6 0M5 7L7 5", stroke=colour, stroke_width=1.3),
+                          id=f"while-{state}", width=6, height=6, patternUnits="userSpaceOnUse"),
+                  element("pattern", element("circle", cx=2.5, cy=2.5, r=1.3, fill=colour),
+                          id=f"host-{state}", width=5, height=5, patternUnits="userSpaceOnUse")]
+    return element("defs", *drawn)
+
+
+def _legend(x: float, y: float, modes: Mapping[str, str]) -> str:
+    """The modes of each state in its colour, then what the fillings mean."""
+    drawn = []
+    for k, (state, colour) in enumerate(HELD.items()):
+        drawn += [element("rect", x=x, y=y + 18 * k - 10, width=12, height=12, fill=colour),
+                  label(x + 18, y + 18 * k, state), label(x + 92, y + 18 * k, modes[state], fill=SOFT)]
+    y += 18 * len(HELD) + 4
+    for fill, text, dashes in ((INK, "at rest", ""), (_use("while"), "while in use", ""),
+                               (_use("host"), "on the host", "3 2")):
+        drawn += [element("rect", x=x, y=y - 10, width=12, height=12, fill=fill, stroke=INK, stroke_width=0.7,
+                          stroke_dasharray=dashes), label(x + 18, y, text, fill=SOFT)]
+        x += 34 + len(text) * CHARACTER * 11
+    return "".join(drawn) + label(x, y, "a square: one matrix", fill=SOFT)
+
+
+def _use(pattern: str, state: str = "parameters") -> str:
+    return f"url(#{pattern}-{state})"

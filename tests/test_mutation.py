@@ -39,6 +39,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
 }
 """Lists of dims of one axis, for models without attention."""
 
+LAMB = 'base = "zero1"\n[optimizer]\nname = "lamb"\n'
 TOKENS = '[loss]\npreset = "token_mean"\n'
 PROVED_PROGRAMS = (
     ("dp", "abstract"), ("hsdp", "abstract"), ("fsdp_no_reshard", "abstract"), ("zero2*offload_optimizer", "abstract"),
@@ -56,6 +57,9 @@ EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
     ("zero3", "abstract", {"drop": "forward.*.gather*"}, "view", None),
     ("zero3", "abstract", {"drop": "update.norm.all_reduce*"}, "update", "1/dp"),
     ("zero3", "abstract", {"double": "update.*.clip"}, "update", None),
+    (LAMB, "abstract", {"drop": "update.*.grad_sum.all_gather*"}, "update", None),
+    (LAMB, "abstract", {"drop": "update.*.master.all_gather*"}, "update", None),
+    (LAMB, "abstract", {"drop": "update.*.moments.all_gather*"}, "update", None),
     ("zero3", "abstract", {"set": "*.grad.reduce[dp]", "where": "rank(dp)=0"}, "gradient", None),
     ("hsdp", "abstract", {"set": "init.*.broadcast*", "axes": ["dp_shard"]}, "init", None),
     ("hsdp", "abstract", {"set": "update.*.norm", "where": "owner(dp_shard)"}, "update", "dp_replicate"),

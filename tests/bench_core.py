@@ -14,6 +14,7 @@ import pytest
 from placealg.check.prove import prove
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
+from placealg.cost.stage import on_stage
 from placealg.frozen import FrozenMap
 from placealg.model.config import SHIPPED, resolve_model
 from placealg.model.model import Model
@@ -64,6 +65,24 @@ def test_cost_op_by_op(benchmark: Any, largest: Model) -> None:
 
 def test_prove_op_by_op(benchmark: Any, largest: Model) -> None:
     step = derive(parse_strategy("zero3*tp_sp"), largest)
+    assert benchmark(lambda: prove(step)).verdict == "PROVED"
+
+
+EVERY = "zero3*tp_sp*pp*cp_ring*ep"
+"""Every parallelism at once."""
+
+STAGED = {"deepseek-v3": {"pp": 16}, "mixtral-8x7b": {}}
+
+
+@pytest.mark.parametrize("model", STAGED)
+def test_derive_and_cost_every_parallelism(benchmark: Any, model: str) -> None:
+    chosen = parse_strategy(EVERY), resolve_model(model)
+    assert benchmark(lambda: memory(on_stage(derive(*chosen), "first", STAGED[model])))
+
+
+@pytest.mark.parametrize("model", STAGED)
+def test_prove_every_parallelism(benchmark: Any, model: str) -> None:
+    step = derive(parse_strategy(EVERY), resolve_model(model))
     assert benchmark(lambda: prove(step)).verdict == "PROVED"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import text_steps
-from conftest import ROOT
+from conftest import ROOT, run_placealg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -540,3 +540,18 @@ def test_random_expressions(text: str) -> None:
         one_line(error)
     else:
         assert parse_strategy(strategy.name) == strategy
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["ep[6]", "--model", "mixtral-8x7b"], "ep = 6 does not divide expert = 8 of mixtral-8x7b; 2 would divide it"),
+    (["tp[7]", "--model", "gpt2"], "tp = 7 does not divide heads = 12 of gpt2"),
+    (["cp[3]", "--model", "gpt2", "--set", "s=1024"], "cp = 3 does not divide seq = 1024 of gpt2"),
+    (["pp[64]", "--model", "llama-3-8b"], "pp = 64 makes 64 stages of 32 layers; at most 32 fit"),
+    (["pp", "--model", "llama-3-8b", "--set", "pp=64"], "pp = 64 makes 64 stages of 32 layers; at most 32 fit"),
+    (["cp_ulysses[16]", "--model", "llama-3-8b"], 'cp is refined into two axes: cp1 = 8 splits "heads", cp2 = 2'),
+])
+def test_what_does_not_divide_is_one_line_with_the_numbers(words: list[str], message: str) -> None:
+    for command in (["cost"], ["fit", "--device-memory", "80GB"]):
+        got = run_placealg(command[0], *words, *command[1:])
+        assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+        assert message in got.err

@@ -11,6 +11,7 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.communication import communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
+from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.transformer import GPT, Style, gpt
 from placealg.prove.prover import examine
@@ -20,6 +21,7 @@ from placealg.step.derive import derive
 from placealg.step.event import LOOPED
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import overlay
 
 GROUPED = Style(grouped=True)
@@ -123,3 +125,47 @@ def test_keys_from_latents_go_round_with_the_rotary_ones() -> None:
     assert {e.verb for e in step.events if e.tensor.startswith("layer.") and e.axes} == {"shift"}
     assert sent(step, "forward") == Formula.parse("m*L_moe*b*(s/cp)*(a*d_nope + a*d_v + d_rope)*(cp - 1)", "elements")
     assert {(v.verdict, v.cls) for v in examine(step).verdicts} == {(PROVED, PARAMETRIC)}
+
+
+# --- fewer kv heads than ranks
+
+REFINED = {
+    "tp": """
+[mesh]
+tp1 = 8
+tp2 = 2
+[dims]
+tp1 = ["loss.none", "heads", "ffn", "vocab", "seq"]
+tp2 = ["loss.none", "group", "ffn", "vocab", "seq"]
+[states]
+activations = { tp1 = "S*", tp2 = "S*" }
+""",
+    "cp": """
+[mesh]
+cp1 = 8
+cp2 = 2
+[dims]
+cp1 = ["core.heads", "seq"]
+cp2 = ["core.group", "seq"]
+""",
+}
+"""Sixteen ranks for eight kv heads: an axis as two, of which one splits the heads that share a kv head."""
+
+
+@pytest.mark.parametrize("axis", REFINED)
+def test_an_axis_refined_for_few_kv_heads_is_proved_and_runs(axis: str) -> None:
+    model = resolve_model("llama-3-8b")
+    plain = {"tp": "tp_sp[16]", "cp": "cp_ulysses[16]"}[axis]
+    with pytest.raises(InputError, match=f'{axis} is refined into two axes: {axis}1 = 8 splits "heads", {axis}2'):
+        derive(parse_strategy(plain), model)
+    step = derive(parse_strategy_file(REFINED[axis]).strategy, model)
+    assert {(v.verdict, v.cls) for v in examine(step).verdicts} == {(PROVED, PARAMETRIC)}
+    assert simulate(step, Setting.equal(step.reference, dict.fromkeys(step.reference.mesh.names, 2), 2)).equal
+
+
+def test_a_gathered_value_ends_after_what_is_made_of_it() -> None:
+    """Of the gathered input of attention keys take a slice, which stands behind the queries, its only other reader."""
+    step = derive(parse_strategy_file(REFINED["tp"]).strategy, resolve_model("llama-3-8b"))
+    paths = [e.path for e in step.phase("forward")]
+    ends = paths.index("forward.layer.norm1.out.free")
+    assert paths.index("forward.layer.norm1.out.slice[tp2]") < ends

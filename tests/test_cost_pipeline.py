@@ -410,3 +410,39 @@ def test_layers_of_two_kinds_are_numbered_through(few: int, many: int, pp: int) 
         assert sum(of_stages(step, pp, figure)) == value(figure(alone))
     with pytest.raises(InputError, match="takes numbers: set pp"):
         on_stage(step)
+
+
+def test_llama_3_1_405b_on_16384_devices_by_hand() -> None:
+    """126 layers over 16 stages: 7 on the ends, 8 between; of the fullest stage each figure is counted by hand."""
+    words = ("cost", "zero1*tp_sp*pp*cp_ring", "--model", "llama-3.1-405b", "--set", "tp=8", "pp=16", "cp=16", "dp=8",
+             "devices=16384", "b=1", "s=131072", "m=16", "--format", "json")
+    document = json.loads(run_placealg(*words).out)
+    assert document["schedule"]["stage"] == "1"
+    layers, flying, h, f, s, tp, cp, dp, m, share = 8, 15, 16384, 53248, 131072, 8, 16, 8, 16, Fraction(8, 128)
+    matrices, norms = layers * (2 * h * h + 2 * h * h * share + 3 * h * f) / tp, layers * 2 * h
+    held = document["memory"]
+    assert held["parameters"]["value"] == 2 * (matrices + norms)
+    assert held["optimizer"]["value"] == 12 * (matrices + norms) / dp
+    tokens = Fraction(s, cp * tp)
+    kept = held["activations"]["value"] / (layers * flying * tokens)
+    assert kept == 2 * (6 * h + 2 * h * share + 4 * f) + 4 * 128, "six hidden states, keys and values, four of the MLP"
+    block = Fraction(2 * s * h, cp * tp)
+    sent = document["communication"]["by_axes"]
+    assert sent["pp"]["value"] == 2 * m * block
+    assert sent["tp"]["value"] == 10 * layers * m * block * (tp - 1)
+    keys = 2 * block * share * (cp - 1)
+    assert sent["cp"]["value"] == 3 * layers * m * keys + 2 * 2 * matrices * Fraction(cp - 1, cp * dp)
+    assert all(leaf["expr"] and leaf["value"] is not None for leaf in (*held.values(), *sent.values()))
+
+
+def test_figures_too_long_to_read_are_written_by_the_names_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    words = ("cost", "zero3*tp_sp*pp*cp_ring*ep", "--model", "mixtral-8x7b")
+    sizes = ("--set", "dp=2", "tp=2", "pp=4", "cp=2", "ep=2", "b=1", "s=4096", "m=8")
+    free, known = (" ".join(run_placealg(*words, *more).out.split()) for more in ((), sizes))
+    for text in (free, known):
+        assert "signs: --format json" not in text
+        assert "total states + activations + transient" in text
+        assert "total over dp + over tp + over cp" in text
+    assert "peak states + activations + the largest moment: --format json has it" in free
+    assert " here, at the largest moment" in known

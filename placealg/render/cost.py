@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from placealg.cost.activations import Kept
 from placealg.cost.communication import Communication, Sent
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
+from placealg.cost.moment import MOMENT, moment
 from placealg.cost.regions import RegionCost
 from placealg.cost.schedule import Schedule
 from placealg.mesh import SYMBOLS
@@ -95,8 +96,7 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
         known.append([dim(kind), dim(text)])
     lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
     lines.append(line(bold("memory of a device"), dim(f", bytes; values in {held_in.head}")))
-    rests = [(n, f, f.text()) for n, f in held.items() if n != "nvme" or f.expr != 0]
-    lines += indent(_block(rests, sizes, held_in, width - 2)) + [()]
+    lines += indent(_block(_held(held, sizes), sizes, held_in, width - 2)) + [()]
     lines.append(line(bold("sent by a device in a step"), dim(f", {sent.total.unit}; values in {sent_in.head}")))
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
     if order:
@@ -124,6 +124,27 @@ def _block(items: Iterable[tuple[str, Formula, str]], sizes: Sizes, scale: Scale
         main = name in ("states", "total", "peak")
         rows.append([bold(name) if main else name, told, bold(shown) if main else shown])
     return table(rows, "lld", width, gap=3, wrap={1: 30})
+
+
+def _held(held: Memory, sizes: Sizes) -> Iterator[tuple[str, Formula, str]]:
+    """The rows of memory; one too long to be read is written by the names of the others.
+
+    Of a peak that is what the largest moment adds at `sizes`, where they are known and it is not too long itself.
+    """
+    kept = {"states": held.states, "activations": held.activations, "transient": held.transient}
+    sums = [name for name, f in kept.items() if f.expr not in (None, 0)]
+    for name, formula in ((n, f) for n, f in held.items() if n != "nvme" or f.expr != 0):
+        text = formula.text() if formula.expr is not None else ""
+        if len(text) > _LONGEST and name == "total":
+            text = " + ".join(sums)
+        elif len(text) > _LONGEST and name == "peak":
+            more = "the largest moment: --format json has it"
+            if value_of(formula, sizes) is not None:
+                here = dict(moment(held, "peak", sizes)).get(MOMENT)
+                adds = here.text() if here else "0"
+                more = f"{adds} here, at the largest moment" if len(adds) <= _LONGEST else more
+            text = " + ".join([*(n for n in sums if n != "transient"), more])
+        yield name, formula, text
 
 
 def _told(text: str) -> Cell:
@@ -163,6 +184,8 @@ def by_region(rows: Sequence[RegionCost], sizes: Sizes, width: int, gib: bool = 
 def _sums(sent: Communication) -> list[tuple[str, Formula, str]]:
     several = len(sent.by_axes) > 1
     total = " + ".join(f.text() for f in sent.by_axes.values()) if several else sent.total.text()
+    if several and len(total) > _LONGEST:
+        total = " + ".join(f"over {axes}" for axes in sent.by_axes)
     rows = [("total", sent.total, total)]
     if several:
         rows += [(f"over {axes}", f, f.text()) for axes, f in sent.by_axes.items()]

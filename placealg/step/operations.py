@@ -230,11 +230,13 @@ class Operations:
         return again, done
 
     def _last_uses(self, unit: str) -> dict[str, list[tuple[str, str]]]:
-        """Op -> the gathered versions that end after it in forward."""
+        """Op -> the gathered versions that end after it in forward: the last to read it or to be made of it."""
         found: dict[str, list[tuple[str, str]]] = {}
         for name, label, _, _ in self._held_as_shards(unit):
-            users = [p.op.output for p in self.placed.ops
-                     if p.op.unit == unit and self.made.get((p.op.output, name)) == label]
+            derived = {at for (at, move), made in zip(self.placed.moves, self.moved.values(), strict=True)
+                       if move.tensor == name and made.startswith(f"{label}/")}
+            users = [p.op.output for p in self.placed.ops if p.op.unit == unit
+                     and (self.made.get((p.op.output, name)) == label or p.op.output in derived)]
             found.setdefault(users[-1], []).append((name, label))
         return found
 

@@ -16,6 +16,7 @@ from placealg.step.program import (
     GLOBAL_VALUES,
     GROUP_VALUES,
     LOOPED,
+    PARTIALS,
     POSITIONS,
     TIERS,
     Clause,
@@ -30,7 +31,7 @@ from placealg.strategy.positions import Positions
 
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
 KINDS = tuple(k.value for k in Kind)
-OPERATORS = ("sum", "mean", "none")
+OPERATORS = ("sum", "mean", "premultiplied", "max", "none")
 LOCAL_WITH_AXES = ("slice", "free")
 """The verbs without communication that name axes; on tensors, others may, too."""
 
@@ -234,7 +235,7 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
     elif value in ("activation", "loss", "count"):
         units = [u.name for u in reference.units] if value == "activation" else ["loss"]
         yield from (("", unit) for unit in units)
-    elif value in GROUP_VALUES and (value != "norm" or verb == "norm"):
+    elif value in GROUP_VALUES and verb == PARTIALS.get(value, verb):
         yield from ((group.name, "") for group in reference.groups)
     else:
         yield "", ""
@@ -275,6 +276,12 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.at and event.phase not in LOOPED:
         raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
                          f"{event.phase} stands outside it")
+    if event.op == "max" and event.value != "skip":
+        raise InputError(f"{event.path}: op = 'max' is for flags, of which a reduction takes the largest", name="max",
+                         valid=("sum", "mean"))
+    if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
+        raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
+                         valid=("sum", "mean"))
     if event.verb == "reduce" and event.to not in ("", "I", "S"):
         raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
     sizes = reference.mesh.sizes()

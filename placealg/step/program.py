@@ -20,6 +20,7 @@ from placealg.step.event import (
     GROUP_VALUES,
     LOOPED,
     MICROBATCH,
+    PARTIALS,
     PHASES,
     POSITIONS,
     STEP_PHASES,
@@ -87,7 +88,7 @@ class Step:
 
         Maximal runs of forward and backward events are the microbatch loop; in it and elsewhere,
         maximal runs of events of one repeated unit are that unit's loop, reversed in backward; partial norms
-        are a loop of their own, because a clip reads those of all instances.
+        are a loop of their own, because a clip reads those of all instances, and so are flags.
         """
         chosen = self.phase(*(phases or STEP_PHASES))
         nodes: list[Node] = []
@@ -98,7 +99,7 @@ class Step:
 
     def _unit_loops(self, events: tuple[Event, ...]) -> Iterator[Node]:
         repeated = {u.name: u for u in self.reference.units if u.repeated}
-        for (unit, phase, _), run in _runs(events, lambda e: (self.unit_of(e), e.phase, e.verb == "norm")):
+        for (unit, phase, _), run in _runs(events, lambda e: (self.unit_of(e), e.phase, e.value in PARTIALS and e.value)):
             if unit in repeated:
                 yield Loop(unit, repeated[unit].count, run, reverse=phase == "backward")
             else:

@@ -52,7 +52,7 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
                  "gather": {}, "pipeline": "1f1b", "chunks": 1, "stages": ()},
-    "optimizer": {"name": "adamw", "clip": "global_norm", "tier": "device"},
+    "optimizer": {"name": "adamw", "clip": "global_norm", "skip": "none", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
@@ -81,7 +81,8 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "gather": Key("gathers"), "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")),
                  "chunks": Key("chunks"), "stages": Key("layers")},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
-                  "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", ("device", "host"))},
+                  "clip": Key("choice", ("global_norm", "none")), "skip": Key("choice", ("overflow", "none")),
+                  "tier": Key("choice", ("device", "host"))},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean"))},
@@ -97,7 +98,7 @@ TABLES: Mapping[str, str] = {
     "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
                 "again, whether uses share a redistribution, what is gathered in a ring, a pipeline's order and stages",
-    "optimizer": "the optimizer, what its update reads, clipping, and the tier on which its state rests",
+    "optimizer": "the optimizer, what its update reads, clipping, when it skips a step, and the tier on which its state rests",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations",
     "random": "the random streams that differ between ranks",

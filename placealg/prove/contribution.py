@@ -197,7 +197,10 @@ def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A partial norm: terms over elements (1 where the element is counted), and the value that was counted."""
+    """A partial norm or a flag: terms over elements (1 where one is counted, or looked at), and the value there.
+
+    Of a flag, which takes the largest, a sum over ranks says how often an element was looked at: once is enough.
+    """
 
     terms: tuple[Term, ...]
     counted: Value
@@ -305,6 +308,9 @@ class Value:
 
 
 ABSENT = Value(held=False)
+
+STALE = Slot((), Value(garbage=True), frozenset(), defined=False)
+"""A flag that another step has left."""
 
 
 def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:

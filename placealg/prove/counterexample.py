@@ -10,10 +10,21 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import correct, paths
-from placealg.prove.contribution import DEVICE, EXISTS, OPAQUE, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
+from placealg.prove.contribution import (
+    DEVICE,
+    EXISTS,
+    OPAQUE,
+    SIZE_ONE,
+    UNIT,
+    Equality,
+    Slot,
+    Term,
+    Value,
+    count_cell,
+)
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
-from placealg.prove.obligations import Failure
+from placealg.prove.obligations import MISSES, Failure
 from placealg.prove.prover import Candidate
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
@@ -25,12 +36,13 @@ HELD = {CURRENT: "the copy of the step's start", NEXT: "the updated copy", GARBA
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a counterexample says, in the terms of the domain; owners map (layout, axis, element) to a rank.
+    """What a counterexample says of a group, in the terms of the domain; owners map (layout, axis, element) to a rank.
 
     Element 0 stands for the element under scrutiny, element 1 for another element of its matrix. `cell` is
     the unit's place: coordinates on the data axes and its microbatch. `unequal` says that counts differ.
     """
 
+    group: str
     sizes: dict[str, int]
     microbatches: int
     device: dict[str, int]
@@ -56,6 +68,7 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
                                   correct.equal_counts(reference))
     got, want, mass, explanation = _told(candidate, reference, place)
     return Facts(
+        group=candidate.group.name,
         sizes=place.sizes,
         microbatches=microbatches,
         device={a: place.coordinate(a, DEVICE) for a in axes},
@@ -128,7 +141,8 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
     if failure.obligation == "forward" and failure.held:
         return _sums(failure, reference, place)
     if failure.slot:
-        return failure.says, "a norm that counts every group once", None, f"{failure.event} {failure.says}"
+        want = "a norm that counts every group once" if failure.says == MISSES["norm"] else OWN_FLAG
+        return failure.says, want, None, f"{failure.event} {failure.says}"
     if failure.read:
         return _copy(failure.read, place, failure.says)
     return failure.says, OWN_WANT.get(failure.obligation, "every rank"), None, f"{failure.event} {failure.says}"
@@ -172,8 +186,10 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
     got = _got(value.terms, weighting)
     if own:
         explanation = f"{at} reads a weight that depends on how the tokens are distributed"
-    elif share == "1" and not _scattered(value.terms) and reference.clip:
-        return got, tell(weighting(want)), share, f"{at}: the norm was taken of a gradient that is not the reference's"
+    elif share == "1" and not _scattered(value.terms) and (reference.clip or reference.skip):
+        flag = update.skip is not None and update.skip.counted.terms != value.terms
+        return got, tell(weighting(want)), share, (
+            f"{at}: the {'flag' if flag else 'norm'} was taken of a gradient that is not the reference's")
     else:
         explanation = f"{at} reads a gradient whose contributions are not each counted once at the reference's scale"
     return got, tell(weighting(want)), share, explanation
@@ -234,6 +250,23 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
     return _sum(kept)
 
 
+OWN_FLAG = "a flag that is set iff an element of the whole reduced gradient overflows"
+
+
+def _flaw(flag: Slot | None, reference: Reference) -> str:
+    """What is wrong with a flag; "" where nothing is."""
+    if flag is None:
+        return "no flag" if reference.skip else ""
+    if not flag.defined:
+        return "a flag of another step, or of unknown values"
+    if flag.counted.tags:
+        return "a flag of the clipped gradient"
+    if not reference.skip:
+        return "a step that is skipped"
+    whole = any(not t.at and not t.given for t in flag.terms)
+    return "" if whole else "a flag that leaves elements of the group out"
+
+
 def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
     tags = update.gradient.tags
     declared = ("clip",) if reference.clip else ()
@@ -250,6 +283,9 @@ def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[s
         if share != "1" or _scattered(tag.slot.terms):
             return (f"each element counted {share} times in the norm (on average over elements)", "once", share,
                     f"{update.event}: the norm behind the clip factor does not count each element once")
+    if flaw := _flaw(update.skip, reference):
+        return flaw, OWN_FLAG if reference.skip else "every step updates", None, (
+            f"{update.event} decides otherwise than the reference whether the step is skipped")
     return ("only the device's own elements", "every element of the matrix", None,
             f"{update.event} reads elements of the matrix that the device does not hold")
 

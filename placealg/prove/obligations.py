@@ -30,7 +30,7 @@ from placealg.prove.explore import (
     top,
 )
 from placealg.prove.flow import Flows
-from placealg.prove.machine import Clipped, Ran, Read, Site, Updated
+from placealg.prove.machine import Ran, Read, Relied, Site, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.paths import Sum
 from placealg.prove.reading import pairs
@@ -49,13 +49,19 @@ WRONG = {
 }
 """Obligation -> what an update does wrong when it fails."""
 
+MISSES = {
+    "norm": "clips by a norm that miscounts this group",
+    "skip": "skips the step or not without regard to each element of this group, or to another value of it",
+}
+"""Value of which an event reads all groups' parts -> what it does wrong to one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
 
     `cases` are the places of the unit's microbatch in which the same formula arises, `instances` how often. `slot`
-    holds the partial norm when it is about another group's clip, `held` what an op reads.
+    holds the partial norm or the flag when it is about another event than the group's own, `held` what an op reads.
     """
 
     obligation: str
@@ -210,22 +216,23 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
 
 
 def _norms(found: Obligations, step: Step, run: Run) -> None:
-    """Clips of other groups read this group's partial norm: it must be whole by then."""
+    """Clips and updates of other groups read this group's partial norm and its flag: they must be whole by then."""
     reference = step.reference
-    if not reference.clip:
-        return
-    for clip in run.end.clipped:
-        conditions: Mapping[str, Callable[[Clipped], Any]] = {
-            "gradient": lambda c: correct.counted_integrity(c.slot, reference, correct.equal_counts(reference)),
-            "normalizer": lambda c: correct.counted_integrity(c.slot, reference, correct.own_counts(reference)),
-            "update": lambda c: correct.norm_integrity(c.slot, c.where),
+    for relied in run.end.relied:
+        if not (reference.clip if relied.value == "norm" else reference.skip or relied.slot):
+            continue
+        conditions: Mapping[str, Callable[[Relied], Any]] = {
+            "gradient": lambda r: correct.counted_integrity(r.slot, reference, correct.equal_counts(reference)),
+            "normalizer": lambda r: correct.counted_integrity(r.slot, reference, correct.own_counts(reference)),
+            "update": lambda r: correct.part_integrity(r, reference),
         }
         for name, condition in conditions.items():
 
-            def failure(name: str = name, clip: Clipped = clip, holds: Callable[[Clipped], Any] = condition) -> Failure:
-                return Failure(name, clip.event, z3.Not(holds(clip)), "clips by a norm that miscounts this group",
-                               slot=(clip.slot,), exact=run.whole)
-            found.add(name, (name, clip.slot, clip.where, run.whole), run.case, failure)
+            def failure(name: str = name, relied: Relied = relied,
+                        holds: Callable[[Relied], Any] = condition) -> Failure:
+                return Failure(name, relied.event, z3.Not(holds(relied)), MISSES[relied.value],
+                               slot=(relied.slot,), exact=run.whole)
+            found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure)
 
 
 def _forward(found: Obligations, step: Step, run: Run) -> None:

@@ -7,6 +7,7 @@ independent engine, which this floor does not know.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,7 @@ from placealg.prove.schedule import acyclic
 from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
 from placealg.prove.stages import ends
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
+from placealg.step.event import PARTIALS, READERS
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, Event, Group, Reference, Step
 
@@ -114,7 +116,7 @@ def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows |
     computations are part of the signature.
     """
     if flows:
-        return (frozenset(site_signature(step, group, site, flows) for site in sites), _clips(step, group),
+        return (frozenset(site_signature(step, group, site, flows) for site in sites), _readers(step, group),
                 group.locality, group.whole_reads, group.split)
     units = [u.name for u in step.reference.units]
     order = {name: k for k, name in enumerate(units)}
@@ -132,26 +134,27 @@ def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows |
         elif event.unit in group.sites:
             yield event.phase, group.sites.index(event.unit)
     own = (e for e in step.events if e.group in ("", group.name))
-    return (tuple(mark for e in own for mark in alike(e)), _clips(step, group), len(group.sites), group.locality,
+    return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites), group.locality,
             group.whole_reads)
 
 
 def _units_in_order(step: Step, units: list[str]) -> bool:
     """Whether all units run once in every microbatch on every rank: forward in order, the loss, backward reversed."""
+    beside = ("count", "skip")
     ran = [(e.phase, e.unit) for e in step.events
-           if e.verb == "compute" and e.value != "count" and not e.at and not e.where]
+           if e.verb == "compute" and e.value not in beside and not e.at and not e.where]
     wanted = [("forward", u) for u in units] + [("forward", "loss")] + [("backward", u) for u in reversed(units)]
-    return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value != "count" for e in step.events)
+    return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value not in beside for e in step.events)
 
 
-def _clips(step: Step, group: Group) -> frozenset[object]:
-    """Where the clips of other groups stand among the events that make this group's norm."""
-    made, found = 0, set()
+def _readers(step: Step, group: Group) -> frozenset[object]:
+    """Where clips and updates of other groups stand among the events that make this group's norm and flag."""
+    made, found = Counter[str](), set()
     for event in step.events:
-        if event.value == "norm" and event.group in ("", group.name):
-            made += 1
-        elif event.verb == "clip" and event.group != group.name:
-            found.add((made, event.phase, event.at, event.where, event.layout))
+        if event.value in PARTIALS and event.group in ("", group.name):
+            made[event.value] += 1
+        elif event.verb in READERS and event.group not in ("", group.name):
+            found.add((event.verb, made[READERS[event.verb]], event.phase, event.at, event.where, event.layout))
     return frozenset(found)
 
 

@@ -18,7 +18,7 @@ from placealg.prove import paths
 from placealg.prove.contribution import STAGE, equality, merged
 from placealg.prove.paths import Sum
 from placealg.prove.tensors import SLOT, Tensors
-from placealg.step.event import Event
+from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import Clause, Group, Reference, Step
 
@@ -152,7 +152,7 @@ def on_ends(step: Step, group: Group) -> Step:
     old, new = reference.pipeline.axis, ends(reference)
 
     def moved(event: Event) -> Event:
-        if event.group not in ("", group.name) and event.verb != "clip":
+        if event.group not in ("", group.name) and event.verb not in READERS:
             return event
         return replace(event, axes=tuple(new if a == old else a for a in event.axes),
                        where=tuple(Clause(new, c.rank) if c.axis == old else c for c in event.where))

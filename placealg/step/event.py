@@ -31,6 +31,9 @@ GLOBAL_VALUES = ("step", "rng", "norm", "skip", "count", "loss", "activation")
 PARTIALS: Mapping[str, str] = {"norm": "norm", "skip": "compute"}
 """The values that groups hold a part of and a reduction completes -> the verb that makes the part."""
 
+READERS: Mapping[str, str] = {"clip": "norm", "update": "skip"}
+"""Verb -> the value of which it reads every group's part."""
+
 POSITIONS = ("only", "first", "middle", "last")
 TIERS = ("device", "host", "device->host", "host->device")
 

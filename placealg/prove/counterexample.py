@@ -197,10 +197,15 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
 
 def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
                    place: _Place) -> str | None:
-    """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ."""
+    """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ.
+
+    None where a unit's weight also depends on how many microbatches stand before or behind its own.
+    """
     values = {name: u.gradient for name, u in siblings.items()}
-    if set(values) != {"first", "middle", "last"} or all(v.terms == update.gradient.terms for v in values.values()):
+    if reference.microbatches == 1 or (values and all(v.terms == update.gradient.terms for v in values.values())):
         return mass(update.gradient.terms, want, reference, place)
+    if set(values) != {"first", "middle", "last"}:
+        return None
     first, middle, last = (mass(values[n].terms, want, reference, place) for n in ("first", "middle", "last"))
     if first is None or middle is None or last is None:
         return None

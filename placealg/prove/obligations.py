@@ -33,8 +33,8 @@ from placealg.prove.flow import Flows
 from placealg.prove.machine import Ran, Read, Relied, Site, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.paths import Sum
-from placealg.prove.reading import pairs
-from placealg.prove.stages import on_ends
+from placealg.prove.reading import NoRule, pairs
+from placealg.prove.stages import no_end, on_ends
 from placealg.step.program import Group, Step
 from placealg.step.verbs import VERBS
 
@@ -83,7 +83,8 @@ class Obligations:
     """All failures of one group, how many instances were checked, and what could not be closed.
 
     `full`: the formulas of instances that their data already decide are made, too, as a certificate holds them.
-    `facts` counts the instances that no formula is about, by obligation and what holds.
+    `facts` counts the instances that no formula is about, by obligation and what holds. `updates` are those that are
+    the same for every m of their case.
     """
 
     full: bool = False
@@ -112,6 +113,8 @@ class Obligations:
 def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
                 full: bool = False) -> Obligations:
     """Every obligation of one group, for every class of m, site of use and step of a run; `full` as there."""
+    for gap in no_end(step, group):
+        raise NoRule(gap)
     found, step = Obligations(full), on_ends(step, group)
     for site in sites:
         program = Program.of(step, group, site.parameter)
@@ -202,7 +205,8 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
     }
     for name, condition in conditions.items():
         for update in run.end.updates:
-            found.updates.setdefault((update.event, run.end.site, run.case), update)
+            if run.whole:
+                found.updates.setdefault((update.event, run.end.site, run.case), update)
 
             def failure(name: str = name, update: Updated = update,
                         condition: Callable[[Updated], Any] = condition) -> Failure:

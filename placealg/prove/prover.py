@@ -15,9 +15,10 @@ from typing import Any
 import z3
 
 from placealg.prove import correct, lemmas, symbols
-from placealg.prove.contribution import STAGE, count_cell, count_name
+from placealg.prove.contribution import STAGE, Term, count_cell, count_name
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Site, Updated
+from placealg.prove.microbatches import CASES
 from placealg.prove.network import WHOLE, network_obligations, site_signature, sites_of, supposed, unfollowed
 from placealg.prove.obligations import Failure, Obligations, obligations
 from placealg.prove.reading import NoRule, pairs
@@ -37,7 +38,8 @@ PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant",
 class Candidate:
     """A possible counterexample: the failure, and a model of it as integers by constant name.
 
-    `siblings` is the same update for a unit in the first, a middle and the last of many microbatches.
+    `siblings` is the same update for a unit in the first, a middle and the last of many microbatches, for any number
+    of them; no update where that is not one for each.
     """
 
     verdict: Verdict
@@ -232,7 +234,7 @@ def _decide(step: Step, group: Group, identifier: str,
         if answer.status == SAT:
             failure, model = _smallest(step, possible, answer)
             verdict = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=failure.event, reason=failure.says)
-            candidate = Candidate(verdict, group, failure, model, _siblings(failure, generated))
+            candidate = Candidate(verdict, group, failure, model, siblings(failure, generated))
         elif answer.status != UNSAT:
             verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason=answer.reason or "the solver gave up")
     if verdict.verdict == PROVED and generated.open:
@@ -243,11 +245,16 @@ def _decide(step: Step, group: Group, identifier: str,
     return verdict, candidate
 
 
-def _siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
-    """The failing update, by the place of the unit's microbatch among three."""
-    return {case.name: update for (event, site, case), update in generated.updates.items()
-            if failure.update and event == failure.update.event and site == failure.site and case.least == 3
-            and (case.exact or case.name != "middle")}
+def siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
+    """The failing update, by the place of the unit's microbatch among three or more: where that is all it depends on."""
+    found: dict[str, dict[tuple[Term, ...], Updated]] = {}
+    cases = [c for c in CASES if c.least >= 3]
+    for case in cases if failure.update and failure.site else ():
+        update = generated.updates.get((failure.update.event, failure.site, case))
+        if update is None:
+            return {}
+        found.setdefault(case.name, {})[update.gradient.terms] = update
+    return {name: next(iter(one.values())) for name, one in found.items() if len(one) == 1}
 
 
 def in_case(failure: Failure) -> Any:

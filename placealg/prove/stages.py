@@ -8,7 +8,7 @@ what stands before runs with the first instance, and what stands behind with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from placealg.frozen import FrozenMap
@@ -138,6 +138,16 @@ def ends(reference: Reference) -> str:
     """The name of the axis that consists of a pipeline's first and last stage; one stage if they are the same."""
     assert reference.pipeline is not None
     return f"{reference.pipeline.axis}_ends"
+
+
+def no_end(step: Step, group: Group) -> Iterator[str]:
+    """Events of a tied group on a stage that is an end of pipelines of one length only."""
+    reference = step.reference
+    if reference.pipeline and group.parameters and tied(reference, group.parameters[0]):
+        axis = reference.pipeline.axis
+        for event in step.events:
+            if event.group == group.name and any(c.axis == axis and c.rank for c in event.where):
+                yield f"{event.path}: no transfer rule for a stage by its number, which may be no end of the pipeline"
 
 
 def on_ends(step: Step, group: Group) -> Step:

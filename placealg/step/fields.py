@@ -259,6 +259,11 @@ def check_event(event: Event, reference: Reference) -> None:
         if read != operands:
             raise InputError(f"{event.path}: reads names {', '.join(read)}; it reads "
                              f"{', '.join(operands) or 'nothing by name'}, each as NAME or NAME@LABEL")
+        for name in (v for v in event.reads if "@" in v):
+            parameter = name.partition("@")[0]
+            if reference.graph.tensors[parameter].kind == "parameter":
+                raise InputError(f"{event.path}: reads names {name}: a parameter has no versions", name=name,
+                                 valid=[parameter])
     if (event.version or event.reads) and not event.on_tensor and event.value != "loss":
         raise InputError(f"{event.path}: version and reads are for tensors of the op graph")
     pairs = tuple(holders(event.value, event.verb, reference))

@@ -395,6 +395,5 @@ _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
     "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
-    "lifetimes": _by_axis, "gathers": _by_axis, "count_axes": _count_axes,
-    "streams": _streams,
+    "lifetimes": _by_axis, "gathers": _by_axis, "count_axes": _count_axes, "streams": _streams,
 }

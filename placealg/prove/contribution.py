@@ -320,7 +320,7 @@ def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
     if not new.held:
         return replace(old, garbage=True, mixed=True) if old.held else new
     outside = old.held and not (old.mask and old.mask >= where)
-    return replace(new.masked(where), mixed=new.mixed or outside)
+    return replace(new.masked(where), mixed=new.mixed or old.mixed or outside)
 
 
 def per_element(value: Value, rename: Callable[[str], str]) -> Value:

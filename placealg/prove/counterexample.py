@@ -26,6 +26,7 @@ from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import MISSES, Failure
 from placealg.prove.prover import Candidate
+from placealg.prove.stages import ends, tied
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
 from placealg.step.program import Reference
@@ -57,26 +58,55 @@ class Facts:
 
 def facts(candidate: Candidate, reference: Reference) -> Facts:
     """Read the model of a candidate."""
-    model, failure = candidate.model, candidate.failure
-    axes = reference.mesh.names
+    model, axes = candidate.model, reference.mesh.names
+    sizes = {a: model.get(a, 2) for a in axes}
+    candidate, at_ends = _at_ends(candidate, reference, sizes)
+    failure, place = candidate.failure, _Place(model, {**sizes, **at_ends})
     microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
     case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
                 failure.cases[0] if failure.cases else None)
-    place = _Place(model, {a: model.get(a, 2) for a in axes})
     if failure.update and not place.held(failure.update.gradient):
         place = place.where_wrong(failure.update.gradient, correct.reference_weight(reference),
                                   correct.equal_counts(reference))
     got, want, mass, explanation = _told(candidate, reference, place)
+    device = {a: place.coordinate(a, DEVICE) for a in axes}
+    if at_ends and reference.pipeline:
+        axis = reference.pipeline.axis
+        device[axis] = place.coordinate(ends(reference), DEVICE) * (sizes[axis] - 1)
     return Facts(
         group=candidate.group.name,
-        sizes=place.sizes,
+        sizes=sizes,
         microbatches=microbatches,
-        device={a: place.coordinate(a, DEVICE) for a in axes},
+        device=device,
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
         owners={(name.split("@")[0].split(":")[1], name.split("@")[1], 0 if name.startswith("own:") else 1): rank
-                for name, rank in model.items() if name.startswith(("own:", "other:"))},
+                for name, rank in model.items() if name.startswith(("own:", "other:")) and name.split("@")[1] in sizes},
         unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
         got=got, want=want, mass=mass, explanation=explanation)
+
+
+def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int]) -> tuple[Candidate, dict[str, int]]:
+    """Of a tied group, which stands at the ends of a pipeline: the candidate with their number for its symbol, and it.
+
+    Rank 0 of the ends is the first stage, rank 1 the last.
+    """
+    parameters = candidate.group.parameters
+    if reference.pipeline is None or not parameters or not tied(reference, parameters[0]):
+        return candidate, {}
+    name, number = ends(reference), min(2, sizes[reference.pipeline.axis])
+
+    def numbered(value: Value) -> Value:
+        tags = tuple(replace(t, slot=replace(t.slot, terms=numbered(Value(t.slot.terms)).terms)) if t.slot else t
+                     for t in value.tags)
+        return replace(paths.substituted(value, name, Monomial.number(number)), tags=tags)
+
+    def told(update: Updated) -> Updated:
+        return replace(update, gradient=numbered(update.gradient))
+
+    failure = candidate.failure
+    failure = replace(failure, update=told(failure.update)) if failure.update else failure
+    siblings = {name: told(update) for name, update in candidate.siblings.items()}
+    return replace(candidate, failure=failure, siblings=siblings), {name: number}
 
 
 def _microbatch(case: Case | None, microbatches: int) -> int:
@@ -113,6 +143,10 @@ class _Place:
         counted = [weighting(t.coefficient) for t in value.terms
                    if all(there.holds((a, DEVICE, p)) for a, p in t.at.items()) and all(map(there.holds, t.given))]
         return self if counted == [weighting(want)] else there
+
+    def ranks(self, axis: str, reference: Reference) -> Monomial:
+        """The number of ranks along an axis: a symbol, but for the ends of a pipeline."""
+        return Monomial.of(axis) if axis in reference.mesh.names else Monomial.number(self.sizes[axis])
 
     def holds(self, test: Equality) -> bool:
         axis, p, q = test
@@ -239,12 +273,12 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
         part = weighting(term.coefficient) / weighting(want)
         for axis, position in term.at.items():
             if position == UNIT or position.startswith(("own:", paths.AT)) or "/" in position:
-                part = part / Monomial.of(axis)
+                part = part / place.ranks(axis, reference)
             elif not place.holds((axis, DEVICE, position)):
                 part = part * Monomial.number(0)
         for axis, p, q in term.given:
             if p not in (EXISTS, SIZE_ONE) and not (p.isdigit() and q.isdigit()):
-                part = part / Monomial.of(axis)
+                part = part / place.ranks(axis, reference)
             elif not place.holds((axis, p, q)):
                 part = part * Monomial.number(0)
         old = total.get(part.powers, Monomial.number(0))

@@ -106,17 +106,20 @@ def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
         _set(machine, key, kept, event)
     else:
         old = machine.value(*key)
-        _set_value(machine, key, old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT, event)
+        kept = old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT
+        _set_value(machine, key, replace(kept, mixed=old.mixed and kept.mask > owner_pairs(event)), event)
 
 
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:
+    """Where no owner along the axes holds a gradient's element, its ranks hold garbage: that is mixed."""
     key = (event.value, event.tiers[0])
     places = {a: f"own:{event.layout}" for a in event.axes}
     if event.value in STATES:
         owned = at_places(machine.version(*key), places)
         _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
     else:
-        _set_value(machine, key, machine.value(*key).gathered(places), event)
+        whole = machine.value(*key).gathered(places)
+        _set_value(machine, key, replace(whole, mixed=whole.mixed or bool(whole.mask - machine.owners)), event)
 
 
 def _assign(machine: Machine, event: Event, _: Iteration) -> None:

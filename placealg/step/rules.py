@@ -135,8 +135,9 @@ def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
 
 
 def flag_overflow(plan: Plan) -> Iterator[Event]:
-    """Every rank looks at what it holds of the reduced gradient."""
-    yield Event("update", "compute", "skip", plan.group.name, tier=plan.state_tier, rule=Rule(
+    """Every rank looks at what it owns of the reduced gradient."""
+    where = owners((*plan.grad_sum_axes, *plan.group.split))
+    yield Event("update", "compute", "skip", plan.group.name, where=where, tier=plan.state_tier, rule=Rule(
         "skip_on_overflow", "a step is skipped whose gradient overflows: every element is looked at after its last reduction"))
 
 

@@ -29,6 +29,7 @@ FLAG, REDUCED = "update.layer.weight.skip.compute", "update.skip.all_reduce*"
 
 
 def step_of(base: str, model: Model | None = None, tables: str = '[optimizer]\nskip = "overflow"\n') -> Step:
+    tables += '[dims]\ntp = ["ffn", "vocab"]\n' if model is MLP else ""
     return derive(parse_strategy_file(f'base = "{base}"\n{tables}').strategy, model or abstract())
 
 
@@ -67,6 +68,8 @@ def test_strategies_that_skip_are_proved_and_run_alike(base: str, loss: str) -> 
 def test_a_flag_looks_at_nothing_but_what_its_rank_owns() -> None:
     """Beside what it owns, a rank may hold what an all_gather for the update has left."""
     tables = '[optimizer]\nskip = "overflow"\nclip = "none"\n[states]\noptimizer = { dp_replicate = "S", dp_shard = "R" }\n'
+    assert compare(edit(step_of("hsdp", tables=tables), set=FLAG, where="all")).complaint == ""
+    tables += 'gradients = { dp_replicate = "S", dp_shard = "S" }\n'
     step = step_of("hsdp", tables=tables)
     assert compare(step).complaint == ""
     assert prove(step).verdict == PROVED
@@ -96,11 +99,11 @@ def test_steps_of_op_graphs_are_skipped_in_some_runs_and_not_in_others() -> None
     step, counted = step_of("zero1*tp", MLP), set()
     for seed in range(6):
         setting = Setting.equal(step.reference, {"dp": 2, "tp": 2}, 1, 1, seed=seed)
-        assert simulate(step, setting, 1).equal
+        assert simulate(step, setting).equal
         space = space_of(step, setting)
         assert space is not None
-        counted.add(int(device.trajectory(space, 1)[-1].step))
-    assert counted == {0, 1}
+        counted.add(int(device.trajectory(space, 2)[-1].step))
+    assert len(counted) > 1
 
 
 @pytest.mark.parametrize(("base", "changes", "obligation", "says"), [
@@ -113,7 +116,7 @@ def test_steps_of_op_graphs_are_skipped_in_some_runs_and_not_in_others() -> None
     ("dp", [{"set": FLAG, "where": "owner(dp)"}], "update", "leaves elements of the group out"),
     ("dp", [{"move": FLAG, "before": "reduce.*.grad_sum.reduce*"}], "gradient", ""),
     ("dp", [{"move": FLAG, "after": "update.*.clip"}], "update", "clipped"),
-    ("dp", [{"move": FLAG, "after": "update.*.update"}], "update", "another step"),
+    ("dp", [{"move": FLAG, "after": "update.*.update"}], "update", "no flag"),
     ("zero1", [{"move": "update.step.update", "before": FLAG}], "update", ""),
 ])
 def test_other_decisions_than_the_reference_s_are_refuted(base: str, changes: list[dict[str, Any]], obligation: str,
@@ -172,8 +175,8 @@ def test_groups_at_risk_overflow_and_no_others() -> None:
     names = [g.name for g in step.reference.groups]
     runs = [Setting.equal(step.reference, {"tp": 2}, 1, 1, seed=k) for k in range(6)]
     for name in names:
-        assert all(simulate(step, replace(run, at_risk=(name,)), 1).equal for run in runs)
-        assert not all(simulate(dropped, replace(run, at_risk=(name,)), 1).equal for run in runs)
+        assert all(simulate(step, replace(run, at_risk=(name,))).equal for run in runs)
+        assert not all(simulate(dropped, replace(run, at_risk=(name,))).equal for run in runs)
 
 
 def test_a_flag_inside_the_loop_is_left_open() -> None:

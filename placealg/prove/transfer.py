@@ -107,7 +107,8 @@ def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
     else:
         old = machine.value(*key)
         kept = old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT
-        _set_value(machine, key, replace(kept, mixed=old.mixed and kept.mask > owner_pairs(event)), event)
+        rest = None if old.mixed is None else old.mixed | owner_pairs(event)
+        _set_value(machine, key, replace(kept, mixed=None if rest is None or rest >= kept.mask else rest), event)
 
 
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:
@@ -119,7 +120,7 @@ def _gather(machine: Machine, event: Event, _: Iteration) -> None:
         _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
     else:
         whole = machine.value(*key).gathered(places)
-        _set_value(machine, key, replace(whole, mixed=whole.mixed or bool(whole.mask - machine.owners)), event)
+        _set_value(machine, key, replace(whole, mixed=frozenset()) if whole.mask - machine.owners else whole, event)
 
 
 def _assign(machine: Machine, event: Event, _: Iteration) -> None:
@@ -298,7 +299,7 @@ def _counted(machine: Machine, event: Event, beside: Mapping[str, str] = FrozenM
         else:
             at[axis] = position
     at = {**beside, **at}
-    defined = not (counted.mixed and not where >= counted.mask)
+    defined = not (counted.mixed is not None and not where >= counted.mask)
     return Slot(merged([Term(ONE, FrozenMap(at), given)]), counted, counted.mask | where, defined)
 
 

@@ -67,7 +67,8 @@ def test_strategies_that_skip_are_proved_and_run_alike(base: str, loss: str) -> 
 
 def test_a_flag_looks_at_nothing_but_what_its_rank_owns() -> None:
     """Beside what it owns, a rank may hold what an all_gather for the update has left."""
-    tables = '[optimizer]\nskip = "overflow"\nclip = "none"\n[states]\noptimizer = { dp_replicate = "S", dp_shard = "R" }\n'
+    tables = '[optimizer]\nskip = "overflow"\nclip = "none"\n'
+    tables += '[states]\noptimizer = { dp_replicate = "S", dp_shard = "R" }\n'
     assert compare(edit(step_of("hsdp", tables=tables), set=FLAG, where="all")).complaint == ""
     tables += 'gradients = { dp_replicate = "S", dp_shard = "S" }\n'
     step = step_of("hsdp", tables=tables)
@@ -276,5 +277,5 @@ def test_a_parameter_has_no_versions() -> None:
     step = step_of("tp", GPT, tables="")
     event = next(e for e in step.phase("forward") if "layer.attn.out.bias" in e.reads)
     reads = [f"{r}@part" if r == "layer.attn.out.bias" else r for r in event.reads]
-    with pytest.raises(InputError, match="a parameter has no versions; did you mean 'layer.attn.out.bias'"):
+    with pytest.raises(InputError, match=r"a parameter has no versions"):
         edit(step, set=event.path, reads=reads)

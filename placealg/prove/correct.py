@@ -66,7 +66,8 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
     """The gradient that an update reads, and the one that the norm counted, are the reference's."""
     want = reference_weight(reference)
     value = update.gradient
-    conditions = [defined(value), weighted(value, want, weighting), counted_integrity(update.skip, reference, weighting)]
+    conditions = [defined(value), weighted(value, want, weighting)]
+    conditions.append(counted_integrity(update.skip, reference, weighting))
     if group.locality != "elementwise" and "grad_sum" in group.whole_reads:
         conditions.append(weighted(another_element(value), want, weighting))
     if reference.clip:
@@ -93,7 +94,8 @@ def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
     if not flag.defined or flag.counted.tags:
         return z3.BoolVal(False)
     terms = per_element(Value(flag.terms), any_position).terms
-    looked = z3.Or([symbols.indicator(t) for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())])
+    known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
+    looked = z3.Or([symbols.indicator(t) for t in known])
     return looked if reference.skip else z3.Not(looked)
 
 

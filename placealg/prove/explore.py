@@ -28,7 +28,7 @@ _LONGEST_CHAIN = 4
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The events that touch one group, by phase: its own, the global ones, and clips and updates, which read its parts."""
+    """The events that touch one group, by phase: its own, the global ones, and clips and updates."""
 
     init: tuple[Event, ...]
     step: tuple[Event, ...]

@@ -39,7 +39,8 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} from {event.source or 'an unnamed place'}"
     if (summing or event.verb in ("slice", "reduce_scatter", "all_to_all")) and not event.to.startswith("S("):
         return f"{event.verb} to {event.to or 'an unnamed place'}"
-    if (summing or event.verb in ("all_reduce", "reduce_scatter")) and event.op not in ("", "sum", "mean") and not early:
+    adding = summing or event.verb in ("all_reduce", "reduce_scatter")
+    if adding and event.op not in ("", "sum", "mean") and not early:
         return f"{event.verb} with operator {event.op}"
     if (event.verb == "scale" or early) and not set(event.divisor.names()) <= set(event.axes):
         return "a tensor divided by more than sizes of its axes"

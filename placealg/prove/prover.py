@@ -246,14 +246,16 @@ def _decide(step: Step, group: Group, identifier: str,
 
 
 def siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
-    """The failing update, by the place of the unit's microbatch among three or more: where that is all it depends on."""
+    """The failing update, by the place of the unit's microbatch among three or more, if that is all that counts."""
+    update, site = failure.update, failure.site
+    if update is None or site is None:
+        return {}
     found: dict[str, dict[tuple[Term, ...], Updated]] = {}
-    cases = [c for c in CASES if c.least >= 3]
-    for case in cases if failure.update and failure.site else ():
-        update = generated.updates.get((failure.update.event, failure.site, case))
-        if update is None:
+    for case in (c for c in CASES if c.least >= 3):
+        sibling = generated.updates.get((update.event, site, case))
+        if sibling is None:
             return {}
-        found.setdefault(case.name, {})[update.gradient.terms] = update
+        found.setdefault(case.name, {})[sibling.gradient.terms] = sibling
     return {name: next(iter(one.values())) for name, one in found.items() if len(one) == 1}
 
 

@@ -64,8 +64,8 @@ def uncovered(event: Event) -> str:
             return f"{event.verb} of {event.value} from {event.source}"
     if "->" in event.tier and event.verb not in COPIES:
         return f"{event.verb} across tiers"
-    if event.tier != "device" and (not event.group or event.value != "skip" and event.verb in (
-            "compute", "publish", "broadcast", "gather")):
+    if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
+            "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {event.value} on tier {event.tier}"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
         return "an all_reduce with a divisor or to a shard"
@@ -106,9 +106,9 @@ def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
         _set(machine, key, kept, event)
     else:
         old = machine.value(*key)
-        kept = old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT
+        left = old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT
         rest = None if old.mixed is None else old.mixed | owner_pairs(event)
-        _set_value(machine, key, replace(kept, mixed=None if rest is None or rest >= kept.mask else rest), event)
+        _set_value(machine, key, replace(left, mixed=None if rest is None or rest >= left.mask else rest), event)
 
 
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:

@@ -61,7 +61,7 @@ class Stages:
     def chunks(self, event: Event, instance: int) -> frozenset[int]:
         """The chunks in which an event acts: those that hold its group's instance, else the one of its unit.
 
-        What is on every rank (step, random stream, counts, partial norms and flags) belongs to the first chunk of each stage.
+        What is on every rank (step, random stream, counts, partial norms, flags) belongs to the first chunk of each.
         """
         if event.value in _EVERYWHERE:
             return frozenset(range(self.ranks))

@@ -262,13 +262,14 @@ class Reference:
     """What the single device does, and the facts of mesh, data and model that give it meaning.
 
     `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|, or
-    microbatch_mean. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is skipped
-    whose gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are deviations from logical keys of random streams.
-    `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op
-    graph of a step that runs op by op, `split_dims` the dim by which each parameter is split along an axis, `dims` the
-    ordered entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank,
-    with their sizes. `pipeline` says how the axis runs that splits the model along its depth. `left_out` says in words
-    what the network has and the model lacks.
+    microbatch_mean. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is
+    skipped whose gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are
+    deviations from logical keys of random streams. `types` are the default bytes per element, `sizes` the model's
+    symbols that are known as numbers. `graph` is the op graph of a step that runs op by op, `split_dims` the dim by
+    which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
+    `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
+    axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
+    lacks.
     """
 
     strategy: str

@@ -99,7 +99,10 @@ class Step:
 
     def _unit_loops(self, events: tuple[Event, ...]) -> Iterator[Node]:
         repeated = {u.name: u for u in self.reference.units if u.repeated}
-        for (unit, phase, _), run in _runs(events, lambda e: (self.unit_of(e), e.phase, e.value in PARTIALS and e.value)):
+        def key(event: Event) -> tuple[str, str, str]:
+            return self.unit_of(event), event.phase, event.value if event.value in PARTIALS else ""
+
+        for (unit, phase, _), run in _runs(events, key):
             if unit in repeated:
                 yield Loop(unit, repeated[unit].count, run, reverse=phase == "backward")
             else:
@@ -125,6 +128,7 @@ __all__ = [
     "Loop",
     "LoopUnit",
     "Node",
+    "PARTIALS",
     "PHASES",
     "POSITIONS",
     "Reference",

@@ -138,7 +138,7 @@ def flag_overflow(plan: Plan) -> Iterator[Event]:
     """Every rank looks at what it owns of the reduced gradient."""
     where = owners((*plan.grad_sum_axes, *plan.group.split))
     yield Event("update", "compute", "skip", plan.group.name, where=where, tier=plan.state_tier, rule=Rule(
-        "skip_on_overflow", "a step is skipped whose gradient overflows: every element is looked at after its last reduction"))
+        "skip_on_overflow", "a step whose gradient overflows is skipped: its owner looks at each element, reduced"))
 
 
 def agree_to_skip(plans: Iterable[Plan], axes: tuple[str, ...]) -> Iterator[Event]:

@@ -107,16 +107,17 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("accumulate", False, ("grad_sum",), False,
          "grad is added to every held element of grad_sum; garbage where grad is not held", origin="grad"),
     Verb("reduce", True, _GRADIENTS, True,
-         "the sum (or mean) over the axes, divided by the divisor (premultiplied: every part is divided before the sum, "
-         "by the divisor of its rank): garbage where only some peers hold the element, not held where none does. to = 'I': on every rank; to = 'S': only on the owner along the axes",
+         "the sum (or mean) over the axes, divided by the divisor (premultiplied: each part is divided before the sum, "
+         "by the divisor of its rank): garbage where only some peers hold the element, not held where none does. to = "
+         "'I': on every rank; to = 'S': only on the owner along the axes",
          kinds=(Kind.P, Kind.I)),
     Verb("all_reduce", True, ("norm", "skip", "count", *_TENSORS), True,
          "the sum (or mean, or of tensors premultiplied, of flags the max) over the axes, on every rank, in place, of "
-         "the count, of every group's partial norm or flag skip, or of a tensor: garbage where only some peers hold it, "
-         "not held where none does", kinds=(Kind.P, Kind.I)),
+         "the count, of every group's partial norm or flag, or of a tensor: garbage where only some peers hold it, not "
+         "held where none does", kinds=(Kind.P, Kind.I)),
     Verb("reduce_scatter", True, _TENSORS, True,
-         "the sum (mean, premultiplied) over the axes, on the rank that owns the index of the dim of `to`; garbage where only some peers "
-         "hold it", kinds=(Kind.P, Kind.S)),
+         "the sum (mean, premultiplied) over the axes, on the rank that owns the index of the dim of `to`; garbage "
+         "where only some peers hold it", kinds=(Kind.P, Kind.S)),
     Verb("all_to_all", True, _TENSORS, True,
          "gathered by the dim of `from`, then sliced by the dim of `to`", kinds=(Kind.S, Kind.S)),
     Verb("shift", True, _TENSORS, True,
@@ -140,10 +141,10 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "what is held is multiplied by the clip factor, a function of the sum of all groups' partial norms on the "
          "rank: garbage where one is missing"),
     Verb("update", False, ("master", "step", "rng"), False,
-         "master and moments, where master is held and the rank does not skip the step, become the optimizer's function of "
-         "master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer also reads its whole_reads over the whole "
-         "matrix. step counts the updates of the parameters: its own moves it one up, unless the rank skips the step; that of "
-         "rng moves to the next stream"),
+         "master and moments, where master is held and the rank does not skip the step, become the optimizer's "
+         "function of master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer "
+         "also reads its whole_reads over the whole matrix. step counts the updates of the parameters: its own moves it "
+         "one up, unless the rank skips the step; that of rng moves to the next stream"),
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),

@@ -98,7 +98,7 @@ TABLES: Mapping[str, str] = {
     "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
                 "again, whether uses share a redistribution, what is gathered in a ring, a pipeline's order and stages",
-    "optimizer": "the optimizer, what its update reads, clipping, when it skips a step, and the tier on which its state rests",
+    "optimizer": "the optimizer, what its update reads, clipping, when it skips a step, the tier of its state",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations",
     "random": "the random streams that differ between ranks",

@@ -47,6 +47,7 @@ def placements(draw: st.DrawFn) -> Strategy:
     lifetime = {a: draw(st.sampled_from(["use", "microbatch", "step"])) for a in gathered}
     optimizer = {"name": draw(st.sampled_from(["adamw", "adamw", "muon", "lamb"])),
                  "clip": draw(st.sampled_from(["global_norm", "global_norm", "none"])),
+                 "skip": draw(st.sampled_from(["none", "none", "overflow"])),
                  "tier": draw(st.sampled_from(["device", "device", "host", "nvme"]))}
     parameters = {"tier": draw(st.sampled_from(["device", "device", "host", "nvme"]))}
     loss: dict[str, Any] = {"preset": draw(st.sampled_from(["mean_of_means", "token_mean"]))}

@@ -96,7 +96,9 @@ def setting(step: Step, found: Facts, tokens: int, seed: int) -> Setting:
         others = [cell for cell in counts if cell != found.cell]
         for k, cell in enumerate(reversed(others)):
             counts[cell] = tokens + 2 if k == 0 else tokens + k % 2
-    return replace(plain, counts=counts, owners=found.owners)
+    flagged = step.reference.skip or any(e.value == "skip" for e in step.events)
+    risk = (found.group,) if found.group and flagged else ()
+    return replace(plain, counts=counts, owners=found.owners, at_risk=risk)
 
 
 def _confirmed(verdict: Verdict, replayed: dict[tuple[str, str], Replayed]) -> Verdict:

@@ -5,8 +5,8 @@ that moment, in the element size that the event says, else `wire` for gradients 
 op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its statistics over axes
 sends an all_reduce of one number per row for each. From stage to stage of a pipeline goes what the device holds of the
 tensor, once per neighbour, chunk and microbatch; receiving is no sending. The asymptotic convention replaces (n - 1) by
-n in that factor, and nothing else. Totals are one training step; scalars (norm, count) and events of init, save and
-resume are listed, not added up.
+n in that factor, and nothing else. Totals are one training step; scalars (norm, skip, count) and events of init, save
+and resume are listed, not added up.
 """
 
 from __future__ import annotations

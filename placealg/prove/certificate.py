@@ -18,7 +18,8 @@ from placealg.prove import lemmas, prover, symbols
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations, sites_of
 from placealg.prove.obligations import Failure, Obligations, obligations
-from placealg.prove.prover import Candidate, in_case, occurrences, occurring, of_group, of_ops, premises
+from placealg.prove.premises import premises
+from placealg.prove.prover import Candidate, in_case, occurrences, occurring, of_group, of_ops
 from placealg.prove.reading import NoRule
 from placealg.prove.smtlib import Writer, comment, declarations, header
 from placealg.prove.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT

@@ -91,6 +91,15 @@ def depends(coefficient: Monomial, axis: str) -> bool:
     return any((count_cell(n) or {}).get(axis) == DEVICE for n in coefficient.names())
 
 
+Pairs = frozenset[tuple[str, str]]
+"""(axis, position) pairs: the ranks that stand at all of them."""
+
+
+def _off(pairs: Pairs, axis: str) -> Pairs:
+    """The pairs on other axes."""
+    return frozenset((a, p) for a, p in pairs if a != axis)
+
+
 def _differs(equality: Equality) -> bool:
     """Whether an equality says other things on other ranks of its axis."""
     return DEVICE in equality[1:] or any(OWN_DRAW in p for p in equality[1:])
@@ -197,7 +206,10 @@ def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A partial norm: terms over elements (1 where the element is counted), and the value that was counted."""
+    """A partial norm or a flag: terms over elements (1 where one is counted, or looked at), and the value there.
+
+    Of a flag, which takes the largest, a sum over ranks says how often an element was looked at: once is enough.
+    """
 
     terms: tuple[Term, ...]
     counted: Value
@@ -229,8 +241,8 @@ class Value:
 
     `mask` holds (axis, position) pairs: a rank holds the element iff it stands at all of them. `sides`
     must hold for what is held to be defined. `held` False: no rank holds it. `garbage`: held, never defined.
-    `mixed`: ranks outside the mask hold something else, about which nothing is claimed. `zero`: what is held is 0,
-    whatever the batch.
+    `mixed`: ranks outside the mask that stand at these pairs may hold something else, about which nothing is claimed;
+    None: no rank does. `zero`: what is held is 0, whatever the batch.
     """
 
     terms: tuple[Term, ...] = ()
@@ -239,7 +251,7 @@ class Value:
     tags: tuple[Tag, ...] = ()
     held: bool = True
     garbage: bool = False
-    mixed: bool = False
+    mixed: Pairs | None = None
     zero: bool = False
 
     def stale(self) -> Value:
@@ -282,7 +294,7 @@ class Value:
             tags = tuple(replace(t, rank=t.rank.plus({axis: PEER})) if axis not in t.rank else t for t in value.tags)
             value = replace(
                 value, terms=sum_over(value.terms, axis, ranks), tags=tags,
-                mask=frozenset((a, p) for a, p in value.mask if a != axis),
+                mask=_off(value.mask, axis), mixed=None if value.mixed is None else _off(value.mixed, axis),
                 sides=_put_all(value.sides, axis, PEER) | alone)
         return value.scaled(factor)
 
@@ -299,12 +311,15 @@ class Value:
                          for t in value.tags)
             value = replace(
                 value, terms=merged(t.read_at(axis, position) for t in value.terms), tags=tags,
-                mask=frozenset((a, p) for a, p in value.mask if a != axis),
+                mask=_off(value.mask, axis), mixed=None if value.mixed is None else _off(value.mixed, axis),
                 sides=_put_all(value.sides, axis, position) | lacking)
         return value
 
 
 ABSENT = Value(held=False)
+
+STALE = Slot((), Value(garbage=True), frozenset(), defined=False)
+"""A flag that another step has left."""
 
 
 def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
@@ -312,9 +327,11 @@ def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
     if not where or new == old:
         return new
     if not new.held:
-        return replace(old, garbage=True, mixed=True) if old.held else new
-    outside = old.held and not (old.mask and old.mask >= where)
-    return replace(new.masked(where), mixed=new.mixed or outside)
+        return replace(old, garbage=True, mixed=frozenset()) if old.held else new
+    beyond = [region for region in (old.mask if old.held else None, old.mixed)
+              if region is not None and not region >= where]
+    beyond += [] if new.mixed is None else [new.mixed | where]
+    return replace(new.masked(where), mixed=frozenset.intersection(*beyond) if beyond else None)
 
 
 def per_element(value: Value, rename: Callable[[str], str]) -> Value:

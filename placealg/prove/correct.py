@@ -8,15 +8,15 @@ observed read sees the reference's version. Nothing here looks at how a program 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import symbols
-from placealg.prove.contribution import DEVICE, UNIT, Slot, Tag, Term, Value, count_name, per_element
-from placealg.prove.machine import Read, Updated
+from placealg.prove.contribution import DEVICE, OPAQUE, STALE, UNIT, Slot, Tag, Term, Value, count_name, per_element
+from placealg.prove.machine import Read, Relied, Updated
 from placealg.prove.symbols import MICROBATCH
 from placealg.prove.versions import CURRENT, Choice, Guarded, Version, choose, each, trusted
 from placealg.step.program import Group, Reference
@@ -67,6 +67,7 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
     want = reference_weight(reference)
     value = update.gradient
     conditions = [defined(value), weighted(value, want, weighting)]
+    conditions.append(counted_integrity(update.skip, reference, weighting))
     if group.locality != "elementwise" and "grad_sum" in group.whole_reads:
         conditions.append(weighted(another_element(value), want, weighting))
     if reference.clip:
@@ -76,14 +77,31 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
     return z3.And(conditions)
 
 
-def norm_integrity(slot: Slot | None, where: Iterable[tuple[str, str]]) -> Bool:
-    """On every rank of `where`, the norm counts each element of the group once, untransformed."""
-    return z3.Implies(symbols.at_pairs(where), _whole_norm(Tag("clip", slot)))
+def part_integrity(relied: Relied, reference: Reference) -> Bool:
+    """Where an event reads it, the norm counts each element of the group once, or the flag is the reference's."""
+    whole = _whole_norm(Tag("clip", relied.slot)) if relied.value == "norm" else skip_integrity(relied.slot, reference)
+    return z3.Implies(symbols.at_pairs(relied.where), whole)
+
+
+def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
+    """The device decides as the reference does whether the step is skipped.
+
+    It does iff its flag is of this step and, where the reference skips, each element of the group was looked at, once
+    or more often, untransformed; where it does not, none was.
+    """
+    if flag is None:
+        return z3.BoolVal(not reference.skip)
+    if not flag.defined or flag.counted.tags:
+        return z3.BoolVal(False)
+    terms = per_element(Value(flag.terms), any_position).terms
+    known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
+    looked = z3.Or([symbols.indicator(t) for t in known])
+    return looked if reference.skip else z3.Not(looked)
 
 
 def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weighting) -> Bool:
-    """What the norm counts is the reference's gradient."""
-    if slot is None:
+    """What the norm counts, or the flag looks at, is the reference's gradient."""
+    if slot is None or slot == STALE:
         return z3.BoolVal(True)
     return _counted_gradient(slot, reference.mesh.names, reference_weight(reference), weighting)
 
@@ -102,7 +120,7 @@ def update_integrity(update: Updated, reference: Reference, group: Group) -> Boo
     """Given right gradients: the declared transforms and no others, a whole norm, every input element there."""
     value = update.gradient
     declared = ("clip",) if reference.clip else ()
-    conditions = [z3.BoolVal(tuple(t.name for t in value.tags) == declared)]
+    conditions = [z3.BoolVal(tuple(t.name for t in value.tags) == declared), skip_integrity(update.skip, reference)]
     conditions += [_whole_norm(tag) for tag in value.tags]
     if group.locality != "elementwise":
         conditions += list(_whole_matrix(update, group))

@@ -10,11 +10,23 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import correct, paths
-from placealg.prove.contribution import DEVICE, EXISTS, OPAQUE, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
+from placealg.prove.contribution import (
+    DEVICE,
+    EXISTS,
+    OPAQUE,
+    SIZE_ONE,
+    UNIT,
+    Equality,
+    Slot,
+    Term,
+    Value,
+    count_cell,
+)
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
-from placealg.prove.obligations import Failure
+from placealg.prove.obligations import MISSES, Failure
 from placealg.prove.prover import Candidate
+from placealg.prove.stages import ends, tied
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
 from placealg.step.program import Reference
@@ -25,12 +37,13 @@ HELD = {CURRENT: "the copy of the step's start", NEXT: "the updated copy", GARBA
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a counterexample says, in the terms of the domain; owners map (layout, axis, element) to a rank.
+    """What a counterexample says of a group, in the terms of the domain; owners map (layout, axis, element) to a rank.
 
     Element 0 stands for the element under scrutiny, element 1 for another element of its matrix. `cell` is
     the unit's place: coordinates on the data axes and its microbatch. `unequal` says that counts differ.
     """
 
+    group: str
     sizes: dict[str, int]
     microbatches: int
     device: dict[str, int]
@@ -45,25 +58,55 @@ class Facts:
 
 def facts(candidate: Candidate, reference: Reference) -> Facts:
     """Read the model of a candidate."""
-    model, failure = candidate.model, candidate.failure
-    axes = reference.mesh.names
+    model, axes = candidate.model, reference.mesh.names
+    sizes = {a: model.get(a, 2) for a in axes}
+    candidate, at_ends = _at_ends(candidate, reference, sizes)
+    failure, place = candidate.failure, _Place(model, {**sizes, **at_ends})
     microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
     case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
                 failure.cases[0] if failure.cases else None)
-    place = _Place(model, {a: model.get(a, 2) for a in axes})
     if failure.update and not place.held(failure.update.gradient):
         place = place.where_wrong(failure.update.gradient, correct.reference_weight(reference),
                                   correct.equal_counts(reference))
     got, want, mass, explanation = _told(candidate, reference, place)
+    device = {a: place.coordinate(a, DEVICE) for a in axes}
+    if at_ends and reference.pipeline:
+        axis = reference.pipeline.axis
+        device[axis] = place.coordinate(ends(reference), DEVICE) * (sizes[axis] - 1)
     return Facts(
-        sizes=place.sizes,
+        group=candidate.group.name,
+        sizes=sizes,
         microbatches=microbatches,
-        device={a: place.coordinate(a, DEVICE) for a in axes},
+        device=device,
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
         owners={(name.split("@")[0].split(":")[1], name.split("@")[1], 0 if name.startswith("own:") else 1): rank
-                for name, rank in model.items() if name.startswith(("own:", "other:"))},
+                for name, rank in model.items() if name.startswith(("own:", "other:")) and name.split("@")[1] in sizes},
         unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
         got=got, want=want, mass=mass, explanation=explanation)
+
+
+def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int]) -> tuple[Candidate, dict[str, int]]:
+    """Of a tied group, which stands at the ends of a pipeline: the candidate with their number for its symbol, and it.
+
+    Rank 0 of the ends is the first stage, rank 1 the last.
+    """
+    parameters = candidate.group.parameters
+    if reference.pipeline is None or not parameters or not tied(reference, parameters[0]):
+        return candidate, {}
+    name, number = ends(reference), min(2, sizes[reference.pipeline.axis])
+
+    def numbered(value: Value) -> Value:
+        tags = tuple(replace(t, slot=replace(t.slot, terms=numbered(Value(t.slot.terms)).terms)) if t.slot else t
+                     for t in value.tags)
+        return replace(paths.substituted(value, name, Monomial.number(number)), tags=tags)
+
+    def told(update: Updated) -> Updated:
+        return replace(update, gradient=numbered(update.gradient))
+
+    failure = candidate.failure
+    failure = replace(failure, update=told(failure.update)) if failure.update else failure
+    siblings = {name: told(update) for name, update in candidate.siblings.items()}
+    return replace(candidate, failure=failure, siblings=siblings), {name: number}
 
 
 def _microbatch(case: Case | None, microbatches: int) -> int:
@@ -101,6 +144,10 @@ class _Place:
                    if all(there.holds((a, DEVICE, p)) for a, p in t.at.items()) and all(map(there.holds, t.given))]
         return self if counted == [weighting(want)] else there
 
+    def ranks(self, axis: str, reference: Reference) -> Monomial:
+        """The number of ranks along an axis: a symbol, but for the ends of a pipeline."""
+        return Monomial.of(axis) if axis in reference.mesh.names else Monomial.number(self.sizes[axis])
+
     def holds(self, test: Equality) -> bool:
         axis, p, q = test
         if p == EXISTS:
@@ -128,7 +175,8 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
     if failure.obligation == "forward" and failure.held:
         return _sums(failure, reference, place)
     if failure.slot:
-        return failure.says, "a norm that counts every group once", None, f"{failure.event} {failure.says}"
+        want = "a norm that counts every group once" if failure.says == MISSES["norm"] else OWN_FLAG
+        return failure.says, want, None, f"{failure.event} {failure.says}"
     if failure.read:
         return _copy(failure.read, place, failure.says)
     return failure.says, OWN_WANT.get(failure.obligation, "every rank"), None, f"{failure.event} {failure.says}"
@@ -172,8 +220,10 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
     got = _got(value.terms, weighting)
     if own:
         explanation = f"{at} reads a weight that depends on how the tokens are distributed"
-    elif share == "1" and not _scattered(value.terms) and reference.clip:
-        return got, tell(weighting(want)), share, f"{at}: the norm was taken of a gradient that is not the reference's"
+    elif share == "1" and not _scattered(value.terms) and (reference.clip or reference.skip):
+        flag = update.skip is not None and update.skip.counted.terms != value.terms
+        return got, tell(weighting(want)), share, (
+            f"{at}: the {'flag' if flag else 'norm'} was taken of a gradient that is not the reference's")
     else:
         explanation = f"{at} reads a gradient whose contributions are not each counted once at the reference's scale"
     return got, tell(weighting(want)), share, explanation
@@ -181,10 +231,15 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
 
 def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
                    place: _Place) -> str | None:
-    """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ."""
+    """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ.
+
+    None where a unit's weight also depends on how many microbatches stand before or behind its own.
+    """
     values = {name: u.gradient for name, u in siblings.items()}
-    if set(values) != {"first", "middle", "last"} or all(v.terms == update.gradient.terms for v in values.values()):
+    if reference.microbatches == 1 or (values and all(v.terms == update.gradient.terms for v in values.values())):
         return mass(update.gradient.terms, want, reference, place)
+    if set(values) != {"first", "middle", "last"}:
+        return None
     first, middle, last = (mass(values[n].terms, want, reference, place) for n in ("first", "middle", "last"))
     if first is None or middle is None or last is None:
         return None
@@ -218,12 +273,12 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
         part = weighting(term.coefficient) / weighting(want)
         for axis, position in term.at.items():
             if position == UNIT or position.startswith(("own:", paths.AT)) or "/" in position:
-                part = part / Monomial.of(axis)
+                part = part / place.ranks(axis, reference)
             elif not place.holds((axis, DEVICE, position)):
                 part = part * Monomial.number(0)
         for axis, p, q in term.given:
             if p not in (EXISTS, SIZE_ONE) and not (p.isdigit() and q.isdigit()):
-                part = part / Monomial.of(axis)
+                part = part / place.ranks(axis, reference)
             elif not place.holds((axis, p, q)):
                 part = part * Monomial.number(0)
         old = total.get(part.powers, Monomial.number(0))
@@ -232,6 +287,23 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _
     if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
         return None
     return _sum(kept)
+
+
+OWN_FLAG = "a flag that is set iff an element of the whole reduced gradient overflows"
+
+
+def _flaw(flag: Slot | None, reference: Reference) -> str:
+    """What is wrong with a flag; "" where nothing is."""
+    if flag is None:
+        return "no flag" if reference.skip else ""
+    if not flag.defined:
+        return "a flag of another step, or of unknown values"
+    if flag.counted.tags:
+        return "a flag of the clipped gradient"
+    if not reference.skip:
+        return "a step that is skipped"
+    whole = any(not t.at and not t.given for t in flag.terms)
+    return "" if whole else "a flag that leaves elements of the group out"
 
 
 def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
@@ -250,6 +322,9 @@ def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[s
         if share != "1" or _scattered(tag.slot.terms):
             return (f"each element counted {share} times in the norm (on average over elements)", "once", share,
                     f"{update.event}: the norm behind the clip factor does not count each element once")
+    if flaw := _flaw(update.skip, reference):
+        return flaw, OWN_FLAG if reference.skip else "every step updates", None, (
+            f"{update.event} decides otherwise than the reference whether the step is skipped")
     return ("only the device's own elements", "every element of the matrix", None,
             f"{update.event} reads elements of the matrix that the device does not hold")
 

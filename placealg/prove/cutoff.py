@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from placealg.frozen import FrozenMap
-from placealg.prove.prover import Findings, examine
+from placealg.prove.flow import Flows
+from placealg.prove.network import network_obligations
+from placealg.prove.obligations import obligations
+from placealg.prove.prover import Candidate, Findings, examine, siblings
 from placealg.prove.verdict import CUTOFF, PARAMETRIC, PROVED, UNDECIDED, Verdict
 from placealg.step.program import Step
 
@@ -85,11 +88,30 @@ def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
     for axis in step.reference.mesh.names:
         runs.append(unroll(step, axis))
         if not runs[-1].proved:
-            return runs[-1].findings[-1], tuple(runs)
+            found = runs[-1].findings[-1]
+            return replace(found, candidates=tuple(in_closed_form(step, c) for c in found.candidates)), tuple(runs)
     last, told = runs[-1].findings[-1], tuple(map(_told, runs))
     without = _no_degree(step)
     verdicts = tuple(_by_cutoff(v, without) for v in last.verdicts)
     return replace(last, verdicts=verdicts, lemmas=(LEMMA, *told)), tuple(runs)
+
+
+def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
+    """The candidate with its sums in closed form where they are written out: as formulas are told.
+
+    What the verdict rests on, the failure's formula and its model, stays.
+    """
+    failure, flows = candidate.failure, Flows(step) if step.reference.graph else None
+    if failure.update and failure.site:
+        known = obligations(step, candidate.group, [failure.site], flows)
+        update = known.updates.get((failure.update.event, failure.site, failure.cases[0]), failure.update)
+        failure = replace(failure, update=update)
+        return replace(candidate, failure=failure, siblings=siblings(failure, known))
+    if failure.held and flows:
+        same = (f.held for f in network_obligations(step, flows).failures.values()
+                if (f.obligation, f.event, f.says) == (failure.obligation, failure.event, failure.says))
+        return replace(candidate, failure=replace(failure, held=next(same, failure.held)))
+    return candidate
 
 
 def _told(run: Unrolled) -> str:

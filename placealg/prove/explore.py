@@ -16,7 +16,7 @@ from placealg.prove.microbatches import CASES, Case, Iteration
 from placealg.prove.reading import NoRule
 from placealg.prove.uses import concerns
 from placealg.prove.versions import CURRENT, GARBAGE, UNHELD
-from placealg.step.event import takes_part
+from placealg.step.event import READERS, takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
 
 OUTSIDE = Iteration("", False)
@@ -28,7 +28,7 @@ _LONGEST_CHAIN = 4
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The events that touch one group, by phase: its own, the global ones, and clips, which read its norm."""
+    """The events that touch one group, by phase: its own, the global ones, and clips and updates."""
 
     init: tuple[Event, ...]
     step: tuple[Event, ...]
@@ -38,7 +38,7 @@ class Program:
     @staticmethod
     def of(step: Step, group: Group, parameter: str = "") -> Program:
         """The part of `step` that one group sees; of the ops, those that use `parameter` or draw random numbers."""
-        mine = tuple(e for e in step.events if (e.group in ("", group.name) or e.verb == "clip")
+        mine = tuple(e for e in step.events if (e.group in ("", group.name) or e.verb in READERS)
                      and (not e.on_tensor or concerns(e, parameter, step.reference)))
         for event in mine:
             transfer.check(event)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from placealg.arith import Monomial
 from placealg.prove import versions
-from placealg.prove.contribution import ABSENT, Slot, Value
+from placealg.prove.contribution import ABSENT, STALE, Slot, Value
 from placealg.prove.flow import Flows
 from placealg.prove.paths import OWNER
 from placealg.prove.versions import UNHELD, Version
@@ -36,20 +36,25 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """One update event as it ran: what it read, and the name of the function that says whether it was right."""
+    """One update event as it ran: what it read, and the name of the function that says whether it was right.
+
+    `slot` is the group's partial norm, `skip` its flag.
+    """
 
     event: str
     flag: str
     gradient: Value
     slot: Slot | None
+    skip: Slot | None
     others: tuple[tuple[str, Version], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Clipped:
-    """A clip of another group's gradient: its factor reads this group's partial norm, too."""
+class Relied:
+    """An event of another group or of none that reads this group's part of `value`: its norm, or its flag skip."""
 
     event: str
+    value: str
     slot: Slot | None
     where: Pairs
 
@@ -93,6 +98,7 @@ class Machine:
     stored: dict[str, Version] = field(default_factory=dict)
     values: dict[Key, Value] = field(default_factory=dict)
     slot: Slot | None = None
+    skip: Slot | None = None
     count: Monomial | None = None
     seed: Monomial | None = None
     flow: dict[str, Monomial | None] = field(default_factory=dict)
@@ -100,13 +106,13 @@ class Machine:
     reads: list[Read] = field(default_factory=list)
     updates: list[Updated] = field(default_factory=list)
     ran: list[Ran] = field(default_factory=list)
-    clipped: list[Clipped] = field(default_factory=list)
+    relied: list[Relied] = field(default_factory=list)
     steps: int = 0
 
     def copy(self) -> Machine:
         """The same state with an empty log."""
         return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
-                       fresh=dict(self.fresh), flow=dict(self.flow), reads=[], updates=[], ran=[], clipped=[])
+                       fresh=dict(self.fresh), flow=dict(self.flow), reads=[], updates=[], ran=[], relied=[])
 
     @property
     def owners(self) -> Pairs:
@@ -123,7 +129,8 @@ class Machine:
 
     def snapshot(self) -> tuple[object, ...]:
         """Equal snapshots mean equal states."""
-        return (dict(self.versions), dict(self.stored), dict(self.values), self.slot, self.count, self.seed)
+        return (dict(self.versions), dict(self.stored), dict(self.values), self.slot, self.skip, self.count,
+                self.seed)
 
     def begin(self) -> None:
         """A microbatch begins: what the last one left in the network is stale."""
@@ -137,6 +144,7 @@ class Machine:
         later.versions = {k: versions.each(v, versions.aged) for k, v in self.versions.items()}
         later.stored = {}
         later.values = {k: v.stale() for k, v in self.values.items()}
+        later.skip = later.skip and STALE
         later.slot = later.count = later.seed = None
         later.begin()
         later.steps += 1

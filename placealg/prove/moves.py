@@ -32,7 +32,8 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} of a tensor on some ranks only"
     if event.tier != "device" or (event.layout != "own" and not event.drawn):
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
-    if event.divisor != ONE and event.verb != "scale":
+    early = event.op == "premultiplied" and event.verb in ("all_reduce", "reduce_scatter")
+    if event.divisor != ONE and event.verb != "scale" and not early:
         return f"{event.verb} of a tensor with a divisor"
     if event.verb == "compute" and event.op not in ("", "sum"):
         return f"a computation with operator {event.op}"
@@ -43,9 +44,10 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} from {event.source or 'an unnamed place'}"
     if (summing or event.verb in ("slice", "reduce_scatter", "all_to_all")) and not event.to.startswith("S("):
         return f"{event.verb} to {event.to or 'an unnamed place'}"
-    if (summing or event.verb in ("all_reduce", "reduce_scatter")) and event.op not in ("", "sum", "mean"):
+    adding = summing or event.verb in ("all_reduce", "reduce_scatter")
+    if adding and event.op not in ("", "sum", "mean") and not early:
         return f"{event.verb} with operator {event.op}"
-    if event.verb == "scale" and not set(event.divisor.names()) <= set(event.axes):
+    if (event.verb == "scale" or early) and not set(event.divisor.names()) <= set(event.axes):
         return "a tensor divided by more than sizes of its axes"
     producer = graph.producer(event.tensor)
     if event.verb == "compute" and (producer is None or (event.reads and len(event.reads) != len(producer.inputs))):
@@ -58,7 +60,7 @@ def _dim(place: str) -> str:
 
 
 def _sum(tensors: Tensors, event: Event) -> Sum:
-    factor = ONE / Monomial.of(*event.axes) if event.op == "mean" else ONE
+    factor = ONE / (Monomial.of(*event.axes) if event.op == "mean" else event.divisor)
     return paths.reduced(tensors.here(event), event.axes, factor, tensors.reference.unrolled)
 
 

@@ -118,7 +118,7 @@ def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
 def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object:
     """What one group's machine sees of the ops and of its own events: equal signatures, equal obligations.
 
-    The clips of other groups, which read this group's norm, are no part of it.
+    The clips and updates of other groups, which read this group's norm and flag, are no part of it.
     """
     marks: list[object] = []
     for event in Program.of(step, group, site.parameter).everything:

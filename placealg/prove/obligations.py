@@ -30,11 +30,11 @@ from placealg.prove.explore import (
     top,
 )
 from placealg.prove.flow import Flows
-from placealg.prove.machine import Clipped, Ran, Read, Site, Updated
+from placealg.prove.machine import Ran, Read, Relied, Site, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.paths import Sum
-from placealg.prove.reading import pairs
-from placealg.prove.stages import on_ends
+from placealg.prove.reading import NoRule, pairs
+from placealg.prove.stages import no_end, on_ends
 from placealg.step.program import Group, Step
 from placealg.step.verbs import VERBS
 
@@ -49,13 +49,19 @@ WRONG = {
 }
 """Obligation -> what an update does wrong when it fails."""
 
+MISSES = {
+    "norm": "clips by a norm that miscounts this group",
+    "skip": "skips the step or not without regard to each element of this group, or to another value of it",
+}
+"""Value of which an event reads all groups' parts -> what it does wrong to one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
 
     `cases` are the places of the unit's microbatch in which the same formula arises, `instances` how often. `slot`
-    holds the partial norm when it is about another group's clip, `held` what an op reads.
+    holds the partial norm or the flag when it is about another event than the group's own, `held` what an op reads.
     """
 
     obligation: str
@@ -77,7 +83,8 @@ class Obligations:
     """All failures of one group, how many instances were checked, and what could not be closed.
 
     `full`: the formulas of instances that their data already decide are made, too, as a certificate holds them.
-    `facts` counts the instances that no formula is about, by obligation and what holds.
+    `facts` counts the instances that no formula is about, by obligation and what holds. `updates` are those that are
+    the same for every m of their case.
     """
 
     full: bool = False
@@ -106,6 +113,8 @@ class Obligations:
 def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
                 full: bool = False) -> Obligations:
     """Every obligation of one group, for every class of m, site of use and step of a run; `full` as there."""
+    for event in no_end(step, group):
+        raise NoRule(event.path, "no transfer rule for a stage by its number, which may be no end of the pipeline")
     found, step = Obligations(full), on_ends(step, group)
     for site in sites:
         program = Program.of(step, group, site.parameter)
@@ -196,7 +205,8 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
     }
     for name, condition in conditions.items():
         for update in run.end.updates:
-            found.updates.setdefault((update.event, run.end.site, run.case), update)
+            if run.whole:
+                found.updates.setdefault((update.event, run.end.site, run.case), update)
 
             def failure(name: str = name, update: Updated = update,
                         condition: Callable[[Updated], Any] = condition) -> Failure:
@@ -210,22 +220,23 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
 
 
 def _norms(found: Obligations, step: Step, run: Run) -> None:
-    """Clips of other groups read this group's partial norm: it must be whole by then."""
+    """Clips and updates of other groups read this group's partial norm and its flag: they must be whole by then."""
     reference = step.reference
-    if not reference.clip:
-        return
-    for clip in run.end.clipped:
-        conditions: Mapping[str, Callable[[Clipped], Any]] = {
-            "gradient": lambda c: correct.counted_integrity(c.slot, reference, correct.equal_counts(reference)),
-            "normalizer": lambda c: correct.counted_integrity(c.slot, reference, correct.own_counts(reference)),
-            "update": lambda c: correct.norm_integrity(c.slot, c.where),
+    for relied in run.end.relied:
+        if not (reference.clip if relied.value == "norm" else reference.skip or relied.slot):
+            continue
+        conditions: Mapping[str, Callable[[Relied], Any]] = {
+            "gradient": lambda r: correct.counted_integrity(r.slot, reference, correct.equal_counts(reference)),
+            "normalizer": lambda r: correct.counted_integrity(r.slot, reference, correct.own_counts(reference)),
+            "update": lambda r: correct.part_integrity(r, reference),
         }
         for name, condition in conditions.items():
 
-            def failure(name: str = name, clip: Clipped = clip, holds: Callable[[Clipped], Any] = condition) -> Failure:
-                return Failure(name, clip.event, z3.Not(holds(clip)), "clips by a norm that miscounts this group",
-                               slot=(clip.slot,), exact=run.whole)
-            found.add(name, (name, clip.slot, clip.where, run.whole), run.case, failure)
+            def failure(name: str = name, relied: Relied = relied,
+                        holds: Callable[[Relied], Any] = condition) -> Failure:
+                return Failure(name, relied.event, z3.Not(holds(relied)), MISSES[relied.value],
+                               slot=(relied.slot,), exact=run.whole)
+            found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure)
 
 
 def _forward(found: Obligations, step: Step, run: Run) -> None:

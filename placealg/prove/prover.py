@@ -7,6 +7,7 @@ independent engine, which this floor does not know.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,19 +15,19 @@ from typing import Any
 import z3
 
 from placealg.prove import correct, lemmas, symbols
-from placealg.prove.contribution import STAGE, count_cell, count_name
+from placealg.prove.contribution import Term, count_name
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Site, Updated
+from placealg.prove.microbatches import CASES
 from placealg.prove.network import WHOLE, network_obligations, site_signature, sites_of, supposed, unfollowed
 from placealg.prove.obligations import Failure, Obligations, obligations
+from placealg.prove.premises import premises
 from placealg.prove.reading import NoRule, pairs
 from placealg.prove.schedule import acyclic
 from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
-from placealg.prove.stages import ends
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
-from placealg.step.event import STEP_PHASES
-from placealg.step.pipeline import FIRST, LAST
-from placealg.step.program import LOOPED, Event, Group, Reference, Step
+from placealg.step.event import PARTIALS, READERS, STEP_PHASES
+from placealg.step.program import LOOPED, Event, Group, Step
 
 OF_OPS = ("forward", "random")
 PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
@@ -36,7 +37,8 @@ PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant",
 class Candidate:
     """A possible counterexample: the failure, and a model of it as integers by constant name.
 
-    `siblings` is the same update for a unit in the first, a middle and the last of many microbatches.
+    `siblings` is the same update for a unit in the first, a middle and the last of many microbatches, for any number
+    of them; no update where that is not one for each.
     """
 
     verdict: Verdict
@@ -119,7 +121,7 @@ def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows |
     computations are part of the signature.
     """
     if flows:
-        return (frozenset(site_signature(step, group, site, flows) for site in sites), _clips(step, group),
+        return (frozenset(site_signature(step, group, site, flows) for site in sites), _readers(step, group),
                 group.locality, group.whole_reads, group.split)
     units = [u.name for u in step.reference.units]
     order = {name: k for k, name in enumerate(units)}
@@ -137,26 +139,27 @@ def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows |
         elif event.unit in group.sites:
             yield event.phase, group.sites.index(event.unit)
     own = (e for e in step.events if e.group in ("", group.name))
-    return (tuple(mark for e in own for mark in alike(e)), _clips(step, group), len(group.sites), group.locality,
+    return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites), group.locality,
             group.whole_reads)
 
 
 def _units_in_order(step: Step, units: list[str]) -> bool:
     """Whether all units run once in every microbatch on every rank: forward in order, the loss, backward reversed."""
+    beside = ("count", "skip")
     ran = [(e.phase, e.unit) for e in step.events
-           if e.verb == "compute" and e.value != "count" and not e.at and not e.where]
+           if e.verb == "compute" and e.value not in beside and not e.at and not e.where]
     wanted = [("forward", u) for u in units] + [("forward", "loss")] + [("backward", u) for u in reversed(units)]
-    return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value != "count" for e in step.events)
+    return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value not in beside for e in step.events)
 
 
-def _clips(step: Step, group: Group) -> frozenset[object]:
-    """Where the clips of other groups stand among the events that make this group's norm."""
-    made, found = 0, set()
+def _readers(step: Step, group: Group) -> frozenset[object]:
+    """Where clips and updates of other groups stand among the events that make this group's norm and flag."""
+    made, found = Counter[str](), set()
     for event in step.events:
-        if event.value == "norm" and event.group in ("", group.name):
-            made += 1
-        elif event.verb == "clip" and event.group != group.name:
-            found.add((made, event.phase, event.at, event.where, event.layout))
+        if event.value in PARTIALS and event.group in ("", group.name):
+            made[event.value] += 1
+        elif event.verb in READERS and event.group not in ("", group.name):
+            found.add((event.verb, made[READERS[event.verb]], event.phase, event.at, event.where, event.layout))
     return frozenset(found)
 
 
@@ -245,7 +248,7 @@ def _decide(step: Step, group: Group, identifier: str,
         if answer.status == SAT:
             failure, model = _smallest(step, possible, answer)
             verdict = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=failure.event, reason=failure.says)
-            candidate = Candidate(verdict, group, failure, model, _siblings(failure, generated))
+            candidate = Candidate(verdict, group, failure, model, siblings(failure, generated))
         elif answer.status != UNSAT:
             verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason=answer.reason or "the solver gave up")
     if verdict.verdict == PROVED and generated.open:
@@ -256,11 +259,18 @@ def _decide(step: Step, group: Group, identifier: str,
     return verdict, candidate
 
 
-def _siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
-    """The failing update, by the place of the unit's microbatch among three."""
-    return {case.name: update for (event, site, case), update in generated.updates.items()
-            if failure.update and event == failure.update.event and site == failure.site and case.least == 3
-            and (case.exact or case.name != "middle")}
+def siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
+    """The failing update, by the place of the unit's microbatch among three or more, if that is all that counts."""
+    update, site = failure.update, failure.site
+    if update is None or site is None:
+        return {}
+    found: dict[str, dict[tuple[Term, ...], Updated]] = {}
+    for case in (c for c in CASES if c.least >= 3):
+        sibling = generated.updates.get((update.event, site, case))
+        if sibling is None:
+            return {}
+        found.setdefault(case.name, {})[sibling.gradient.terms] = sibling
+    return {name: next(iter(one.values())) for name, one in found.items() if len(one) == 1}
 
 
 def in_case(failure: Failure) -> Any:
@@ -274,33 +284,6 @@ def ask(step: Step, assertions: Iterable[Any]) -> Answer:
     """The solver's answer, under the premises of every constant that the assertions mention."""
     listed = list(assertions)
     return PROCESS.ask([*premises(step, listed), *listed])
-
-
-def premises(step: Step, assertions: list[Any]) -> list[Any]:
-    """Sizes and counts are positive and realisable, positions lie inside their axis."""
-    names = [str(c) for c in correct.constants(z3.And(assertions))]
-    counts = [n for n in names if count_cell(n) is not None]
-    places = [(n.split("@")[1], n.split("@")[0]) for n in names if "@" in n and n not in counts]
-    for name in counts:
-        places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
-    others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts]
-    sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
-    return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
-            *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]
-
-
-def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
-    """A parameter's elements lie on one stage; the ends of a pipeline are its first and its last stage."""
-    if reference.pipeline is None:
-        return
-    axis, end = reference.pipeline.axis, ends(reference)
-    for name in names:
-        if name.startswith("other:") and name.endswith(f"@{axis}"):
-            yield z3.Int(name) == z3.Int("own:" + name.removeprefix("other:"))
-    if any(name == end or name.endswith(f"@{end}") for name in names):
-        ranks, size = symbols.size(axis), symbols.size(end)
-        yield from (ranks >= 1, size == z3.If(ranks >= 2, z3.IntVal(2), z3.IntVal(1)),
-                    symbols.coordinate(end, STAGE + FIRST) == 0, symbols.coordinate(end, STAGE + LAST) == size - 1)
 
 
 _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))

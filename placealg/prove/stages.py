@@ -8,7 +8,7 @@ what stands before runs with the first instance, and what stands behind with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from placealg.frozen import FrozenMap
@@ -18,7 +18,7 @@ from placealg.prove import paths
 from placealg.prove.contribution import STAGE, equality, merged
 from placealg.prove.paths import Sum
 from placealg.prove.tensors import SLOT, Tensors
-from placealg.step.event import Event
+from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import Clause, Group, Reference, Step
 
@@ -138,6 +138,16 @@ def ends(reference: Reference) -> str:
     return f"{reference.pipeline.axis}_ends"
 
 
+def no_end(step: Step, group: Group) -> Iterator[Event]:
+    """Events of a tied group on a stage that is an end of pipelines of one length only."""
+    reference = step.reference
+    if reference.pipeline and group.parameters and tied(reference, group.parameters[0]):
+        axis = reference.pipeline.axis
+        for event in step.events:
+            if event.group == group.name and any(c.axis == axis and c.rank for c in event.where):
+                yield event
+
+
 def on_ends(step: Step, group: Group) -> Step:
     """The step as a tied group sees it: along the pipeline it lives on the first stage and on the last.
 
@@ -150,7 +160,7 @@ def on_ends(step: Step, group: Group) -> Step:
     old, new = reference.pipeline.axis, ends(reference)
 
     def moved(event: Event) -> Event:
-        if event.group not in ("", group.name) and event.verb != "clip":
+        if event.group not in ("", group.name) and event.verb not in READERS:
             return event
         return replace(event, axes=tuple(new if a == old else a for a in event.axes),
                        where=tuple(Clause(new, c.rank) if c.axis == old else c for c in event.where))

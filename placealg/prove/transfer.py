@@ -29,9 +29,10 @@ from placealg.prove.contribution import (
     equality,
     merged,
 )
-from placealg.prove.machine import GLOBALS, STATES, Clipped, Key, Machine, Pairs, Ran, Read, Updated
+from placealg.prove.machine import GLOBALS, STATES, Key, Machine, Pairs, Ran, Read, Relied, Updated
 from placealg.prove.microbatches import Iteration
 from placealg.prove.reading import NoRule, at_places, divisor, observe, owner_pairs, pairs, tokens
+from placealg.prove.stages import ends, tied
 from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
 from placealg.step.program import LOOPED, Event
@@ -63,12 +64,15 @@ def uncovered(event: Event) -> str:
             return f"{event.verb} of {event.value} from {event.source}"
     if "->" in event.tier and event.verb not in COPIES:
         return f"{event.verb} across tiers"
-    if event.tier != "device" and (not event.group or event.verb in ("compute", "publish", "broadcast", "gather")):
+    if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
+            "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {event.value} on tier {event.tier}"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
         return "an all_reduce with a divisor or to a shard"
-    if event.verb == "compute" and event.value != "count" and event.phase not in LOOPED:
+    if event.verb == "compute" and event.value not in ("count", "skip") and event.phase not in LOOPED:
         return f"a computation in phase {event.phase}"
+    if event.value == "skip" and event.phase in LOOPED:
+        return "a flag inside the loop over microbatches"
     if event.verb == "store" and event.phase in ("init", "resume"):
         return f"a checkpoint stored in phase {event.phase}"
     if event.verb == "update" and event.group and event.phase in LOOPED:
@@ -102,17 +106,21 @@ def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
         _set(machine, key, kept, event)
     else:
         old = machine.value(*key)
-        _set_value(machine, key, old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT, event)
+        left = old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT
+        rest = None if old.mixed is None else old.mixed | owner_pairs(event)
+        _set_value(machine, key, replace(left, mixed=None if rest is None or rest >= left.mask else rest), event)
 
 
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:
+    """Where no owner along the axes holds a gradient's element, its ranks hold garbage: that is mixed."""
     key = (event.value, event.tiers[0])
     places = {a: f"own:{event.layout}" for a in event.axes}
     if event.value in STATES:
         owned = at_places(machine.version(*key), places)
         _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
     else:
-        _set_value(machine, key, machine.value(*key).gathered(places), event)
+        whole = machine.value(*key).gathered(places)
+        _set_value(machine, key, replace(whole, mixed=frozenset()) if whole.mask - machine.owners else whole, event)
 
 
 def _assign(machine: Machine, event: Event, _: Iteration) -> None:
@@ -142,6 +150,9 @@ def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
 def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value == "count":
         machine.count = None if event.where else Monomial.of(tokens(machine, event, iteration))
+        return
+    if event.value == "skip":
+        machine.skip = _counted(machine, event, _knows(machine))
         return
     if machine.flows:
         operate(machine, event, iteration, machine.flows)
@@ -217,14 +228,16 @@ def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
 
 def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     key = (event.value, event.tiers[0])
-    by = divisor(machine, event, iteration)
+    by, old = divisor(machine, event, iteration), machine.value(*key)
     if by is None:
-        machine.values[key] = replace(machine.value(*key), garbage=True)
+        machine.values[key] = replace(old, garbage=True)
         return
     factor = ONE / by
     if event.op == "mean":
         factor = factor / Monomial.of(*event.axes)
-    new = machine.value(*key).reduced(event.axes, factor, machine.reference.unrolled)
+    if event.op == "premultiplied":
+        old, factor = old.scaled(factor), ONE
+    new = old.reduced(event.axes, factor, machine.reference.unrolled)
     if event.to == "S" and new.held:
         new = new.masked(owner_pairs(event))
     _set_value(machine, key, new, event)
@@ -235,6 +248,11 @@ def _all_reduce(machine: Machine, event: Event, _: Iteration) -> None:
     if event.value == "norm":
         unrolled = machine.reference.unrolled
         machine.slot = machine.slot.summed(event.axes, mean, unrolled) if machine.slot and not event.where else None
+        return
+    if event.value == "skip":
+        if machine.skip:
+            found = machine.skip.summed(event.axes, False, machine.reference.unrolled)
+            machine.skip = replace(found, defined=found.defined and not event.where)
         return
     if machine.count is None or event.where:
         machine.count = None
@@ -260,6 +278,18 @@ def _count_over(count: Monomial, axis: str) -> Monomial | None:
 
 
 def _norm(machine: Machine, event: Event, _: Iteration) -> None:
+    machine.slot = _counted(machine, event)
+
+
+def _knows(machine: Machine) -> Mapping[str, str]:
+    """Of a tied group, whose machine stands at the ends of a pipeline: the flag of one end says nothing elsewhere."""
+    if machine.flows and tied(machine.reference, machine.site.parameter):
+        return {ends(machine.reference): "any:end"}
+    return {}
+
+
+def _counted(machine: Machine, event: Event, beside: Mapping[str, str] = FrozenMap()) -> Slot:
+    """The elements of grad_sum that a rank holds and `where` selects, on ranks that also stand at `beside`."""
     counted, where = machine.value("grad_sum", event.tiers[0]), pairs(event)
     at: dict[str, str] = {}
     given: frozenset[Equality] = frozenset()
@@ -268,13 +298,14 @@ def _norm(machine: Machine, event: Event, _: Iteration) -> None:
             given |= equality(axis, at[axis], position)
         else:
             at[axis] = position
-    defined = not (counted.mixed and not where >= counted.mask)
-    machine.slot = Slot(merged([Term(ONE, FrozenMap(at), given)]), counted, counted.mask | where, defined)
+    at = {**beside, **at}
+    defined = not (counted.mixed is not None and not where >= counted.mask)
+    return Slot(merged([Term(ONE, FrozenMap(at), given)]), counted, counted.mask | where, defined)
 
 
 def _clip(machine: Machine, event: Event, _: Iteration) -> None:
     if event.group != machine.group.name:
-        machine.clipped.append(Clipped(event.path, machine.slot, pairs(event)))
+        machine.relied.append(Relied(event.path, "norm", machine.slot, pairs(event)))
         return
     key = (event.value, event.tiers[0])
     old = machine.value(*key)
@@ -283,6 +314,10 @@ def _clip(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
+    if event.group != machine.group.name and event.value != "rng":
+        machine.relied.append(Relied(event.path, "skip", machine.skip, pairs(event)))
+    if event.group not in ("", machine.group.name):
+        return
     if event.value in GLOBALS:
         old = machine.version(event.value)
         _set(machine, (event.value, "device"), versions.each(old, lambda v: NEXT if v == CURRENT else GARBAGE), event)
@@ -292,7 +327,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     flag = f"right{machine.steps}:{len(machine.updates)}"
     observe(machine, event, "hyper", machine.version("step"), iteration)
     machine.updates.append(Updated(event.path, flag, machine.value("grad_sum", tier), machine.slot,
-                                   (("master", master), ("moments", moments))))
+                                   machine.skip, (("master", master), ("moments", moments))))
     inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
     for value, old in (("master", master), ("moments", moments)):
         kept = versions.both(inputs, old, lambda new, was: was if new == UNHELD else new)

@@ -13,7 +13,10 @@ from placealg.step.program import Event
 
 
 def compute(m: Machine, e: Event) -> None:
-    """Run a compute event on every rank that `where` selects."""
+    """Run a compute event on every rank that `where` selects; a flag is made on every rank."""
+    if e.value == "skip":
+        _look(m, e)
+        return
     for rank in m.acting(e):
         if m.chosen(e, rank):
             if e.value == "count":
@@ -22,6 +25,14 @@ def compute(m: Machine, e: Event) -> None:
                 _loss(m, e, rank) if m.space is None else operate.read_loss(m, e, rank)
             else:
                 _unit(m, e, rank)
+
+
+def _look(m: Machine, e: Event) -> None:
+    """The flag of a group's instance: whether an element that the rank holds and `where` selects overflows."""
+    gradients, flags = m.table(e.tiers[0], "grad_sum", *m.slot(e)), m.target(e)
+    for rank in m.acting(e):
+        seen = (n for element, n in gradients[rank].items() if m.chosen(e, rank, element))
+        flags[rank][0] = Fraction(any(m.overflows(e.group, n) for n in seen))
 
 
 def start_backward(m: Machine, e: Event) -> None:

@@ -28,7 +28,7 @@ def trajectory(space: Space, steps: int) -> tuple[State, ...]:
     states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, ZERO, FIRST_STREAM)]
     for number in range(steps):
         found, losses = gradient(space, number, states[-1])
-        states.append(updated(space.reference, states[-1], found, losses))
+        states.append(updated(space.reference, space.setting, states[-1], found, losses))
     return tuple(states)
 
 

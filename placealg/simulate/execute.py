@@ -16,7 +16,7 @@ from placealg.simulate.machine import Machine, Table
 from placealg.simulate.network import FIRST_STREAM, ZERO
 from placealg.simulate.operate import operate
 from placealg.simulate.pipeline import message, run_stages
-from placealg.step.event import MICROBATCH
+from placealg.step.event import MICROBATCH, PARTIALS
 from placealg.step.program import GROUP_VALUES, Event, Node
 from placealg.step.verbs import MESSAGES, SOURCES
 
@@ -137,26 +137,33 @@ def _reduce(m: Machine, e: Event) -> None:
 
 
 def _all_reduce(m: Machine, e: Event) -> None:
-    if e.value != "norm" or e.group:
+    if e.value not in PARTIALS or e.group:
         _reduce(m, e)
         return
     for slot in m.slots:
-        partial = m.table("", "norm", *slot)
+        partial = m.table("", e.value, *slot)
         _sum(m, e, partial, partial)
 
 
 def _sum(m: Machine, e: Event, source: list[Table], target: list[Table]) -> None:
-    if e.op not in ("", "sum", "mean"):
-        raise InputError(f"{e.path}: op = '{e.op}' does not reduce numbers", name=e.op, valid=("sum", "mean"))
+    if e.op not in ("", "sum", "mean", "premultiplied", "max") or (e.op == "max" and e.value != "skip"):
+        raise InputError(f"{e.path}: op = '{e.op}' does not reduce {e.value}", name=e.op, valid=("sum", "mean"))
+    early = e.op == "premultiplied"
     for element, team in m.teams(e):
-        held = [source[rank][element] for rank in team.values() if element in source[rank]]
-        total = sum(held, ZERO) / (len(team) if e.op == "mean" else 1)
+        held = [_over(m, e, rank, source[rank][element]) if early else source[rank][element]
+                for rank in team.values() if element in source[rank]]
+        total = _largest(held) if e.op == "max" else sum(held, ZERO) / (len(team) if e.op == "mean" else 1)
         keepers = [team[m.owners(e, element)]] if e.to == "S" else list(team.values())
         for rank in team.values():
             if not held or rank not in keepers:
                 _put(target[rank], element, None)
             else:
-                target[rank][element] = _over(m, e, rank, total) if len(held) == len(team) else m.garbage()
+                whole = len(held) == len(team)
+                target[rank][element] = m.garbage() if not whole else total if early else _over(m, e, rank, total)
+
+
+def _largest(flags: list[Number]) -> Fraction:
+    return max((f for f in flags if isinstance(f, Fraction)), default=ZERO)
 
 
 def _norm(m: Machine, e: Event) -> None:
@@ -188,7 +195,8 @@ def _update(m: Machine, e: Event) -> None:
         return
     source, target = m.source(e), m.target(e)
     for rank, _ in m.pairs(e):
-        target[rank][0] = source[rank][0] + 1 if source[rank] else m.garbage()
+        if e.value != "step" or not m.skips(rank):
+            target[rank][0] = source[rank][0] + 1 if source[rank] else m.garbage()
 
 
 def _optimize(m: Machine, e: Event) -> None:
@@ -196,7 +204,7 @@ def _optimize(m: Machine, e: Event) -> None:
     reads = group.whole_reads if group.locality == "matrix" else ()
     values = {v: m.table(read, v, *m.slot(e)) for v in ("master", "moments", "grad_sum")}
     master, moments = (m.table(written, v, *m.slot(e)) for v in ("master", "moments"))
-    for rank in m.acting(e):
+    for rank in (r for r in m.acting(e) if not m.skips(r)):
         here, step = {v: dict(table[rank]) for v, table in values.items()}, m.scalar("step", rank)
         whole = None
         entries = m.entries(e.group)

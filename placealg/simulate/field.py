@@ -93,6 +93,15 @@ def squares(number: Number) -> Number:
     return number * number
 
 
+def overflows(number: Number, among: int) -> bool:
+    """Whether one of the numbers overflows: its residue is so large that, of `among` random ones, half the time one is.
+
+    >>> overflows(Fraction(PRIME - 1), 100), overflows(Residues(np.array([1, 0, PRIME // 2])), 100)
+    (True, False)
+    """
+    return bool(np.any(residues(number) >= PRIME - 7 * PRIME // (10 * among)))
+
+
 def inverse(numbers: Array) -> Array:
     """1/x elementwise; 0 for 0.
 

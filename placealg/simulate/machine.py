@@ -2,7 +2,7 @@
 
 Storage is a table element -> number per rank, for every (tier, value, group, instance). A missing entry is *not
 held*; a number that no event defined is *garbage*, a fresh odd integer of 63 bits. Values without elements (step,
-rng, count, a partial norm) are tables with one entry, on no tier, owned by coordinate 0.
+rng, count, a partial norm, a flag) are tables with one entry, on no tier, owned by coordinate 0.
 
 Of a step that runs unit by unit, an element is one number of a 2x2 matrix, a fraction. Of one that runs op by op, it
 is a part of a parameter, all elements with the same owners (`space.py`), its number the vector of their residues.
@@ -23,9 +23,9 @@ import numpy as np
 from placealg.errors import InputError
 from placealg.model.graph import Op
 from placealg.simulate.box import Box, Indices
-from placealg.simulate.field import PRIME, Array, Number, Residues
+from placealg.simulate.field import PRIME, Array, Number, Residues, overflows
 from placealg.simulate.network import Kept, Vector
-from placealg.simulate.reference import Slot, chain, slots
+from placealg.simulate.reference import Slot, at_risk, chain, slots
 from placealg.simulate.setting import ELEMENTS, Setting, token_ids
 from placealg.simulate.space import Part, Space
 from placealg.simulate.stages import of as stages_of
@@ -39,7 +39,7 @@ Team = Mapping[tuple[int, ...], int]
 Message = tuple[int, str, int, int]
 """(rank that gets it, the tensor or gradient, its instance, microbatch)."""
 
-SCALARS = ("step", "rng", "count", "norm")
+SCALARS = ("step", "rng", "count", "norm", "skip")
 _READS = {"accumulate": "grad", "publish": "master", "norm": "grad_sum"}
 
 
@@ -120,6 +120,7 @@ class Machine:
         self.ranks = range(len(self.coordinates))
         self.slots, self.chain = slots(reference, setting.layers), chain(reference, setting.layers)
         self.positions = {(place.unit, place.instance): i for i, place in enumerate(self.chain)}
+        self.among = sum(self._size(name) for name, _ in self.slots if name in at_risk(reference, setting))
         self.number = 0
         self.microbatch: int | None = None
         self.instance = 0
@@ -233,6 +234,20 @@ class Machine:
     def scalar(self, value: str, rank: int) -> Fraction | None:
         """What a rank holds of step, rng or count."""
         return fraction(self.table("", value)[rank].get(0))
+
+    def _size(self, group: str) -> int:
+        """The numbers of one instance of a group."""
+        if self.space is None:
+            return len(ELEMENTS)
+        return sum(part.numbers.size for part in self.space.parts(self.reference.group(group)))
+
+    def overflows(self, group: str, number: Number) -> bool:
+        """Whether a gradient of the group overflows."""
+        return group in at_risk(self.reference, self.setting) and overflows(number, self.among)
+
+    def skips(self, rank: int) -> bool:
+        """Whether a rank skips the step: it holds a flag that is not 0."""
+        return any(self.table("", "skip", *slot)[rank].get(0, 0) != 0 for slot in self.slots)
 
     def slot(self, event: Event) -> Slot:
         """(group, instance) on which the event acts; ("", 0) for global values."""

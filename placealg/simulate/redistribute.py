@@ -66,10 +66,11 @@ def _gathered(team: Team, boxes: Boxes, dim: str) -> Box | None:
 
 
 def _all_reduce(team: Team, boxes: Boxes) -> Boxes:
-    if team.event.op not in ("", "sum", "mean"):
+    if team.event.op not in ("", "sum", "mean", "premultiplied"):
         raise InputError(f"{team.event.path}: op = '{team.event.op}' does not reduce numbers", name=team.event.op,
-                         valid=("sum", "mean"))
-    held = [box for box in boxes if box is not None]
+                         valid=("sum", "mean", "premultiplied"))
+    early = team.event.op == "premultiplied"
+    held = [_over(team, member, box) if early else box for member, box in enumerate(boxes) if box is not None]
     if not held:
         return boxes
     summed = total(held, team.garbage)
@@ -77,7 +78,7 @@ def _all_reduce(team: Team, boxes: Boxes) -> Boxes:
         summed = Box(summed.extent, team.garbage(summed.numbers.shape))
     if team.event.op == "mean":
         summed = Box(summed.extent, summed.numbers * inverse(np.array([len(boxes)])) % PRIME)
-    return [_over(team, member, summed) for member in range(len(boxes))]
+    return [summed if early else _over(team, member, summed) for member in range(len(boxes))]
 
 
 def _over(team: Team, member: int, box: Box) -> Box:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import cast
@@ -11,7 +11,7 @@ from typing import cast
 from placealg.errors import InputError
 from placealg.simulate import network
 from placealg.simulate.box import Box
-from placealg.simulate.field import Number, squares
+from placealg.simulate.field import Number, overflows, residues, squares
 from placealg.simulate.network import FIRST_STREAM, ZERO, Matrix
 from placealg.simulate.setting import Setting, token_ids
 from placealg.step.program import Group, Reference
@@ -80,12 +80,24 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
                   dict.fromkeys(every, (ZERO,) * 4), ZERO, FIRST_STREAM)
     states = [start]
     for number in range(steps):
-        states.append(updated(reference, states[-1], _gradient(reference, setting, number, states[-1])))
+        gradient = _gradient(reference, setting, number, states[-1])
+        states.append(updated(reference, setting, states[-1], gradient))
     return tuple(states)
 
 
-def updated(reference: Reference, state: State, gradient: Mapping[Slot, Numbers], losses: Box | None = None) -> State:
-    """The state after a step with this gradient."""
+def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:
+    """The groups of which gradients can overflow in a run."""
+    return setting.at_risk or tuple(g.name for g in reference.groups)
+
+
+def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
+            losses: Box | None = None) -> State:
+    """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on."""
+    if reference.skip:
+        looked = [g for slot, numbers in gradient.items() if slot[0] in at_risk(reference, setting) for g in numbers]
+        among = sum(residues(g).size for g in looked)
+        if any(overflows(g, among) for g in looked):
+            return replace(state, rng=state.rng + 1, losses=losses)
     factor = Fraction(1)
     if reference.clip:
         factor = network.clip_factor(sum((squares(g) for numbers in gradient.values() for g in numbers), ZERO))

@@ -31,6 +31,7 @@ class Setting:
     `sizes` maps each axis to its size, `counts` each cell to its number of tokens (zero allowed). `layers` is the
     number of instances of every repeated unit. `owners` maps (layout, axis, element of an instance) to a rank, for all
     groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance.
+    `at_risk` are the groups of which gradients can overflow; all, where it names none.
     Raises InputError where a size, a count or an owner is out of range.
 
     Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts
@@ -43,6 +44,7 @@ class Setting:
     counts: Mapping[Cell, int]
     layers: int = 2
     owners: Mapping[tuple[str, str, int], int] = FrozenMap()
+    at_risk: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from placealg.step.program import Event, Reference
 Instance = tuple[str, int]
 """(unit, instance)."""
 
-_EVERYWHERE = ("step", "rng", "count", "norm")
+_EVERYWHERE = ("step", "rng", "count", "norm", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Stages:
     def chunks(self, event: Event, instance: int) -> frozenset[int]:
         """The chunks in which an event acts: those that hold its group's instance, else the one of its unit.
 
-        What is on every rank (step, random stream, counts and partial norms) belongs to the first chunk of each stage.
+        What is on every rank (step, random stream, counts, partial norms, flags) belongs to the first chunk of each.
         """
         if event.value in _EVERYWHERE:
             return frozenset(range(self.ranks))

@@ -72,6 +72,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         groups=tuple(p.group for p in plans),
         weighting=str(loss["reference"]),
         clip=strategy.option("optimizer", "clip") == "global_norm",
+        skip=strategy.option("optimizer", "skip") == "overflow",
         microbatches=microbatches if isinstance(microbatches, int) else None,
         hypotheses=tuple(loss["assume"]),
         random_keys=tuple(strategy.option("random", "dropout")),
@@ -145,6 +146,10 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.average_shares(plan, averaging)
         yield from rules.reduce_once(plan, averaging)
 
+    if strategy.option("optimizer", "skip") == "overflow":
+        for plan in plans:
+            yield from rules.flag_overflow(plan)
+        yield from rules.agree_to_skip(plans, strategy.mesh.names)
     if strategy.option("optimizer", "clip") == "global_norm":
         for plan in plans:
             yield from rules.partial_norm(plan)

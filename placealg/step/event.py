@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -26,8 +27,15 @@ LOOPED = ("forward", "backward")
 MICROBATCH = "microbatch"
 """The name of the loop over microbatches."""
 
-GROUP_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "norm")
-GLOBAL_VALUES = ("step", "rng", "norm", "count", "loss", "activation")
+GROUP_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "norm", "skip")
+GLOBAL_VALUES = ("step", "rng", "norm", "skip", "count", "loss", "activation")
+
+PARTIALS: Mapping[str, str] = {"norm": "norm", "skip": "compute"}
+"""The values that groups hold a part of and a reduction completes -> the verb that makes the part."""
+
+READERS: Mapping[str, str] = {"clip": "norm", "update": "skip"}
+"""Verb -> the value of which it reads every group's part."""
+
 POSITIONS = ("only", "first", "middle", "last")
 LINKED = tuple(pairwise(MEMORY_TIERS))
 """(tier, the next one outwards): the links over which copies go."""
@@ -260,13 +268,14 @@ class Reference:
     """What the single device does, and the facts of mesh, data and model that give it meaning.
 
     `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|, or
-    microbatch_mean. `clip` says whether the gradient is clipped by its global norm. `hypotheses` are the
-    names that a verdict may assume. `random_keys` are deviations from logical keys of random streams.
-    `types` are the default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op
-    graph of a step that runs op by op, `split_dims` the dim by which each parameter is split along an axis, `dims` the
-    ordered entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank,
-    with their sizes. `pipeline` says how the axis runs that splits the model along its depth. `left_out` says in words
-    what the network has and the model lacks.
+    microbatch_mean. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is
+    skipped whose gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are
+    deviations from logical keys of random streams. `types` are the default bytes per element, `sizes` the model's
+    symbols that are known as numbers. `graph` is the op graph of a step that runs op by op, `split_dims` the dim by
+    which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
+    `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
+    axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
+    lacks.
     """
 
     strategy: str
@@ -277,6 +286,7 @@ class Reference:
     groups: tuple[Group, ...]
     weighting: str = "token_mean"
     clip: bool = True
+    skip: bool = False
     microbatches: int | None = None
     hypotheses: tuple[str, ...] = ()
     random_keys: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from placealg.step.program import (
     GLOBAL_VALUES,
     GROUP_VALUES,
     LOOPED,
+    PARTIALS,
     POSITIONS,
     TIERS,
     Clause,
@@ -30,7 +31,7 @@ from placealg.strategy.positions import Positions
 
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
 KINDS = tuple(k.value for k in Kind)
-OPERATORS = ("sum", "mean", "none")
+OPERATORS = ("sum", "mean", "premultiplied", "max", "none")
 LOCAL_WITH_AXES = ("slice", "free")
 """The verbs without communication that name axes; on tensors, others may, too."""
 
@@ -234,7 +235,7 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
     elif value in ("activation", "loss", "count"):
         units = [u.name for u in reference.units] if value == "activation" else ["loss"]
         yield from (("", unit) for unit in units)
-    elif value in GROUP_VALUES and (value != "norm" or verb == "norm"):
+    elif value in GROUP_VALUES and verb == PARTIALS.get(value, verb):
         yield from ((group.name, "") for group in reference.groups)
     else:
         yield "", ""
@@ -258,6 +259,11 @@ def check_event(event: Event, reference: Reference) -> None:
         if read != operands:
             raise InputError(f"{event.path}: reads names {', '.join(read)}; it reads "
                              f"{', '.join(operands) or 'nothing by name'}, each as NAME or NAME@LABEL")
+        for name in (v for v in event.reads if "@" in v):
+            parameter = name.partition("@")[0]
+            if reference.graph.tensors[parameter].kind == "parameter":
+                raise InputError(f"{event.path}: reads names {name}: a parameter has no versions", name=name,
+                                 valid=[parameter])
     if (event.version or event.reads) and not event.on_tensor and event.value != "loss":
         raise InputError(f"{event.path}: version and reads are for tensors of the op graph")
     pairs = tuple(holders(event.value, event.verb, reference))
@@ -275,6 +281,12 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.at and event.phase not in LOOPED:
         raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
                          f"{event.phase} stands outside it")
+    if event.op == "max" and event.value != "skip":
+        raise InputError(f"{event.path}: op = 'max' is for flags, of which a reduction takes the largest", name="max",
+                         valid=("sum", "mean"))
+    if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
+        raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
+                         valid=("sum", "mean"))
     if event.verb == "reduce" and event.to not in ("", "I", "S"):
         raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
     sizes = reference.mesh.sizes()

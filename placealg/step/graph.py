@@ -7,7 +7,7 @@ from typing import Any
 
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph
-from placealg.step.event import Event, Group, Reference
+from placealg.step.event import PARTIALS, Event, Group, Reference
 
 Storage = tuple[str, str, str]
 """(group or unit, value, tier)."""
@@ -31,8 +31,14 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
         yield event.group, event.value, target
     if event.verb == "clip":
         yield "", "norm", "device"
-    if event.verb == "clip" or (event.verb == "all_reduce" and event.value == "norm"):
+    if event.verb == "all_reduce" and event.value in PARTIALS:
+        yield from ((g.name, event.value, "device") for g in reference.groups)
+    if event.verb == "clip":
         yield from ((g.name, "norm", "device") for g in reference.groups)
+    if event.verb == "compute" and event.value == "skip":
+        yield event.group, "grad_sum", source
+    if event.verb == "update" and event.value != "rng":
+        yield from ((g, "skip", "device") for g in ("", *(g.name for g in reference.groups)))
     if event.verb == "update" and event.group:
         yield from ((event.group, v, source) for v in ("master", "moments", "grad_sum"))
         yield "", "step", "device"
@@ -114,8 +120,8 @@ def writes(event: Event, reference: Reference) -> Iterator[Storage]:
             yield from ((g.name, "grad", "device") for g in _used(event, reference))
     elif event.verb == "update" and event.group:
         yield from ((event.group, v, target) for v in ("master", "moments"))
-    elif event.verb == "norm":
-        yield event.group, "norm", "device"
+    elif event.verb == PARTIALS.get(event.value):
+        yield event.group, event.value, "device"
     elif event.verb != "store":
         yield event.group or event.unit, event.value, target
 

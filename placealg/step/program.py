@@ -21,6 +21,7 @@ from placealg.step.event import (
     GROUP_VALUES,
     LOOPED,
     MICROBATCH,
+    PARTIALS,
     PHASES,
     POSITIONS,
     STEP_PHASES,
@@ -91,7 +92,7 @@ class Step(Shown):
 
         Maximal runs of forward and backward events are the microbatch loop; in it and elsewhere,
         maximal runs of events of one repeated unit are that unit's loop, reversed in backward; partial norms
-        are a loop of their own, because a clip reads those of all instances.
+        are a loop of their own, because a clip reads those of all instances, and so are flags.
         """
         chosen = self.phase(*(phases or STEP_PHASES))
         nodes: list[Node] = []
@@ -102,7 +103,10 @@ class Step(Shown):
 
     def _unit_loops(self, events: tuple[Event, ...]) -> Iterator[Node]:
         repeated = {u.name: u for u in self.reference.units if u.repeated}
-        for (unit, phase, _), run in _runs(events, lambda e: (self.unit_of(e), e.phase, e.verb == "norm")):
+        def key(event: Event) -> tuple[str, str, str]:
+            return self.unit_of(event), event.phase, event.value if event.value in PARTIALS else ""
+
+        for (unit, phase, _), run in _runs(events, key):
             if unit in repeated:
                 yield Loop(unit, repeated[unit].count, run, reverse=phase == "backward")
             else:
@@ -128,6 +132,7 @@ __all__ = [
     "Loop",
     "LoopUnit",
     "Node",
+    "PARTIALS",
     "PHASES",
     "POSITIONS",
     "Reference",

@@ -6,7 +6,7 @@ in which phase, and around which computation, a rule is applied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
@@ -183,6 +183,21 @@ def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
         yield Event("reduce", "offload", "grad_sum", group, tier="device->host", bytes="g",
                     where=owners(plan.owned), rule=Rule(
                         "offload", f"{_rests(plan)}: the gradient follows its final reduction"))
+
+
+def flag_overflow(plan: Plan) -> Iterator[Event]:
+    """Every rank looks at what it owns of the reduced gradient."""
+    where = owners((*plan.grad_sum_axes, *plan.group.split))
+    yield Event("update", "compute", "skip", plan.group.name, where=where, tier=plan.update_tier, rule=Rule(
+        "skip_on_overflow", "a step whose gradient overflows is skipped: its owner looks at each element, reduced"))
+
+
+def agree_to_skip(plans: Iterable[Plan], axes: tuple[str, ...]) -> Iterator[Event]:
+    """One reduction of all flags, over the axes along which some rank holds a part of a gradient only."""
+    parted = tuple(a for a in axes if any(a in (*p.grad_sum_axes, *p.group.split) for p in plans))
+    if parted:
+        yield Event("update", "all_reduce", "skip", axes=parted, op="max", source="P", to="I", bytes="4", rule=Rule(
+            "skip_on_overflow", f"gradients are split over {_names(parted)}: all ranks skip the step, or none"))
 
 
 def partial_norm(plan: Plan) -> Iterator[Event]:

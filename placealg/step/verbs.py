@@ -3,13 +3,17 @@
 The machine. On every rank, every value of every parameter group is a table element -> number. An element that
 has no entry is *not held*. A number that no event defined is *garbage*. Storage is kept apart by tier.
 `where` selects (rank, element) pairs; outside them nothing changes. own(i) is the owner of element i
-along an axis, under the event's layout. step, rng, count and a group's partial norm have no elements and no tier:
-coordinate 0 of every axis owns them. `at` says nothing outside the loop over microbatches.
+along an axis, under the event's layout. step, rng, count, a group's partial norm and its flag skip have no elements and
+no tier: coordinate 0 of every axis owns them. `at` says nothing outside the loop over microbatches.
 
 Of a parameter that is split along an axis by one of its dims, a rank only ever holds the elements whose index it owns
 there. Before init, weight is the initial value on the mesh's first rank (along such axes: on each owner) and garbage
 elsewhere; before resume it is garbage everywhere. Nothing else is held. Activations, the loss among them, live for one
 microbatch.
+
+Whether a number overflows is a predicate of the number. A rank skips the step where it holds a flag skip, of whatever
+group, that is not 0: then its updates of master and step change nothing. A flag stays until it is made again. The
+random stream belongs to the step that ran, skipped or not: its update is never left out.
 
 Tensors of the op graph. A rank holds a *box* of a tensor: for each dim a set of indices; own(d, i) is the owner
 of index i of dim d along an axis, the same for all tensors; a rename carries indices over. Data are held whole on
@@ -85,31 +89,35 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "read in its first instance and the unit's last tensor of the instance before in later ones; its gradient is "
          "added there"),
     Verb("zero", False, ("grad_sum",), False, "every element becomes 0, and is held"),
-    Verb("compute", False, ("activation", "loss", "count", *_TENSORS), False,
+    Verb("compute", False, ("activation", "loss", "count", "skip", *_TENSORS), False,
          "a unit runs on the rank's tokens of the microbatch. Forward reads its weights, the stream rng and its "
          "input, and keeps them for backward. Backward reads the weights, what forward kept and the gradient of its "
          "output; the first use of a parameter in backward order sets grad, later uses add to it. Where what they read "
          "is missing, gradients are garbage. The loss reads the last unit's output; it is the sum over the local "
          "tokens, divided by the divisor, and backward starts from it. A count is the rank's tokens: of the microbatch "
-         "inside the loop, of all microbatches in prepare. Of a tensor: its op runs on what the rank holds of the "
-         "versions `reads`: elementwise on indices that all operands hold, contracted dims and row statistics over the "
-         "indices held (cross entropy with axes merges its statistics over them); in backward it runs again. Of a "
-         "tensor's gradient: the backward of the tensor's op, which adds to the gradients of the operands"),
+         "inside the loop, of all microbatches in prepare. A group's flag skip becomes, on every rank, 1 if an element "
+         "of grad_sum that the rank holds and `where` selects overflows, else 0. Of a tensor: its op runs on what the "
+         "rank holds of the versions `reads`: elementwise on indices that all operands hold, contracted dims and row "
+         "statistics over the indices held (cross entropy with axes merges its statistics over them); in backward it "
+         "runs again. Of a tensor's gradient: the backward of the tensor's op, which adds to the gradients of the "
+         "operands"),
     Verb("scale", False, ("loss", *_GRADIENTS, *_TENSORS), False,
          "what is held is divided by the divisor (garbage where that is 0 or not held); for a loss that has been "
          "computed: the value from which backward starts"),
     Verb("accumulate", False, ("grad_sum",), False,
          "grad is added to every held element of grad_sum; garbage where grad is not held", origin="grad"),
     Verb("reduce", True, _GRADIENTS, True,
-         "the sum (or mean) over the axes, divided by the divisor: garbage where only some peers hold the element, not "
-         "held where none does. to = 'I': on every rank; to = 'S': only on the owner along the axes",
+         "the sum (or mean) over the axes, divided by the divisor (premultiplied: each part is divided before the sum, "
+         "by the divisor of its rank): garbage where only some peers hold the element, not held where none does. to = "
+         "'I': on every rank; to = 'S': only on the owner along the axes",
          kinds=(Kind.P, Kind.I)),
-    Verb("all_reduce", True, ("norm", "count", *_TENSORS), True,
-         "the sum (or mean) over the axes, on every rank, in place, of the count, of every group's partial norm or of "
-         "a tensor: garbage where only some peers hold it, not held where none does", kinds=(Kind.P, Kind.I)),
+    Verb("all_reduce", True, ("norm", "skip", "count", *_TENSORS), True,
+         "the sum (or mean, or of tensors premultiplied, of flags the max) over the axes, on every rank, in place, of "
+         "the count, of every group's partial norm or flag, or of a tensor: garbage where only some peers hold it, not "
+         "held where none does", kinds=(Kind.P, Kind.I)),
     Verb("reduce_scatter", True, _TENSORS, True,
-         "the sum over the axes, on the rank that owns the index of the dim of `to`; garbage where only some peers "
-         "hold it", kinds=(Kind.P, Kind.S)),
+         "the sum (mean, premultiplied) over the axes, on the rank that owns the index of the dim of `to`; garbage "
+         "where only some peers hold it", kinds=(Kind.P, Kind.S)),
     Verb("all_to_all", True, _TENSORS, True,
          "gathered by the dim of `from`, then sliced by the dim of `to`", kinds=(Kind.S, Kind.S)),
     Verb("shift", True, _TENSORS, True,
@@ -133,9 +141,10 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "what is held is multiplied by the clip factor, a function of the sum of all groups' partial norms on the "
          "rank: garbage where one is missing"),
     Verb("update", False, ("master", "step", "rng"), False,
-         "master and moments, where master is held, become the optimizer's function of master, moments, grad_sum and "
-         "step; garbage where an input is not held. A per-matrix optimizer also reads its whole_reads over the whole "
-         "matrix. step counts the finished steps: its update moves it one up, as that of rng moves to the next stream"),
+         "master and moments, where master is held and the rank does not skip the step, become the optimizer's "
+         "function of master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer "
+         "also reads its whole_reads over the whole matrix. step counts the updates of the parameters: its own moves "
+         "it one up, unless the rank skips the step; that of rng moves to the next stream"),
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),

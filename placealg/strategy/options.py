@@ -52,7 +52,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
                  "gather": {}, "pipeline": "1f1b", "chunks": 1, "stages": ()},
     "parameters": {"tier": "device"},
-    "optimizer": {"name": "adamw", "clip": "global_norm", "tier": "device"},
+    "optimizer": {"name": "adamw", "clip": "global_norm", "skip": "none", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
@@ -88,7 +88,8 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "chunks": Key("chunks"), "stages": Key("layers")},
     "parameters": {"tier": Key("choice", MEMORY_TIERS)},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
-                  "clip": Key("choice", ("global_norm", "none")), "tier": Key("choice", MEMORY_TIERS)},
+                  "clip": Key("choice", ("global_norm", "none")), "skip": Key("choice", ("overflow", "none")),
+                  "tier": Key("choice", MEMORY_TIERS)},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean"))},
@@ -105,7 +106,7 @@ TABLES: Mapping[str, str] = {
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
                 "again, whether uses share a redistribution, what is gathered in a ring, a pipeline's order and stages",
     "parameters": "the tier on which parameters rest",
-    "optimizer": "the optimizer, what its update reads, clipping, and the tier on which its state rests",
+    "optimizer": "the optimizer, what its update reads, clipping, when a step is skipped, the tier of its state",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations, "
              "and of gathered weights on the wire",
@@ -383,6 +384,5 @@ _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
     "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
-    "lifetimes": _by_axis, "gathers": _by_axis, "count_axes": _count_axes,
-    "streams": _streams,
+    "lifetimes": _by_axis, "gathers": _by_axis, "count_axes": _count_axes, "streams": _streams,
 }

@@ -1,0 +1,41 @@
+"""What may be assumed of the constants that a question mentions: sizes, counts, positions, the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import z3
+
+from placealg.prove import correct, symbols
+from placealg.prove.contribution import STAGE, count_cell
+from placealg.prove.stages import ends
+from placealg.step.pipeline import FIRST, LAST
+from placealg.step.program import Reference, Step
+
+
+def premises(step: Step, assertions: list[Any]) -> list[Any]:
+    """Sizes and counts are positive and realisable, positions lie inside their axis."""
+    names = [str(c) for c in correct.constants(z3.And(assertions))]
+    counts = [n for n in names if count_cell(n) is not None]
+    places = [(n.split("@")[1], n.split("@")[0]) for n in names if "@" in n and n not in counts]
+    for name in counts:
+        places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
+    others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts]
+    sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
+    return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
+            *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]
+
+
+def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
+    """A parameter's elements lie on one stage; the ends of a pipeline are its first and its last stage."""
+    if reference.pipeline is None:
+        return
+    axis, end = reference.pipeline.axis, ends(reference)
+    for name in names:
+        if name.startswith("other:") and name.endswith(f"@{axis}"):
+            yield z3.Int(name) == z3.Int("own:" + name.removeprefix("other:"))
+    if any(name == end or name.endswith(f"@{end}") for name in names):
+        ranks, size = symbols.size(axis), symbols.size(end)
+        yield from (ranks >= 1, size == z3.If(ranks >= 2, z3.IntVal(2), z3.IntVal(1)),
+                    symbols.coordinate(end, STAGE + FIRST) == 0, symbols.coordinate(end, STAGE + LAST) == size - 1)

@@ -13,7 +13,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#56B4E9", "#8
 INK, SOFT, FAINT, PAPER = "#222222", "#6b6b6b", "#d4d4d4", "#ffffff"
 """Text; text that steps back; lines in the background; the background itself."""
 
-CHARACTER, BOLD = 0.57, 0.63
+CHARACTER, BOLD = 0.57, 0.62
 """The width of a character of the font, on average, as a part of its size: usual, and bold."""
 
 _FONT = "system-ui, 'DejaVu Sans', Verdana, sans-serif"

@@ -20,7 +20,7 @@ _FONT = "system-ui, 'DejaVu Sans', Verdana, sans-serif"
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def element(name: str, *children: str, **attributes: object) -> str:
+def element(tag: str, /, *children: str, **attributes: object) -> str:
     """One element; `_` in the name of an attribute stands for `-`, and numbers are written short.
 
     >>> element("line", x1=0, x2=10.50, stroke_width=2)
@@ -30,7 +30,7 @@ def element(name: str, *children: str, **attributes: object) -> str:
     """
     said = "".join(f' {key.rstrip("_").replace("_", "-")}="{written(_short(value))}"'
                    for key, value in attributes.items() if value != "")
-    return f"<{name}{said}>{''.join(children)}</{name}>" if children else f"<{name}{said}/>"
+    return f"<{tag}{said}>{''.join(children)}</{tag}>" if children else f"<{tag}{said}/>"
 
 
 def written(text: str) -> str:

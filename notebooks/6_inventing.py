@@ -166,7 +166,7 @@ axes.annotate("  hsdp", (64, hybrid), color="#D55E00", va="center")
 axes.plot(groups, spread_out, color="#0072B2", marker="o")
 axes.annotate("  spread", (64, spread_out[-1]), color="#0072B2", va="center")
 axes.axhline(80, color="#999999", linestyle=":", linewidth=1)
-axes.annotate("an 80 GB device", (1, 83), color="#777777")
+axes.annotate("an 80 GB device", (24, 83), color="#777777")
 axes.set(xscale="log", xlabel="groups of 8 devices", ylabel="states on a device, GB", ylim=(0, 160), xlim=(0.9, 130),
          title="Llama-3-70B, states at rest")
 axes.set_xticks(groups, [str(n) for n in groups])

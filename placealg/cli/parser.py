@@ -156,7 +156,7 @@ def _cost(parser: Parser) -> None:
 
 
 def _prove(parser: Parser) -> None:
-    _strategies(parser, True, "text", "json")
+    _strategies(parser, True, "text", "json", "junit")
     _timing(parser)
     parser.add_argument("--certificate", metavar="DIR", help="write every obligation as an SMT-LIB 2 file, with hashes")
     parser.add_argument("--engine", choices=("closed_form", "cutoff"), default="closed_form",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placealg.cli.inputs import Case, default_model, options, read_case, read_stage, read_strategy
 from placealg.cli.output import print_json, print_lines, width
@@ -13,6 +13,9 @@ from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_sev
 from placealg.errors import InputError
 from placealg.render.page import Line, Span, indent, line, prose
 from placealg.step.program import Step
+
+if TYPE_CHECKING:
+    from placealg.prove.verdict import Report
 
 LARGEST_RUN = 512
 """Ranks times microbatches beyond which `simulate` refuses."""
@@ -23,10 +26,12 @@ def prove(chosen: Namespace) -> int:
     from placealg.check.prove import judge
     from placealg.cli.evidence import check_words, evidence, evidence_lines
     from placealg.cli.explain import SAYS
+    from placealg.render.junit import junit
     from placealg.render.proof import proof
 
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
+    suites: list[tuple[Report, str, list[str]]] = []
     check_words(chosen)
     for case in _cases(chosen):
         report, candidates = judge(case.step, case.base if case.step != case.base else None, chosen.engine)
@@ -34,15 +39,19 @@ def prove(chosen: Namespace) -> int:
         codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
         documents.append({**report.to_json(timing=not chosen.no_timing),
                           **({"cross_check": checked.to_json()} if checked else {})})
-        if chosen.format == "json":
+        wrong = disagreements(report, case.expect) if case.expect else []
+        suites.append((report, case.expect.verdict if case.expect else "", wrong))
+        if chosen.format != "text":
             continue
         lines = proof(report, width(), timing=not chosen.no_timing, says=SAYS)
         if case.source:
             lines += indent(prose(f"source: {case.source}", width() - 2, "dim"))
         lines += evidence_lines(report, checked, width())
         if case.expect:
-            lines += _expected(disagreements(report, case.expect), case.expect.verdict)
+            lines += _expected(wrong, case.expect.verdict)
         print_lines([*([()] if len(documents) > 1 else []), *lines])
+    if chosen.format == "junit":
+        sys.stdout.write(junit(suites, timing=not chosen.no_timing))
     if chosen.format == "json":
         print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})
     return of_several(codes)

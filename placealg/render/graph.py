@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from placealg.render.lanes import Row, beside, counted, lane
 from placealg.render.svg import (
@@ -21,52 +21,50 @@ from placealg.render.svg import (
     written,
 )
 from placealg.render.values import readable
-from placealg.step.program import LOOPED, Event, Step
+from placealg.step.program import LOOPED, Event, Loop, Step
 
-LINE, LANE, GAP, MARGIN, HEAD = 17, 396, 18, 20, 74
+LINE, LANE, GAP, MARGIN, HEAD = 17, 396, 18, 20, 92
 """Heights of a row and of the head, widths of a lane, between lanes and around the drawing, in pixels."""
 
 SPINE, TEXT = 50, 66
 """Where a lane has its line of time and its text."""
 
 BEFORE, AFTER = ("init", "resume", "prepare"), ("reduce", "update", "publish", "save")
-"""The phases in the lane left of the microbatches, and in the lane right of them."""
+"""The phases in the lane below forward, and in the lane below backward."""
 
 _OUT = ("reduce", "publish", "send")
 """The verbs whose arrows lead away from the line of time."""
 
 
 def draw_step(step: Step) -> Picture:
-    """The program from left to right: what comes before the microbatches, forward down, backward up, what comes after.
+    """The loop over microbatches, forward down and backward up; below it what comes before it, and what comes after.
 
     A row is an event, or what several parameter groups have alike. Whatever crosses from device to device is an arrow
     in the colour of its axes: along the line of time where a tensor changes its placement, towards it where states at
     rest are gathered, away from it where gradients leave. Every row has the paths and reasons of its events as tooltip.
     """
-    forward, backward = (lane(step, phase) for phase in LOOPED)
-    down, up = beside(forward, backward)
-    sides = [[(phase, lane(step, phase)) for phase in phases] for phases in (BEFORE, AFTER)]
+    down, up = beside(*(lane(step, phase) for phase in LOOPED))
     colours = _colours(step.events)
-    drawn, x, lines = [], float(MARGIN), max((row.y + 1 for row in (*down, *up)), default=0)
-    before, after = ([(phase, rows) for phase, rows in side if rows] for side in sides)
-    if before:
-        drawn.append(_stack(step, before, x, colours))
-        x += LANE + GAP
-    if down or up:
-        count = next((node.count for node in step.tree(*LOOPED)), "m")  # type: ignore[union-attr]
-        drawn += [_frame(x - 6, 2 * LANE + GAP + 12, lines, f"microbatch × {readable(str(count))}"),
-                  _lane(step, "forward", down, x, HEAD, colours, False),
-                  _lane(step, "backward", up, x + LANE + GAP, HEAD, colours, True),
-                  _turn(down, up, x)]
-        x += 2 * (LANE + GAP)
-    if after:
-        drawn.append(_stack(step, after, x, colours))
-        x += LANE + GAP
-    tallest = max(lines, *(sum(len(rows) + 2 for _, rows in side) - 1 for side in (before, after)))
     title = f"{step.reference.strategy} on {step.reference.model}"
-    width, height = x - GAP + MARGIN, HEAD + tallest * LINE + 2.0 * MARGIN
-    head = _style() + _legend(title, colours, width)
-    return Picture(width, height, head + "".join(drawn), f"the step program of {title}")
+    left, right, width = float(MARGIN), MARGIN + LANE + GAP + 0.0, 2.0 * (MARGIN + LANE) + GAP
+    drawn, y = [_style(), _legend(title, colours, width)], float(HEAD)
+    if down or up:
+        lines = max(row.y + 1 for row in (*down, *up))
+        count = next((node.count for node in step.tree(*LOOPED) if isinstance(node, Loop)), "m")
+        drawn += [_frame(left - 6, width - 2 * MARGIN + 12, y, lines, f"microbatch × {readable(str(count))}"),
+                  _lane(step, "forward", down, left, y, colours, False),
+                  _lane(step, "backward", up, right, y, colours, True), _turn(down, up, left, right, y)]
+        y += (lines + 3) * LINE
+    stacks = [[(phase, lane(step, phase)) for phase in phases] for phases in (BEFORE, AFTER)]
+    ends = [y]
+    for x, stack in zip((left, right), stacks, strict=True):
+        end = y
+        for phase, rows in stack:
+            if rows:
+                drawn.append(_lane(step, phase, counted(rows), x, end, colours, False))
+                end += (len(rows) + 2) * LINE
+        ends.append(end)
+    return Picture(width, max(ends) + MARGIN, "".join(drawn), f"the step program of {title}")
 
 
 def _style() -> str:
@@ -81,34 +79,25 @@ def _colours(events: Iterable[Event]) -> dict[tuple[str, ...], str]:
     return dict(zip(ordered, itertools.cycle(PALETTE)))
 
 
-def _legend(title: str, colours: dict[tuple[str, ...], str], width: float) -> str:
-    parts, x = [label(MARGIN, 28, clipped(title, width - 2 * MARGIN, 17), 17, font_weight="bold")], float(MARGIN)
+def _legend(title: str, colours: Mapping[tuple[str, ...], str], width: float) -> str:
+    parts, x = [label(MARGIN, 26, clipped(title, width - 2 * MARGIN, 17), 17, font_weight="bold")], float(MARGIN)
     for axes, colour in colours.items():
-        text = "sent over " + " and ".join(axes)
-        parts += [arrow(x, 46, x + 24, 46, colour), label(x + 31, 50, text)]
-        x += 52 + len(text) * CHARACTER * 11
-    parts += [element("circle", cx=x + 5, cy=46, r=4, fill=INK), label(x + 15, 50, "an op runs"),
-              label(x + 92, 50, "what stays on the device", fill=SOFT),
-              label(x + 240, 50, "point at a row: its events and reasons", fill=SOFT)]
+        text = "over " + ", ".join(axes)
+        parts += [arrow(x, 42, x + 24, 42, colour), label(x + 31, 46, text)]
+        x += 48 + len(text) * CHARACTER * 11
+    parts += [element("circle", cx=MARGIN + 5, cy=60, r=4, fill=INK), label(MARGIN + 16, 64, "an op runs"),
+              element("circle", cx=MARGIN + 94, cy=60, r=2, fill=SOFT),
+              label(MARGIN + 104, 64, "stays on the device; point at a row for its events and reasons", fill=SOFT)]
     return "".join(parts)
 
 
-def _frame(x: float, width: float, lines: int, name: str) -> str:
-    frame = element("rect", x=x, y=HEAD - 8, width=width, height=lines * LINE + 34, rx=8, fill="none", stroke=SOFT,
+def _frame(x: float, width: float, y: float, lines: int, name: str) -> str:
+    frame = element("rect", x=x, y=y - 8, width=width, height=lines * LINE + 34, rx=8, fill="none", stroke=SOFT,
                     stroke_dasharray="5 4")
-    return frame + label(x + width - 8 - len(name) * CHARACTER * 11, HEAD + 8, name, fill=SOFT)
+    return frame + label(x + width - 8 - len(name) * CHARACTER * 11, y + 8, name, fill=SOFT)
 
 
-def _stack(step: Step, phases: Sequence[tuple[str, list[Row]]], x: float,
-           colours: dict[tuple[str, ...], str]) -> str:
-    drawn, y = [], HEAD
-    for phase, rows in phases:
-        drawn.append(_lane(step, phase, counted(rows), x, y, colours, False))
-        y += (len(rows) + 2) * LINE
-    return "".join(drawn)
-
-
-def _lane(step: Step, phase: str, rows: Sequence[Row], x: float, y: float, colours: dict[tuple[str, ...], str],
+def _lane(step: Step, phase: str, rows: Sequence[Row], x: float, y: float, colours: Mapping[tuple[str, ...], str],
           rises: bool) -> str:
     """One phase: its name, the boxes of its loops, its line of time, then its rows."""
     name = f"{phase} ↑" if rises else phase
@@ -144,7 +133,7 @@ def _flows(step: Step, rows: Sequence[Row], x: float, top: float) -> Iterable[st
                           f"{x + SPINE} {end}", fill="none", stroke="#b9c4cf")
 
 
-def _row(step: Step, row: Row, x: float, y: float, colours: dict[tuple[str, ...], str], rises: bool) -> str:
+def _row(step: Step, row: Row, x: float, y: float, colours: Mapping[tuple[str, ...], str], rises: bool) -> str:
     middle = y + LINE / 2
     if row.loop:
         return label(x + TEXT, middle + 4, row.head, font_style="italic", fill=SOFT) if row.opens else ""
@@ -161,7 +150,7 @@ def _row(step: Step, row: Row, x: float, y: float, colours: dict[tuple[str, ...]
         parts.append(element("circle", cx=x + SPINE, cy=middle, r=2, fill=SOFT))
     character = BOLD if row.crosses else CHARACTER
     head = clipped(row.head, LANE - TEXT - 8, character=character)
-    used = len(head) * character * 11 + 12
+    used = len(head) * character * 11 + 8
     parts.append(label(x + TEXT, middle + 4, head, fill=colour if row.crosses else INK if row.computes else SOFT,
                        font_weight="600" if row.crosses else ""))
     if row.detail and LANE - TEXT - used > 40:
@@ -179,15 +168,13 @@ def _edge(event: Event, x: float, y: float, colour: str, rises: bool) -> str:
     return arrow(ends[0], middle, ends[1], middle, colour)
 
 
-def _turn(down: Sequence[Row], up: Sequence[Row], x: float) -> str:
+def _turn(down: Sequence[Row], up: Sequence[Row], left: float, right: float, y: float) -> str:
     """From the end of forward to the start of backward."""
     ends = [max((row.y for row in rows if row.events), default=-1) for rows in (down, up)]
     if min(ends) < 0:
         return ""
-    left, right = x + SPINE, x + LANE + GAP + SPINE
-    low = HEAD + 16 + (max(ends) + 1) * LINE + 3
-    starts = [HEAD + 16 + (end + 1) * LINE - 2 for end in ends]
-    path = f"M{left} {starts[0]}V{low}H{right}V{starts[1] + 1}"
+    starts = [y + 16 + (end + 1) * LINE - 2 for end in ends]
+    path = f"M{left + SPINE} {starts[0]}V{max(starts) + 5}H{right + SPINE}V{starts[1] + 1}"
     return element("path", d=path, fill="none", stroke=FAINT, stroke_width=2)
 
 

@@ -13,14 +13,14 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#56B4E9", "#8
 INK, SOFT, FAINT, PAPER = "#222222", "#6b6b6b", "#d4d4d4", "#ffffff"
 """Text; text that steps back; lines in the background; the background itself."""
 
-CHARACTER, BOLD = 0.57, 0.63
+CHARACTER, BOLD = 0.57, 0.62
 """The width of a character of the font, on average, as a part of its size: usual, and bold."""
 
 _FONT = "system-ui, 'DejaVu Sans', Verdana, sans-serif"
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def element(name: str, *children: str, **attributes: object) -> str:
+def element(tag: str, /, *children: str, **attributes: object) -> str:
     """One element; `_` in the name of an attribute stands for `-`, and numbers are written short.
 
     >>> element("line", x1=0, x2=10.50, stroke_width=2)
@@ -30,7 +30,7 @@ def element(name: str, *children: str, **attributes: object) -> str:
     """
     said = "".join(f' {key.rstrip("_").replace("_", "-")}="{written(_short(value))}"'
                    for key, value in attributes.items() if value != "")
-    return f"<{name}{said}>{''.join(children)}</{name}>" if children else f"<{name}{said}/>"
+    return f"<{tag}{said}>{''.join(children)}</{tag}>" if children else f"<{tag}{said}/>"
 
 
 def written(text: str) -> str:

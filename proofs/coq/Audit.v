@@ -53,6 +53,7 @@ Print Assumptions Equivalence.necessary_counted.
 Print Assumptions Equivalence.GI_SC_iff_equal.
 Print Assumptions Equivalence.copies_suffice.
 Print Assumptions Observed.boundaries_do_not_tell.
+Print Assumptions Observed.GI_alone_is_not_enough.
 Print Assumptions Instances.steady_correct.
 Print Assumptions Instances.factor_wrong.
 Print Assumptions Instances.norm_wrong.
@@ -61,6 +62,8 @@ Print Assumptions Instances.dp_correct.
 Print Assumptions Instances.zero1_correct.
 Print Assumptions Instances.zero3_correct.
 Print Assumptions Instances.sum_for_mean_wrong.
+Print Assumptions Instances.matrix_update_on_shard_wrong.
+Print Assumptions Instances.dead_updates_may_be_wrong.
 Print Assumptions Instances.hsdp_correct.
 Print Assumptions Instances.norm_on_replicas_wrong.
 Print Assumptions Instances.experts_correct.

@@ -131,7 +131,7 @@ Lemma right_gradient t : (forall d i, live_copy p t d i -> run p m junk t d i = 
   forall d i, live_gradient p t d i -> run_gradient p m (run p m junk t) t d i = ref_gradient m (theta m t) i.
 Proof.
   intros copies d i live; apply sum_ext; intros x.
-  rewrite <- (proj1 gi t d i x live), <- sum_times_right; apply sum_ext; intros d'.
+  rewrite <- (proj1 gi t d i x) by auto; rewrite <- sum_times_right; apply sum_ext; intros d'.
   destruct (number_dec (weight p t d i x d') 0) as [->|weighs]; [ring|f_equal].
   apply gamma_local; intros j sees_j; apply copies; eapply read_by_gradient; eauto.
 Qed.
@@ -142,8 +142,9 @@ Proof. destruct names; [reflexivity|]; intros same; now rewrite same. Qed.
 
 Theorem sufficient t d i : live_copy p t d i -> run p m junk t d i = theta m t i.
 Proof.
-  revert d i; induction t as [|t copies]; intros d i live; destruct (sc _ _ _ live) as [d' from]; cbn; rewrite from;
-    [reflexivity|].
+  revert d i; induction t as [|t copies]; intros d i live.
+  { destruct (sc O d i) as [d' from]; auto; cbn; now rewrite from. }
+  destruct (sc (S t) d i) as [d' from]; auto; cbn; rewrite from.
   assert (live_d' : live_update p t d' i) by now apply (published p t d' i d).
   apply update_local; intros j near_j; [apply copies; eapply read_by_update; eauto|].
   destruct (proj2 gi t d' i j live_d' near_j) as [names once].

@@ -6,7 +6,7 @@
 #
 # Exit code: 0 checked, 1 not proved, 77 skipped, because there is no coqc; then nothing was checked.
 set -euo pipefail
-cd "$(dirname "$0")"
+cd "${0%/*}"
 
 if ! command -v coqc > /dev/null; then
     echo "coq: SKIPPED, nothing was checked: no coqc on PATH; install it with: apt-get install --no-install-recommends coq"

@@ -1,0 +1,192 @@
+"""Wrong statements for proofs/coq/: each changes a definition or a condition, and some proof has to reject it.
+
+    python tests/coq_mutants.py     says of every mutant which proof rejects it; exits with 1 if one is not rejected
+
+A proof rejects a mutant if Coq stops inside of it, at a step that is no longer right. A file that cannot be read, or a
+name that is not there, is no rejection.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+COQ = Path(__file__).resolve().parents[1] / "proofs" / "coq"
+NO_REJECTION = re.compile(r"Syntax error|was not found|Unknown|cannot be found|Cannot find a physical path|illegal")
+STATEMENT = re.compile(r"^(?:Theorem|Lemma|Example|Definition|Fixpoint)\s+(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change to one file, and the statement whose proof rejects it."""
+
+    said: str
+    file: str
+    old: str
+    new: str
+    rejected_by: str
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant("all_reduce is a mean", "Moves", "| all_reduce => Σ c', x c' e", "| all_reduce => inv * Σ c', x c' e",
+           "Moves.act_is_matrix"),
+    Mutant("all_reduce is a mean, its matrix too", "Moves",
+           "| all_reduce => Σ c', x c' e;| all_reduce | reduce_scatter => 1",
+           "| all_reduce => inv * Σ c', x c' e;| reduce_scatter => 1 | all_reduce => inv", "Moves.act_is_matrix"),
+    Mutant("I to P without its scale", "Moves", "| kI, kP | kR, kP => scale", "| kI, kP => none | kR, kP => scale",
+           "Moves.move_sound_at"),
+    Mutant("reduce_scatter does not sum", "Moves", "| reduce_scatter => if c == after e then Σ c', x c' e",
+           "| reduce_scatter => if c == after e then x c e", "Moves.act_is_matrix"),
+    Mutant("S to S gathers from the new owner", "Moves", "| all_to_all => if c == after e then x (before e) e",
+           "| all_to_all => if c == after e then x (after e) e", "Moves.act_is_matrix"),
+    Mutant("S to S leaves it with the old owner", "Moves", "| all_to_all => if c == after e then",
+           "| all_to_all => if c == before e then", "Moves.act_is_matrix"),
+    Mutant("zero-pad keeps what is not owned", "Moves", "| zero_pad => if c == before e then x c e else 0",
+           "| zero_pad => if c == before e then x c e else junk c e", "Moves.act_is_matrix"),
+    Mutant("R is its own dual, and P", "Moves", "kR => kP | kP => kR;Rep => Part | Part => Rep",
+           "kR => kR | kP => kP;Rep => Rep | Part => Part", "Moves.pair_is_value"),
+    Mutant("I is dual to R", "Moves", "kI => kI | kR => kP;Inv => Inv | Rep => Part | Part => Rep",
+           "kI => kR | kR => kP;Inv => Rep | Rep => Part | Part => Rep", "Moves.dual_kind_dual"),
+    Mutant("I pairs on all ranks", "Moves", "  | Inv => Σ e, x root e * g root e\n  | Rep | Part =>",
+           "  | Inv | Rep | Part =>", "Moves.pair_is_value"),
+    Mutant("1/n is not 1/n", "Moves", "Hypothesis size_inv : size K C * inv = 1.", "Hypothesis size_inv : inv = inv.",
+           "Moves.move_sound_at"),
+    Mutant("weights of I need not add up to 1", "Axes", "| Inv | Rep => Σ c, r c = 1", "| Inv | Rep => True",
+           "Axes.rep_by_readers"),
+    Mutant("a summed term loses n", "Rules", "sizes := S (sizes t)", "sizes := sizes t", "Rules.term_summed"),
+    Mutant("a sum over owned elements is defined", "Rules", "mask v with Some _ => [SizeOne]",
+           "mask v with Some _ => []", "Rules.reduced_sound"),
+    Mutant("a gather asks nothing of the mask", "Rules", "Some p => map Coincide (coincide p q)", "Some p => []",
+           "Rules.gathered_sound"),
+    Mutant("one buffer with the element is enough", "Masks", "element_sum g e) <-> forall b,",
+           "element_sum g e) <-> exists b,", "Masks.equal_masks"),
+    Mutant("a sum is defined if some rank holds it", "Masks",
+           "= Some s <-> (forall c, mask c = true) /\\ s = Σ c, x c.",
+           "= Some s <-> (exists c, mask c = true) /\\ s = Σ c, x c.", "Masks.masked_sum"),
+    Mutant("a gradient is assigned, not added", "Microbatches", "K := sum + local m.", "K := local m.",
+           "Microbatches.added_up"),
+    Mutant("a mean of means needs no equal counts", "Microbatches", "<-> size K C * count (home x) = total",
+           "<-> total = total", "Microbatches.mean_of_means"),
+    Mutant("the ring turns the other way", "Rings", "(c + (n - 1)) mod n", "(c + 1) mod n", "Rings.got_is"),
+    Mutant("ranks pass their own block every turn", "Rings", "| S turn => got n (left n c) turn",
+           "| S turn => left n c", "Rings.got_is"),
+    Mutant("an update of a wrong gradient is right", "Versions", "if good then Next else Garbage else Garbage) held",
+           "if good then Next else Next else Garbage) held", "Versions.versions_sound"),
+    Mutant("an update reads any version", "Versions", "put b (if forallb is_current (map held (b :: reads)) then",
+           "put b (if true then", "Versions.versions_sound"),
+    Mutant("a copy of another element is a copy", "Versions",
+           "(if at_element from == at_element to then held from else Garbage)", "(held from)",
+           "Versions.versions_sound"),
+    Mutant("freed memory keeps its version", "Versions", "put b Garbage held", "held", "Versions.versions_sound"),
+    Mutant("backwards assign the sum", "Pipeline", "total := total s + gamma", "total := gamma",
+           "Pipeline.what_is_left"),
+    Mutant("backwards may free the copy", "Pipeline", "backward_stays : forall c k, after_backward c k = c",
+           "backward_stays : forall c k, after_backward c k = after_backward c k", "Pipeline.what_is_left"),
+    Mutant("no message to the next stage", "Pipeline", "if stage_dec s (own l) then held (own l') else held s",
+           "held s", "Pipeline.handing_on"),
+    Mutant("GI without locality", "Equivalence",
+           "  | used t d i j : live_update p t d i -> near i j -> live_gradient p t d j",
+           "  | used t d i j : live_update p t d i -> near i j -> i = j -> live_gradient p t d j",
+           "Equivalence.sufficient"),
+    Mutant("GI on dead updates", "Equivalence", "(forall t d i x, live_gradient p t d i -> Σ",
+           "(forall t d i x, live_gradient p t d i \\/ True -> Σ", "Equivalence.GI_SC_iff_equal"),
+    Mutant("GI without the transforms", "Equivalence", "     transforms p t d j = declared /\\ (declared",
+           "     transforms p t d j = transforms p t d j /\\ (declared", "Equivalence.sufficient"),
+    Mutant("GI without the norm", "Equivalence",
+           "(declared <> [] -> forall e, Σ d', counts p t d d' e = 1)).\n\n(** State",
+           "(declared = [] -> forall e, Σ d', counts p t d d' e = 1)).\n\n(** State", "Equivalence.sufficient"),
+    Mutant("SC without loaded copies", "Equivalence", "live_copy p t d i -> exists d', load p t d i = Made d'.",
+           "live_copy p t d i -> exists d', load p t d i = Made d' \\/ load p t d i = Lost d'.",
+           "Equivalence.sufficient"),
+    Mutant("SC with kept copies", "Equivalence", "live_copy p t d i -> exists d', load p t d i = Made d'.",
+           "live_copy p t d i -> exists d', load p t d i = Made d' \\/ load p t d i = Kept.",
+           "Equivalence.sufficient"),
+    Mutant("SC of dead copies", "Equivalence",
+           "forall t d i, live_copy p t d i -> exists d', load p t d i = Made d'.",
+           "forall t d i, live_copy p t d i \\/ True -> exists d', load p t d i = Made d'.",
+           "Equivalence.necessary_version"),
+    Mutant("gradients read nothing", "Equivalence", "weight p t d i x d' <> 0 -> sees x i j ->",
+           "weight p t d i x d' <> 0 -> sees x i j -> j = i ->", "Equivalence.right_gradient"),
+    Mutant("updates read nothing of their own", "Equivalence", "near_refl : forall i, near i i",
+           "near_refl : forall i, near i i -> near i i", "Equivalence.counter"),
+    Mutant("ZeRO-3 with a sum for a mean", "Instances", "outside own inv (Shard own) (fun _ i => own i)",
+           "outside own 1 (Shard own) (fun _ i => own i)", "Instances.dead_updates_may_be_wrong"),
+    Mutant("ZeRO-3 whose ranks all update", "Instances", "(data_parallel inv (Shard own) (fun _ i => own i))",
+           "(data_parallel inv (Shard own) (fun d _ => d))", "Instances.zero3_correct"),
+    Mutant("ZeRO-1 with partial gradients", "Instances", "(data_parallel inv Inv (fun _ i => own i))",
+           "(data_parallel inv Part (fun _ i => own i))", "Instances.zero1_correct"),
+    Mutant("experts without the expert ranks in the divisor", "Instances", "(experts (inv_a * inv_b))",
+           "(experts inv_a)", "Instances.experts_correct"),
+)
+
+
+def compiled(build: Path) -> None:
+    """Compile everything, as it stands, in `build`."""
+    subprocess.run([COQ / "check.sh", build], check=True, capture_output=True)
+
+
+def files() -> list[str]:
+    """The files in the order in which they are compiled."""
+    return re.findall(r"^(\w+)\.v$", (COQ / "_CoqProject").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def changed(mutant: Mutant) -> str:
+    """The text of the file with the change made; changes are separated by semicolons where there are several."""
+    text = (COQ / f"{mutant.file}.v").read_text(encoding="utf-8")
+    old, new = ([mutant.old], [mutant.new]) if mutant.old in text else (mutant.old.split(";"), mutant.new.split(";"))
+    for before, after in zip(old, new, strict=True):
+        if before not in text:
+            raise ValueError(f"{mutant.said}: {mutant.file}.v has no '{before}'")
+        text = text.replace(before, after)
+    return text
+
+
+def rejection(mutant: Mutant, build: Path) -> str | None:
+    """The statement whose proof rejects the mutant, as `File.name`; None if everything compiles.
+
+    `build` holds the compiled files. Raises ValueError where Coq stops for another reason than a wrong step.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        there = Path(directory) / "coq"
+        shutil.copytree(build, there)
+        (there / f"{mutant.file}.v").write_text(changed(mutant), encoding="utf-8")
+        for file in files()[files().index(mutant.file):]:
+            done = subprocess.run(["coqc", "-q", "-R", ".", "Placealg", f"{file}.v"], cwd=there, capture_output=True,
+                                  text=True, check=False)
+            if done.returncode != 0:
+                return f"{file}.{stopped(mutant, (there / f'{file}.v').read_text(encoding='utf-8'), done.stderr)}"
+    return None
+
+
+def stopped(mutant: Mutant, text: str, error: str) -> str:
+    """The name of the statement in which Coq stopped."""
+    found = re.search(r"line (\d+), characters [\d-]+:\nError", error)
+    if found is None or NO_REJECTION.search(error):
+        raise ValueError(f"{mutant.said}: no proof rejects it, but\n{error}")
+    above = "\n".join(text.splitlines()[:int(found[1])])
+    *_, name = STATEMENT.findall(above)
+    if "Proof." not in above[above.rindex(name):]:
+        raise ValueError(f"{mutant.said}: {name} cannot be stated\n{error}")
+    return str(name)
+
+
+def main() -> int:
+    """Say of every mutant which proof rejects it."""
+    kept = []
+    with tempfile.TemporaryDirectory() as directory:
+        build = Path(directory) / "build"
+        compiled(build)
+        for mutant in MUTANTS:
+            by = rejection(mutant, build)
+            print(f"{mutant.said:50} {by or 'NOT REJECTED'}")
+            kept += [mutant] if by != mutant.rejected_by else []
+    return 1 if kept else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

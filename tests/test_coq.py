@@ -1,0 +1,184 @@
+"""The theory in Coq: its table is that of the Python code, its README names every theorem, and wrong statements fail.
+
+What needs coqc is skipped without it, and is slow; `make coq` compiles everything.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import coq_mutants
+import coq_table
+import pytest
+from conftest import ROOT
+
+from placealg import placement
+from placealg.frozen import FrozenMap
+from placealg.placement import Kind, Redistribution
+from placealg.prove.contribution import Term, Value
+
+COQ = ROOT / "proofs" / "coq"
+FILES = [path for path in sorted(COQ.glob("*.v")) if path.stem != "Audit"]
+needs_coq = [pytest.mark.slow, pytest.mark.skipif(shutil.which("coqc") is None, reason="there is no coqc on PATH")]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled files."""
+    directory = tmp_path_factory.mktemp("coq")
+    coq_mutants.compiled(directory)
+    return directory
+
+
+def theorems(path: Path) -> list[str]:
+    return re.findall(r"^Theorem (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def rejected(table: str, build: Path, tmp_path: Path) -> bool:
+    """Whether Coq computes something else than one row of a table says."""
+    shutil.copytree(build, tmp_path / "build")
+    (tmp_path / "build" / "Table.v").write_text(table, encoding="utf-8")
+    done = subprocess.run(["coqc", "-q", "-R", ".", "Placealg", "Table.v"], cwd=tmp_path / "build", text=True,
+                          capture_output=True, check=False)
+    assert done.returncode == 0 or "expected to have type" in done.stderr, done.stderr
+    return done.returncode != 0
+
+
+def test_the_table_is_that_of_the_code() -> None:
+    assert coq_table.TABLE.read_text(encoding="utf-8") == coq_table.table(), (
+        "run: python tests/coq_table.py proofs/coq/Table.v")
+
+
+def other(event: str) -> str:
+    return "slice" if event == "all_gather" else "all_gather"
+
+
+def changes() -> dict[str, tuple[Redistribution, ...]]:
+    """Tables with one row changed or left out."""
+    rows, found = placement.REDISTRIBUTIONS, {}
+    for k, row in enumerate(rows):
+        name = f"{row.source}->{row.target}"
+        for field in ("event", "backward"):
+            wrong = replace(row, **{field: other(getattr(row, field))})
+            found[f"{name} {field}"] = (*rows[:k], wrong, *rows[k + 1:])
+        found[f"{name} left out"] = (*rows[:k], *rows[k + 1:])
+    return found
+
+
+CHANGES = changes()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_row_changes_the_table(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "REDISTRIBUTIONS", CHANGES[change])
+    assert coq_table.table() != coq_table.TABLE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("change", [pytest.param(change, marks=needs_coq) for change in CHANGES])
+def test_coq_rejects_a_changed_row(change: str, build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "REDISTRIBUTIONS", CHANGES[change])
+    assert rejected(coq_table.table(), build, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=needs_coq) for kind in Kind])
+def test_coq_rejects_a_changed_dual(kind: Kind, build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Kind.S if placement.DUAL[kind] is not Kind.S else Kind.I
+    monkeypatch.setattr(placement, "DUAL", {**placement.DUAL, kind: wrong})
+    assert rejected(coq_table.table(), build, tmp_path)
+
+
+def unscaled(term: Term, axis: str) -> Term:
+    """A sum over ranks that forgets how many there are."""
+    return Term(term.coefficient, FrozenMap(), term.given)
+
+
+def unconditional(value: Value, axes: dict[str, str]) -> Value:
+    """A gather that asks for nothing."""
+    return Value(tuple(t.read_at(a, p) for t in value.terms for a, p in axes.items()))
+
+
+RULES = {"summed": (Term, unscaled), "gathered": (Value, unconditional)}
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, marks=needs_coq) for rule in RULES])
+def test_coq_rejects_a_changed_rule(rule: str, build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, wrong = RULES[rule]
+    monkeypatch.setattr(of, rule, wrong)
+    assert rejected(coq_table.table(), build, tmp_path)
+
+
+@pytest.mark.parametrize("mutant", [pytest.param(m, marks=needs_coq, id=m.said) for m in coq_mutants.MUTANTS])
+def test_a_proof_rejects_a_wrong_statement(mutant: coq_mutants.Mutant, build: Path) -> None:
+    assert coq_mutants.rejection(mutant, build) == mutant.rejected_by
+
+
+@pytest.mark.parametrize("mutant", coq_mutants.MUTANTS, ids=lambda m: m.said)
+def test_a_mutant_changes_its_file(mutant: coq_mutants.Mutant) -> None:
+    assert coq_mutants.changed(mutant) != (COQ / f"{mutant.file}.v").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_is_short_and_says_what_it_backs(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    head = text.partition("*)")[0]
+    assert head.startswith("(** ")
+    assert "What it backs: " in head
+    assert "Main statement" in head or path.stem == "Table"
+    lines = text.splitlines()
+    assert len(lines) < 300
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_readme_sets_every_theorem_beside_its_counterpart() -> None:
+    text = (COQ / "README.md").read_text(encoding="utf-8")
+    rows = {name for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert rows == {name for path in FILES for name in theorems(path)}
+    for counterpart in re.findall(r"`((?:placealg|proofs|tests)/[\w/.]+)`", text):
+        assert (ROOT / counterpart).exists(), counterpart
+
+
+def checked(directory: Path, source: str, audit: str = "Print Assumptions Tiny.small.\n", **environment: str,
+            ) -> subprocess.CompletedProcess[str]:
+    """check.sh on a theory of one file."""
+    shutil.copy(COQ / "check.sh", directory)
+    (directory / "_CoqProject").write_text("-R . Placealg\nTiny.v\nAudit.v\n")
+    (directory / "Tiny.v").write_text(source)
+    (directory / "Audit.v").write_text(f"From Placealg Require Tiny.\n{audit}")
+    return subprocess.run([str(shutil.which("bash")), str(directory / "check.sh")], capture_output=True, text=True,
+                          check=False, env=environment or None)
+
+
+def test_without_coqc_it_is_a_skip_and_no_pass(tmp_path: Path) -> None:
+    done = checked(tmp_path, "", PATH=str(tmp_path))
+    assert done.returncode == 77
+    assert "SKIPPED, nothing was checked" in done.stdout
+    assert "apt-get install" in done.stdout
+
+
+RIGHT = "Theorem small : True.\nProof. exact I. Qed.\n"
+WRONG = {
+    "admitted": ("Theorem small : False.\nProof. Admitted.\n", "taken on trust"),
+    "an axiom": (f"Axiom all : False.\n{RIGHT}", "taken on trust"),
+    "a variable outside of a section": ("Variable all : False.\nTheorem small : False.\nProof. exact all. Qed.\n", "all"),
+    "not proved": ("Theorem small : False.\nProof. exact I. Qed.\n", "expected to have type"),
+    "not asked about": (f"{RIGHT}Theorem two : True.\nProof. exact I. Qed.\n", "Tiny.two"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.skipif(shutil.which("coqc") is None, reason="there is no coqc on PATH")
+def test_the_check_refuses(case: str, tmp_path: Path) -> None:
+    source, said = WRONG[case]
+    done = checked(tmp_path, source)
+    assert (done.returncode, "coq: FAILED" in done.stderr, said in done.stderr) == (1, True, True), done.stderr
+
+
+@pytest.mark.skipif(shutil.which("coqc") is None, reason="there is no coqc on PATH")
+def test_the_check_accepts_what_is_proved(tmp_path: Path) -> None:
+    done = checked(tmp_path, RIGHT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 theorems, each closed" in done.stdout

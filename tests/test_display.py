@@ -187,10 +187,16 @@ def test_show_writes_a_drawing(placealg: Callable[..., Outcome], tmp_path: Path)
     assert placealg("show", "zero1", "--graph", str(tmp_path / "nowhere" / "out.svg")).code == 2
 
 
-@pytest.mark.parametrize("name", ["placement_zero3", "program_dp"])
-def test_golden_drawings(name: str) -> None:
-    drawn = pa.draw(pa.zero3(), dp=2) if name == "placement_zero3" else pa.draw(pa.derive(pa.dp(), pa.abstract()))
-    path = GOLDEN / f"{name}.svg"
+def test_the_picture_of_the_front_page_is_drawn_from_the_strategy() -> None:
+    same_or_written(ROOT / "pictures" / "zero3_tp_sp.svg", str(pa.draw(pa.zero3() * pa.tp_sp(), dp=2, tp=4)))
+
+
+def test_golden_drawings() -> None:
+    same_or_written(GOLDEN / "placement_zero3.svg", str(pa.draw(pa.zero3(), dp=2)))
+    same_or_written(GOLDEN / "program_dp.svg", str(pa.draw(pa.derive(pa.dp(), pa.abstract()))))
+
+
+def same_or_written(path: Path, drawn: str) -> None:
     if os.environ.get("PLACEALG_WRITE_GOLDEN"):
-        path.write_text(str(drawn), encoding="utf-8")
-    assert str(drawn) == path.read_text(encoding="utf-8")
+        path.write_text(drawn, encoding="utf-8")
+    assert drawn == path.read_text(encoding="utf-8")

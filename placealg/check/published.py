@@ -21,8 +21,8 @@ from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 
-FILES = ("zero", "offload", "fsdp", "megatron", "pipeline", "sequences", "deepseek", "estimators", "collectives",
-         "counts")
+FILES = ("zero", "zeropp", "offload", "fsdp", "megatron", "pipeline", "sequences", "deepseek", "estimators",
+         "collectives", "counts")
 """The files of claims, in the order in which they are told."""
 
 KINDS: Mapping[str, str] = {

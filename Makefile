@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench clean
+.PHONY: help setup demo test test-slow lint bench coq clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
@@ -34,6 +34,9 @@ lint: $(STAMP)  ## ruff and mypy --strict
 
 bench: $(STAMP)  ## timings
 	$(BIN)/python -m pytest -q tests/bench_*.py --benchmark-columns=min,median,rounds --benchmark-sort=name
+
+coq:        ## the theory, checked by Coq; without coqc it says so and is no pass
+	@proofs/coq/check.sh
 
 clean:      ## remove .venv and all caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info

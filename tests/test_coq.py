@@ -129,7 +129,7 @@ def test_a_file_is_short_and_says_what_it_backs(path: Path) -> None:
     assert "What it backs: " in head
     assert "Main statement" in head or path.stem == "Table"
     lines = text.splitlines()
-    assert len(lines) < 300
+    assert len(lines) < 300 or path.stem == "Table"
     assert max(map(len, lines)) <= 120
 
 
@@ -163,7 +163,8 @@ RIGHT = "Theorem small : True.\nProof. exact I. Qed.\n"
 WRONG = {
     "admitted": ("Theorem small : False.\nProof. Admitted.\n", "taken on trust"),
     "an axiom": (f"Axiom all : False.\n{RIGHT}", "taken on trust"),
-    "a variable outside of a section": ("Variable all : False.\nTheorem small : False.\nProof. exact all. Qed.\n", "all"),
+    "a variable outside of a section": ("Variable all : False.\nTheorem small : False.\nProof. exact all. Qed.\n",
+                                        "all"),
     "not proved": ("Theorem small : False.\nProof. exact I. Qed.\n", "expected to have type"),
     "not asked about": (f"{RIGHT}Theorem two : True.\nProof. exact I. Qed.\n", "Tiny.two"),
 }

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JUPYTER := .venv-notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write clean
+.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write coq clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
@@ -53,6 +53,9 @@ notebooks: $(JUPYTER)/.stamp  ## run the notebooks, and hold their outputs again
 
 notebooks-write: $(JUPYTER)/.stamp  ## run the notebooks, and keep their outputs
 	$(JUPYTER)/bin/python notebooks/run.py --write
+
+coq:        ## the theory, checked by Coq; without coqc it says so and is no pass
+	@proofs/coq/check.sh
 
 clean:      ## remove the environments and all caches
 	rm -rf $(VENV) $(JUPYTER) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info

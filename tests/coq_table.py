@@ -3,8 +3,8 @@
     python tests/coq_table.py             prints it
     python tests/coq_table.py FILE        writes it to FILE
 
-A row of REDISTRIBUTIONS that is changed, added or deleted, a wrong dual, or a transfer rule that answers otherwise
-makes a file that Coq rejects; tests/test_coq.py says so where the file kept is not the file written here.
+A row of REDISTRIBUTIONS that is changed or deleted, a wrong dual, or a transfer rule that answers otherwise makes a
+file that Coq rejects; tests/test_coq.py says so where the file kept is not the file written here.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ def rules() -> Iterator[str]:
         value = Value((Term(ONE, at),), frozenset({(AXIS, mask)} if mask else ()))
         before = contribution(value)
         yield _rule(f"reduced_{k}", f"reduced ({before})", value.reduced((AXIS,), ONE))
-        for q, said in POSITIONS.items():
-            yield _rule(f"gathered_{k}_{said}", f"gathered {said} ({before})", value.gathered({AXIS: q}))
+        for q, name in POSITIONS.items():
+            yield _rule(f"gathered_{k}_{name}", f"gathered {name} ({before})", value.gathered({AXIS: q}))
             if mask is None:
-                yield _rule(f"masked_{k}_{said}", f"masked {said} ({before})", value.masked([(AXIS, q)]))
+                yield _rule(f"masked_{k}_{name}", f"masked {name} ({before})", value.masked([(AXIS, q)]))
 
 
 def _rule(name: str, asked: str, answer: Value) -> str:

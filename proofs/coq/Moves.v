@@ -88,6 +88,22 @@ Definition pair (T : type) x g : K :=
   | Shard own => Σ e, x (own e) e * g (own e) e
   end.
 
+(** *** The value is kept. *)
+
+Lemma move_sound_at T T' x e k : rep_at T x e k -> rep_at T' (move T T' x) e k.
+Proof.
+  intros means.
+  assert (average : (forall c, x c e = k) -> Σ c, (inv * x c e) = k).
+  { intros all; rewrite (sum_ext K _ (fun _ => inv * k)) by (intros; now rewrite all).
+    rewrite (sum_constant K); transitivity (size K C * inv * k); [ring|]. rewrite size_inv; ring. }
+  assert (padded : forall own, x (own e) e = k -> Σ c, (if c == own e then x c e else 0) = k).
+  { intros own <-; apply (sum_owner K (own e) (fun c => x c e)). }
+  destruct T, T'; cbn in *; auto; destruct (_ == _); congruence.
+Qed.
+
+Theorem move_sound T T' x v : rep T x v -> rep T' (move T T' x) v.
+Proof. intros means e; now apply move_sound_at. Qed.
+
 (** *** An event is a matrix: rank [c] gets from rank [c'] so much, wherever it then holds the element. *)
 
 Definition matrix (ev : event) (before : E -> C) e (c c' : C) : K :=
@@ -117,22 +133,6 @@ Proof.
   intros held; apply act_is_matrix.
   destruct T, T'; cbn in *; auto; intros [|[]]; congruence.
 Qed.
-
-(** *** The value is kept. *)
-
-Lemma move_sound_at T T' x e k : rep_at T x e k -> rep_at T' (move T T' x) e k.
-Proof.
-  intros means.
-  assert (average : (forall c, x c e = k) -> Σ c, (inv * x c e) = k).
-  { intros all; rewrite (sum_ext K _ (fun _ => inv * k)) by (intros; now rewrite all).
-    rewrite (sum_constant K); transitivity (size K C * inv * k); [ring|]. rewrite size_inv; ring. }
-  destruct T as [| | |own], T' as [| | |own']; cbn in *; auto;
-    try (destruct (_ == _); congruence).
-  rewrite <- means; apply (sum_owner K (own e) (fun c => x c e)).
-Qed.
-
-Theorem move_sound T T' x v : rep T x v -> rep T' (move T T' x) v.
-Proof. intros means e; now apply move_sound_at. Qed.
 
 (** *** The backward is the move from dual to dual. *)
 

@@ -67,6 +67,8 @@ def uncovered(event: Event) -> str:
     if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
             "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {event.value} on tier {event.tier}"
+    if event.divisor != ONE and event.verb not in ("compute", "scale", "reduce", "all_reduce"):
+        return f"{event.verb} of {event.value} with a divisor"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
         return "an all_reduce with a divisor or to a shard"
     if event.verb == "compute" and event.value not in ("count", "skip") and event.phase not in LOOPED:

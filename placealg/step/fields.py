@@ -32,6 +32,9 @@ from placealg.strategy.positions import Positions
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
 KINDS = tuple(k.value for k in Kind)
 OPERATORS = ("sum", "mean", "premultiplied", "max", "none")
+DIVIDING = ("scale", "reduce", "all_reduce", "reduce_scatter", "shift")
+"""The verbs that may divide by something, as the computation of the loss may; of others a divisor means nothing."""
+
 LOCAL_WITH_AXES = ("slice", "free")
 """The verbs without communication that name axes; on tensors, others may, too."""
 
@@ -287,6 +290,8 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
         raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
                          valid=("sum", "mean"))
+    if event.divisor != ONE and event.verb not in DIVIDING and (event.verb, event.value) != ("compute", "loss"):
+        raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
     if event.verb == "reduce" and event.to not in ("", "I", "S"):
         raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
     sizes = reference.mesh.sizes()

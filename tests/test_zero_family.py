@@ -241,9 +241,9 @@ def test_tiers_are_proved_and_run(name: str, tables: str) -> None:
 
 def copies(step: Step) -> Iterable[tuple[str, Step]]:
     """Each fetch and each offload deleted, one at a time."""
-    for (story, mutant), event in zip(deletions(step), step.events, strict=True):
-        if event.verb in ("fetch", "offload"):
-            yield story, mutant
+    for mutant in deletions(step):
+        if mutant.events[0].verb in ("fetch", "offload"):
+            yield mutant.story, mutant.step
 
 
 @pytest.mark.parametrize("name", ["zero3", "zero1"])

@@ -21,6 +21,8 @@ from placealg.prove.solver import PROCESS, SAT, UNSAT
 from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
 from placealg.step.pipeline import AHEAD, IDLE, Pipeline, in_flight, place, schedule_graph
 
+NO_CYCLE = "a stage's items start one after the other in its order, and after what they wait for: no cycle"
+
 GRID = (5, 3, 4)
 """The most stages, chunks per stage, and microbatches per stage of the schedules that are walked."""
 
@@ -101,17 +103,14 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
     def where(phase: str, number: Any) -> Any:
         return place(phase, number, started, total, z3.If)
 
-    clash = z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, i, k) <= when(one, i, n),
-                           z3.BoolVal(True) if one != other else n != k)
-                    for one in _PHASES for other in _PHASES))
+    clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
     early = z3.Or(
         z3.And(i > 0, when("forward", i, n) <= when("forward", i - 1, n)),
         z3.And(i == 0, n >= p, when("forward", 0, n) <= when("forward", p - 1, n - p)),
         z3.And(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
         z3.And(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
         z3.And(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
-    return _asked(order, "a stage's items start one after the other in its order, and after what they wait for: no "
-                  "cycle", [*known, z3.Or(clash, early)])
+    return _asked(order, NO_CYCLE, [*known, z3.Or(clash, early)])
 
 
 def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
@@ -127,9 +126,7 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
     def where(phase: str, number: Any) -> Any:
         return place(phase, number, started, m, z3.If)
 
-    clash = z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, i, k) <= when(one, i, n),
-                           z3.BoolVal(True) if one != other else n != k)
-                    for one in _PHASES for other in _PHASES))
+    clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
     early = z3.Or(*(z3.And(guard, when(phase, i, k) <= when(needed, stage, k))
                     for phase, guard, needed, stage in _needed(p, i)))
     before = {"forward": (("forward", k - 1), ("backward", k - started - 1)),
@@ -143,8 +140,7 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
     ends = 2 * (m + _term(IDLE, p, i, m, 1))
     late = z3.Or(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
     return (
-        _asked(order, "a stage's items start one after the other in its order, and after what they wait for: no cycle",
-               [*known, z3.Or(clash, early)]),
+        _asked(order, NO_CYCLE, [*known, z3.Or(clash, early)]),
         _asked(order, "every item but the first starts when one that it follows or waits for ends", [*known, idle]),
         _asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", [*known, late]),
     )
@@ -202,6 +198,13 @@ def _grid(chunks: int | None) -> Iterator[tuple[int, int, int]]:
 
 
 _PHASES = ("forward", "backward")
+
+
+def _out_of_order(where: Callable[[str, Any], Any], when: Callable[[str, Any], Any], n: Any, k: Any) -> Any:
+    """That an item of a stage, the n-th of its phase, stands before another, the k-th, and does not start before it."""
+    return z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, k) <= when(one, n),
+                          z3.BoolVal(True) if one != other else n != k)
+                   for one in _PHASES for other in _PHASES))
 
 
 def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:

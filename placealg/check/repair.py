@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ Table = Mapping[str, Any]
 def find_repair(step: Step, base: Step) -> Repair | None:
     """The first edit towards `base` whose program is proved, as [[edit]] tables, with what it does to communication.
 
-    One edit restores, exchanges, drops or inserts events of one kind, in every parameter group that lacks them.
+    One edit restores, exchanges, drops, inserts or moves events of one kind, in every parameter group that lacks them.
     """
     for tables in _edits(step, base):
         try:
@@ -75,6 +76,8 @@ def _edits(step: Step, base: Step) -> Iterator[list[Table]]:
         yield _drops(paths)
     for paths in missing:
         yield _inserts(step, base, paths, [])
+    for paths in _kinds(there, _out_of_place(list(here), list(there))):
+        yield _moves(list(here), list(there), paths)
 
 
 def _kinds(events: Mapping[str, Event], paths: list[str]) -> list[list[str]]:
@@ -84,6 +87,31 @@ def _kinds(events: Mapping[str, Event], paths: list[str]) -> list[list[str]]:
         group = events[path].group
         found.setdefault(path.replace(f".{group}", ".*", 1) if group else path, []).append(path)
     return list(found.values())
+
+
+def _out_of_place(here: list[str], there: list[str]) -> list[str]:
+    """The fewest paths without which two programs run what they share in one order."""
+    order = {path: k for k, path in enumerate(there)}
+    shared = [path for path in here if path in order]
+    best: list[list[str]] = []
+    for path in shared:
+        k = bisect([order[run[-1]] for run in best], order[path])
+        best[k:k + 1] = [[*(best[k - 1] if k else []), path]]
+    return [path for path in shared if path not in (best[-1] if best else ())]
+
+
+def _moves(here: list[str], there: list[str], paths: list[str]) -> list[Table]:
+    """Each path where it stands among the others in the program `there`."""
+    stay = set(here) - set(paths)
+    return [{"move": path, **_place(there, path, stay)} for path in paths]
+
+
+def _place(order: list[str], path: str, present: Collection[str], later: bool = False) -> Table:
+    """After the nearest path of `order` before it that is present, or before the nearest one after it."""
+    at = order.index(path)
+    before = next((p for p in reversed(order[:at]) if p in present), "")
+    after = next((p for p in order[at:] if p in present), "")
+    return {"before": after} if after and (later or not before) else {"after": before}
 
 
 def _changes(mine: Event, wanted: Event) -> dict[str, Any]:
@@ -105,11 +133,8 @@ def _inserts(step: Step, base: Step, paths: list[str], dropped: list[str], later
     here = {e.path for e in step.events} - set(dropped)
     tables: list[Table] = []
     for path in paths:
-        at = order.index(path)
-        before = next((p for p in reversed(order[:at]) if p in here), "")
-        after = next((p for p in order[at:] if p in here), "")
-        place = {"before": after} if after and (later or not before) else {"after": before}
-        event = replace(base.events[at], copy=1)
+        place = _place(order, path, here, later)
+        event = replace(base.events[order.index(path)], copy=1)
         keys = {k: v for k, v in event_keys(event, known) if k not in ("rule", "why")}
         tables.append({"insert": keys, **place})
     return tables

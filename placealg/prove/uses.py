@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placealg.arith import ONE
+from placealg.frozen import FrozenMap
 from placealg.model.graph import Op
+from placealg.prove import versions
 from placealg.prove.contribution import STAGE, UNIT, move
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Pairs
@@ -14,8 +16,10 @@ from placealg.prove.paths import substituted
 from placealg.prove.reading import NoRule, divisor, observe
 from placealg.prove.record import SEED, Part
 from placealg.prove.stages import ends, tied
+from placealg.prove.versions import CURRENT, GARBAGE, UNHELD, Version
 from placealg.step.pipeline import part_of
 from placealg.step.program import Event, Reference
+from placealg.strategy.options import LAYER
 
 STARTED = "the loss"
 """The key of the seed with which the backward of a microbatch started."""
@@ -48,7 +52,9 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
         observe(machine, event, "rng", machine.version("rng"), iteration)
     if parameter in op.inputs:
         if not event.on_gradient or flows.reads_parameter(op, parameter):
-            observe(machine, event, "weight", machine.version("weight"), iteration, used_at(machine, op, parameter))
+            where = used_at(machine, op, parameter)
+            shared = _shared(machine, where)
+            observe(machine, event, "weight", _share(machine, shared), iteration, where - shared)
         for part in flows.at(iteration.position).of(event.path, parameter) if event.on_gradient else ():
             _receive(machine, part, iteration)
 
@@ -59,6 +65,19 @@ def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
     if graph is None or not tied(machine.reference, parameter):
         return machine.owners
     return machine.owners | {(ends(machine.reference), STAGE + part_of(op.unit, graph))}
+
+
+def _shared(machine: Machine, where: Pairs) -> Pairs:
+    """The owners of a dim that a rank's op runs along: of layers a rank has as many instances as it holds."""
+    splits = machine.reference.split_dims.get(machine.site.parameter, FrozenMap())
+    return frozenset((axis, position) for axis, position in where if splits.get(axis, LAYER) != LAYER)
+
+
+def _share(machine: Machine, owners: Pairs) -> Version:
+    """A parameter as an op reads it: who holds elements of another's share too has no share to read."""
+    held = machine.version("weight")
+    foreign = versions.each(held, lambda leaf: CURRENT if leaf == UNHELD else GARBAGE)
+    return versions.where(owners, held, foreign)
 
 
 def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JUPYTER := .venv-notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write coq clean
+.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write coq browser clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
@@ -56,6 +56,9 @@ notebooks-write: $(JUPYTER)/.stamp  ## run the notebooks, and keep their outputs
 
 coq:        ## the theory, checked by Coq; without coqc it says so and is no pass
 	@proofs/coq/check.sh
+
+browser: $(STAMP)  ## the report's page in a headless Chromium: it renders, its sliders agree with Python
+	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/test_report.py
 
 clean:      ## remove the environments and all caches
 	rm -rf $(VENV) $(JUPYTER) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info

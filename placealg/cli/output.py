@@ -29,6 +29,15 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def check_file(path: str) -> None:
+    """Raise InputError where no file could be written at `path`, before any work is done for it."""
+    target = Path(path)
+    if target.is_dir():
+        raise InputError("is a folder", where=path)
+    if not target.resolve().parent.is_dir():
+        raise InputError("its parent is no folder", where=path)
+
+
 def write_file(path: str, text: str) -> None:
     """Write `text` to `path` in one move: a reader sees the old file or the new one, never a part."""
     target = Path(path)

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
+    "report": ("one page of HTML: placements, costs with sliders, verdicts", "STRATEGY..."),
     "fit": ("what a device holds against its memory, and what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
@@ -109,7 +110,8 @@ def _strategies(parser: Parser, several: bool, *formats: str) -> None:
     _transformer(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
                         help="sizes: --set dp=8 m=4; devices=512 checks or completes the mesh")
-    _format(parser, formats)
+    if formats:
+        _format(parser, formats)
 
 
 def _transformer(parser: Parser) -> None:
@@ -179,6 +181,13 @@ def _compare(parser: Parser) -> None:
     parser.add_argument("--solve", metavar="SIZE", help="with --prove: the values of SIZE at which both are equal")
 
 
+def _report(parser: Parser) -> None:
+    _strategies(parser, True)
+    parser.add_argument("-o", "--output", metavar="FILE.html", required=True, help="where the page goes")
+    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are told")
+    parser.epilog = "The page is one file that needs no network; its sliders start at the sizes of --set."
+
+
 def _fit(parser: Parser) -> None:
     _strategies(parser, False, "text", "json")
     parser.add_argument("--device-memory", metavar="AMOUNT", required=True, help="of one device: 80GB, 64GiB")
@@ -218,4 +227,5 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "fit": _fit, "simulate": _simulate, "museum": _museum, "model": _model, "explain": _explain}
+              "report": _report, "fit": _fit, "simulate": _simulate, "museum": _museum, "model": _model,
+              "explain": _explain}

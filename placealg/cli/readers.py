@@ -33,7 +33,7 @@ def prove(chosen: Namespace) -> int:
     documents: list[dict[str, Any]] = []
     suites: list[tuple[Report, str, list[str]]] = []
     check_words(chosen)
-    for case in _cases(chosen):
+    for case in read_cases(chosen):
         report, candidates = judge(case.step, case.base if case.step != case.base else None, chosen.engine)
         report, checked = evidence(chosen, case, report, candidates)
         codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
@@ -123,7 +123,7 @@ def simulate(chosen: Namespace) -> int:
     return DONE if outcome.equal else FAILED
 
 
-def _cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
+def read_cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
     """Every case, read before anything is printed; a size may name an axis of any of the strategies.
 
     `one_model`: where no model is named, all of them stand on one.
@@ -134,7 +134,7 @@ def _cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
             for word in chosen.strategies]
 
 
-def _of_device(case: Case, rank: str | None) -> Step:
+def of_device(case: Case, rank: str | None) -> Step:
     """The program of the device whose costs are told: of a pipeline, that of one stage."""
     from placealg.cost.memory import chosen
 
@@ -157,7 +157,7 @@ def cost(chosen: Namespace) -> int:
     from placealg.render.cost import cost as page
 
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
-    step = _of_device(case, chosen.rank)
+    step = of_device(case, chosen.rank)
     stage = stage_of(step)
     title = " ".join(f"{case.strategy.name} on {case.model.name}".split()) + (f", {stage}" if stage else "")
     if chosen.format == "json":
@@ -190,7 +190,7 @@ def compare(chosen: Namespace) -> int:
     from placealg.render.compare import Compared, document
     from placealg.render.compare import compare as page
 
-    cases = _cases(chosen, one_model=True)
+    cases = read_cases(chosen, one_model=True)
     if chosen.prove:
         from placealg.cli.claims import prove_claim
 
@@ -200,7 +200,7 @@ def compare(chosen: Namespace) -> int:
     staged = any(c.strategy.pipeline_axis for c in cases)
     every = []
     for c in cases:
-        step = _of_device(c, chosen.rank if c.strategy.pipeline_axis or not staged else None)
+        step = of_device(c, chosen.rank if c.strategy.pipeline_axis or not staged else None)
         stage = stage_of(step)
         every.append(Compared(c.strategy.name, memory(step), communication(step, chosen.convention, chosen.unit),
                               c.sizes, str(stage or ""), schedule(step)))

@@ -49,12 +49,22 @@ def _key(term: Any) -> tuple[Any, ...]:
     return (not places, places, str(term))
 
 
+def in_terms(expr: Any) -> list[tuple[bool, Any]]:
+    """The terms of a sum in the order in which they are written, each as (whether it is taken off, what)."""
+    ordered = sorted(sympy.Add.make_args(expr), key=lambda t: (bool(t.could_extract_minus_sign()), _key(t)))
+    return [(True, -term) if term.could_extract_minus_sign() else (False, term) for term in ordered]
+
+
+def in_factors(expr: Any) -> list[Any]:
+    """The factors of a product in the order in which they are written."""
+    return sorted(sympy.Mul.make_args(expr), key=lambda f: (not f.is_number, f.is_Add, _key(f)))
+
+
 def _sum(expr: Any) -> str:
     text = ""
-    for term in sorted(expr.args, key=lambda t: (bool(t.could_extract_minus_sign()), _key(t))):
-        minus = term.could_extract_minus_sign()
+    for minus, term in in_terms(expr):
         sign = (" − " if minus else " + ") if text else ("−" if minus else "")
-        text += sign + text_of(-term if minus else term)
+        text += sign + text_of(term)
     return text
 
 
@@ -70,8 +80,7 @@ def _quotient(expr: Any) -> str:
 
 
 def _product(expr: Any) -> str:
-    factors = sorted(sympy.Mul.make_args(expr), key=lambda f: (not f.is_number, f.is_Add, _key(f)))
-    return "·".join(_atom(f) if f.is_Add else text_of(f) for f in factors)
+    return "·".join(_atom(f) if f.is_Add else text_of(f) for f in in_factors(expr))
 
 
 def _atom(expr: Any) -> str:

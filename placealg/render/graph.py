@@ -36,15 +36,20 @@ _OUT = ("reduce", "publish", "send")
 """The verbs whose arrows lead away from the line of time."""
 
 
-def draw_step(step: Step) -> Picture:
+Colours = Mapping[tuple[str, ...], str]
+"""A colour for every set of axes over which something is sent."""
+
+
+def draw_step(step: Step, colours: Colours | None = None) -> Picture:
     """The loop over microbatches, forward down and backward up; below it what comes before it, and what comes after.
 
     A row is an event, or what several parameter groups have alike. Whatever crosses from device to device is an arrow
     in the colour of its axes: along the line of time where a tensor changes its placement, towards it where states at
     rest are gathered, away from it where gradients leave. Every row has the paths and reasons of its events as tooltip.
+    `colours` are those of a page on which several programs are drawn.
     """
     down, up = beside(*(lane(step, phase) for phase in LOOPED))
-    colours = _colours(step.events)
+    colours = axis_colours(step) if colours is None else colours
     title = f"{step.reference.strategy} on {step.reference.model}"
     left, right, width = float(MARGIN), MARGIN + LANE + GAP + 0.0, 2.0 * (MARGIN + LANE) + GAP
     drawn, y = [_style(), _legend(title, colours, width)], float(HEAD)
@@ -72,14 +77,14 @@ def _style() -> str:
     return element("style", ".row:hover text{font-weight:bold}.row:hover .band{fill:#eef3f7}")
 
 
-def _colours(events: Iterable[Event]) -> dict[tuple[str, ...], str]:
-    """A colour for every set of axes over which something is sent."""
-    told = dict.fromkeys(e.axes for e in events if Row((e,)).crosses and e.axes)
+def axis_colours(*steps: Step) -> Colours:
+    """A colour for every set of axes over which one of the programs sends something."""
+    told = dict.fromkeys(e.axes for step in steps for e in step.events if Row((e,)).crosses and e.axes)
     ordered = sorted(told, key=lambda axes: (len(axes), list(told).index(axes)))
     return dict(zip(ordered, itertools.cycle(PALETTE)))
 
 
-def _legend(title: str, colours: Mapping[tuple[str, ...], str], width: float) -> str:
+def _legend(title: str, colours: Colours, width: float) -> str:
     parts, x = [label(MARGIN, 26, clipped(title, width - 2 * MARGIN, 17), 17, font_weight="bold")], float(MARGIN)
     for axes, colour in colours.items():
         text = "over " + ", ".join(axes)
@@ -97,7 +102,7 @@ def _frame(x: float, width: float, y: float, lines: int, name: str) -> str:
     return frame + label(x + width - 8 - len(name) * CHARACTER * 11, y + 8, name, fill=SOFT)
 
 
-def _lane(step: Step, phase: str, rows: Sequence[Row], x: float, y: float, colours: Mapping[tuple[str, ...], str],
+def _lane(step: Step, phase: str, rows: Sequence[Row], x: float, y: float, colours: Colours,
           rises: bool) -> str:
     """One phase: its name, the boxes of its loops, its line of time, then its rows."""
     name = f"{phase} ↑" if rises else phase
@@ -133,7 +138,7 @@ def _flows(step: Step, rows: Sequence[Row], x: float, top: float) -> Iterable[st
                           f"{x + SPINE} {end}", fill="none", stroke="#b9c4cf")
 
 
-def _row(step: Step, row: Row, x: float, y: float, colours: Mapping[tuple[str, ...], str], rises: bool) -> str:
+def _row(step: Step, row: Row, x: float, y: float, colours: Colours, rises: bool) -> str:
     middle = y + LINE / 2
     if row.loop:
         return label(x + TEXT, middle + 4, row.head, font_style="italic", fill=SOFT) if row.opens else ""

@@ -98,8 +98,7 @@ def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line
     """What the verdict assumes, and what no verdict covers."""
     rows: list[list[Cell]] = []
     for k, text in enumerate(report.hypotheses or ("nothing",)):
-        said = says.get(text.split(" ")[0].rstrip(":"), "")
-        rows.append([dim("assuming" if k == 0 else ""), f"{text}: {said}" if said and ":" not in text else text])
+        rows.append([dim("assuming" if k == 0 else ""), assumption(text, says)])
     for k, text in enumerate(report.not_covered):
         rows.append([dim("not covered" if k == 0 else ""), text])
     for k, text in enumerate(report.lemmas):
@@ -107,6 +106,16 @@ def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line
     if report.versions:
         rows.append([dim("checked by"), report.versions])
     return table(rows, "ll", width, wrap={1: 30})
+
+
+def assumption(text: str, says: Mapping[str, str]) -> str:
+    """A hypothesis of a report with what it says, unless its text says so already.
+
+    >>> assumption("equal_counts over {dp}", {"equal_counts": "counts are equal"})
+    'equal_counts over {dp}: counts are equal'
+    """
+    said = says.get(text.split(" ")[0].rstrip(":"), "")
+    return f"{text}: {said}" if said and ":" not in text else text
 
 
 def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:

@@ -1,0 +1,51 @@
+"""`placealg report STRATEGY... -o FILE`: placements, costs with sliders, programs and verdicts as one page of HTML."""
+
+from __future__ import annotations
+
+import hashlib
+from argparse import Namespace
+
+from placealg.check.prove import judge
+from placealg.check.recheck import MANIFEST, files_of
+from placealg.cli.explain import SAYS
+from placealg.cli.inputs import Case
+from placealg.cli.output import check_file, write_file
+from placealg.cli.readers import of_device, read_cases
+from placealg.cli.verdicts import exit_code, of_several
+from placealg.cost.communication import communication
+from placealg.cost.memory import memory
+from placealg.cost.schedule import schedule
+from placealg.prove.certificate import certificate
+from placealg.render.report import report as page
+from placealg.render.sliders import Told
+from placealg.step.fit import bound_sizes, orders, quotients
+from placealg.step.text import write_program
+from placealg.strategy.write import write_strategy
+
+
+def report(chosen: Namespace) -> int:
+    """Write the page; the exit code is that of `prove`."""
+    check_file(chosen.output)
+    cases = read_cases(chosen, one_model=True)
+    staged = any(case.strategy.pipeline_axis for case in cases)
+    every, codes = [], []
+    for case in cases:
+        one = told(case, chosen.rank if case.strategy.pipeline_axis or not staged else None)
+        every.append(one)
+        codes.append(exit_code(one.report, case.expect))
+    write_file(chosen.output, page(every, SAYS))
+    return of_several(codes)
+
+
+def told(case: Case, rank: str | None = None) -> Told:
+    """What the page says of one case."""
+    step = of_device(case, rank)
+    found, candidates = judge(case.step, case.base if case.step != case.base else None)
+    queries = certificate(case.step, found, candidates)
+    texts = files_of(queries, found, write_program(case.step, case.strategy), write_strategy(case.strategy))
+    expected = {q.name: q.expected for q in queries}
+    files = tuple((name, expected.get(name, ""), hashlib.sha256(text.encode()).hexdigest())
+                  for name, text in texts.items() if name != MANIFEST)
+    bound = {name: value for name, (_, value) in bound_sizes(case.strategy, case.model).items()}
+    return Told(case.strategy, case.step, step, memory(step), communication(step), schedule(step), found, case.sizes,
+                bound, quotients(case.strategy, case.model), orders(case.model), files)

@@ -1,0 +1,291 @@
+"""A report: strategies as one page of HTML, with sliders by which a browser evaluates the closed forms exactly.
+
+The page asks nothing of a network: its policy forbids it, and lets no script run but its own. Every text of a user is
+escaped; the script holds numbers, formulas, and names of sizes, which are identifiers.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+
+from placealg.arith import Monomial
+from placealg.cost.document import assumed
+from placealg.cost.formula import Formula
+from placealg.cost.mathml import mathml
+from placealg.cost.script import SIZES, definitions, javascript
+from placealg.cost.stage import StageStep, stage_of
+from placealg.errors import InputError
+from placealg.prove.verdict import OBLIGATIONS
+from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
+from placealg.render.graph import Colours, axis_colours, draw_step
+from placealg.render.page import plain
+from placealg.render.placed import HELD, draw_strategy
+from placealg.render.proof import MARKS, SAYS, assumption, counterexample_rows, joined
+from placealg.render.sliders import Slider, Told, sliders
+from placealg.render.svg import PALETTE, element, written
+from placealg.render.values import number, plain_number, readable, scale_for, scaled
+from placealg.step.program import Step
+
+PARTS: Mapping[str, str] = {**HELD, "activations": PALETTE[3], "transient": PALETTE[4]}
+"""Part of a device's memory -> its colour; together they are its total."""
+
+LONGEST = 400
+"""A formula longer than this, in characters, stands behind a click."""
+
+_ROOM = Path(__file__).parent
+
+
+def report(every: Sequence[Told], says: Mapping[str, str]) -> str:
+    """The whole page; `says` maps the name of a hypothesis to what it says."""
+    colours = axis_colours(*(told.program for told in every))
+    free = sliders(every)
+    names = ", ".join(told.strategy.name for told in every)
+    title = f"{names} on {every[0].step.reference.model}"
+    script = f"{_read('report.js')}\nstart({_strategies(every)}, {_limits(free)});\n"
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    head = element("head", '<meta charset="utf-8">', element("meta", http_equiv="Content-Security-Policy",
+                                                             content=policy),
+                   element("title", written(title)), element("style", _read("report.css")))
+    body = [_head(every, title), _sizes(free, every), _charts(every, colours), *_each(every, "placements", _placement),
+            *_each(every, "closed forms", _formulas), _verdicts(every, says),
+            *_each(every, "the step program", lambda told: _program(told, colours)), _granted(every)]
+    page = element("body", element("main", *body), f"<script>{script}</script>")
+    return f"<!DOCTYPE html>\n{element('html', head, page, lang='en')}\n"
+
+
+def _read(name: str) -> str:
+    return (_ROOM / name).read_text(encoding="utf-8")
+
+
+def _strategies(every: Sequence[Told]) -> str:
+    """What the script evaluates: sizes that a strategy fixes, its figures, and the conditions under which they hold."""
+    return "[" + ",\n".join(_script(told) for told in every) + "]"
+
+
+def _script(told: Told) -> str:
+    figures = told.figures()
+    defined = {name: code for f in figures.values() for name, code in definitions(f).items()}
+    fixed = {name: f"num({v.numerator}n, {v.denominator}n)" for name, v in told.fixed().items()}
+    conditions = [f"[{json.dumps(f'{readable(str(whole))} is not whole')}, "
+                  f"{SIZES} => {_of(whole)}[1] === 1n]" for whole in told.wholes()]
+    conditions += [f"[{json.dumps(f'{readable(str(less))} exceeds {readable(str(more))}')}, "
+                   f"{SIZES} => !less({_of(more)}, {_of(less)})]" for less, more in told.ordered]
+    return (f"{{fixed: {_object(fixed)}, defined: {_object(defined)},\n"
+            f"figures: {_object({name: javascript(f) for name, f in figures.items()})},\n"
+            f"conditions: [{', '.join(conditions)}]}}")
+
+
+def _of(amount: Monomial) -> str:
+    return javascript(Formula.parse(str(amount), "1")).removeprefix(f"{SIZES} => ")
+
+
+def _object(entries: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{json.dumps(name)}: {code}" for name, code in entries.items()) + "}"
+
+
+def _limits(free: Iterable[Slider]) -> str:
+    return json.dumps({s.name: {"stops": list(map(plain_number, s.stops)), "least": plain_number(s.least),
+                                "whole": s.whole} for s in free})
+
+
+def _head(every: Sequence[Told], title: str) -> str:
+    told = []
+    for one in every:
+        found = one.report
+        word = element("span", written(str(found.verdict)), class_=f"badge {str(found.verdict).lower()}")
+        says = SAYS.get((found.verdict, found.cls or ""), "")
+        more = (f", {found.cls}" if found.cls else "") + (f": {says}" if says else "")
+        told.append(element("p", written(f"{one.strategy.name}: "), word, written(more)))
+    return element("header", element("h1", written(title)), element("div", *told, class_="lede"))
+
+
+def _sizes(free: Sequence[Slider], every: Sequence[Told]) -> str:
+    counts, elements = ([_slider(s) for s in free if s.whole == whole] for whole in (True, False))
+    note = element("p", "Every number below is computed in this page from the closed forms, in exact fractions of "
+                   "integers; pointing at a value tells it unrounded.", class_="soft")
+    told = [element("p", written(text), class_="soft") for text in _fixed(every)]
+    more = element("details", element("summary", "bytes per element"), element("div", *elements, class_="sizes"))
+    return element("section", element("h2", "sizes"), element("div", *counts, class_="sizes"),
+                   more if elements else "", note, *told)
+
+
+def _slider(s: Slider) -> str:
+    label = element("label", element("b", written(_sign(s.name))), written(f"  {s.meaning}{s.source}"),
+                    for_=f"size-{s.name}")
+    ranged = element("input", type="range", min=0, max=len(s.stops) - 1, step=1, value=s.at,
+                     aria_label=f"{s.name}, slider")
+    field = element("input", type="text", id=f"size-{s.name}", value=plain_number(s.value), inputmode="decimal",
+                    spellcheck="false", autocomplete="off")
+    return element("div", label, ranged, field, class_="size", data_size=s.name)
+
+
+def _fixed(every: Sequence[Told]) -> Iterable[str]:
+    """The sizes that no slider changes: those of all strategies, then those in which they differ."""
+    of_each = [{n: v for n, v in told.fixed().items() if any(n in f.inputs for f in told.figures().values())}
+               for told in every]
+    values = {n: {sizes.get(n) for sizes in of_each if n in sizes} for sizes in of_each for n in sizes}
+    free = {n for told in every for n in told.free()}
+    shared = {n: v for sizes in of_each for n, v in sizes.items() if len(values[n]) == 1 and n not in free}
+    if shared:
+        yield f"Fixed: {_listed(shared)}."
+    for told, sizes in zip(every, of_each, strict=True):
+        if own := {n: v for n, v in sizes.items() if n not in shared}:
+            yield f"Fixed by {told.strategy.name}, whatever the slider says: {_listed(own)}."
+
+
+def _listed(sizes: Mapping[str, Fraction]) -> str:
+    return ", ".join(f"{_sign(n)} = {number(int(v)) if v >= 10**4 else plain_number(v)}" for n, v in sizes.items())
+
+
+def _sign(name: str) -> str:
+    return name.replace("Psi", "Ψ")
+
+
+def _charts(every: Sequence[Told], colours: Colours) -> str:
+    """A memory bar and a communication bar per strategy, of one scale each."""
+    crossed = dict.fromkeys(axes for told in every for axes in told.sent.by_axes)
+    over = {f"over {axes}": colours.get(tuple(axes.split(",")), PALETTE[k % len(PALETTE)])
+            for k, axes in enumerate(crossed)}
+    used = {part: colour for part, colour in PARTS.items()
+            if any(told.figures()[f"memory.{part}"].expr not in (None, 0) for told in every)}
+    memory = [_bar(k, told, "memory", used, "peak") for k, told in enumerate(every)]
+    sent = [_bar(k, told, "sent", {n: c for n, c in over.items() if n.removeprefix("over ") in told.sent.by_axes}, "")
+            for k, told in enumerate(every)]
+    warned = [element("p", "", class_="warning", data_broken=k, hidden="hidden") for k in range(len(every))]
+    left = element("div", element("h2", "memory of a device"), *memory, _legend(used, "peak: the largest moment"))
+    right = element("div", element("h2", "sent by a device in a step"), *sent, _legend(over, ""))
+    return element("section", element("div", left, right, class_="charts"), *warned)
+
+
+def _bar(k: int, told: Told, room: str, parts: Mapping[str, str], mark: str) -> str:
+    head = element("div", element("span", written(told.strategy.name)), element(
+        "span", _figure("span", told, f"{room}.{mark or 'total'}"), written(f" {mark}".rstrip())), class_="name")
+    drawn = [_figure("span", told, f"{room}.{name}", "part", name, style=f"background:{colour}", class_="part")
+             for name, colour in parts.items()]
+    if mark:
+        drawn.append(_figure("span", told, f"{room}.{mark}", "mark", mark, class_="mark"))
+    return element("div", head, element("div", *drawn, class_="track"), class_="row", data_strategy=k)
+
+
+def _figure(tag: str, told: Told, name: str, kind: str = "", says: str = "", **attributes: object) -> str:
+    """A place that the script fills with a figure; what it shows before is the value at the sizes that are known."""
+    value = value_of(told.figures()[name], told.sizes)
+    known = "" if kind or value is None else written(scaled(value, scale_for("bytes", [value]).divisor))
+    return element(tag, known or " ", data_figure=name, data_as=kind, data_told=says, **attributes)
+
+
+def _legend(colours: Mapping[str, str], mark: str) -> str:
+    rows = [element("span", element("span", "", class_="swatch", style=f"background:{colour}"), written(name))
+            for name, colour in colours.items()]
+    if mark:
+        rows.append(element("span", element("span", "", class_="swatch line"), written(mark)))
+    return element("div", *rows, class_="legend")
+
+
+def _each(every: Sequence[Told], title: str, draw: Callable[[Told], str]) -> list[str]:
+    """One section with a part per strategy."""
+    parts = [element("div", element("h3", written(told.strategy.name)), draw(told), data_strategy=k)
+             for k, told in enumerate(every)]
+    return [element("section", element("h2", written(title)), *parts)]
+
+
+def _placement(told: Told) -> str:
+    try:
+        sizes = {a: int(n) for a, n in told.sizes.items() if a in told.strategy.mesh.names}
+        drawn = str(draw_strategy(told.strategy, **sizes))
+    except InputError:
+        try:
+            drawn = str(draw_strategy(told.strategy))
+        except InputError as error:
+            return element("p", written(str(error)), class_="soft")
+    return element("div", drawn, class_="scroll")
+
+
+def _formulas(told: Told) -> str:
+    rows = [element("tr", element("th", ""), element("th", "closed form"), element("th", "value", class_="value"))]
+    stage = stage_of(told.step)
+    for name, formula in told.figures().items():
+        room, _, quantity = name.partition(".")
+        if formula.expr == 0 and quantity in ("host", "nvme", "host link", "nvme link"):
+            continue
+        label = {"memory": quantity, "sent": f"sent {quantity}", "schedule": quantity.replace("_", " ")}[room]
+        meaning = QUANTITIES.get(quantity if room == "memory" else {"total": "sent"}.get(quantity, quantity), "")
+        rows.append(element("tr", element("td", written(label), title=meaning), element("td", _typeset(formula)),
+                            _figure("td", told, name, class_="value")))
+    of = element("p", written(f"of a device of {stage}"), class_="soft") if stage else ""
+    return of + element("div", element("table", *rows), class_="scroll")
+
+
+def _typeset(formula: Formula) -> str:
+    if formula.expr is None:
+        return element("span", written(f"none: {formula.reason}"), class_="soft")
+    text, typeset = formula.text(), " ".join(mathml(formula))
+    if len(text) <= LONGEST:
+        return typeset
+    return element("details", element("summary", f"{len(text):,} signs"), typeset)
+
+
+def _verdicts(every: Sequence[Told], says: Mapping[str, str]) -> str:
+    return "".join(_each(every, "what is proved", lambda told: _verdict(told, says)))
+
+
+def _verdict(told: Told, says: Mapping[str, str]) -> str:
+    found = told.report
+    rows = [[("", "obligation", "verdict", "class", "groups", "instances", "it holds iff")]]
+    for identifier, statement in OBLIGATIONS.items():
+        verdicts = found.of(identifier)
+        verdict, cls = joined(verdicts)
+        groups = len({v.group for v in verdicts if v.group})
+        rows.append([(plain((MARKS[verdict],)), identifier, str(verdict), cls or "", str(groups or ""),
+                      f"{sum(v.instances for v in verdicts):,}", statement)])
+    lists = [("assuming", [assumption(text, says) for text in found.hypotheses] or ["nothing"]),
+             ("not covered", list(found.not_covered)), ("lemmas", list(found.lemmas)),
+             ("checked by", [found.versions] if found.versions else [])]
+    page = _table([row[0] for row in rows]) + _table(
+        [(name if k == 0 else "", text) for name, texts in lists for k, text in enumerate(texts)], head=False)
+    if found.counterexample:
+        page += element("h3", "counterexample") + element("p", written(found.counterexample.explanation))
+        page += _table([(n, text) for n, text in counterexample_rows(found.counterexample) if text], head=False)
+    if told.files:
+        files = [element("tr", *(element("td", written(cell) or " ", class_="file") for cell in row))
+                 for row in told.files]
+        head = element("tr", *(element("th", cell) for cell in ("file", "expected answer", "SHA-256")))
+        page += element("details", element("summary", f"the certificate's {len(told.files)} files, which `placealg "
+                                           "prove --certificate DIR` writes and `placealg recheck DIR` replays"),
+                        element("div", element("table", head, *files), class_="scroll"))
+    return page
+
+
+def _table(rows: Sequence[Sequence[str]], head: bool = True) -> str:
+    drawn = [element("tr", *(element("th" if head and k == 0 else "td", written(cell) or " ") for cell in row))
+             for k, row in enumerate(rows)]
+    return element("div", element("table", *drawn), class_="scroll")
+
+
+def _program(told: Told, colours: Colours) -> str:
+    drawn = element("div", str(draw_step(told.program, colours)), class_="scroll")
+    return element("details", element("summary", f"{len(told.program.events)} events, each with its reason"), drawn)
+
+
+def _granted(every: Sequence[Told]) -> str:
+    """What the figures take for granted, each once."""
+    conventions = dict.fromkeys(CONVENTIONS[told.sent.total.convention] for told in every)
+    notes = dict.fromkeys(_sign(n) for told in every for _, f in told.held.items() for n in f.note.split("; ") if n)
+    taken = dict.fromkeys(text for told in every for text in assumed(_anywhere(told.step)))
+    rows = [(name if k == 0 else "", text) for name, texts in (
+        ("convention", conventions), ("note", notes), ("assuming", taken)) for k, text in enumerate(texts)]
+    return element("section", element("h2", "what the figures take for granted"), _table(rows, head=False))
+
+
+def _anywhere(step: Step) -> Step:
+    """A stage's step without the claim that it is the most loaded one, which holds at the sizes of its choice alone."""
+    return replace(step, most_loaded=False) if isinstance(step, StageStep) else step
+
+

@@ -1,0 +1,167 @@
+"""The sizes that a page of costs lets its reader choose: which are free, where each starts, where its slider stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from placealg.arith import Monomial
+from placealg.cost.communication import Communication
+from placealg.cost.formula import Formula
+from placealg.cost.memory import Memory
+from placealg.cost.schedule import Schedule
+from placealg.cost.script import definitions
+from placealg.cost.stage import stage_of
+from placealg.errors import InputError
+from placealg.mesh import SYMBOLS, axis_symbol
+from placealg.prove.verdict import Report
+from placealg.render.placed import FEW, drawn_sizes
+from placealg.step.program import Step
+from placealg.strategy.spec import Strategy
+
+EXAMPLES: Mapping[str, int] = {
+    "Psi": 7 * 10**9, "Psi_unit": 25 * 10**7, "b": 1, "m": 1, "s": 4096, "h": 4096, "a": 32, "kv": 8, "f": 14336,
+    "L": 32, "V": 128256, "d": 128, "s_max": 4096, "experts": 8, "topk": 2, "shared": 1, "f_dense": 14336,
+    "L_dense": 4, "L_moe": 28, "q_rank": 1536, "kv_rank": 512, "d_nope": 128, "d_rope": 64, "d_v": 128, "v": 2,
+}
+"""Size -> where its slider starts if nothing is said of it: an example, of a small model."""
+
+BYTES = ("1/2", "1", "2", "3", "4", "6", "8", "10", "12", "14", "16", "18")
+"""The stops of bytes per element."""
+
+EXAMPLE, DEFAULT = ", for example", ", by default"
+"""How a slider says that its start was not asked for."""
+
+_SPAN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One strategy of a page: its program, its costs, its verdict, and what stands behind that.
+
+    `step` is the program of the costs, of a pipeline that of one stage. `sizes` are those that the command line says,
+    `bound` those that strategy or model fix. `whole` are quotients that must be integers, `ordered` pairs of a size and
+    another that it never exceeds. `files` lists a certificate: (file, the answer expected of it, its SHA-256).
+    """
+
+    strategy: Strategy
+    program: Step
+    step: Step
+    held: Memory
+    sent: Communication
+    order: Schedule | None
+    report: Report
+    sizes: Mapping[str, Fraction] = field(default_factory=dict)
+    bound: Mapping[str, Fraction] = field(default_factory=dict)
+    whole: tuple[Monomial, ...] = ()
+    ordered: tuple[tuple[Monomial, Monomial], ...] = ()
+    files: tuple[tuple[str, str, str], ...] = ()
+
+    def figures(self) -> dict[str, Formula]:
+        """Every formula of the page by name: memory.*, sent.*, schedule.*."""
+        sent = {"total": self.sent.total, **{f"over {axes}": f for axes, f in self.sent.by_axes.items()},
+                **{f"in {phase}": f for phase, f in self.sent.by_phase.items()},
+                "host link": self.sent.host_link, "nvme link": self.sent.nvme_link}
+        return {**{f"memory.{n}": f for n, f in self.held.items()}, **{f"sent.{n}": f for n, f in sent.items()},
+                **({f"schedule.{n}": f for n, f in self.order.items()} if self.order else {})}
+
+    def fixed(self) -> dict[str, Fraction]:
+        """The sizes that no slider changes: those bound, and those by which a pipeline's stage was chosen."""
+        found = dict(self.bound)
+        stage = stage_of(self.step)
+        if stage is not None and stage.ranks is not None:
+            loops = self.step.reference.graph.loops if self.step.reference.graph else ()
+            chosen = {stage.pipeline.axis, "v", *(n for loop in loops for n in loop.count.names())}
+            chosen |= set() if stage.even else {"m"}
+            found |= {name: self.sizes[name] for name in chosen if name in self.sizes}
+        return found
+
+    def wholes(self) -> tuple[Monomial, ...]:
+        """What must be an integer: `whole`, and a pipeline's layers per stage."""
+        stage = stage_of(self.step)
+        more = () if stage is None else (n for n in stage.instances.values() if any(p < 0 for _, p in n.powers))
+        return tuple(dict.fromkeys((*self.whole, *more)))
+
+    def free(self) -> tuple[str, ...]:
+        """The sizes on which its figures depend and that are not fixed."""
+        figures, fixed = self.figures().values(), self.fixed()
+        defined = {n for f in figures for n in definitions(f) if n not in self.sizes}
+        depends = {n for f in figures for n in f.inputs if n not in defined}
+        return tuple(n for n in depends if n not in fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Slider:
+    """A size with its meaning, its start and where that comes from, its least value, and its stops."""
+
+    name: str
+    meaning: str
+    value: Fraction
+    least: Fraction
+    whole: bool
+    stops: tuple[Fraction, ...]
+    source: str
+
+    @property
+    def at(self) -> int:
+        """The stop at which the slider stands."""
+        return self.stops.index(self.value)
+
+
+def sliders(every: Sequence[Told]) -> tuple[Slider, ...]:
+    """A slider per size that some strategy leaves free: axes first, then the symbols in the order of their table."""
+    free = dict.fromkeys(name for told in every for name in told.free())
+    axes = dict.fromkeys(a for told in every for a in told.strategy.mesh.names if a in free)
+    return tuple(_slider(name, every) for name in (*axes, *(n for n in SYMBOLS if n in free)))
+
+
+def _slider(name: str, every: Sequence[Told]) -> Slider:
+    rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
+    said = next((t.sizes[name] for t in every if name in t.sizes), None)
+    value, source = _start(name, every) if said is None else (said, "")
+    least = Fraction(max(_least(name, told) for told in every))
+    if rational:
+        stops = {Fraction(n) for n in BYTES}
+    else:
+        low, high = max(least, value / _SPAN), max(value, Fraction(4)) * _SPAN
+        stops = {Fraction(n) for n in _rising(high) if n >= low}
+    meaning = (SYMBOLS.get(name) or axis_symbol(name)).meaning
+    return Slider(name, meaning, value, Fraction(0) if rational else least, not rational,
+                  tuple(sorted({*stops, value})), source)
+
+
+def _rising(high: Fraction) -> Iterable[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, ... up to `high`."""
+    yield 1
+    power = 2
+    while power <= high:
+        yield from (power, power * 3 // 2)
+        power *= 2
+
+
+def _start(name: str, every: Sequence[Told]) -> tuple[Fraction, str]:
+    """Where a slider starts if nothing is said: at a default, else at an example, and it says so."""
+    for told in every:
+        if name in told.strategy.mesh.names:
+            return Fraction(_drawn(told.strategy).get(name, FEW)), EXAMPLE
+        values = next((f.values for f in told.figures().values() if name in f.values), None)
+        if values is not None:
+            return values[name], DEFAULT
+    return Fraction(EXAMPLES[name]), EXAMPLE
+
+
+def _drawn(strategy: Strategy) -> dict[str, int]:
+    """The sizes at which a strategy is drawn; none where its own are too large for a drawing."""
+    try:
+        return drawn_sizes(strategy, {})
+    except InputError:
+        return {}
+
+
+def _least(name: str, told: Told) -> int:
+    """A pipeline whose number of stages is not known has at least two, and stages of unknown chunks at least two."""
+    stage = stage_of(told.step)
+    if stage is None or name not in (stage.pipeline.axis, "v"):
+        return 1
+    return 2 if name == "v" else max(2, (stage.number or 0) + 1)

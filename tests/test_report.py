@@ -1,0 +1,275 @@
+"""The report: a page that asks for nothing, escapes what users name, and computes in a browser what Python does."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import browser
+import pytest
+from conftest import Outcome, run_placealg
+
+from placealg.cli.readers import read_cases
+from placealg.cli.report import told
+from placealg.cost.formula import Formula
+from placealg.cost.mathml import mathml
+from placealg.mesh import SYMBOLS
+from placealg.render.cost import value_of
+from placealg.render.sliders import Told, sliders
+
+Run = Callable[..., Outcome]
+SIDES = 2**60
+"""Beyond what a double tells apart."""
+
+
+def tell(*strategies: str, model: str | None = None, sizes: tuple[str, ...] = ()) -> list[Told]:
+    words = SimpleNamespace(strategies=strategies, model=model, sizes=list(sizes), flash=None, dropout=None,
+                            parallel=False)
+    return [told(case) for case in read_cases(words, one_model=True)]
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes, the text outside scripts, and the scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self.inside == "script" else self.text).append(data)
+
+
+HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)>'"`&\u2028"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    path = tmp_path / "hostile.toml"
+    path.write_text(f'name = {json.dumps(HOSTILE)}\nsource = {json.dumps(HOSTILE)}\nbase = "zero3"\n', encoding="utf-8")
+    return path
+
+
+def test_names_are_escaped_and_never_reach_the_script(hostile: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    got = run_placealg("report", str(hostile), "zero1", "-o", str(out))
+    assert (got.code, got.out, got.err) == (0, "", "")
+    page = Page(out.read_text(encoding="utf-8"))
+    assert len(page.scripts) == 1 and "alert" not in page.scripts[0]
+    assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "link", "object", "embed", "base", "form")]
+    assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+    assert HOSTILE.split("\u2028")[0] in "".join(page.text)
+
+
+def test_the_page_names_no_address_but_those_of_vocabularies(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "zero3*tp_sp", "-o", str(out)).code == 0
+    text = out.read_text(encoding="utf-8")
+    assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\b(src|href)=|@import|url\((?!#)", text)
+    policy = next(attrs["content"] for tag, attrs in Page(text).tags if "http-equiv" in attrs)
+    assert policy is not None and policy.startswith("default-src 'none'; ")
+
+
+def test_the_exit_code_is_that_of_prove_and_the_page_is_written_all_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    wrong = "proofs/refuted/zero1_publish_dropped.toml"
+    assert run_placealg("report", wrong, "-o", str(out)).code == run_placealg("prove", wrong).code == 0
+    text = "".join(Page(out.read_text(encoding="utf-8")).text)
+    assert "REFUTED" in text and "reads a stale or undefined copy in step 2" in text
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["zero3"], "missing -o/--output"),
+    (["-o", "x.html"], "missing STRATEGY"),
+    (["zero3", "-o", "."], "is a folder"),
+    (["zero3", "-o", "nowhere/x.html"], "its parent is no folder"),
+    (["zero3", "-o", "x.html", "--rank", "stage=1"], "no pipeline axis"),
+])
+def test_bad_words_are_one_line(words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    got = run_placealg("report", *words)
+    assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+    assert says in got.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_sliders_start_where_the_command_line_says_and_say_where_else() -> None:
+    free = {s.name: s for s in sliders(tell("zero3*tp_sp", model="llama-3-70b", sizes=("dp=48", "s=1000")))}
+    assert {n: s.value for n, s in free.items() if not s.source} == {"dp": 48, "s": 1000}
+    assert free["w"].source == free["m"].source == ", by default"
+    assert free["b"].source == free["tp"].source == ", for example"
+    assert not {"h", "Psi", "L"} & set(free)
+    assert all(s.value in s.stops and list(s.stops) == sorted(set(s.stops)) for s in free.values())
+
+
+def test_a_pipeline_keeps_the_sizes_by_which_its_stage_was_chosen() -> None:
+    one, = tell("pp*dp", model="gpt")
+    free = {s.name: s for s in sliders([one])}
+    assert free["pp"].least == 2 and "L/pp" in map(str, one.wholes())
+    one, = tell("pp*dp", model="gpt", sizes=("pp=4",))
+    assert "pp" not in {s.name for s in sliders([one])} and one.fixed()["pp"] == 4
+    one, = tell("pp_interleaved*dp", model="llama-3.1-405b", sizes=("pp=4", "v=4", "m=8"))
+    assert {"pp", "v", "m"} & {s.name for s in sliders([one])} == set()
+
+
+def test_a_formula_is_typeset_in_the_order_in_which_it_is_written() -> None:
+    one, = tell("zero3*tp_sp*recompute_selective", model="moe")
+    for formula in (f for f in one.figures().values() if f.expr is not None):
+        typeset = "".join(re.sub(r"<[^>]*>", "", part) for part in mathml(formula))
+        letters = re.compile(r"[^\w]|_")
+        want = letters.sub("", formula.text().translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
+        assert sorted(letters.sub("", typeset)) == sorted(want)
+
+
+PAGES = {
+    "abstract": (("dp", "zero1", "zero3", "hsdp"), None, ()),
+    "llama": (("zero3*tp_sp", "zero1*tp_sp", "tp_sp[8]"), "llama-3-70b", ("dp=64", "tp=8", "b=1", "s=8192")),
+    "gpt": (("zero3*tp_sp*recompute_selective", "tp_sp*dp", "hsdp*cp_ring"), "gpt", ()),
+    "moe": (("dp*ep", "zero1*offload_optimizer"), "moe", ()),
+    "pipeline": (("zero1*pp", "pp_interleaved*dp"), "gpt", ()),
+}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    """The browser; where there is none nothing was checked, and that is no pass."""
+    assert browser.found(), "there is no Chromium: apt-get install chromium"
+    page = browser.Browser()
+    yield page
+    page.close()
+
+
+def random_sizes(free: list[str], rng: random.Random) -> dict[str, Fraction]:
+    """Sizes of every order, beyond what a double holds; bytes are fractions."""
+    found = {}
+    for name in free:
+        if name in SYMBOLS and SYMBOLS[name].assumption == "positive rational":
+            found[name] = Fraction(rng.randint(1, 40), rng.choice((1, 2, 3, 8)))
+        else:
+            found[name] = Fraction(rng.choice((rng.randint(2, 9), rng.randint(2, 5000), rng.randint(2, SIDES))))
+    return found
+
+
+def want(one: Told, sizes: Mapping[str, Fraction]) -> dict[str, str]:
+    """Every figure as Python has it, as the page writes exact values."""
+    def text(formula: Formula) -> str:
+        value = value_of(formula, {**sizes, **one.fixed()})
+        return "" if value is None else str(value)
+    return {name: text(formula) for name, formula in one.figures().items()}
+
+
+MOVE = """(sizes => {
+  for (const [name, text] of Object.entries(sizes)) {
+    const field = document.querySelector(`[data-size="${name}"] [type=text]`);
+    field.value = text;
+    field.dispatchEvent(new Event("input"));
+  }
+})(%s)"""
+
+READ = """Object.fromEntries([...document.querySelectorAll("[data-figure]")].map(place =>
+  [`${place.closest("[data-strategy]").dataset.strategy} ${place.dataset.figure}`, place.dataset.exact]))"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", PAGES)
+def test_sliders_give_exactly_what_the_formulas_give(name: str, chromium: browser.Browser, tmp_path: Path) -> None:
+    strategies, model, sizes = PAGES[name]
+    every = tell(*strategies, model=model, sizes=sizes)
+    out = tmp_path / "report.html"
+    words = [*strategies, *(("--model", model) if model else ()), *(("--set", *sizes) if sizes else ())]
+    assert run_placealg("report", *words, "-o", str(out)).code == 0
+    chromium.open(out)
+    free = sliders(every)
+    rng, compared = random.Random(name), 0
+    for moved in ({s.name: s.value for s in free}, *(random_sizes([s.name for s in free], rng) for _ in range(12))):
+        chromium.run(MOVE % json.dumps({n: str(v) for n, v in moved.items()}))
+        shown = chromium.run(READ)
+        for k, one in enumerate(every):
+            for figure, exact in want(one, moved).items():
+                if f"{k} {figure}" in shown:
+                    compared += 1
+                    assert shown[f"{k} {figure}"] == exact, (figure, moved)
+    assert compared > 12 * 8 * len(every)
+    assert chromium.complaints() == []
+    assert chromium.requests() == [out.resolve().as_uri()]
+
+
+@pytest.mark.browser
+def test_a_slider_moves_its_field_the_bars_and_the_numbers(chromium: browser.Browser, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "dp", "zero3", "--set", "dp=8", "Psi=1000000000", "-o", str(out)).code == 0
+    chromium.open(out)
+    text = 'document.querySelector("[data-strategy=\'1\'] .name [data-figure]").textContent'
+    width = 'document.querySelector("[data-strategy=\'1\'] [data-figure=\'memory.parameters\']").style.width'
+    before = chromium.run(text), chromium.run(width)
+    dp, = (s for s in sliders(tell("dp", "zero3", sizes=("dp=8",))) if s.name == "dp")
+    at = dp.stops.index(Fraction(64))
+    chromium.run(f"""(slider => {{ slider.value = {at}; slider.dispatchEvent(new Event("input")); }})(
+        document.querySelector("[data-size=dp] [type=range]"))""")
+    assert chromium.run('document.querySelector("[data-size=dp] [type=text]").value') == "64"
+    assert before != (chromium.run(text), chromium.run(width))
+    chromium.run(MOVE % '{"dp": "nonsense"}')
+    assert chromium.run('document.querySelector("[data-size=dp] [type=text]").ariaInvalid') == "true"
+    chromium.run(MOVE % '{"dp": "1/2"}')
+    assert chromium.run('document.querySelector("[data-size=dp] [type=text]").ariaInvalid') == "true"
+    chromium.run(MOVE % '{"dp": "3"}')
+    assert chromium.run('document.querySelector("[data-size=dp] [type=text]").ariaInvalid') == "false"
+    assert chromium.complaints() == []
+
+
+@pytest.mark.browser
+def test_sizes_that_do_not_divide_are_said(chromium: browser.Browser, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "tp_sp", "--model", "gpt", "--set", "tp=4", "-o", str(out)).code == 0
+    chromium.open(out)
+    said = 'document.querySelector("[data-broken]").hidden'
+    assert chromium.run(said) is True
+    chromium.run(MOVE % '{"tp": "3"}')
+    assert chromium.run(said) is False
+    assert "a/tp is not whole" in chromium.run('document.querySelector("[data-broken]").textContent')
+
+
+@pytest.mark.browser
+def test_a_hostile_name_runs_nothing(hostile: Path, chromium: browser.Browser, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", str(hostile), "-o", str(out)).code == 0
+    chromium.open(out)
+    assert chromium.run("document.images.length + document.scripts.length") == 1
+    assert "alert(1)" in chromium.run("document.querySelector('h1').textContent")
+    assert chromium.complaints() == []
+    assert not [e for e in chromium.events if e["method"] == "Page.javascriptDialogOpening"]
+
+
+@pytest.mark.browser
+def test_the_watch_sees_a_request_a_complaint_and_a_foreign_script(chromium: browser.Browser, tmp_path: Path) -> None:
+    """What the other tests find absent is seen where it is present; and the page's policy stops it."""
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "dp", "-o", str(out)).code == 0
+    page = out.read_text(encoding="utf-8")
+    bad = page.replace("</main>", '<script>window.ran = 1</script><img src="elsewhere.png"></main>')
+    out.write_text(bad, encoding="utf-8")
+    chromium.open(out)
+    assert chromium.run("window.ran") is None
+    assert len(chromium.complaints()) >= 2
+    free = re.sub(r"<meta http-equiv[^>]*>", "", bad)
+    out.write_text(free, encoding="utf-8")
+    chromium.open(out)
+    assert chromium.run("window.ran") == 1
+    assert any("elsewhere.png" in url for url in chromium.requests())

@@ -45,7 +45,7 @@ def test_golden(path: Path, placealg: Run) -> None:
 
 def test_golden_covers_what_people_read() -> None:
     commands = {p.read_text(encoding="utf-8").split()[2] for p in golden_files()}
-    assert commands >= {"--help", "list", "show", "cost", "prove", "compare", "simulate", "model", "explain"}
+    assert commands >= {"--help", "list", "show", "cost", "prove", "compare", "simulate", "model", "explain", "diff"}
 
 
 BAD = [

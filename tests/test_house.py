@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cost", "prove", "simulate"),
     ("check", "render"),
     ("cli",),
+    ("testing",),
     ("placealg",),
 )
 """From the ground up. A room imports only from floors below its own; `placealg` is the package's face.

@@ -127,6 +127,7 @@ COMMANDS: dict[str, Command] = {
     "list": list_strategies, "show": show, "model": model, "explain": explain,
     **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
     "museum": _lazy("museum", "museum"),
+    "diff": _lazy("diff", "diff"),
     "report": _lazy("report", "report"),
 }
 """Command -> the function that runs it and returns its exit code."""

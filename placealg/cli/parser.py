@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
+    "diff": ("what differs: placements, program, costs, verdict", "A B"),
     "report": ("one page of HTML: placements, costs with sliders, verdicts", "STRATEGY..."),
     "fit": ("what a device holds against its memory, and what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
@@ -105,6 +106,10 @@ def _strategies(parser: Parser, several: bool, *formats: str) -> None:
         parser.add_argument("strategies", nargs="+", metavar="STRATEGY", help="a TOML file, or an expression")
     else:
         parser.add_argument("strategy", metavar="STRATEGY", help="a TOML file, or an expression")
+    _settings(parser, *formats)
+
+
+def _settings(parser: Parser, *formats: str) -> None:
     parser.add_argument("--model", metavar="FILE|NAME", help="a config.json, or the name of a shipped "
                         "configuration; default abstract, or gpt for a strategy that splits more than the batch")
     _transformer(parser)
@@ -181,6 +186,13 @@ def _compare(parser: Parser) -> None:
     parser.add_argument("--solve", metavar="SIZE", help="with --prove: the values of SIZE at which both are equal")
 
 
+def _diff(parser: Parser) -> None:
+    for dest in ("A", "B"):
+        parser.add_argument(dest.lower(), metavar=dest, help="a TOML file, or an expression")
+    _settings(parser, "text", "markdown", "json")
+    parser.epilog = "Exit code 0: no difference; 1: some; 2: bad input."
+
+
 def _report(parser: Parser) -> None:
     _strategies(parser, True)
     parser.add_argument("-o", "--output", metavar="FILE.html", required=True, help="where the page goes")
@@ -227,5 +239,5 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "report": _report, "fit": _fit, "simulate": _simulate, "museum": _museum, "model": _model,
+              "diff": _diff, "report": _report, "fit": _fit, "simulate": _simulate, "museum": _museum, "model": _model,
               "explain": _explain}

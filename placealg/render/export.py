@@ -43,9 +43,27 @@ def escaped(text: str) -> str:
     return "".join(_LATEX.get(c, c) for c in text)
 
 
+def plain_markdown(text: str) -> str:
+    r"""Text that Markdown shows as it stands, in a table too.
+
+    >>> print(plain_markdown("zero3*tp_sp"))
+    zero3\*tp\_sp
+    """
+    return _MARKDOWN.sub(_ESCAPE, " ".join(text.split()))
+
+
+def code(text: str) -> str:
+    r"""Text as code in a table of Markdown; "" stays empty.
+
+    >>> code("a|b"), code("")
+    ('`a\\\\|b`', '')
+    """
+    return f"`{text.replace('|', chr(92) + '|').replace('`', chr(39))}`" if text else ""
+
+
 def markdown(title: str, parts: Sections, sizes: Mapping[str, Fraction], gib: bool) -> str:
     """A Markdown table per section: quantity, formula, value."""
-    lines = [f"# {_MARKDOWN.sub(_ESCAPE, title)}"]
+    lines = [f"# {plain_markdown(title)}"]
     for name, rows in parts.items():
         unit = rows[0][1].unit if rows else "bytes"
         head, divisor = scale_for(unit, (value_of(f, sizes) for _, f in rows), gib)

@@ -1,0 +1,44 @@
+"""`placealg diff A B`: what differs between two strategies, in placements, program, costs and verdict."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from placealg.check.prove import prove
+from placealg.cli.inputs import Case
+from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.readers import of_device, read_cases
+from placealg.cli.verdicts import DONE, FAILED
+from placealg.cost.communication import communication
+from placealg.cost.memory import memory
+from placealg.cost.schedule import schedule
+from placealg.cost.stage import stage_of
+from placealg.errors import InputError
+from placealg.render.compare import Compared
+from placealg.render.diff import Side, document, held_against, markdown
+from placealg.render.diff import diff as page
+
+
+def diff(chosen: Namespace) -> int:
+    """Print the differences; the exit code is 0 where there is none, else 1, as of Unix's diff."""
+    chosen.strategies = [chosen.a, chosen.b]
+    one, two = read_cases(chosen, one_model=True)
+    if one.model.name != two.model.name:
+        raise InputError(f"{one.strategy.name} stands on {one.model.name}, {two.strategy.name} on {two.model.name}: "
+                         "name one model with --model", where="diff")
+    found = held_against(_side(one), _side(two))
+    if chosen.format == "json":
+        print_json(document(found))
+    elif chosen.format == "markdown":
+        sys.stdout.write(markdown(found))
+    else:
+        print_lines(page(found, width()))
+    return DONE if found.alike else FAILED
+
+
+def _side(case: Case) -> Side:
+    step = of_device(case, None)
+    costs = Compared(case.strategy.name, memory(step), communication(step), case.sizes, str(stage_of(step) or ""),
+                     schedule(step))
+    return Side(case.strategy, case.step, costs, prove(case.step, case.base if case.step != case.base else None))

@@ -1,0 +1,73 @@
+"""For the tests of other projects: an assertion that a strategy is proved, which fails with the counterexample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike, fspath
+
+from placealg.check.prove import prove
+from placealg.cli.explain import SAYS
+from placealg.cli.inputs import read_case
+from placealg.errors import InputError
+from placealg.model.config import resolve_model
+from placealg.model.model import Model
+from placealg.prove.verdict import CUTOFF, PARAMETRIC, PROVED, Report
+from placealg.render.page import plain
+from placealg.render.proof import proof
+from placealg.step.derive import derive
+from placealg.step.program import Step
+from placealg.strategy.spec import Strategy
+
+FOR_ALL_SIZES = (PARAMETRIC, CUTOFF)
+"""The classes of verdicts that hold for all sizes."""
+
+_WIDTH = 100
+
+
+def assert_proved(strategy: Strategy | Step | str | PathLike[str], model: Model | str | None = None, *,
+                  assuming: Iterable[str] | None = None) -> Report:
+    """Prove a strategy, and return the report; raise AssertionError unless it is PROVED for all sizes.
+
+    `strategy` is an expression over the catalogue, the path of a TOML file, a Strategy, or a Step, which has its model.
+    `model` is a shipped name, the path of a config.json, or a Model; where it is None, what the command line would
+    take. `assuming` names the hypotheses that the proof may rest on; None allows any. REFUTED fails with the
+    counterexample, UNDECIDED with what was left open: neither is a pass. What a file says under `expect` is not asked.
+
+    >>> assert_proved("zero3*tp_sp", "gpt", assuming=["equal_counts"])
+    zero3*tp_sp on gpt: PROVED, PARAMETRIC
+    >>> assert_proved("zero3", assuming=["units_independent"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    AssertionError: zero3 on abstract is proved only under hypotheses beyond units_independent: equal_counts over ...
+    """
+    __tracebackhide__ = True
+    step, base = _program(strategy, model)
+    report = prove(step, base)
+    if report.verdict != PROVED or report.cls not in FOR_ALL_SIZES:
+        told = proof(report, _WIDTH, timing=False, says=SAYS)
+        raise AssertionError("\n".join(plain(text).rstrip() for text in told))
+    if assuming is not None:
+        allowed = set(assuming)
+        if unknown := sorted(allowed - set(SAYS)):
+            raise InputError(f"no hypothesis is called '{unknown[0]}'", name=unknown[0], valid=SAYS)
+        more = [text for text in report.hypotheses if text.split(" ")[0].rstrip(":") not in allowed]
+        if more:
+            beyond = ", ".join(sorted(allowed)) or "none"
+            raise AssertionError(f"{report!r}".partition(":")[0] + " is proved only under hypotheses beyond "
+                                 f"{beyond}: {'; '.join(more)}")
+    return report
+
+
+def _program(strategy: Strategy | Step | str | PathLike[str], model: Model | str | None) -> tuple[Step, Step | None]:
+    """The program that is meant, and the derived one from which a file's edits lead away."""
+    if isinstance(strategy, Step):
+        if model is not None:
+            raise InputError("a program is of its own model: name none beside it")
+        return strategy, None
+    if isinstance(strategy, Strategy):
+        if model is None:
+            raise InputError("a strategy stands on a model: name one, such as model=\"gpt\"")
+        return derive(strategy, resolve_model(model) if isinstance(model, str) else model), None
+    if isinstance(model, Model):
+        raise InputError("a model beside an expression or a file is a name, or the path of a config.json")
+    case = read_case(fspath(strategy), model, ())
+    return case.step, case.base if case.step != case.base else None

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, run_placealg
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "frozen", "arith", "shown"),
+    ("errors", "frozen", "arith", "shown", "announce"),
     ("mesh",),
     ("placement",),
     ("strategy", "model"),

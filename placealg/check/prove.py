@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from placealg.announce import say
 from placealg.check.repair import find_repair
 from placealg.prove.counterexample import Facts, facts
 from placealg.prove.cutoff import examine_by_cutoff
@@ -80,6 +81,7 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
         here = replace(found, sizes=sizes, microbatches=m)
         for seed, tokens in ((0, 1), (1, 2), (2, 3)):
             run = setting(step, here, tokens, seed)
+            say(f"replaying the counterexample on {prod(sizes.values())} ranks")
             outcome = known[run] if run in known else simulate(step, run)
             known[run] = outcome
             last = here, outcome

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from placealg.announce import say
 from placealg.cost.communication import communication
 from placealg.errors import InputError
 from placealg.prove.prover import examine
@@ -31,6 +32,7 @@ def find_repair(step: Step, base: Step) -> Repair | None:
             repaired = edit(step, *tables)
         except InputError:
             continue
+        say("looking for a repair")
         if all(v.verdict == PROVED for v in examine(repaired).verdicts):
             return Repair("\n".join(map(written, tables)), _cost(step, repaired))
     return None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
+from placealg.cli.attend import attended
 from placealg.cli.parser import parse_arguments
 from placealg.errors import InputError
 
@@ -13,14 +15,20 @@ DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run `placealg WORDS` (default: the process's arguments) and return the exit code."""
+    """Run `placealg WORDS` (default: the process's arguments) and return the exit code.
+
+    An interrupt that ends the process is heard once: what follows it is ignored.
+    """
     try:
-        code = _run(sys.argv[1:] if words is None else words)
+        with attended():
+            code = _run(sys.argv[1:] if words is None else words)
         sys.stdout.flush()
     except InputError as error:
         print(f"placealg: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
+        if words is None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("placealg: interrupted", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from placealg.announce import say
 from placealg.check.claims import Side, figures, shared_sizes
 from placealg.check.formulas import compare
 from placealg.cli.inputs import Case
@@ -35,6 +36,7 @@ def prove_claim(chosen: Namespace, cases: Sequence[Case]) -> int:
         left, right = figures(first, second, claim, chosen.convention, chosen.unit)
     except InputError as error:
         raise error.at("--prove") from None
+    say(f"deciding {chosen.prove.strip()}")
     try:
         answer = compare(left, claim.relation, right, chosen.where or "", claim.iff, over)
     except InputError as error:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 
 from placealg.check.prove import prove
 from placealg.cli.inputs import Case
-from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.communication import communication
@@ -31,7 +30,7 @@ def diff(chosen: Namespace) -> int:
     if chosen.format == "json":
         print_json(document(found))
     elif chosen.format == "markdown":
-        sys.stdout.write(markdown(found))
+        print_text(markdown(found))
     else:
         print_lines(page(found, width()))
     return DONE if found.alike else FAILED

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import replace
 
+from placealg.announce import say
 from placealg.check.recheck import check_target, cross_check, files_of, write_certificate
 from placealg.cli.inputs import Case
 from placealg.errors import InputError
@@ -34,6 +35,7 @@ def evidence(chosen: Namespace, case: Case, report: Report,
     """The report with the certificate that was written, and what the second solver said, where either is asked for."""
     if chosen.certificate is None and not chosen.cross_check:
         return report, None
+    say("writing the queries of the certificate")
     queries = certificate(case.step, report, candidates)
     checked = cross_check(queries, report) if chosen.cross_check else None
     if chosen.certificate is not None:

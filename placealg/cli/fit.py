@@ -6,6 +6,7 @@ import re
 from argparse import Namespace
 from fractions import Fraction
 
+from placealg.announce import say
 from placealg.cli.inputs import Case, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
@@ -25,6 +26,7 @@ def fit_command(chosen: Namespace) -> int:
     known = {n: Fraction(v) for n, v in case.strategy.mesh.sizes().items()} | dict(case.sizes)
     if any("b" in held_against(stage, chosen.by).inputs for stage in stages(case.step, known)):
         known.setdefault("b", Fraction(1))
+    say("trying the sizes that divide")
     free = [a for a in case.strategy.mesh.names if a not in known]
     found: tuple[Layout, ...] | None = None
     if free and chosen.devices:

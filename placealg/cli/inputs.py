@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from placealg.announce import say
 from placealg.arith import parse
 from placealg.errors import InputError, nearest
 from placealg.mesh import SYMBOLS, Mesh
@@ -91,6 +92,7 @@ def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable
 
     `default` is the model where neither the command line nor a file names one; "" leaves it to `default_model`.
     """
+    say(f"deriving the program of {word}")
     if is_file(word):
         return _read_file(word, model, sizes, axes, default, said)
     strategy = parse_strategy(word)

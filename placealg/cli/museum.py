@@ -7,11 +7,12 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
+from placealg.announce import each
 from placealg.check.masked import hidden
 from placealg.check.prove import prove
 from placealg.cli.bugs import comment, names, path_of
 from placealg.cli.inputs import read_case
-from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.render.museum import Exhibit, markdown, story
 from placealg.render.museum import museum as page
@@ -38,11 +39,12 @@ def code_of(exhibits: Iterable[Exhibit]) -> int:
 
 def museum(chosen: Namespace) -> int:
     """`placealg museum [NAME...]`."""
-    exhibits = [exhibit(path) for path in [path_of(name) for name in chosen.names or names()]]
+    exhibits = [exhibit(path) for path in each(
+        [path_of(name) for name in chosen.names or names()], lambda path: path.stem)]
     if chosen.format == "json":
         print_json({"version": 1, "bugs": [e.to_json(not chosen.no_timing) for e in exhibits]})
     elif chosen.format == "markdown":
-        print("\n".join(markdown(exhibits)))
+        print_text("\n".join(markdown(exhibits)) + "\n")
     else:
         print_lines(page(exhibits, width(), not chosen.no_timing))
     return code_of(exhibits)

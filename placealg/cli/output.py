@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from placealg.announce import say
 from placealg.errors import InputError
 from placealg.render.page import Line, width_of, write
 
@@ -21,12 +22,19 @@ def width() -> int:
 
 def print_lines(lines: Iterable[Line]) -> None:
     """Print lines on stdout."""
+    say("")
     write(lines, sys.stdout)
+
+
+def print_text(text: str) -> None:
+    """Print text on stdout as it stands."""
+    say("")
+    sys.stdout.write(text)
 
 
 def print_json(value: Any) -> None:
     """Print a JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    print_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_file(path: str) -> None:

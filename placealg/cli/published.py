@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from placealg.announce import each
 from placealg.check.published import DIFFERS, KINDS, Finding, claims, find
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cost.formula import Formula, json_number
@@ -25,7 +26,8 @@ def names() -> tuple[str, ...]:
 
 def explain_published(name: str, as_json: bool) -> None:
     """Print the table, or the page of one number."""
-    findings = [find(c) for c in claims().values() if name in (ALL, c.id)]
+    asked = [c for c in claims().values() if name in (ALL, c.id)]
+    findings = [find(c) for c in each(asked, lambda claim: claim.id)]
     if as_json:
         print_json({"version": 1, "published": [document(f) for f in findings]})
     elif name == ALL:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from placealg.announce import each, say
 from placealg.cli.inputs import Case, default_model, options, read_case, read_stage, read_strategy
-from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
 from placealg.render.page import Line, Span, indent, line, prose
@@ -33,7 +33,7 @@ def prove(chosen: Namespace) -> int:
     documents: list[dict[str, Any]] = []
     suites: list[tuple[Report, str, list[str]]] = []
     check_words(chosen)
-    for case in read_cases(chosen):
+    for case in each(read_cases(chosen), lambda case: case.strategy.name):
         report, candidates = judge(case.step, case.base if case.step != case.base else None, chosen.engine)
         report, checked = evidence(chosen, case, report, candidates)
         codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
@@ -51,7 +51,7 @@ def prove(chosen: Namespace) -> int:
             lines += _expected(wrong, case.expect.verdict)
         print_lines([*([()] if len(documents) > 1 else []), *lines])
     if chosen.format == "junit":
-        sys.stdout.write(junit(suites, timing=not chosen.no_timing))
+        print_text(junit(suites, timing=not chosen.no_timing))
     if chosen.format == "json":
         print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})
     return of_several(codes)
@@ -93,6 +93,7 @@ def simulate(chosen: Namespace) -> int:
     cells = prod(sizes.values()) * microbatches
     if cells > LARGEST_RUN:
         raise InputError(f"{cells} ranks times microbatches are too large a run to simulate (at most {LARGEST_RUN})")
+    say(f"training on {prod(sizes.values())} ranks and on one device")
     equal = "equal_counts" in reference.hypotheses
     make = Setting.equal if equal else Setting.unequal
     outcome = run(case.step, make(reference, sizes, microbatches, seed=chosen.seed))
@@ -131,11 +132,12 @@ def read_cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
     strategies = [read_strategy(word) for word in chosen.strategies]
     axes, default = {a for s in strategies for a in s.mesh.names}, default_model(*strategies) if one_model else ""
     return [read_case(word, chosen.model, chosen.sizes, axes, default, **options(chosen))
-            for word in chosen.strategies]
+            for word in each(chosen.strategies, str)]
 
 
 def of_device(case: Case, rank: str | None) -> Step:
     """The program of the device whose costs are told: of a pipeline, that of one stage."""
+    say(f"reading the costs off the program of {case.strategy.name}")
     from placealg.cost.memory import chosen
 
     try:
@@ -177,7 +179,7 @@ def cost(chosen: Namespace) -> int:
     parts = export.sections(held, sent, order)
     text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),
             "latex": lambda: export.latex(title, parts), "python": lambda: export.python(title, parts)}
-    sys.stdout.write(text[chosen.format]())
+    print_text(text[chosen.format]())
     return DONE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from argparse import Namespace
 
+from placealg.announce import each, say
 from placealg.check.prove import judge
 from placealg.check.recheck import MANIFEST, files_of
 from placealg.cli.explain import SAYS
@@ -29,10 +30,11 @@ def report(chosen: Namespace) -> int:
     cases = read_cases(chosen, one_model=True)
     staged = any(case.strategy.pipeline_axis for case in cases)
     every, codes = [], []
-    for case in cases:
+    for case in each(cases, lambda case: case.strategy.name):
         one = told(case, chosen.rank if case.strategy.pipeline_axis or not staged else None)
         every.append(one)
         codes.append(exit_code(one.report, case.expect))
+    say("drawing the page")
     write_file(chosen.output, page(every, SAYS))
     return of_several(codes)
 
@@ -41,6 +43,7 @@ def told(case: Case, rank: str | None = None) -> Told:
     """What the page says of one case."""
     step = of_device(case, rank)
     found, candidates = judge(case.step, case.base if case.step != case.base else None)
+    say("writing the queries of the certificate")
     queries = certificate(case.step, found, candidates)
     texts = files_of(queries, found, write_program(case.step, case.strategy), write_strategy(case.strategy))
     expected = {q.name: q.expected for q in queries}

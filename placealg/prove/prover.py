@@ -14,6 +14,7 @@ from typing import Any
 
 import z3
 
+from placealg.announce import say
 from placealg.prove import correct, lemmas, symbols
 from placealg.prove.contribution import Term, count_name
 from placealg.prove.flow import Flows
@@ -61,11 +62,13 @@ class Findings:
 
 def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups that are treated alike are checked once."""
+    say("proving the lemmas")
     proved = lemmas.proved_lemmas(lemmas.used(step))
     verdicts: list[Verdict] = [_vacuity(step)]
     candidates: list[Candidate] = []
     flows = Flows(step) if step.reference.graph else None
     if flows:
+        say("proving forward, op by op")
         verdicts, candidates = _examine_network(step, flows, verdicts)
     done: dict[object, list[Verdict]] = {}
     for group in step.reference.groups:
@@ -79,6 +82,7 @@ def examine(step: Step) -> Findings:
             verdicts += [replace(v, group=group.name, seconds=0.0, reason=v.reason or f"as {v.group}")
                          for v in done[key]]
             continue
+        say(f"proving what concerns {group.name}")
         found, maybe = _examine_group(step, group, sites, flows)
         verdicts += found
         candidates += maybe

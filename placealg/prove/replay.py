@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from placealg.announce import each
 from placealg.errors import InputError
 from placealg.prove.certificate import Query
 from placealg.prove.solver import (
@@ -168,7 +169,7 @@ def replays(queries: Iterable[tuple[str, str, str]], solvers: Mapping[str, Solve
     """What every solver says to each query, given as its name, what is expected, and its text."""
     running = {name: SolverProcess(solve) for name, solve in solvers.items()}
     try:
-        for name, expected, text in queries:
+        for name, expected, text in each(list(queries), lambda query: query[0]):
             yield Replay(name, expected, {solver: at.ask_text(text, seconds=seconds) for solver, at in running.items()})
     finally:
         for at in running.values():

@@ -11,7 +11,8 @@ import atexit
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -110,6 +111,19 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let an interrupt wait, for a child that is started inside too, until that ignores it by itself."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class SolverProcess:
     """A solver in a process of its own, started when first asked and replaced when it had to be killed."""
 
@@ -155,7 +169,8 @@ class SolverProcess:
             context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
             ours, theirs = context.Pipe()
             self._process = context.Process(target=_serve, args=(theirs, self._solve), daemon=True)
-            self._process.start()
+            with _uninterrupted():
+                self._process.start()
             theirs.close()
             self._connection = ours
         return self._connection

@@ -1,0 +1,162 @@
+"""What a terminal sees while a command works, and what an interrupt leaves behind: one line, 130, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from placealg import announce
+from placealg.cli import attend
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the line is drawn by a POSIX timer")
+
+LONG = ("prove", "zero3*tp_sp*pp", "--model", "mixtral-8x7b", "--no-timing")
+ERASE = "\r\x1b[2K"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1",
+               "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a pseudo-terminal."""
+    ends = os.openpty()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
+def seen(master: int) -> str:
+    """Everything that was written to the terminal, once its other end is closed."""
+    parts = []
+    with contextlib.suppress(OSError):
+        while part := os.read(master, 1 << 16):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+def shown_on_a_terminal(*words: str, out_too: bool = False) -> tuple[int, str, str]:
+    """(exit code, what a terminal saw, stdout) of a command whose stderr is that terminal."""
+    with terminal() as (master, slave):
+        process = subprocess.Popen([sys.executable, "-m", "placealg", *words], cwd=ROOT, env=ENVIRONMENT, text=True,
+                                   stderr=slave, stdout=slave if out_too else subprocess.PIPE)
+        os.close(slave)
+        out = "" if out_too else process.communicate()[0]
+        told = seen(master)
+        return process.wait(), told, out
+
+
+def test_a_terminal_sees_one_line_that_changes_and_then_goes() -> None:
+    code, told, out = shown_on_a_terminal(*LONG)
+    assert code == 0 and "PROVED, PARAMETRIC" in out and ERASE not in out
+    drawn = told.split(ERASE)
+    assert drawn[0] == drawn[-1] == "" and "\n" not in told
+    assert all(re.fullmatch(r"[^\n]{1,79}", text) for text in drawn[1:-1])
+    assert len({re.sub(r" … \d+ s$", "", text) for text in drawn[1:-1]}) > 1
+    assert any("proving" in text for text in drawn)
+
+
+def test_output_on_the_same_terminal_stands_on_clean_lines() -> None:
+    code, told, _ = shown_on_a_terminal(*LONG, out_too=True)
+    assert code == 0
+    lines = told.replace("\r\n", "\n").split("\n")
+    assert ERASE in lines[0] and lines[0].rpartition(ERASE)[2].startswith("zero3*tp_sp*pp on mixtral-8x7b: PROVED")
+    assert not [line for line in lines[1:] if ERASE in line]
+
+
+def test_where_nobody_watches_nothing_is_shown() -> None:
+    done = subprocess.run([sys.executable, "-m", "placealg", *LONG], cwd=ROOT, env=ENVIRONMENT, capture_output=True,
+                          text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_quick_shows_nothing() -> None:
+    assert shown_on_a_terminal("--version")[:2] == (0, "")
+
+
+def session_members(session: int) -> list[int]:
+    """The processes of a session that are alive."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                found.append(int(entry.name))
+    return found
+
+
+WRITERS = {
+    "report": ("report", "zero3*tp_sp", "--model", "gpt", "-o", "out.html"),
+    "certificate": ("prove", "zero3*tp_sp", "--model", "gpt", "--certificate", "out"),
+    "museum": ("museum",),
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are listed in /proc")
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("seconds", [0.7, 1.5, 2.3, 3.1])
+def test_an_interrupt_leaves_one_line_and_nothing_else(name: str, seconds: float, tmp_path: Path) -> None:
+    """As a terminal sends it: to the command and all its children, twice."""
+    process = subprocess.Popen([sys.executable, "-m", "placealg", *WRITERS[name]], cwd=tmp_path, env=ENVIRONMENT,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    time.sleep(seconds)
+    for _ in range(2):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    out, err = process.communicate(timeout=60)
+    if process.returncode != 0:
+        assert (process.returncode, err, out) == (130, "placealg: interrupted\n", "")
+        assert list(tmp_path.iterdir()) == []
+    assert session_members(process.pid) == []
+
+
+class Swallows:
+    """Something whose finalizer is interrupted."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(10):
+            pass
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), attend.attended():
+        held = Swallows()
+        del held
+        gc.collect()
+        time.sleep(5)
+    assert time.monotonic() - began < 4
+    assert capfd.readouterr().err == ""
+
+
+def test_the_state_before_is_the_state_after() -> None:
+    before = signal.getsignal(signal.SIGALRM), sys.unraisablehook
+    with attend.attended():
+        assert sys.unraisablehook != before[1]
+    assert (signal.getsignal(signal.SIGALRM), sys.unraisablehook) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_loop_that_is_left_by_an_error_listens_to_nobody() -> None:
+    heard: list[str] = []
+    with pytest.raises(ZeroDivisionError), announce.listening(heard.append):
+        for k in announce.each([0, 1], str):
+            announce.say(f"at {1 // k}")
+    gc.collect()
+    announce.say("nobody hears this")
+    assert heard == ["1 of 2, 0"]

@@ -17,6 +17,8 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
+from placealg.unfinished import write_whole
+
 HERE = Path(__file__).resolve().parent
 LONGEST = 300
 """Seconds after which a cell is given up. A notebook takes less than a minute where nothing else runs."""
@@ -71,7 +73,7 @@ def main(words: list[str]) -> int:
         start = time.monotonic()
         notebook = executed(path)
         if "--write" in words:
-            nbformat.write(notebook, path.with_suffix(".ipynb"))
+            write_whole(path.with_suffix(".ipynb"), nbformat.writes(notebook) + "\n")
         found = difference(path, notebook)
         failed += bool(found)
         print(f"{path.stem}: {found or 'as committed'}, {time.monotonic() - start:.0f} s", flush=True)
@@ -79,4 +81,7 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit("interrupted: the notebook that ran is as it was")

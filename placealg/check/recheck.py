@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +18,7 @@ from placealg.prove.certificate import Query
 from placealg.prove.replay import Rechecked, asked, replays, require_cvc5, solver_versions
 from placealg.prove.solver import SAT, UNSAT
 from placealg.prove.verdict import OBLIGATIONS, PROVED, Certified, Report
+from placealg.unfinished import beside, uninterrupted
 
 MANIFEST, PROGRAM = "manifest.json", "program.toml"
 FORMAT = 1
@@ -79,22 +78,20 @@ def write_certificate(path: str, files: Mapping[str, str]) -> Certified:
     check_target(path)
     target = Path(path).resolve()
     try:
-        beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-        try:
-            fresh, old = beside / "new", beside / "old"
+        with beside(target) as folder:
+            fresh, old = folder / "new", folder / "old"
             fresh.mkdir()
             for name, text in files.items():
                 (fresh / name).write_bytes(text.encode())
-            try:
-                if target.exists():
-                    target.rename(old)
-                fresh.rename(target)
-            except BaseException:
-                if old.exists() and not target.exists():
-                    old.rename(target)
-                raise
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            with uninterrupted():
+                try:
+                    if target.exists():
+                        target.rename(old)
+                    fresh.rename(target)
+                except BaseException:
+                    if old.exists() and not target.exists():
+                        old.rename(target)
+                    raise
     except OSError as error:
         raise InputError(f"cannot write there: {error.strerror}", where=path) from None
     return Certified(path, len(files), _sha256(files[MANIFEST].encode()))

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
-from placealg.cli.attend import attended
-from placealg.cli.parser import parse_arguments
+from placealg.cli.attend import INTERRUPTED, SAYS, attended
 from placealg.errors import InputError
 
-DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+DONE, BAD_INPUT = 0, 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run `placealg WORDS` (default: the process's arguments) and return the exit code.
 
-    An interrupt that ends the process is heard once: what follows it is ignored.
+    On the process's own arguments an interrupt ends that at once, with one line; else it is a KeyboardInterrupt here.
     """
     try:
-        with attended():
+        with attended(alone=words is None):
             code = _run(sys.argv[1:] if words is None else words)
-        sys.stdout.flush()
+            sys.stdout.flush()
     except InputError as error:
         print(f"placealg: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        if words is None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("placealg: interrupted", file=sys.stderr)
+        sys.stderr.write(SAYS)
         return INTERRUPTED
     except OSError as error:
         quiet = isinstance(error, BrokenPipeError)
@@ -41,6 +37,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    from placealg.cli.parser import parse_arguments
+
     try:
         chosen = parse_arguments(words)
     except SystemExit as stop:

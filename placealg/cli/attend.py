@@ -1,4 +1,4 @@
-"""The terminal while a command works: one line that says what it is at, and an interrupt that is never lost.
+"""The terminal while a command works: one line that says what it is at, and an interrupt that ends it at once.
 
 The line stands on stderr, and only where that is a terminal. It is drawn by a timer's signal, so that it lives while
 the work waits for a solver; no thread runs, because solvers are forked.
@@ -17,22 +17,25 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from placealg.announce import listening
+from placealg.unfinished import remove_unfinished
 
 FIRST, EVERY = 0.8, 0.25
 """Seconds until the line first shows, and between two drawings."""
 
-AGAIN = 0.02
-"""Seconds after which an interrupt that was swallowed is raised again."""
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted."""
+
+SAYS = "placealg: interrupted\n"
 
 _ERASE = b"\r\x1b[2K"
 
 
 class Attended:
-    """What the terminal shows now."""
+    """What the terminal shows now; `descriptor` is None where there is none."""
 
     def __init__(self, descriptor: int | None) -> None:
         self.descriptor = descriptor
-        self.text, self.since, self.shown, self.swallowed = "", time.monotonic(), False, False
+        self.text, self.since, self.shown = "", time.monotonic(), False
 
     def hear(self, text: str) -> None:
         """What is done from here on; "" makes room for output."""
@@ -41,48 +44,56 @@ class Attended:
             self.erase()
 
     def tick(self, *_signal: Any) -> None:
-        """Draw the line; raise an interrupt again that something swallowed."""
-        if self.swallowed:
-            self.swallowed = False
-            raise KeyboardInterrupt
+        """Draw the line."""
         if self.descriptor is None or not self.text:
             return
         told = f"{self.text} … {time.monotonic() - self.since:.0f} s"
         room = shutil.get_terminal_size().columns - 1
         told = told if len(told) <= room else told[:max(room - 1, 0)] + "…"
-        self.write(_ERASE + told.encode("utf-8", "replace"))
+        _write(self.descriptor, _ERASE + told.encode("utf-8", "replace"))
         self.shown = True
 
     def erase(self) -> None:
         """Leave the terminal as it was before the line."""
-        if self.shown:
-            self.write(_ERASE)
+        if self.shown and self.descriptor is not None:
+            _write(self.descriptor, _ERASE)
             self.shown = False
 
-    def write(self, text: bytes) -> None:
-        """Write past all buffers: this runs in the midst of anything."""
-        if self.descriptor is not None:
-            with suppress(OSError):
-                os.write(self.descriptor, text)
+    def interrupt(self, *_signal: Any) -> None:
+        """End the process: no exception runs through solvers, which would lose it, or turn it into another.
 
-    def unraisable(self, found: Any) -> None:
-        """What a finalizer raised: an interrupt is raised again outside it, anything else is told as ever."""
-        if found.exc_type is not KeyboardInterrupt:
-            sys.__unraisablehook__(found)
-            return
-        self.swallowed = True
-        signal.setitimer(signal.ITIMER_REAL, AGAIN, EVERY)
+        Solvers are killed, and files on their way removed; what was written is whole.
+        """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.erase()
+        children = sys.modules.get("multiprocessing")
+        for child in children.active_children() if children else ():
+            child.kill()
+        remove_unfinished()
+        with suppress(OSError, ValueError):
+            _write(sys.stderr.fileno(), SAYS.encode())
+        os._exit(INTERRUPTED)
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    """Write past all buffers: a signal comes in the midst of anything."""
+    with suppress(OSError):
+        os.write(descriptor, text)
 
 
 @contextmanager
-def attended() -> Iterator[None]:
-    """Show on the terminal what is said inside; leave nothing of it behind."""
+def attended(alone: bool) -> Iterator[None]:
+    """Show on the terminal what is said inside, and leave nothing of it behind.
+
+    Where the command is `alone` in its process an interrupt ends that, and is ignored once the work is done.
+    """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
     line = Attended(_terminal())
-    before, hook = signal.signal(signal.SIGALRM, line.tick), sys.unraisablehook
-    sys.unraisablehook = line.unraisable
+    before = signal.signal(signal.SIGALRM, line.tick)
+    if alone:
+        signal.signal(signal.SIGINT, line.interrupt)
     try:
         if line.descriptor is not None:
             signal.setitimer(signal.ITIMER_REAL, FIRST, EVERY)
@@ -91,8 +102,9 @@ def attended() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        sys.unraisablehook = hook
         line.erase()
+        if alone:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _terminal() -> int | None:

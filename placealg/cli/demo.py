@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from placealg.cli import main
+from placealg.cli.attend import attended
 
 DEMO = (
     "show zero3*tp_sp --model llama-3-70b",
@@ -28,4 +29,5 @@ def demonstrate(commands: Iterable[str] = DEMO) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(demonstrate())
+    with attended(alone=True):
+        sys.exit(demonstrate())

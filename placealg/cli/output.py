@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 from placealg.announce import say
 from placealg.errors import InputError
 from placealg.render.page import Line, width_of, write
+from placealg.unfinished import write_whole
 
 
 def width() -> int:
@@ -49,18 +48,9 @@ def check_file(path: str) -> None:
 def write_file(path: str, text: str) -> None:
     """Write `text` to `path` in one move: a reader sees the old file or the new one, never a part."""
     target = Path(path)
+    if target.is_dir():
+        raise InputError("is a folder", where=path)
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        write_whole(target, text)
     except OSError as error:
         raise InputError(f"cannot write there: {error.strerror}", where=path) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        if target.is_dir():
-            raise InputError("is a folder", where=path)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except OSError as error:
-        raise InputError(f"cannot write there: {error.strerror}", where=path) from None
-    finally:
-        Path(name).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
     "diff": ("what differs: placements, program, costs, verdict", "A B"),
-    "report": ("one page of HTML: placements, costs with sliders, verdicts", "STRATEGY..."),
+    "report": ("placements, costs with sliders and verdicts as HTML", "STRATEGY..."),
     "fit": ("what a device holds against its memory, and what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),

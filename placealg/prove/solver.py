@@ -11,13 +11,14 @@ import atexit
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import z3
+
+from placealg.unfinished import uninterrupted
 
 SAT, UNSAT, UNKNOWN = "sat", "unsat", "unknown"
 RESOURCE_LIMIT = 20_000_000
@@ -111,19 +112,6 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let an interrupt wait, for a child that is started inside too, until that ignores it by itself."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class SolverProcess:
     """A solver in a process of its own, started when first asked and replaced when it had to be killed."""
 
@@ -169,7 +157,7 @@ class SolverProcess:
             context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
             ours, theirs = context.Pipe()
             self._process = context.Process(target=_serve, args=(theirs, self._solve), daemon=True)
-            with _uninterrupted():
+            with uninterrupted():
                 self._process.start()
             theirs.close()
             self._connection = ours

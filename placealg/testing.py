@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from os import PathLike, fspath
 
 from placealg.check.prove import prove
-from placealg.cli.explain import SAYS
+from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.model.config import resolve_model

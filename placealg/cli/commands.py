@@ -97,10 +97,10 @@ def explain(chosen: Namespace) -> int:
     found = find(chosen.name)
     if chosen.format == "json":
         print_json({"version": 1, "name": chosen.name, "found": [
-            {"name": e.name, "kind": e.kind, "sentences": list(e.sentences)} for e in found]})
+            {"name": e.name, "kind": e.kind, "sentences": list(e.sentences), **dict(e.rows())} for e in found]})
     else:
-        for k, (name, kind, sentences) in enumerate(found):
-            print_lines([*([()] if k else []), *explanation(name, kind, sentences, width())])
+        for k, e in enumerate(found):
+            print_lines([*([()] if k else []), *explanation(e.name, e.kind, e.sentences, e.rows(), width())])
     return 0
 
 

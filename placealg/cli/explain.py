@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterator
 
 from placealg.cli.bugs import names
-from placealg.cli.inputs import default_model
+from placealg.cli.examples import bug_refuted_by, event_where, programs, theorems
+from placealg.cli.glosses import (
+    ASSUMED,
+    CUTOFF_SAYS,
+    DTENSOR,
+    HYPOTHESES,
+    KIND_FORMULAS,
+    MODE_FORMULAS,
+    MODE_SOURCES,
+    NCCL,
+    THEOREM,
+    Explained,
+)
 from placealg.cli.published import names as published
+from placealg.cost.communication import communication
 from placealg.cost.document import BALANCED
+from placealg.cost.memory import memory
 from placealg.errors import InputError, shown
 from placealg.mesh import SYMBOLS
-from placealg.model.config import resolve_model
-from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES
+from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES, Redistribution
 from placealg.prove.verdict import OBLIGATIONS
 from placealg.render.cost import QUANTITIES
-from placealg.step.derive import derive
+from placealg.render.values import readable
+from placealg.step.program import STEP_PHASES, Event
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, TABLES, keys_of
 
-HYPOTHESES = {
-    "equal_counts": (
-        "Every rank of the data axes holds equally many tokens in every microbatch.",
-        "Under it the mean of local means is the token mean.",
-        "The loss preset mean_of_means assumes it; assume = [] in [loss] withdraws it, and token_mean does without.",
-    ),
-    "units_independent": (
-        "The model outside its parameters is computed alike on every device.",
-        "What a rank computes from its tokens then equals the single device's, given the same parameters.",
-        "A verdict assumes it, because its program runs a unit as one computation.",
-    ),
-    "nonzero_divisors": (
-        "A token count by which something is divided is not zero there.",
-        "Without it an empty cell of the batch divides by zero on its device.",
-        "A verdict assumes it where a count of part of the batch divides and equal counts are not assumed.",
-    ),
-    "never_resumed": (
-        "The program has no resume phase, so a resumed run is not covered.",
-        "Nothing is then said about what a checkpoint restores.",
-        "A verdict assumes it of a program without events in resume.",
-    ),
+NO_PROGRAM = "no program of the catalogue has it"
+
+UNREFUTED = {
+    "view": "a read of a stale copy within a step; what is stale at its end is refuted as `invariant`",
+    "schedule": "a collective that some ranks of its group leave out",
+    "vacuity": "a `where` that no rank satisfies: nothing would be proved of it",
 }
-"""Named hypothesis -> what it says, what follows from it, who assumes it."""
-
-
-SAYS = {name: sentences[0][0].lower() + sentences[0][1:].rstrip(".") for name, sentences in HYPOTHESES.items()}
-"""Named hypothesis -> what it says, as part of a sentence."""
-
-
-class Explained(NamedTuple):
-    """A name, the kind of thing that it is, and its sentences."""
-
-    name: str
-    kind: str
-    sentences: tuple[str, ...]
+"""Obligation that no file of a bug expects -> what would break it."""
 
 
 def explanations() -> Iterator[Explained]:
@@ -64,42 +51,110 @@ def explanations() -> Iterator[Explained]:
         yield Explained(row.mode, "mode", (
             f"{row.mode} means {row.name}, along one mesh axis of n devices.",
             f"At rest a device holds {row.at_rest}; while in use, {row.in_use}; the tier is the {row.tier}.",
-            f"It is used by {row.used_by}."))
+            f"It is used by {row.used_by}."), MODE_FORMULAS[row.mode], _placed(row.mode), MODE_SOURCES[row.mode])
     for verb in VERBS.values():
         kind = "a collective: every rank of its group takes part" if verb.collective else "local to each rank"
         axes = ", and it names its mesh axes" if verb.needs_axes else ""
         yield Explained(verb.name, "verb", (
             f"{verb.name} is {kind}{axes}.", f"It applies to {_joined(verb.values)}.",
-            f"Its meaning: {verb.meaning}."))
+            f"Its meaning: {verb.meaning}."), " → ".join(map(str, verb.kinds or ())),
+            event_where(_has_verb(verb.name)) or NO_PROGRAM, "placealg/step/verbs.py, VERBS")
     for identifier, statement in OBLIGATIONS.items():
         yield Explained(identifier, "obligation", (
             f"The obligation {identifier} holds iff {statement}.",
             "It is generated from the single-device reference step, so that no edit of the program can remove it.",
             f"It stands {_ordinal(list(OBLIGATIONS).index(identifier))} of {len(OBLIGATIONS)}: a report leads with the "
-            "first one refuted."))
+            "first one refuted."), statement, bug_refuted_by(identifier) or UNREFUTED[identifier],
+            "placealg/prove/correct.py; the theorem: placealg explain \"gradient and state\", \"forward and backward\"")
     yield from _strategies()
     yield from _rules()
     yield from _kinds()
     yield from _numbers()
     yield from _tables()
     yield from _lemmas()
+    yield from _redistributions()
+    yield from _theorems()
     for name, sentences in HYPOTHESES.items():
-        yield Explained(name, "hypothesis", sentences)
+        yield Explained(name, "hypothesis", sentences, *ASSUMED[name], "placealg/prove/prover.py, hypotheses")
     name, _, says = BALANCED.partition(": ")
     yield Explained(name, "hypothesis", (
-        f"{says[0].upper()}{says[1:]}.", "Costs assume it of a program that splits experts; runs and proofs do not."))
+        f"{says[0].upper()}{says[1:]}.", "Costs assume it of a program that splits experts; runs and proofs do not.",
+        "Where a router sends more to some experts than to others, their devices hold and send more than is told."),
+        *ASSUMED[name], "placealg/cost/document.py, BALANCED")
 
 
 def explain(name: str) -> list[Explained]:
     """Every explanation of `name`; an InputError when there is none."""
     every = list(explanations())
-    spelled = name.replace("Ψ", "Psi")
-    found = [e for e in every if e.name in (spelled, f"[{spelled}]")] or [
+    spelled = name.replace("Ψ", "Psi").replace("->", "→")
+    found = [e for e in every if e.name in (spelled, f"[{spelled}]", _bracketed(spelled))] or [
         e for e in every if e.name.lower() == spelled.lower()]
     if not found:
         valid = [*dict.fromkeys(e.name for e in every), *published(), *names()]
         raise InputError(f"nothing is called '{name}'", name=name, valid=valid)
     return found
+
+
+def _bracketed(name: str) -> str:
+    """P→S as [P]→[S]; other names as they are."""
+    return re.sub(r"\A([IRSP])→([IRSP])\Z", r"[\1]→[\2]", name)
+
+
+def _placed(mode: str) -> str:
+    """A strategy of the catalogue that places a state so."""
+    for entry in catalogue().values():
+        strategy = parse_strategy(entry.name)
+        for state in STATES:
+            if state == "activations" and mode in map(str, strategy.regions.values()):
+                region = next(r for r, m in strategy.regions.items() if str(m) == mode)
+                return f"{entry.name}: activations of {region}"
+            for axis in strategy.mesh.names:
+                text = strategy.mode_text(state, axis)
+                if mode == text.partition("(")[0] or (mode == "O" and text.endswith("O")):
+                    return f"{entry.name}: {state} along {axis}"
+        if mode == "O" and not entry.axes:
+            return f"zero3*{entry.name}"
+    return ""
+
+
+def _redistributions() -> Iterator[Explained]:
+    """The rows of the redistribution table."""
+    for row in REDISTRIBUTIONS:
+        event = row.event if row.event != "none" else "nothing, since the numbers are there"
+        back = row.backward if row.backward != "none" else "nothing"
+        yield Explained(f"{row.source}→{row.target}", "redistribution", (
+            f"Along one axis of n devices a value of type {row.source} becomes one of type {row.target} by {event}.",
+            f"Its gradient goes from {DUAL[row.target]} to {DUAL[row.source]}, by {back}.",
+            f"{row.source} says: {KINDS[row.source]}; {row.target} says: {KINDS[row.target]}."),
+            f"a device sends {readable(row.sent)} of the tensor's bytes",
+            event_where(_is_row(row)) or NO_PROGRAM,
+            f"placealg/placement.py, REDISTRIBUTIONS; proved by move_sound and move_adjoint in Coq; volumes: {NCCL}")
+
+
+def _has_verb(verb: str) -> Callable[[Event], bool]:
+    return lambda event: event.verb == verb
+
+
+def _has_kind(kind: str) -> Callable[[Event], bool]:
+    return lambda event: kind in (event.source[:1], event.to[:1])
+
+
+def _is_row(row: Redistribution) -> Callable[[Event], bool]:
+    ends, verb = (row.source.value, row.target.value), row.event.partition(" ")[0]
+    return lambda event: (event.source[:1], event.to[:1]) == ends and event.verb == verb
+
+
+def _theorems() -> Iterator[Explained]:
+    """The theorem in its two parts, and those that Coq checks."""
+    for name, (sentences, statement, example, source) in THEOREM.items():
+        yield Explained(name, "theorem", sentences, statement, example, source)
+    for found in theorems():
+        yield Explained(found.name, "theorem", (
+            f"{found.name} says: {found.says}.",
+            "It is proved in Coq for any finite axes, devices, elements and units, over any commutative ring with "
+            "decidable equality, without an axiom.",
+            f"What it backs here: {found.counterpart.replace('`', '')}."),
+            found.statement, "make coq checks it", found.file)
 
 
 def _strategies() -> Iterator[Explained]:
@@ -114,25 +169,47 @@ def _strategies() -> Iterator[Explained]:
             modes = _joined([f"mode {mode} for the activations of {name}" for name, mode in strategy.regions.items()])
             second = f"{second[:-1]}, with {modes}."
         for name in (entry.name, *entry.aliases):
-            yield Explained(name, "strategy", (first, second, f"Source: {entry.source}."))
+            example = f"placealg prove {entry.name if entry.axes else f'zero3*{entry.name}'}"
+            yield Explained(name, "strategy", (first, second, _moves(entry.name)),
+                            _figures(entry.name, bool(entry.axes)), example, entry.source)
+
+
+def _moves(name: str) -> str:
+    """What its program sends, and how often."""
+    step = programs()[name]
+    found = dict.fromkeys(f"{e.verb} over {', '.join(e.axes)}" for e in step.events
+                          if e.axes and VERBS[e.verb].collective and e.phase in STEP_PHASES)
+    return f"What crosses between devices in a step: {_joined(list(found)) if found else 'nothing'}."
+
+
+def _figures(name: str, brings_axes: bool) -> str:
+    """What its states take and what it sends, in closed form; of a modifier what it leaves to keep for backward."""
+    step = programs()[name]
+    held = memory(step)
+    if not brings_axes:
+        return f"activations {held.activations.text() or 'as before'}; states {held.states.text()} bytes"
+    return f"states {held.states.text()} bytes; sent {communication(step).total.text()} bytes"
 
 
 def _rules() -> Iterator[Explained]:
-    """The rules of every catalogue strategy, with the reasons they give."""
-    reasons: dict[str, dict[str, None]] = {}
-    verbs: dict[str, dict[str, None]] = {}
-    used: dict[str, dict[str, None]] = {}
-    for entry in catalogue().values():
-        strategy = parse_strategy(entry.name)
-        for event in derive(strategy, resolve_model(default_model(strategy))).events:
-            reasons.setdefault(event.rule.name, {})[event.rule.why] = None
-            verbs.setdefault(event.rule.name, {})[event.verb] = None
-            used.setdefault(event.rule.name, {})[entry.name] = None
-    for name, whys in reasons.items():
-        told = "Its reasons: " + "; ".join(whys) + "." if len(whys) > 1 else f"Its reason: {next(iter(whys))}."
+    """The rules of all programs among the examples, with the reasons they give."""
+    found: dict[str, list[tuple[str, Event]]] = {}
+    for program, step in programs().items():
+        for event in step.events:
+            found.setdefault(event.rule.name, []).append((program, event))
+    for name, events in found.items():
+        whys = list(dict.fromkeys(e.rule.why for _, e in events))
+        told = "Its reasons: " + "; ".join(whys) + "." if len(whys) > 1 else f"Its reason: {whys[0]}."
+        used = list(dict.fromkeys(program for program, _ in events))
         yield Explained(name, "rule", (
-            f"The rule {name} puts {_joined(verbs[name])} into a program.", told,
-            f"It is used by {_joined(used[name])}."))
+            f"The rule {name} puts {_joined(list(dict.fromkeys(e.verb for _, e in events)))} into a program.", told,
+            f"It is used by {_joined(used)}."), whys[0], f"{events[0][1].path} of {used[0]}", "placealg/step/" + (
+                "operations.py" if all(e.on_tensor for _, e in events) else "rules.py and derive.py"))
+    yield Explained("written", "rule", (
+        "The rule written stands behind every event of a program file that names no other.",
+        "Its reason: stands in the program file.", "A reader, the prover and the simulator treat it like any event."),
+        "stands in the program file", "a file of [[event]] tables, as placealg show STRATEGY --write-program writes",
+        "placealg/step/text.py")
 
 
 def _kinds() -> Iterator[Explained]:
@@ -141,7 +218,9 @@ def _kinds() -> Iterator[Explained]:
         ways = [f"{row.event} to {row.target}" for row in REDISTRIBUTIONS if row.source is kind and row.sent != "0"]
         moves = f"It moves by {_joined(ways)}." if ways else "No event that communicates starts from it."
         yield Explained(str(kind), "value type", (
-            f"{kind} says of a value along one axis: {meaning}.", f"Its gradient is {DUAL[kind]}.", moves))
+            f"{kind} says of a value along one axis: {meaning}.", f"Its gradient is {DUAL[kind]}.", moves),
+            KIND_FORMULAS[kind.value], event_where(_has_kind(kind.value)),
+            f"placealg/placement.py, KINDS; as the placements of DTensor, {DTENSOR}, with [I] told apart from [R]")
 
 
 def _numbers() -> Iterator[Explained]:
@@ -179,12 +258,18 @@ def _defaults(table: str) -> str:
 
 def _lemmas() -> Iterator[Explained]:
     """The lemmas on which proofs stand."""
+    from placealg.prove.cutoff import LEMMA as CUTOFF
     from placealg.prove.lemmas import LEMMAS
 
     for lemma in LEMMAS:
         yield Explained(lemma.name, "lemma", (
             f"{lemma.name}: {lemma.statement}.",
-            "Every run of the prover proves it by induction before anything is proved with it."))
+            "Every run of the prover proves it by induction before anything is proved with it.",
+            f"The rules for {_joined(lemma.verbs)} use it." if lemma.verbs else "Every transfer rule may use it."),
+            lemma.statement, f"any proof with {_joined(lemma.verbs)}, such as that of cp_ring" if lemma.verbs else
+            "the proof of dp: placealg prove dp", "placealg/prove/lemmas.py; in Coq proofs/coq/Sums.v and Rings.v")
+    yield Explained("cutoff", "lemma", CUTOFF_SAYS, CUTOFF.partition(": ")[2], "placealg prove zero3 --engine cutoff",
+                    "placealg/prove/cutoff.py; proofs/theorems/cutoff.py, which runs")
 
 
 def _joined(words: object) -> str:

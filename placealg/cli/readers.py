@@ -25,7 +25,7 @@ def prove(chosen: Namespace) -> int:
     """`placealg prove STRATEGY...`."""
     from placealg.check.prove import judge
     from placealg.cli.evidence import check_words, evidence, evidence_lines
-    from placealg.cli.explain import SAYS
+    from placealg.cli.glosses import SAYS
     from placealg.render.junit import junit
     from placealg.render.proof import proof
 

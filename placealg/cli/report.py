@@ -8,7 +8,7 @@ from argparse import Namespace
 from placealg.announce import each, say
 from placealg.check.prove import judge
 from placealg.check.recheck import MANIFEST, files_of
-from placealg.cli.explain import SAYS
+from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import Case
 from placealg.cli.output import check_file, write_file
 from placealg.cli.readers import of_device, read_cases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from placealg.arith import Monomial
@@ -107,6 +107,9 @@ def _ops(model: Model, unit: str, width: int) -> list[Line]:
     return [(), *table([head, *rows], "lllll", width, wrap={2: 18, 3: 16, 4: 12})]
 
 
-def explanation(name: str, kind: str, sentences: Iterable[str], width: int) -> list[Line]:
-    """What kind of thing a name is, and its sentences."""
-    return [line(bold(name), dim(f"  {kind}")), *indent(prose(" ".join(sentences), width - 2))]
+def explanation(name: str, kind: str, sentences: Iterable[str], rows: Sequence[tuple[str, str]],
+                width: int) -> list[Line]:
+    """What kind of thing a name is, its sentences, and the rows below them."""
+    cells: list[list[Cell]] = [[dim(title), text] for title, text in rows]
+    return [line(bold(name), dim(f"  {kind}")), *indent(prose(" ".join(sentences), width - 2)),
+            *indent(table(cells, "ll", width - 2, wrap={1: 30}))]

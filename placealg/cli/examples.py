@@ -1,0 +1,87 @@
+"""Examples for explanations, each found rather than written: in derived programs, among the bugs, in Coq's files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from placealg.cli.bugs import folder
+from placealg.cli.inputs import default_model
+from placealg.model.config import resolve_model
+from placealg.step.derive import derive
+from placealg.step.edit import edit
+from placealg.step.program import Event, Step
+from placealg.strategy.catalogue import catalogue
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
+
+COMPOSITES = ("zero3*tp_sp", "zero1*tp_sp*pp*cp_ring*ep", "zero3*cp_ulysses")
+"""Expressions beside the catalogue's own strategies in which examples are looked for."""
+
+
+@lru_cache(maxsize=1)
+def programs() -> dict[str, Step]:
+    """A program by what a user would say to get it: the catalogue's, composites, one that may skip, an edited one."""
+    found = {}
+    for name in (*catalogue(), *COMPOSITES):
+        strategy = parse_strategy(name)
+        found[name] = derive(strategy, resolve_model(default_model(strategy)))
+    model = resolve_model("abstract")
+    found['zero2 with skip = "overflow"'] = derive(
+        overlay(parse_strategy("zero2"), {"optimizer": {"skip": "overflow"}}), model)
+    found['zero1 with [[edit]] drop and insert'] = edit(
+        found["zero1"], {"drop": "publish.*"},
+        {"insert": {"path": "publish.layer.weight.publish[dp]"}, "after": "update.rng.update"})
+    return found
+
+
+def event_where(holds: Callable[[Event], bool]) -> str:
+    """The first event for which something holds, with the program in which it stands; "" where there is none."""
+    for name, step in programs().items():
+        event = next((e for e in step.events if holds(e)), None)
+        if event is not None:
+            return f"{event.path} of {name}"
+    return ""
+
+
+def bug_refuted_by(obligation: str) -> str:
+    """A bug that its file expects to be refuted by an obligation, real ones first; "" where there is none."""
+    found = []
+    for path in sorted(folder().glob("*.toml")):
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        expect = table.get("expect", {})
+        if isinstance(expect, dict) and expect.get("obligation") == obligation:
+            found.append(("source" not in table, path.stem, str(table.get("name", path.stem))))
+    return f"{min(found)[1]}: {min(found)[2]}" if found else ""
+
+
+class Theorem(NamedTuple):
+    """A theorem that Coq checks: what it says in words, its statement, what it backs in the code, its file."""
+
+    name: str
+    says: str
+    statement: str
+    counterpart: str
+    file: str
+
+
+_ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+_STATED = re.compile(r"^Theorem (\w+)(.*?)\.\s*\nProof", re.MULTILINE | re.DOTALL)
+
+
+def theorems() -> Iterator[Theorem]:
+    """The theorems that `proofs/coq/README.md` lists, with the statements of the files in which they are proved."""
+    room = folder().parent / "coq"
+    stated: dict[str, tuple[str, Path]] = {}
+    for path in sorted(room.glob("*.v")):
+        stated |= {name: (" ".join(text.split()), path) for name, text in _STATED.findall(
+            path.read_text(encoding="utf-8"))}
+    listed = (room / "README.md").read_text(encoding="utf-8")
+    for names, says, counterpart in _ROW.findall(listed):
+        for name in re.findall(r"\w+", names):
+            statement, path = stated[name]
+            yield Theorem(name, says, statement.lstrip(": "), counterpart, f"proofs/coq/{path.name}")

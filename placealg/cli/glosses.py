@@ -1,0 +1,119 @@
+"""What explanations say in words of their own: hypotheses, the theorem, and where notions come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Explained(NamedTuple):
+    """A name, the kind of thing that it is, its sentences, and its formula or statement, an example, the source."""
+
+    name: str
+    kind: str
+    sentences: tuple[str, ...]
+    statement: str = ""
+    example: str = ""
+    source: str = ""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(title, text) of what stands below the sentences."""
+        every = (("statement", self.statement), ("example", self.example), ("source", self.source))
+        return [(title, text) for title, text in every if text]
+
+
+HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
+    "equal_counts": (
+        "Every rank of the data axes holds equally many tokens in every microbatch.",
+        "Under it the mean of local means is the token mean.",
+        "The loss preset mean_of_means assumes it; assume = [] in [loss] withdraws it, and token_mean does without.",
+    ),
+    "units_independent": (
+        "The model outside its parameters is computed alike on every device.",
+        "What a rank computes from its tokens then equals the single device's, given the same parameters.",
+        "A verdict assumes it, because its program runs a unit as one computation.",
+    ),
+    "nonzero_divisors": (
+        "A token count by which something is divided is not zero there.",
+        "Without it an empty cell of the batch divides by zero on its device.",
+        "A verdict assumes it where a count of part of the batch divides and equal counts are not assumed.",
+    ),
+    "never_resumed": (
+        "The program has no resume phase, so a resumed run is not covered.",
+        "Nothing is then said about what a checkpoint restores.",
+        "A verdict assumes it of a program without events in resume.",
+    ),
+}
+"""Named hypothesis -> what it says, what follows from it, who assumes it."""
+
+SAYS = {name: sentences[0][0].lower() + sentences[0][1:].rstrip(".") for name, sentences in HYPOTHESES.items()}
+"""Named hypothesis -> what it says, as part of a sentence."""
+
+ASSUMED: Mapping[str, tuple[str, str]] = {
+    "equal_counts": ("N(c, k) = N(c', k') for all ranks c, c' of the data axes and all microbatches k, k'",
+                     "dp: its loss divides by the rank's own tokens"),
+    "units_independent": ("forward and backward of a unit on a rank are the single device's, given its parameters",
+                          "zero3 on abstract; on gpt the obligation `forward` stands in its place"),
+    "nonzero_divisors": ("N > 0 wherever N divides", "dp with [loss] preset = \"token_mean\", a count per microbatch"),
+    "never_resumed": ("the program has no event in the phase `resume`",
+                      "a file of [[event]] tables without resume.*"),
+    "balanced_experts": ("every device of an expert axis receives b·s·topk/n pairs per microbatch and data rank",
+                         "placealg cost dp*ep --model moe"),
+}
+"""Hypothesis -> as a formula or statement, and where it is assumed."""
+
+THEOREM: Mapping[str, tuple[tuple[str, str, str], str, str, str]] = {
+    "forward and backward": (
+        ("It says when the ops of a step may be distributed: if every op reads what is exact, and its backward does, "
+         "then a device computes what the single device computes, on the elements that it holds.",
+         "Exact means: every contribution of every sum counted once, no partial sum into a nonlinear op, statistics "
+         "over whole rows, random draws keyed by logical indices.",
+         "The obligation `forward` is this, op by op, for every model with an op graph."),
+        "what is added to a parameter's gradient on a device = the sum over the paths that it holds",
+        "placealg prove tp_sp --model gpt: the instances of `forward` are its ops",
+        "proofs/theorems/forward_backward.py, which runs"),
+    "gradient and state": (
+        ("It says that two conditions on a program are exactly what equal training runs need.",
+         "GI, gradient integrity: at every live update the weight of every unit is the reference's, on defined values, "
+         "with exactly the reference's transforms; SC, state consistency: every observed read of a state sees the "
+         "reference's version.",
+         "Sufficiency is an induction over steps; necessity gives, for a failing weight or view, a model and an update "
+         "that tell the runs apart."),
+        "GI and SC  iff  for all models, updates, initial states and batches the observed runs are equal",
+        "zero1_publish_dropped breaks SC alone: its gradients are right, its parameters are stale",
+        "proofs/theorems/equivalence.py, which runs; GI_SC_iff_equal in proofs/coq/Equivalence.v"),
+}
+"""Part of the theorem -> sentences, statement, example, source."""
+
+CUTOFF_SAYS = (
+    "An identity that is polynomial in the size n of an axis, of degree d at most, holds for every n if it holds at "
+    "d + 1 sizes, because a polynomial of degree d has at most d roots.",
+    "The second engine bounds d by counting the reductions, divisors and data axes that raise it, and writes the axis "
+    "out rank by rank at d + 1 distinct primes.",
+    "A proof that rests on it is of class CUTOFF.",
+)
+
+DTENSOR = "https://docs.pytorch.org/docs/stable/distributed.tensor.html"
+NCCL = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
+
+MODE_SOURCES: Mapping[str, str] = {
+    "R": "Li et al., PyTorch Distributed, arXiv 2006.15704",
+    "S": "Rajbhandari et al., ZeRO, arXiv 1910.02054; Shoeybi et al., Megatron-LM, arXiv 1909.08053",
+    "S*": "Rajbhandari et al., ZeRO, arXiv 1910.02054, section 5.3; Zhao et al., FSDP, arXiv 2304.11277",
+    "M": "Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174, of activations",
+    "O": "Ren et al., ZeRO-Offload, arXiv 2101.06840; Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857",
+}
+"""Mode -> where it was published."""
+
+MODE_FORMULAS: Mapping[str, str] = {
+    "R": "at rest 1, in use 1", "S": "at rest 1/n, in use 1/n", "S*": "at rest 1/n, in use 1 for one unit at a time",
+    "M": "at rest 0, in use 1 for one unit at a time", "O": "at rest 0 on the device; the host holds 1 or 1/n",
+}
+"""Mode -> the parts of a state that a device holds."""
+
+KIND_FORMULAS: Mapping[str, str] = {
+    "I": "x(c) = v on every rank c, and a gradient counts once", "P": "v = Σ over the ranks c of x(c)",
+    "R": "x(c) = v on every rank c; the gradient is the sum of those of all uses",
+    "S": "v[i] = x(own(i))[i]: element i is its owner's",
+}
+"""Value type -> what the value v is, of the numbers x(c) on the ranks c of an axis."""

@@ -1,0 +1,112 @@
+"""`placealg explain`: everything that has a name is explained, by sentences, a statement, an example, a source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from conftest import ROOT, run_placealg
+
+from placealg.cli.bugs import names as bugs
+from placealg.cli.examples import programs
+from placealg.cli.explain import NO_PROGRAM, UNREFUTED, explanations
+from placealg.cli.glosses import HYPOTHESES, Explained
+from placealg.placement import KINDS, MODES, REDISTRIBUTIONS
+from placealg.prove.cutoff import LEMMA
+from placealg.prove.lemmas import LEMMAS
+from placealg.prove.verdict import OBLIGATIONS
+from placealg.step.verbs import VERBS
+from placealg.strategy.catalogue import catalogue
+from placealg.strategy.file import read_strategy_file
+
+EVERY = list(explanations())
+FULL = ("mode", "redistribution", "rule", "obligation", "strategy", "hypothesis", "theorem", "lemma", "verb",
+        "value type")
+
+
+def rules() -> Iterator[str]:
+    """The names of the rules that the rooms write: every `Rule("NAME", ...)` in their source."""
+    for path in (ROOT / "placealg" / "step").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Rule" and node.args \
+                    and isinstance(node.args[0], ast.Constant) and node.args[0].value:
+                yield str(node.args[0].value)
+
+
+def coq_theorems() -> Iterator[str]:
+    for path in (ROOT / "proofs" / "coq").glob("*.v"):
+        yield from re.findall(r"^Theorem (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+TABLES = {
+    "mode": lambda: [row.mode for row in MODES],
+    "redistribution": lambda: [f"{row.source}→{row.target}" for row in REDISTRIBUTIONS],
+    "rule": lambda: set(rules()) | {e.rule.name for step in programs().values() for e in step.events},
+    "obligation": lambda: OBLIGATIONS,
+    "strategy": lambda: [n for e in catalogue().values() for n in (e.name, *e.aliases)],
+    "hypothesis": lambda: {*HYPOTHESES, "balanced_experts"},
+    "theorem": lambda: {*coq_theorems(), "forward and backward", "gradient and state"},
+    "lemma": lambda: {*(lemma.name for lemma in LEMMAS), LEMMA.partition(":")[0]},
+    "verb": lambda: VERBS,
+    "value type": lambda: [str(kind) for kind in KINDS],
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_no_name_of_a_table_is_missing(kind: str) -> None:
+    explained = [e.name for e in EVERY if e.kind == kind]
+    assert len(explained) == len(set(explained))
+    assert set(TABLES[kind]()) == set(explained)
+
+
+@pytest.mark.parametrize("found", [e for e in EVERY if e.kind in FULL], ids=lambda e: f"{e.kind} {e.name}")
+def test_an_explanation_is_whole(found: Explained) -> None:
+    assert len(found.sentences) == 3
+    assert all(text.endswith(".") and text == " ".join(text.split()) for text in found.sentences)
+    assert found.example and found.source and (found.statement or found.kind == "verb")
+    assert found.kind in ("redistribution", "verb") or found.example != NO_PROGRAM
+
+
+def test_every_other_explanation_has_its_sentences() -> None:
+    assert all(1 <= len(e.sentences) <= 3 for e in EVERY)
+
+
+def test_every_example_that_is_an_event_is_one() -> None:
+    every = programs()
+    told = [e.example.rpartition(" of ") for e in EVERY if e.kind in ("verb", "redistribution", "rule", "value type")]
+    events = [(path, name) for path, _, name in told if name in every]
+    assert len(events) > 40
+    for path, name in events:
+        assert path in {event.path for event in every[name].events}
+
+
+def test_every_bug_that_stands_as_an_example_is_refuted_by_its_obligation() -> None:
+    for found in (e for e in EVERY if e.kind == "obligation"):
+        if found.name in UNREFUTED:
+            assert not [b for b in bugs() if read_strategy_file(ROOT / "proofs" / "refuted" / f"{b}.toml").expect
+                        .obligation == found.name]
+            continue
+        name = found.example.partition(":")[0]
+        expect = read_strategy_file(ROOT / "proofs" / "refuted" / f"{name}.toml").expect
+        assert expect is not None and expect.obligation == found.name
+
+
+def test_files_that_are_named_are_there() -> None:
+    for found in EVERY:
+        for path in re.findall(r"\b(?:placealg|proofs)/[\w/]+\.\w+", f"{found.source} {found.example}"):
+            assert (ROOT / path).is_file(), f"{found.name}: {path}"
+
+
+@pytest.mark.parametrize(("said", "name"), [
+    ("P->S", "[P]→[S]"), ("[S]->[R]", "[S]→[R]"), ("P→I", "[P]→[I]"), ("Gradient and State", "gradient and state"),
+    ("CUTOFF", "cutoff"), ("gi_sc_iff_equal", "GI_SC_iff_equal")])
+def test_names_are_found_as_people_write_them(said: str, name: str) -> None:
+    got = run_placealg("explain", said)
+    assert (got.code, got.out.split("\n")[0].rpartition("  ")[0]) == (0, name)
+
+
+def test_a_close_name_is_offered() -> None:
+    got = run_placealg("explain", "move_sond")
+    assert (got.code, got.out) == (2, "") and "did you mean 'move_sound'" in got.err

@@ -14,11 +14,13 @@ import pytest
 from conftest import ROOT, Outcome
 
 import placealg as pa
-from placealg.render.lanes import beside, lane
+from placealg.render.lanes import MESSAGES, beside, lane
+from placealg.render.moves import draw_moves, moved
 from placealg.render.notebook import html
 from placealg.render.placed import HELD, drawn_sizes, held
 from placealg.render.svg import PALETTE, clipped, written
-from placealg.step.program import Step
+from placealg.step.program import STEP_PHASES, Step
+from placealg.step.verbs import VERBS
 
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = ROOT / "tests" / "golden"
@@ -134,6 +136,31 @@ def test_together_the_devices_hold_every_part_once() -> None:
     parts = [held(strategy, "parameters", rank, sizes)[0] for rank in strategy.mesh.ranks(sizes)]
     assert len(set(parts)) == 8
     assert sum((p.bottom - p.top) * (p.right - p.left) for p in parts) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("strategy", "model"), PROGRAMS)
+def test_what_moves_tells_every_collective_once_and_stays_inside_its_page(strategy: str, model: str) -> None:
+    step = program(strategy, model)
+    root = ET.fromstring(str(draw_moves(step)))
+    told = moved(step)
+    crossing = [e for e in step.phase(*STEP_PHASES) if e.axes and (VERBS[e.verb].collective or e.verb in MESSAGES)]
+    assert {(axes, phase, verb) for axes, rows in told.items() for phase, verb, *_ in rows} == {
+        (e.axes, e.phase, e.verb) for e in crossing}
+    words = [text.text for text in root.iter(f"{SVG}text")]
+    assert [w for w in words if w and w.startswith("over ")] == [f"over {', '.join(axes)}" for axes in told]
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for shape in (*root.iter(f"{SVG}rect"), *root.iter(f"{SVG}text")):
+        assert 0 <= float(shape.get("x", 0)) < width
+        assert 0 <= float(shape.get("y", 0)) < height
+
+
+def test_the_filled_devices_are_one_group() -> None:
+    """Along tp of a mesh of 2 by 3 they are the three devices of the first row, numbered."""
+    root = ET.fromstring(str(draw_moves(program("dp*tp", "gpt"), dp=2, tp=3)))
+    tp, = (t for t in root.iter(f"{SVG}text") if t.text == "over tp")
+    colour = tp.attrib["fill"]
+    filled = [r for r in root.iter(f"{SVG}rect") if r.attrib["fill"] == colour]
+    assert len(filled) == 3 and len({r.attrib["y"] for r in filled}) == 1 and len({r.attrib["x"] for r in filled}) == 3
 
 
 def test_sizes_of_a_drawing() -> None:

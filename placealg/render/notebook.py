@@ -12,6 +12,7 @@ from placealg.errors import InputError
 from placealg.placement import STATES
 from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, Counterexample, Report
 from placealg.render.graph import draw_step
+from placealg.render.moves import draw_moves
 from placealg.render.page import plain
 from placealg.render.placed import draw_strategy
 from placealg.render.proof import MARKS, SAYS, counterexample_rows, joined
@@ -42,7 +43,11 @@ def _(strategy: Strategy) -> str:
 
 @html.register
 def _(step: Step) -> str:
-    return _drawing(str(draw_step(step)))
+    try:
+        moves = _drawing(str(draw_moves(step)))
+    except InputError as error:
+        moves = element("p", written(str(error)))
+    return moves + _drawing(str(draw_step(step)))
 
 
 @html.register

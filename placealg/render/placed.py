@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from placealg.errors import InputError
+from placealg.mesh import Mesh
 from placealg.placement import Mode
 from placealg.render.svg import CHARACTER, FAINT, INK, PALETTE, SOFT, Picture, clipped, element, label
 from placealg.strategy.options import DATA_DIMS, NONE
@@ -39,11 +40,16 @@ def drawn_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, int]:
     >>> drawn_sizes(zero3(), {}), drawn_sizes(hsdp(), {"dp_shard": 3})
     ({'dp': 8}, {'dp_replicate': 2, 'dp_shard': 3})
     """
+    return mesh_sizes(strategy.mesh, strategy.name, sizes)
+
+
+def mesh_sizes(mesh: Mesh, name: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The same of a mesh; `name` says whose it is."""
     for axis in sizes:
-        if axis not in strategy.mesh.names:
-            raise InputError(f"{strategy.name} has no axis '{axis}'", name=axis, valid=strategy.mesh.names)
-    known = {**strategy.mesh.sizes(), **sizes}
-    free = [a for a in strategy.mesh.names if a not in known]
+        if axis not in mesh.names:
+            raise InputError(f"{name} has no axis '{axis}'", name=axis, valid=mesh.names)
+    known = {**mesh.sizes(), **sizes}
+    free = [a for a in mesh.names if a not in known]
     room, found = max(FEW // prod(known.values()), 1), {}
     for k, axis in enumerate(free):
         share = room
@@ -51,7 +57,7 @@ def drawn_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, int]:
             share //= 2
         found[axis] = max(share, 2)
         room = max(room // found[axis], 1)
-    chosen = {a: known.get(a, found.get(a, 2)) for a in strategy.mesh.names}
+    chosen = {a: known.get(a, found.get(a, 2)) for a in mesh.names}
     if prod(chosen.values()) > MOST:
         raise InputError(f"{prod(chosen.values())} devices are too many to draw: name smaller sizes, {MOST} in all")
     return chosen

@@ -24,6 +24,7 @@ from placealg.errors import InputError
 from placealg.prove.verdict import OBLIGATIONS
 from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
 from placealg.render.graph import Colours, axis_colours, draw_step
+from placealg.render.moves import draw_moves
 from placealg.render.page import plain
 from placealg.render.placed import HELD, draw_strategy
 from placealg.render.proof import MARKS, SAYS, assumption, counterexample_rows, joined
@@ -54,6 +55,7 @@ def report(every: Sequence[Told], says: Mapping[str, str]) -> str:
                                                              content=policy),
                    element("title", written(title)), element("style", _read("report.css")))
     body = [_head(every, title), _sizes(free, every), _charts(every, colours), *_each(every, "placements", _placement),
+            *_each(every, "what moves", lambda told: _moves(told, colours)),
             *_each(every, "closed forms", _formulas), _verdicts(every, says),
             *_each(every, "the step program", lambda told: _program(told, colours)), _granted(every)]
     page = element("body", element("main", *body), f"<script>{script}</script>")
@@ -206,6 +208,13 @@ def _placement(told: Told) -> str:
         except InputError as error:
             return element("p", written(str(error)), class_="soft")
     return element("div", drawn, class_="scroll")
+
+
+def _moves(told: Told, colours: Colours) -> str:
+    try:
+        return element("div", str(draw_moves(told.program, colours)), class_="scroll")
+    except InputError as error:
+        return element("p", written(str(error)), class_="soft")
 
 
 def _formulas(told: Told) -> str:

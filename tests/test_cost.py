@@ -516,7 +516,8 @@ def test_every_form_has_the_same_value(text: str, psi: int, dp: int, m: int, h: 
     assert Formula.from_json(formula.to_json()).value(**used) == value
     scope: dict[str, Any] = {}
     exec(formula.python(), scope)
-    assert scope["formula"](**{n: Fraction(v) for n, v in used.items()}) == pytest.approx(float(value), abs=1e-9)
+    exported = scope["formula"](**{n: Fraction(v) for n, v in used.items()})
+    assert exported == value if formula.names else exported == pytest.approx(float(value))
     assert formula.subs(**used).value() == value
     assert readable(formula.text(), sizes) == value
     assert formula == Formula.parse(f"({text}) + dp - dp", "bytes")
@@ -592,7 +593,7 @@ def test_writing() -> None:
     assert formula._repr_latex_() == f"${formula.latex()}\\ \\text{{bytes}}$"
     assert formula.markdown() == f"${formula.latex()}$ bytes"
     assert repr(Formula.parse("dp", "1")) == "dp" and repr(formula).endswith(" bytes")
-    assert bytes_of("ceiling(V/dp)*h").python().startswith("import math")
+    assert "(-(-V // dp))" in bytes_of("ceiling(V/dp)*h").python()
     assert Formula.parse("Psi_unit*2**10/3", "1").text() == "1024·Ψ_unit/3"
     assert str(memory(step_of("zero1")).states) == "Ψ·(w + g + o/dp) bytes"
     assert str(communication(step_of("zero3"), unit="elements").total) == "3·Ψ·m·(dp − 1)/dp elements"

@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from placealg.arith import parse
-from placealg.cost.notation import latex_name, text_of
+from placealg.cost.notation import latex_name, python_of, text_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Axis
@@ -244,22 +244,21 @@ class Formula:
         return f"${self.latex()}$" + ("" if self.unit == "1" else f" {self.unit}")
 
     def python(self, name: str = "formula") -> str:
-        """A standalone Python function of the formula's symbols, with the defaults that it has.
+        """A standalone Python function of the formula's symbols, with the defaults that it has; of fractions exact.
 
-        >>> Formula.parse("w*Psi/dp", "bytes", values={"w": 2}).python("weights").splitlines()[0]
-        'def weights(Psi, dp, w=2):'
+        >>> print(Formula.parse("w*Psi/dp", "bytes", values={"w": 2}).python("weights"))
+        def weights(Psi: float, dp: float, w: float = 2) -> float:
+            \"\"\"bytes, exact.\"\"\"
+            return Psi*w/dp
         """
         if self.expr is None:
-            return f"def {name}():\n    \"\"\"none: {self.reason}.\"\"\"\n    return None"
+            return f"def {name}() -> None:\n    \"\"\"none: {self.reason}.\"\"\"\n    return None"
         spelled = {n: n + "_" if keyword.iskeyword(n) else n for n in self.names}
-        body = sympy.pycode(self.expr.xreplace({symbol(n): sympy.Symbol(s) for n, s in spelled.items()}))
-        free = [spelled[n] for n in self.names if n not in self.values]
-        bound = [f"{spelled[n]}={_literal(self.values[n])}" for n in self.names if n in self.values]
-        lines = [f"def {name}({', '.join(free + bound)}):", f'    """{self.unit}, {self.convention}."""',
-                 f"    return {body}"]
-        if "math." in body:
-            lines.insert(0, "import math\n\n")
-        return "\n".join(lines)
+        body = python_of(self.expr.xreplace({symbol(n): sympy.Symbol(s, positive=True) for n, s in spelled.items()}))
+        free = [f"{spelled[n]}: float" for n in self.names if n not in self.values]
+        bound = [f"{spelled[n]}: float = {_literal(self.values[n])}" for n in self.names if n in self.values]
+        return (f"def {name}({', '.join(free + bound)}) -> float:\n"
+                f'    """{self.unit}, {self.convention}."""\n    return {body}')
 
     def to_json(self, **sizes: Size) -> dict[str, Any]:
         """The leaf `{expr, unit, value}` with `reason` where there is no expression; the value is at `sizes`."""

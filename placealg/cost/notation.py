@@ -1,4 +1,4 @@
-"""How formulas are written: readable unicode, and the LaTeX names of the symbol table."""
+"""How formulas are written: readable unicode, Python, and the LaTeX names of the symbol table."""
 
 from __future__ import annotations
 
@@ -85,3 +85,44 @@ def _product(expr: Any) -> str:
 
 def _atom(expr: Any) -> str:
     return text_of(expr) if expr.is_Symbol or expr.is_Integer else f"({text_of(expr)})"
+
+
+def python_of(expr: Any) -> str:
+    """The expression in Python, exact for fractions wherever a size stands in it: no literal is divided by another.
+
+    >>> h, tp = sympy.symbols("h tp")
+    >>> python_of(3 * h / 2 + sympy.ceiling(h / tp) - 1)
+    '3*h/2 + (-(-h // tp)) - 1'
+    """
+    kind = type(expr).__name__
+    if expr.is_Symbol or (expr.is_Integer and expr >= 0):
+        return str(expr)
+    if expr.is_Add and any(term.is_Rational and not term.is_Integer for term in expr.args):
+        return python_of(sympy.together(expr))
+    if expr.is_Add or expr.could_extract_minus_sign():
+        text = ""
+        for minus, term in in_terms(expr):
+            sign = (" - " if minus else " + ") if text else ("-" if minus else "")
+            text += sign + (f"({python_of(term)})" if minus and term.is_Add else python_of(term))
+        return text
+    if kind in ("Max", "Min"):
+        return f"{kind.lower()}({', '.join(sorted(map(python_of, expr.args)))})"
+    if kind in ("ceiling", "floor"):
+        top, bottom = (_python_product(part) for part in sympy.fraction(sympy.together(expr.args[0])))
+        return f"({top} // {bottom})" if kind == "floor" else f"(-(-{top} // {bottom}))"
+    top, bottom = sympy.fraction(expr, exact=True)
+    if bottom != 1:
+        below = _python_product(bottom)
+        return f"{_python_product(top)}/{f'({below})' if bottom.is_Mul else below}"
+    if expr.is_Pow:
+        return f"{_python_atom(expr.base)}**{expr.exp}"
+    return _python_product(expr)
+
+
+def _python_product(expr: Any) -> str:
+    return "*".join(map(_python_atom, in_factors(expr)))
+
+
+def _python_atom(expr: Any) -> str:
+    """A factor, in brackets where it is a sum."""
+    return f"({python_of(expr)})" if expr.is_Add or expr.could_extract_minus_sign() else python_of(expr)

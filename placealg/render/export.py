@@ -87,12 +87,9 @@ def latex(title: str, parts: Sections) -> str:
 
 
 def python(title: str, parts: Sections) -> str:
-    """A Python module with a function per quantity; it needs the standard library only."""
+    """A Python module with a typed function per quantity, which needs nothing: exact for fractions.Fraction."""
     bodies = [f.python(function_name(section, q)) for section, rows in parts.items() for q, f in rows]
-    needs = any(body.startswith("import math") for body in bodies)
-    code = [body.removeprefix("import math\n").strip("\n") for body in bodies]
-    head = f"# Costs of {title}\n" + ("\nimport math\n" if needs else "")
-    return head + "".join(f"\n\n{body}\n" for body in code)
+    return f"# Costs of {title}\n" + "".join(f"\n\n{body}\n" for body in bodies)
 
 
 def function_name(*words: str) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, run_placealg
 
+from placealg.cli.glosses import HYPOTHESES
+from placealg.cli.parser import COMMANDS
 from placealg.errors import shown
 from placealg.mesh import SYMBOLS
 from placealg.model.config import FIELDS as CONFIG
+from placealg.placement import MODES
+from placealg.prove.verdict import NOT_COVERED
 from placealg.render.cost import QUANTITIES
 from placealg.render.values import readable
 from placealg.step.edit import ACTIONS, CHANGES
@@ -19,7 +24,9 @@ from placealg.step.fields import FIELDS
 from placealg.strategy.file import EXPECT, TOP
 from placealg.strategy.options import DEFAULTS, SCHEMA, accepted, keys_of
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FRONT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = "\n".join((FRONT, *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))))
+"""The front page, and the pages to which its tables have moved."""
 
 
 def row(*cells: str) -> str:
@@ -83,3 +90,48 @@ def test_the_strategy_file_is_as_it_expects(tmp_path: Path) -> None:
     got = run_placealg("prove", str(path), "--no-timing")
     assert (got.code, got.err) == (0, "")
     assert "✓ as the file expects: refuted" in got.out
+
+
+def commands() -> Iterator[list[str]]:
+    """The commands that stand in running text and in tables, up to what is left to the reader: words in capitals."""
+    for text in re.findall(r"`placealg ([^`\n]+)`", README):
+        words = shlex.split(text)
+        yield words[:next((k for k, word in enumerate(words) if word == "..." or re.fullmatch(r"[A-Z]+", word)), None)]
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_every_command_that_is_named_is_one(words: list[str]) -> None:
+    name, *rest = words
+    assert name in COMMANDS
+    said = run_placealg(name, "--help").out
+    assert [word for word in rest if word.startswith("--") and word not in said] == []
+
+
+def test_what_is_not_covered_and_assumed_stands_on_the_front_page() -> None:
+    plain = " ".join(FRONT.casefold().split())
+    assert [text for text in NOT_COVERED if text.casefold() not in plain] == []
+    assert [name for name in HYPOTHESES if f"`{name}`" not in FRONT] == []
+    assert [row.mode for row in MODES if f"| `{row.mode}` | {row.name} | " not in FRONT] == []
+
+
+def test_every_link_inside_the_repository_leads_somewhere() -> None:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?://)([^)]+)\)", text):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            assert there.exists(), f"{page.name}: {target}"
+            titles = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+            assert not anchor or anchor in {title.lower().replace(" ", "-") for title in titles}, target
+
+
+def test_every_tool_beside_ours_has_a_source() -> None:
+    section = FRONT.partition("## Beside other tools")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| [")]
+    others = [line for line in section.splitlines() if line.startswith("| ") and line not in rows]
+    assert [line.split()[1] for line in others] == ["tool", "placealg"]
+    assert len(rows) >= 5 and all(re.match(r"\| \[[^]]+\]\(https://[^)]+\)", line) for line in rows)
+
+
+def test_the_front_page_is_short_before_its_module_table() -> None:
+    assert len(FRONT.partition("## Read this first")[0].splitlines()) < 340

@@ -45,8 +45,11 @@ UNREFUTED = {
 """Obligation that no file of a bug expects -> what would break it."""
 
 
-def explanations() -> Iterator[Explained]:
-    """Everything that can be explained, kind by kind."""
+def explanations(wanted: str = "") -> Iterator[Explained]:
+    """Everything that can be explained, kind by kind.
+
+    What takes long to say, the costs of a strategy, is said of every strategy, or of the one that is `wanted` alone.
+    """
     for row in MODES:
         yield Explained(row.mode, "mode", (
             f"{row.mode} means {row.name}, along one mesh axis of n devices.",
@@ -66,7 +69,7 @@ def explanations() -> Iterator[Explained]:
             f"It stands {_ordinal(list(OBLIGATIONS).index(identifier))} of {len(OBLIGATIONS)}: a report leads with the "
             "first one refuted."), statement, bug_refuted_by(identifier) or UNREFUTED[identifier],
             "placealg/prove/correct.py; the theorem: placealg explain \"gradient and state\", \"forward and backward\"")
-    yield from _strategies()
+    yield from _strategies(wanted)
     yield from _rules()
     yield from _kinds()
     yield from _numbers()
@@ -85,7 +88,7 @@ def explanations() -> Iterator[Explained]:
 
 def explain(name: str) -> list[Explained]:
     """Every explanation of `name`; an InputError when there is none."""
-    every = list(explanations())
+    every = list(explanations(name))
     spelled = name.replace("Ψ", "Psi").replace("->", "→")
     found = [e for e in every if e.name in (spelled, f"[{spelled}]", _bracketed(spelled))] or [
         e for e in every if e.name.lower() == spelled.lower()]
@@ -157,8 +160,11 @@ def _theorems() -> Iterator[Explained]:
             found.statement, "make coq checks it", found.file)
 
 
-def _strategies() -> Iterator[Explained]:
+def _strategies(wanted: str) -> Iterator[Explained]:
     for entry in catalogue().values():
+        if wanted and wanted.lower() not in map(str.lower, (entry.name, *entry.aliases)):
+            yield from (Explained(name, "strategy", ()) for name in (entry.name, *entry.aliases))
+            continue
         strategy = parse_strategy(entry.name)
         placed = "; ".join(
             f"along {axis} " + ", ".join(f"{state} {strategy.mode_text(state, axis)}" for state in STATES)

@@ -19,7 +19,7 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-         "--remote-debugging-pipe", "--window-size=1280,900")
+         "--disable-dev-shm-usage", "--remote-debugging-pipe", "--window-size=1280,900")
 SECONDS = 60.0
 
 

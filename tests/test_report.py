@@ -196,8 +196,15 @@ def test_sliders_give_exactly_what_the_formulas_give(name: str, chromium: browse
     words = [*strategies, *(("--model", model) if model else ()), *(("--set", *sizes) if sizes else ())]
     assert run_placealg("report", *words, "-o", str(out)).code == 0
     chromium.open(out)
-    free = sliders(every)
-    rng, compared = random.Random(name), 0
+    compared, wrong = held(chromium, every, random.Random(name))
+    assert (compared > 12 * 8 * len(every), wrong) == (True, [])
+    assert chromium.complaints() == []
+    assert chromium.requests() == [out.resolve().as_uri()]
+
+
+def held(chromium: browser.Browser, every: list[Told], rng: random.Random) -> tuple[int, list[str]]:
+    """How many values were compared at the start and at random sizes, and the figures that differ."""
+    free, compared, wrong = sliders(every), 0, set()
     for moved in ({s.name: s.value for s in free}, *(random_sizes([s.name for s in free], rng) for _ in range(12))):
         chromium.run(MOVE % json.dumps({n: str(v) for n, v in moved.items()}))
         shown = chromium.run(READ)
@@ -205,10 +212,30 @@ def test_sliders_give_exactly_what_the_formulas_give(name: str, chromium: browse
             for figure, exact in want(one, moved).items():
                 if f"{k} {figure}" in shown:
                     compared += 1
-                    assert shown[f"{k} {figure}"] == exact, (figure, moved)
-    assert compared > 12 * 8 * len(every)
-    assert chromium.complaints() == []
-    assert chromium.requests() == [out.resolve().as_uri()]
+                    wrong |= {figure} if shown[f"{k} {figure}"] != exact else set()
+    return compared, sorted(wrong)
+
+
+ROUNDED = ("const add = (...terms) => "
+           "[BigInt(Math.round(terms.reduce((sum, t) => sum + Number(t[0]) / Number(t[1]), 0))), 1n] ||")
+"""A sum by doubles, of the same shape."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("found", "instead", "figures"), [
+    ('"memory.gradients": x => mul(', '"memory.gradients": x => mul(num(2n, 1n), ', ["memory.gradients"]),
+    ("const add = (...terms) =>", ROUNDED, []),
+], ids=["a factor", "doubles for fractions"])
+def test_a_wrong_page_is_seen(found: str, instead: str, figures: list[str], chromium: browser.Browser,
+                              tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "zero1", "-o", str(out)).code == 0
+    page = re.sub(r"<meta http-equiv[^>]*>", "", out.read_text(encoding="utf-8"))
+    assert page.count(found) == 1
+    out.write_text(page.replace(found, instead), encoding="utf-8")
+    chromium.open(out)
+    _, wrong = held(chromium, tell("zero1"), random.Random(1))
+    assert wrong and figures in (wrong, [])
 
 
 @pytest.mark.browser

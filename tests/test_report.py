@@ -129,6 +129,17 @@ def test_a_pipeline_keeps_the_sizes_by_which_its_stage_was_chosen() -> None:
     assert {"pp", "v", "m"} & {s.name for s in sliders([one])} == set()
 
 
+@pytest.mark.parametrize(("strategy", "sizes", "drawn"), [
+    ("zero3", ("dp=4",), "dp = 4"), ("zero3[512]", (), "dp = 8"),
+    ("hsdp", ("dp_shard=16",), "dp_replicate = 2, dp_shard = 4"),
+])
+def test_a_large_mesh_is_drawn_small_and_says_so(strategy: str, sizes: tuple[str, ...], drawn: str,
+                                                 tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", strategy, *(("--set", *sizes) if sizes else ()), "-o", str(out)).code == 0
+    assert f"{drawn}; no slider changes it" in out.read_text(encoding="utf-8")
+
+
 def test_a_formula_is_typeset_in_the_order_in_which_it_is_written() -> None:
     one, = tell("zero3*tp_sp*recompute_selective", model="moe")
     for formula in (f for f in one.figures().values() if f.expr is not None):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 
 from placealg.arith import Monomial
@@ -20,13 +21,13 @@ from placealg.cost.formula import Formula
 from placealg.cost.mathml import mathml
 from placealg.cost.script import SIZES, definitions, javascript
 from placealg.cost.stage import StageStep, stage_of
-from placealg.errors import InputError
+from placealg.mesh import Axis, Mesh
 from placealg.prove.verdict import OBLIGATIONS
 from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
 from placealg.render.graph import Colours, axis_colours, draw_step
 from placealg.render.moves import draw_moves
 from placealg.render.page import plain
-from placealg.render.placed import HELD, draw_strategy
+from placealg.render.placed import HELD, draw_strategy, drawn_sizes
 from placealg.render.proof import MARKS, SAYS, assumption, counterexample_rows, joined
 from placealg.render.sliders import Slider, Told, sliders
 from placealg.render.svg import PALETTE, element, written
@@ -38,6 +39,9 @@ PARTS: Mapping[str, str] = {**HELD, "activations": PALETTE[3], "transient": PALE
 
 LONGEST = 400
 """A formula longer than this, in characters, stands behind a click."""
+
+MOST_DRAWN = 16
+"""A mesh of more devices than this is drawn smaller."""
 
 _ROOM = Path(__file__).parent
 
@@ -54,8 +58,9 @@ def report(every: Sequence[Told], says: Mapping[str, str]) -> str:
     head = element("head", '<meta charset="utf-8">', element("meta", http_equiv="Content-Security-Policy",
                                                              content=policy),
                    element("title", written(title)), element("style", _read("report.css")))
-    body = [_head(every, title), _sizes(free, every), _charts(every, colours), *_each(every, "placements", _placement),
-            *_each(every, "what moves", lambda told: _moves(told, colours)),
+    body = [_head(every, title), _sizes(free, every), _charts(every, colours),
+            *_each(every, "placements", _placement, named=False),
+            *_each(every, "what moves", lambda told: _moves(told, colours), named=False),
             *_each(every, "closed forms", _formulas), _verdicts(every, says),
             *_each(every, "the step program", lambda told: _program(told, colours)), _granted(every)]
     page = element("body", element("main", *body), f"<script>{script}</script>")
@@ -191,30 +196,33 @@ def _legend(colours: Mapping[str, str], mark: str) -> str:
     return element("div", *rows, class_="legend")
 
 
-def _each(every: Sequence[Told], title: str, draw: Callable[[Told], str]) -> list[str]:
-    """One section with a part per strategy."""
-    parts = [element("div", element("h3", written(told.strategy.name)), draw(told), data_strategy=k)
+def _each(every: Sequence[Told], title: str, draw: Callable[[Told], str], named: bool = True) -> list[str]:
+    """One section with a part per strategy, named where what is drawn is not."""
+    parts = [element("div", element("h3", written(told.strategy.name)) if named else "", draw(told), data_strategy=k)
              for k, told in enumerate(every)]
     return [element("section", element("h2", written(title)), *parts)]
 
 
 def _placement(told: Told) -> str:
-    try:
-        sizes = {a: int(n) for a, n in told.sizes.items() if a in told.strategy.mesh.names}
-        drawn = str(draw_strategy(told.strategy, **sizes))
-    except InputError:
-        try:
-            drawn = str(draw_strategy(told.strategy))
-        except InputError as error:
-            return element("p", written(str(error)), class_="soft")
-    return element("div", drawn, class_="scroll")
+    strategy = replace(told.strategy, mesh=_few(told))
+    at = drawn_sizes(strategy, {})
+    note = "drawn for " + ", ".join(f"{axis} = {n}" for axis, n in at.items()) + "; no slider changes it"
+    return element("div", str(draw_strategy(strategy, **at)), class_="scroll") + element(
+        "p", written(note), class_="soft")
 
 
 def _moves(told: Told, colours: Colours) -> str:
-    try:
-        return element("div", str(draw_moves(told.program, colours)), class_="scroll")
-    except InputError as error:
-        return element("p", written(str(error)), class_="soft")
+    drawn = replace(told.program, reference=replace(told.program.reference, mesh=_few(told)))
+    return element("div", str(draw_moves(drawn, colours)), class_="scroll")
+
+
+def _few(told: Told) -> Mesh:
+    """The mesh with the sizes that are known where they make few devices, else with none, to be drawn small."""
+    known = {**told.strategy.mesh.sizes(), **{a: int(told.sizes[a]) for a in told.strategy.mesh.names
+                                             if a in told.sizes}}
+    open_axes = len(told.strategy.mesh.names) - len(known)
+    few = prod(known.values()) * 2 ** open_axes <= MOST_DRAWN
+    return Mesh(tuple(Axis(a, known.get(a) if few else None) for a in told.strategy.mesh.names))
 
 
 def _formulas(told: Told) -> str:

@@ -92,7 +92,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Differences:
     """Everything in which two strategies differ."""
 
     one: Side
@@ -108,9 +108,9 @@ class Compare:
         return not (self.placements or self.events or self.costs or self.verdicts)
 
 
-def held_against(one: Side, two: Side) -> Compare:
+def held_against(one: Side, two: Side) -> Differences:
     """The differences of two sides."""
-    return Compare(one, two, _differing(one.placements, two.placements), difference(one.program, two.program),
+    return Differences(one, two, _differing(one.placements, two.placements), difference(one.program, two.program),
                    tuple(_changes(one, two)), _differing(one.verdicts, two.verdicts))
 
 
@@ -136,26 +136,23 @@ def _changes(one: Side, two: Side) -> Iterable[Change]:
             theirs, mine, two.costs.sizes, one.costs.sizes))
 
 
-def diff(found: Compare, width: int) -> list[Line]:
+def diff(found: Differences, width: int) -> list[Line]:
     """The differences as text: − stands before what the first alone has, + before what the second alone has."""
     names = found.one.strategy.name, found.two.strategy.name
     lines = prose(f"{names[0]} → {names[1]} on {found.one.program.reference.model}", width, "bold")
     if found.alike:
         return [*lines, line("  no difference in placements, program, costs or verdict")]
-    for title, rows in (("placements and settings", found.placements), ("verdict", found.verdicts)):
-        block = _pairs(rows, names, width - 2, title == "verdict")
-        if title == "verdict":
-            lines += _program(found, width) + _costs(found, names, width)
-        lines += [(), line(bold(title), dim("" if rows else "  no difference")), *indent(block)]
-    return lines
+    verdicts = [(name, _verdict(a), _verdict(b)) for name, a, b in found.verdicts]
+    return [*lines, *_pairs("placements and settings", found.placements, names, width), *_program(found, width),
+            *_costs(found, names, width), *_pairs("verdict", verdicts, names, width)]
 
 
-def _pairs(rows: Sequence[tuple[str, str, str]], names: tuple[str, str], width: int, verdicts: bool) -> list[Line]:
+def _pairs(title: str, rows: Sequence[tuple[str, Cell, Cell]], names: tuple[str, str], width: int) -> list[Line]:
+    """What differs, one line each, below its title."""
     if not rows:
-        return []
-    cells: list[list[Cell]] = [["", dim(names[0]), dim(names[1])]]
-    cells += [[dim(name), *((_verdict(a), _verdict(b)) if verdicts else (a, b))] for name, a, b in rows]
-    return table(cells, "lll", width, wrap={0: 16, 1: 20, 2: 20})
+        return [(), line(bold(title), dim("  no difference"))]
+    cells: list[list[Cell]] = [["", dim(names[0]), dim(names[1])], *([dim(name), a, b] for name, a, b in rows)]
+    return [(), line(bold(title)), *indent(table(cells, "lll", width - 2, wrap={0: 16, 1: 20, 2: 20}))]
 
 
 def _verdict(text: str) -> Cell:
@@ -163,7 +160,7 @@ def _verdict(text: str) -> Cell:
     return line(coloured(word), comma + rest)
 
 
-def _program(found: Compare, width: int) -> list[Line]:
+def _program(found: Differences, width: int) -> list[Line]:
     counts = {kind: sum(d.kind == kind for d in found.events) for kind in SIGNS}
     said = {LEFT: f"only in {found.one.strategy.name}", RIGHT: f"only in {found.two.strategy.name}",
             MOVED: "in another place", CHANGED: "with other fields"}
@@ -191,7 +188,7 @@ def _said(value: Any) -> str:
     return ", ".join(map(str, value)) or NOTHING if isinstance(value, list | tuple) else str(value) or NOTHING
 
 
-def _costs(found: Compare, names: tuple[str, str], width: int) -> list[Line]:
+def _costs(found: Differences, names: tuple[str, str], width: int) -> list[Line]:
     if not found.costs:
         return [(), line(bold("costs of a device"), dim("  no difference"))]
     scale = scale_for("bytes", (v for c in found.costs for v in c.values if _unit(c) == "bytes"))
@@ -219,7 +216,7 @@ def _formula(formula: Formula | None) -> str:
     return text if len(text) <= _LONGEST else f"{len(text)} signs: --format json has it"
 
 
-def markdown(found: Compare) -> str:
+def markdown(found: Differences) -> str:
     """The differences as a comment for a pull request."""
     names = [plain_markdown(side.strategy.name) for side in (found.one, found.two)]
     lines = [f"### {names[0]} → {names[1]} on {plain_markdown(found.one.program.reference.model)}"]
@@ -243,7 +240,7 @@ def markdown(found: Compare) -> str:
     return "\n".join(lines) + "\n"
 
 
-def document(found: Compare) -> dict[str, Any]:
+def document(found: Differences) -> dict[str, Any]:
     """The differences as a JSON object."""
     def leaf(formula: Formula | None, side: Side) -> dict[str, Any] | None:
         return None if formula is None else formula.to_json(

@@ -95,6 +95,17 @@ def test_the_exit_code_is_that_of_prove_and_the_page_is_written_all_the_same(tmp
     assert "REFUTED" in text and "reads a stale or undefined copy in step 2" in text
 
 
+def test_the_certificate_that_is_listed_is_the_one_that_is_written(tmp_path: Path) -> None:
+    out, folder = tmp_path / "report.html", tmp_path / "certificate"
+    assert run_placealg("report", "zero1", "-o", str(out)).code == 0
+    assert run_placealg("prove", "zero1", "--certificate", str(folder)).code == 0
+    files = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
+    listed = re.findall(r'<td class="file">([\w.@\[\]%-]+)</td><td class="file">([a-z ]+)</td>'
+                        r'<td class="file">([0-9a-f]{64})</td>', out.read_text(encoding="utf-8"))
+    assert {name: digest for name, _, digest in listed} == files
+    assert {answer for _, answer, _ in listed} == {"sat", "unsat", " "}
+
+
 @pytest.mark.parametrize(("words", "says"), [
     (["zero3"], "missing -o/--output"),
     (["-o", "x.html"], "missing STRATEGY"),

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from placealg.check.masked import hidden
 from placealg.check.prove import prove
-from placealg.cli.bugs import comment, names, path_of
+from placealg.cli.bugs import comment, names, outside, path_of
 from placealg.cli.inputs import read_case
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
-from placealg.render.museum import Exhibit, markdown, story
+from placealg.render.museum import Exhibit, left_out, markdown, story
 from placealg.render.museum import museum as page
 from placealg.strategy.file import Expect
 
@@ -45,6 +45,8 @@ def museum(chosen: Namespace) -> int:
         print("\n".join(markdown(exhibits)))
     else:
         print_lines(page(exhibits, width(), not chosen.no_timing))
+        if not chosen.names:
+            print_lines(left_out([exhibit(path_of(name)) for name in outside()], width()))
     return code_of(exhibits)
 
 

@@ -5,16 +5,29 @@ This is the one place where a raw model is read. Above it, nothing knows what a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import correct, paths
-from placealg.prove.contribution import DEVICE, EXISTS, OPAQUE, SIZE_ONE, UNIT, Equality, Term, Value, count_cell
+from placealg.prove.contribution import (
+    DEVICE,
+    EXISTS,
+    OPAQUE,
+    SIZE_ONE,
+    UNIT,
+    Equality,
+    Term,
+    Value,
+    count_cell,
+    elsewhere,
+    varies,
+)
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import Failure
 from placealg.prove.prover import Candidate
+from placealg.prove.stages import ENDS
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
 from placealg.step.program import Reference
@@ -60,10 +73,31 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
         microbatches=microbatches,
         device={a: place.coordinate(a, DEVICE) for a in axes},
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
-        owners={(name.split("@")[0].split(":")[1], name.split("@")[1], 0 if name.startswith("own:") else 1): rank
-                for name, rank in model.items() if name.startswith(("own:", "other:"))},
+        owners=dict(_owners(model, place)),
         unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
         got=got, want=want, mass=mass, explanation=explanation)
+
+
+Owned = tuple[tuple[str, str, int], int]
+"""((layout, axis, element), the rank that owns it)."""
+
+
+def _owners(model: Mapping[str, int], place: _Place) -> Iterator[Owned]:
+    """Every owner of a model; a layout that differs along an axis is told for each rank on which it is."""
+    for name, rank in model.items():
+        kind, _, said = name.partition(":")
+        position, _, axis = said.partition("@")
+        if kind in ("own", "other"):
+            along = varies(position)
+            layout, _, there = elsewhere(position, along, DEVICE).partition("^") if along else position.partition("^")
+            if there:
+                along, _, which = there.partition("=")
+                coordinate = place.coordinate(along, which)
+                real = along.removesuffix(ENDS)
+                if real != along and coordinate:
+                    coordinate = place.sizes[real] - 1
+                layout = f"{layout}({real})={coordinate}"
+            yield (layout, axis, 0 if kind == "own" else 1), rank
 
 
 def _microbatch(case: Case | None, microbatches: int) -> int:

@@ -31,7 +31,7 @@ from placealg.prove.contribution import (
 )
 from placealg.prove.machine import GLOBALS, STATES, Clipped, Key, Machine, Pairs, Ran, Read, Updated
 from placealg.prove.microbatches import Iteration
-from placealg.prove.reading import NoRule, at_places, divisor, observe, owner_pairs, pairs, tokens
+from placealg.prove.reading import NoRule, at_places, divisor, observe, owner_of, owner_pairs, pairs, tokens
 from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
 from placealg.step.program import LOOPED, Event
@@ -107,7 +107,7 @@ def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
 
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:
     key = (event.value, event.tiers[0])
-    places = {a: f"own:{event.layout}" for a in event.axes}
+    places = dict.fromkeys(event.axes, owner_of(event))
     if event.value in STATES:
         owned = at_places(machine.version(*key), places)
         _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
@@ -313,7 +313,7 @@ def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
 
 
 def _publish(machine: Machine, event: Event, _: Iteration) -> None:
-    master = at_places(machine.version("master", event.tiers[0]), {a: f"own:{event.layout}" for a in event.axes})
+    master = at_places(machine.version("master", event.tiers[0]), dict.fromkeys(event.axes, owner_of(event)))
     missing: Version = GARBAGE if event.axes else machine.version("weight")
     _set(machine, ("weight", "device"), _else(master, missing), event)
 

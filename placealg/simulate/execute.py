@@ -12,7 +12,7 @@ from placealg.errors import InputError
 from placealg.simulate import network
 from placealg.simulate.compute import compute, start_backward
 from placealg.simulate.field import Number, squares
-from placealg.simulate.machine import Machine, Table
+from placealg.simulate.machine import Machine, Table, Team
 from placealg.simulate.network import FIRST_STREAM, ZERO
 from placealg.simulate.operate import operate
 from placealg.simulate.pipeline import message, run_stages
@@ -64,10 +64,15 @@ def _broadcast(m: Machine, e: Event) -> None:
             _put(target[rank], element, number)
 
 
+def _owning(m: Machine, e: Event, element: int, team: Team) -> int:
+    """The rank of a team that owns an element: all of it have one layout."""
+    return team[m.owners(e, element, next(iter(team.values())))]
+
+
 def _gather(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
     for element, team in m.teams(e):
-        number = source[team[m.owners(e, element)]].get(element)
+        number = source[_owning(m, e, element, team)].get(element)
         for rank in team.values():
             target[rank][element] = m.garbage() if number is None else number
 
@@ -75,7 +80,7 @@ def _gather(m: Machine, e: Event) -> None:
 def _keep_owned(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
     for rank, element in m.pairs(e):
-        owned = m.on_axes(e, rank) == m.owners(e, element)
+        owned = m.on_axes(e, rank) == m.owners(e, element, rank)
         _put(target[rank], element, source[rank].get(element) if owned else None)
 
 
@@ -151,7 +156,7 @@ def _sum(m: Machine, e: Event, source: list[Table], target: list[Table]) -> None
     for element, team in m.teams(e):
         held = [source[rank][element] for rank in team.values() if element in source[rank]]
         total = sum(held, ZERO) / (len(team) if e.op == "mean" else 1)
-        keepers = [team[m.owners(e, element)]] if e.to == "S" else list(team.values())
+        keepers = [_owning(m, e, element, team)] if e.to == "S" else list(team.values())
         for rank in team.values():
             if not held or rank not in keepers:
                 _put(target[rank], element, None)

@@ -247,31 +247,34 @@ class Machine:
         """What the event writes."""
         return self.table(event.tiers[1], event.value, *self.slot(event))
 
-    def owner(self, event: Event, axis: str, element: int) -> int:
-        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout.
+    def owner(self, event: Event, axis: str, element: int, rank: int) -> int:
+        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout as `rank` has it.
 
         Along a pipeline axis: the stage; of what several stages hold, one of them.
         """
         if not event.group:
             return min(self._stages(event)) if self.stages and axis == self.stages.pipeline.axis else 0
-        key = (event.layout, axis, event.group, self.instance, element)
+        layout = event.layout
+        if event.drawn:
+            layout += f"={self.coordinates[rank][self.axes[event.drawn]]}"
+        key = (layout, axis, event.group, self.instance, element)
         if key not in self._owners:
-            self._owners[key] = self._owner(event, axis, element)
+            self._owners[key] = self._owner(event, layout, axis, element)
         return self._owners[key]
 
-    def _owner(self, event: Event, axis: str, element: int) -> int:
+    def _owner(self, event: Event, layout: str, axis: str, element: int) -> int:
         if self.stages is not None and axis == self.stages.pipeline.axis:
             held = sorted({c % self.stages.ranks for c in self.stages.holding(event.group, self.instance)})
-            return held[self._turn(event, axis, element) % len(held)]
-        if axis in self.split(event, element) and event.layout == "own":
+            return held[self._turn(event, layout, axis, element) % len(held)]
+        if axis in self.split(event, element) and layout == "own":
             return self.split(event, element)[axis]
-        return self._turn(event, axis, element)
+        return self._turn(event, layout, axis, element)
 
-    def _turn(self, event: Event, axis: str, element: int) -> int:
+    def _turn(self, event: Event, layout: str, axis: str, element: int) -> int:
         """The setting's owner, of the first element of an entry."""
         if self.space is not None:
             element = self.space.parts(self.reference.group(event.group))[element].first
-        return self.setting.owner(event.layout, axis, element, self._groups[event.group] + self.instance)
+        return self.setting.owner(layout, axis, element, self._groups[event.group] + self.instance)
 
     def entries(self, group: str) -> Sequence[int]:
         """The entries of the tables of one instance of a group."""
@@ -281,9 +284,9 @@ class Machine:
         """The entries of what the event acts on: those of its group, or the one of a global value or norm."""
         return self.entries(event.group) if event.group and event.value not in SCALARS else (0,)
 
-    def owners(self, event: Event, element: int) -> tuple[int, ...]:
-        """The coordinates, on the event's axes, of the owner of `element`."""
-        return tuple(self.owner(event, axis, element) for axis in event.axes)
+    def owners(self, event: Event, element: int, rank: int) -> tuple[int, ...]:
+        """The coordinates, on the event's axes, of the owner of `element` in the layout of `rank`."""
+        return tuple(self.owner(event, axis, element, rank) for axis in event.axes)
 
     def on_axes(self, event: Event, rank: int) -> tuple[int, ...]:
         """The coordinates of `rank` on the event's axes."""
@@ -293,7 +296,7 @@ class Machine:
         """Whether `where` selects this rank and element."""
         at = self.coordinates[rank]
         for clause in event.where:
-            wanted = self.owner(event, clause.axis, element) if clause.rank is None else clause.rank
+            wanted = self.owner(event, clause.axis, element, rank) if clause.rank is None else clause.rank
             if at[self.axes[clause.axis]] != wanted:
                 return False
         return True

@@ -100,8 +100,8 @@ class Event:
     for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
     the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
     it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
-    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is none,
-    but one for each rank along the axis (`drawn`).
+    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is a
+    family, one for each rank along the axis (`drawn`).
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
     whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
@@ -195,6 +195,16 @@ class Event:
         """
         found = _DRAWN.match(self.layout)
         return found[1] if found else ""
+
+    @property
+    def owning(self) -> tuple[str, ...]:
+        """The axes along which the event speaks of owners.
+
+        >>> Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="S").owning
+        ('dp',)
+        """
+        whole = self.verb in ("broadcast", "all_reduce") or self.to == "I"
+        return (*(() if whole else self.axes), *(c.axis for c in self.where if c.rank is None))
 
     @property
     def tiers(self) -> tuple[str, str]:

@@ -265,9 +265,8 @@ def check_event(event: Event, reference: Reference) -> None:
         named = event.group or event.unit
         raise InputError(f"{event.path}: {event.verb} of {event.value} names " + (f"'{named}'" if named else "nothing"),
                          name=named, valid=[g or u or "no group or unit" for g, u in pairs])
-    if event.drawn and not (event.verb == "slice" and event.axes == (event.drawn,) and _is_data(event, reference)):
-        raise InputError(f"{event.path}: layout = {event.layout}, each rank's own, is for slices of data along "
-                         f"{event.drawn} alone")
+    if event.drawn:
+        _check_layout(event, reference)
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
     if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES and not event.on_tensor:
@@ -282,6 +281,19 @@ def check_event(event: Event, reference: Reference) -> None:
         if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
             raise InputError(f"{event.path}: where = {clause} names a rank that does not exist: {clause.axis} has "
                              f"{sizes[clause.axis]}")
+
+
+def _check_layout(event: Event, reference: Reference) -> None:
+    """A layout NAME(AXIS): of parameters along other axes, of data along that one."""
+    if event.drawn not in reference.mesh.names:
+        raise InputError(f"{event.path}: layout = {event.layout} names an axis that the mesh lacks", name=event.drawn,
+                         valid=reference.mesh.names)
+    if event.group and event.drawn in event.owning:
+        raise InputError(f"{event.path}: layout = {event.layout} differs along {event.drawn}; the owners along that "
+                         "axis itself are the same for all")
+    if not event.group and not (event.verb == "slice" and event.axes == (event.drawn,) and _is_data(event, reference)):
+        raise InputError(f"{event.path}: layout = {event.layout}, each rank's own, is for slices of data along "
+                         f"{event.drawn}, and for states of parameters")
 
 
 def _is_data(event: Event, reference: Reference) -> bool:

@@ -69,6 +69,7 @@ RESERVED: Mapping[str, str] = {
     "microbatch": "the loop over microbatches",
     "layer": "the loop over layers",
     **dict.fromkeys(("tokens", "count"), "a number of tokens, in divisors"),
+    "padding": "what shards take when all are as large as the largest, over the elements, in divisors",
     **dict.fromkeys(("host", "device"), "a tier"),
     **dict.fromkeys(("rank", "owner"), "ranks, in `where`"),
     "stage": "a pipeline stage",

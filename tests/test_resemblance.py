@@ -1,4 +1,4 @@
-"""Which known bug a refuted program resembles: found under other names and placements, and never where there is none."""
+"""Which known bug a refuted program resembles: found under other names, never where there is none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bug(name: str) -> Likeness:
 NORM = 'base = "zero2[fsdp]*tp_sp[model]"\nedit = [{ drop = "reduce.head.weight.grad_sum.reduce[model]" }]\n'
 ALIKE = [
     ("gradient", NORM, "megatron_1446"),
-    ("gradient", 'base = "dp[rank]"\nedit = [{ double = "reduce.*.reduce[rank]" }]\nloss = { preset = "token_mean" }',
+    ("gradient", 'base = "dp[fsdp]"\nedit = [{ double = "reduce.*.reduce[fsdp]" }]\nloss = { preset = "token_mean" }',
      "megatron_775"),
     ("update", 'base = "zero1"\nedit = [{ drop = "update.norm.all_reduce[dp]" }]', "areal_312"),
     ("random", 'base = "dp*tp_sp[t]"\nrandom = { dropout = ["local(seq)"] }', "pytorch_168058"),

@@ -99,11 +99,15 @@ def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighti
 
 
 def update_integrity(update: Updated, reference: Reference, group: Group) -> Bool:
-    """Given right gradients: the declared transforms and no others, a whole norm, every input element there."""
+    """Given right gradients: the declared transforms and no others, a whole norm, every input element there.
+
+    The step that is taken is the declared one: nothing scales it.
+    """
     value = update.gradient
     declared = ("clip",) if reference.clip else ()
     conditions = [z3.BoolVal(tuple(t.name for t in value.tags) == declared)]
     conditions += [_whole_norm(tag) for tag in value.tags]
+    conditions.append(z3.BoolVal(False) if update.divisor is None else symbols.equals([Term(update.divisor)], ONE))
     if group.locality != "elementwise":
         conditions += list(_whole_matrix(update, group))
     return z3.And(conditions)

@@ -27,6 +27,7 @@ from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import Failure
 from placealg.prove.prover import Candidate
+from placealg.prove.reading import ELEMENTS, PADDED
 from placealg.prove.stages import ENDS
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
@@ -284,6 +285,10 @@ def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[s
         if share != "1" or _scattered(tag.slot.terms):
             return (f"each element counted {share} times in the norm (on average over elements)", "once", share,
                     f"{update.event}: the norm behind the clip factor does not count each element once")
+    if update.divisor != ONE:
+        by = tell(update.divisor) if update.divisor else "a count that nothing defined"
+        return (f"a step divided by {by}", "the optimizer's step", None,
+                f"{update.event} takes another step than the optimizer's")
     return ("only the device's own elements", "every element of the matrix", None,
             f"{update.event} reads elements of the matrix that the device does not hold")
 
@@ -301,6 +306,8 @@ def tell(weight: Monomial) -> str:
             name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
         elif name == CELL:
             name = "tokens_per_cell"
+        elif name.startswith((PADDED, ELEMENTS)):
+            name = name.partition(":")[0]
         elif name.startswith(OPAQUE):
             name = "a_sum_over_ranks"
         renamed = renamed * Monomial.of(name) ** power

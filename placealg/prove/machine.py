@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.prove import versions
 from placealg.prove.contribution import ABSENT, Slot, Value
 from placealg.prove.flow import Flows
@@ -36,13 +36,17 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """One update event as it ran: what it read, and the name of the function that says whether it was right."""
+    """One update event as it ran: what it read, and the name of the function that says whether it was right.
+
+    `divisor` is what its step was divided by; None where that is not known.
+    """
 
     event: str
     flag: str
     gradient: Value
     slot: Slot | None
     others: tuple[tuple[str, Version], ...]
+    divisor: Monomial | None = ONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_name, 
 from placealg.prove.machine import Machine, Pairs, Read
 from placealg.prove.microbatches import Iteration
 from placealg.prove.versions import CURRENT, GARBAGE, Version
-from placealg.step.event import MICROBATCH
+from placealg.step.event import MICROBATCH, PADDING
 from placealg.step.program import LOOPED, Event
+
+PADDED, ELEMENTS = "padded:", "elements:"
+"""Begin the symbols of what shards take in a layout along an axis, padded to the largest; and of the elements."""
 
 
 class NoRule(Exception):
@@ -56,6 +59,9 @@ def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | 
             if machine.count is None:
                 return None
             factor = machine.count
+        elif name == PADDING:
+            factor = Monomial.of(*(f"{PADDED}{event.layout}:{a}" for a in event.owning))
+            factor = factor / Monomial.of(*(f"{ELEMENTS}{event.layout}:{a}" for a in event.owning))
         result = result * factor**power
     return result
 

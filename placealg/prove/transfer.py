@@ -292,7 +292,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     flag = f"right{machine.steps}:{len(machine.updates)}"
     observe(machine, event, "hyper", machine.version("step"), iteration)
     machine.updates.append(Updated(event.path, flag, machine.value("grad_sum", tier), machine.slot,
-                                   (("master", master), ("moments", moments))))
+                                   (("master", master), ("moments", moments)), divisor(machine, event, iteration)))
     inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
     for value, old in (("master", master), ("moments", moments)):
         kept = versions.both(inputs, old, lambda new, was: was if new == UNHELD else new)

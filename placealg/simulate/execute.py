@@ -213,8 +213,13 @@ def _optimize(m: Machine, e: Event) -> None:
                 if heavy is None or gradient is None or step is None or whole is None:
                     after: tuple[Number, Number] = m.garbage(), m.garbage()
                 else:
-                    after = network.optimize(before, heavy, gradient, step, whole)
+                    after = _step_over(m, e, rank, before, network.optimize(before, heavy, gradient, step, whole))
                 master[rank][element], moments[rank][element] = after
+
+
+def _step_over(m: Machine, e: Event, rank: int, before: Number, after: tuple[Number, Number]) -> tuple[Number, Number]:
+    """An update whose step is divided by the event's divisor."""
+    return before + _over(m, e, rank, after[0] - before), after[1]
 
 
 def _publish(m: Machine, e: Event) -> None:

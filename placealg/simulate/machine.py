@@ -11,6 +11,7 @@ is a part of a parameter, all elements with the same owners (`space.py`), its nu
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from placealg.simulate.setting import ELEMENTS, Setting, token_ids
 from placealg.simulate.space import Part, Space
 from placealg.simulate.stages import of as stages_of
 from placealg.simulate.store import Store
+from placealg.step.event import PADDING
 from placealg.step.program import GROUP_VALUES, Event, Group, Step
 
 Table = dict[int, Number]
@@ -346,6 +348,19 @@ class Machine:
             return sum(self.space.tokens(self.named(rank), k) for k in inside)
         return sum(len(self.token_ids(rank, k)) for k in inside)
 
+    def padding(self, event: Event, rank: int) -> Fraction:
+        """What the shards along the axes whose owners an event names take when all are as large as the largest."""
+        held: dict[tuple[int, ...], int] = {}
+        for element in self.elements(event):
+            at = tuple(self.owner(event, axis, element, rank) for axis in event.owning)
+            held[at] = held.get(at, 0) + self._size(event, element)
+        shards = math.prod(self.setting.sizes[axis] for axis in event.owning)
+        return Fraction(shards * max(held.values()), sum(held.values()))
+
+    def _size(self, event: Event, element: int) -> int:
+        """How many numbers an entry stands for."""
+        return 1 if self.space is None else len(self.space.parts(self.reference.group(event.group))[element].numbers)
+
     def divided(self, event: Event, rank: int, number: Number, tokens: int | None = None) -> Number | None:
         """`number` over the event's divisor on this rank; None where the divisor is zero or unknown.
 
@@ -355,6 +370,8 @@ class Machine:
             return number / event.divisor.coefficient
         known: dict[str, Fraction | int] = {**self.setting.sizes, "m": self.setting.microbatches,
                                             "tokens": self.token_count(rank) if tokens is None else tokens}
+        if PADDING in event.divisor.names():
+            known[PADDING] = self.padding(event, rank)
         if "count" in event.divisor.names():
             count = self.scalar("count", rank)
             if count is None:

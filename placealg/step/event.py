@@ -29,6 +29,9 @@ GLOBAL_VALUES = ("step", "rng", "norm", "count", "loss", "activation")
 POSITIONS = ("only", "first", "middle", "last")
 TIERS = ("device", "host", "device->host", "host->device")
 
+PADDING = "padding"
+"""In a divisor: what the shards take when all are as large as the largest, over the elements of an instance."""
+
 ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 """The verbs that copy from one tier to the other, and how."""
 

@@ -16,6 +16,7 @@ from placealg.step.program import (
     GLOBAL_VALUES,
     GROUP_VALUES,
     LOOPED,
+    PADDING,
     POSITIONS,
     TIERS,
     Clause,
@@ -31,6 +32,9 @@ from placealg.strategy.positions import Positions
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
 KINDS = tuple(k.value for k in Kind)
 OPERATORS = ("sum", "mean", "none")
+DIVIDING = ("compute", "scale", "reduce", "all_reduce", "update")
+"""The verbs that may divide by something, `compute` of the loss alone; of others a divisor means nothing."""
+
 LOCAL_WITH_AXES = ("slice", "free")
 """The verbs without communication that name axes; on tensors, others may, too."""
 
@@ -114,7 +118,7 @@ def _axes(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
 def _divisor(key: str, value: Any, reference: Reference) -> Monomial:
     if type(value) is not int and not isinstance(value, str):
         raise InputError(f"{key} is {shown(value)}: expected a whole number, or a quotient of sizes such as \"dp*m\"")
-    divisor = Monomial.parse(str(value)[:_MAX_TEXT], (*reference.mesh.names, "m", "tokens", "count"))
+    divisor = Monomial.parse(str(value)[:_MAX_TEXT], (*reference.mesh.names, "m", "tokens", "count", PADDING))
     if divisor.coefficient <= 0:
         raise InputError(f"{key} is {shown(value)}: a divisor is positive")
     return divisor
@@ -274,6 +278,11 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.at and event.phase not in LOOPED:
         raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
                          f"{event.phase} stands outside it")
+    idle = (event.verb == "compute" and event.value != "loss") or (event.verb == "update" and not event.group)
+    if event.divisor != ONE and (event.verb not in DIVIDING or idle):
+        raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
+    if PADDING in event.divisor.names() and not event.group:
+        raise InputError(f"{event.path}: only shards of parameters have {PADDING}")
     if event.verb == "reduce" and event.to not in ("", "I", "S"):
         raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
     sizes = reference.mesh.sizes()

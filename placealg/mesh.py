@@ -51,6 +51,7 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("experts", "routed experts"),
     Symbol("topk", "experts per token"),
     Symbol("shared", "shared experts"),
+    Symbol("adapter_rank", "rank of the low-rank adapters beside a product", latex=r"r_{adapter}"),
     Symbol("f_dense", "feed-forward size of a dense layer", latex=r"f_{dense}"),
     Symbol("L_dense", "dense layers before those of experts", latex=r"L_{dense}"),
     Symbol("L_moe", "layers of experts behind dense ones", latex=r"L_{moe}"),

@@ -15,7 +15,19 @@ import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import symbols
-from placealg.prove.contribution import DEVICE, UNIT, Slot, Tag, Term, Value, count_name, elsewhere, per_element, varies
+from placealg.prove.contribution import (
+    ALONG,
+    DEVICE,
+    UNIT,
+    Slot,
+    Tag,
+    Term,
+    Value,
+    count_name,
+    elsewhere,
+    per_element,
+    varies,
+)
 from placealg.prove.machine import Read, Updated
 from placealg.prove.symbols import MICROBATCH
 from placealg.prove.versions import CURRENT, Choice, Guarded, Version, choose, each, trusted
@@ -183,7 +195,8 @@ def always_right(read: Read) -> bool:
 def on_rank(formula: Bool, rank: Mapping[str, str]) -> Bool:
     """The formula on the rank that stands at the given position along each axis."""
     places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
-    for name in (str(c) for c in constants(formula)) if rank else ():
+    differing = constants(formula) if rank and ALONG in formula.sexpr() else []
+    for name in map(str, differing):
         position, _, axis = name.partition("@")
         along = varies(position)
         if along in rank:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import Namespace
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from placealg.check.masked import hidden
@@ -31,6 +34,18 @@ def exhibit(path: Path, repair: bool = False) -> Exhibit:
                    tuple(wrong), time.perf_counter() - start)
 
 
+FEW = 4
+"""So many bugs are examined one after the other, more on all processors at once."""
+
+
+def examined(paths: list[Path]) -> list[Exhibit]:
+    """The bugs of these files, in order."""
+    if len(paths) <= FEW:
+        return [exhibit(path) for path in paths]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        return list(pool.map(exhibit, paths))
+
+
 def code_of(exhibits: Iterable[Exhibit]) -> int:
     """The exit code: 0 if everything came as the files expect."""
     return of_several(code for e in exhibits for code in (exit_code(e.report, e.expect), FAILED if e.wrong else DONE))
@@ -38,7 +53,7 @@ def code_of(exhibits: Iterable[Exhibit]) -> int:
 
 def museum(chosen: Namespace) -> int:
     """`placealg museum [NAME...]`."""
-    exhibits = [exhibit(path) for path in [path_of(name) for name in chosen.names or names()]]
+    exhibits = examined([path_of(name) for name in chosen.names or names()])
     if chosen.format == "json":
         print_json({"version": 1, "bugs": [e.to_json(not chosen.no_timing) for e in exhibits]})
     elif chosen.format == "markdown":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,21 +12,28 @@ from conftest import ROOT, Outcome
 
 from placealg.check.masked import hidden, setting
 from placealg.check.prove import prove
-from placealg.cli.bugs import comment, folder, names, path_of
+from placealg.cli.bugs import comment, folder, names, outside, path_of
 from placealg.cli.inputs import Case, read_case
-from placealg.cli.museum import exhibit
+from placealg.cli.museum import FEW, examined, exhibit
 from placealg.frozen import FrozenMap
 from placealg.prove.verdict import PROVED
-from placealg.render.museum import HEADS, markdown_row
+from placealg.render.museum import HEADS, Exhibit, left_out, markdown_row
+from placealg.render.museum import museum as page
+from placealg.render.page import plain
 from placealg.strategy.file import Masked
 
 Run = Callable[..., Outcome]
 TABLE = (ROOT / "proofs" / "README.md").read_text(encoding="utf-8").splitlines()
 
 
+@cache
+def found_of(name: str) -> Exhibit:
+    return exhibit(path_of(name))
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_bug_is_as_its_file_says(name: str) -> None:
-    found = exhibit(path_of(name))
+    found = found_of(name)
     assert found.wrong == ()
     assert all(outcome.equal and outcome.observed for _, outcome in found.hidden)
     assert found.report.cls == "BOUNDED"
@@ -33,12 +41,53 @@ def test_a_bug_is_as_its_file_says(name: str) -> None:
     assert markdown_row(found) in TABLE
 
 
+def test_the_verdicts_are_the_golden_ones() -> None:
+    """`tests/museum.txt` is what `placealg museum --no-timing` prints, 100 signs wide."""
+    lines = [plain(text).rstrip() for text in page([found_of(name) for name in names()], 100, timing=False)]
+    lines += [plain(text) for text in left_out([found_of(name) for name in outside()], 100)]
+    assert "\n".join(lines) + "\n" == (ROOT / "tests" / "museum.txt").read_text(encoding="utf-8")
+
+
+def test_many_bugs_are_examined_at_once() -> None:
+    some = [path_of(name) for name in names()[:FEW + 1]]
+    assert [e.name for e in examined(some)] == [path.stem for path in some]
+
+
 def test_the_table_has_no_other_rows() -> None:
     rows = [row for row in TABLE if row.startswith("| ") and row != f"| {' | '.join(HEADS)} |"]
     assert [row.split()[1] for row in rows] == list(names())
 
 
-@pytest.mark.parametrize("name", names())
+def demonstrations() -> Iterator[str]:
+    """The rows of the README that show how bugs hide, from the museum itself."""
+    for name, k in (("megatron_1446", 0), ("pytorch_160285", 0), ("veomni_184", 0), ("transformers_34191", 0),
+                    ("transformers_34191", 1), ("megatron_844", 0)):
+        found = found_of(name)
+        masked, outcome = found.hidden[k]
+        assert outcome.equal
+        ratio = f", {found.expect.ratio}" if found.expect.ratio else ""
+        yield f"| {name} | {masked} | {outcome.observed} | {found.report.verdict}{ratio} |"
+
+
+def test_the_readme_shows_where_bugs_hide() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "|---|---|---|---|\n" + "\n".join(demonstrations()) + "\n\n" in readme
+
+
+@pytest.mark.parametrize("name", outside())
+def test_what_only_rounding_shows_is_proved_and_said_to_be_outside(name: str, placealg: Run) -> None:
+    found = found_of(name)
+    assert (found.wrong, found.report.verdict, found.hidden) == ((), PROVED, ())
+    assert found.step != found.base and found.report.not_covered[0] == "floating-point order and precision"
+    got = placealg("explain", name)
+    assert got.code == 0 and "in exact numbers nothing is wrong" in got.out and "now [P]→[I] sum in w" in got.out
+
+
+def test_few_reports_are_outside() -> None:
+    assert 1 <= len(outside()) <= 3
+
+
+@pytest.mark.parametrize("name", [*names(), *outside()])
 def test_a_file_is_short_and_tells_what_happened(name: str) -> None:
     lines = path_of(name).read_text(encoding="utf-8").splitlines()
     assert len(comment(path_of(name))) > 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ REFUSED: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 }
 """model_type -> fields of which one value alone is read: that value, and what is said of any other."""
 
-SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "mla": mla, "mlp": mlp, "moe": moe}
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "lora": partial(moe, adapters=True),
+                                               "mla": mla, "mlp": mlp, "moe": moe}
 """Name -> a model whose sizes are all symbols."""
 
 

@@ -318,22 +318,22 @@ def _partition(step: Step) -> Verdict:
 
 def layouts(step: Step) -> set[tuple[str, str, str]]:
     """(group, axis, layout) wherever an event speaks of the owners along an axis."""
-    return {(e.group or e.tensor, a, e.layout) for e in step.events if e.group or e.drawn
-            for a in (*(e.axes if e.verb not in ("broadcast", "all_reduce") and e.to != "I" else ()),
-                      *(c.axis for c in e.where if c.rank is None))}
+    return {(e.group or e.tensor, a, e.layout) for e in step.events if e.group or e.drawn for a in e.owning}
 
 
 def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
     """The candidate that a disagreement of layouts explains: with one layout everywhere nothing is wrong."""
-    drawn = {e.layout for e in step.events if e.drawn}
-    named = {name for _, _, name in layouts(step)} - drawn
-    if (len(named) < 2 and not drawn) or not candidates:
+    data = {e.layout for e in step.events if e.drawn and not e.group}
+    differ = {e.layout for e in step.events if e.drawn and e.group and e.owning}
+    named = {name for _, _, name in layouts(step)} - data
+    if (len(named) < 2 and not data and not differ) or not candidates:
         return None
-    one = replace(step, events=tuple(replace(e, layout=min(named, default="own")) for e in step.events))
+    one = replace(step, events=tuple(replace(e, layout=min(named - differ, default="own")) for e in step.events))
     if examine(one).candidates:
         return None
     first = candidates[0]
-    reason = (f"{' and '.join(sorted(drawn))} is no partition: each rank takes data for itself" if drawn else
+    reason = (f"{' and '.join(sorted(data))} is no partition: each rank takes data for itself" if data else
+              f"{' and '.join(sorted(differ))} is one layout here and another there, and they meet" if differ else
               f"layouts {' and '.join(sorted(named))} disagree where they meet")
     verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, len(layouts(step)),
                       None, reason, first.failure.event)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from placealg.errors import InputError
 from placealg.simulate import network, operate
+from placealg.simulate.divisors import divided
 from placealg.simulate.machine import Activations, Machine, fraction
 from placealg.simulate.network import Matrix, Token, Vector
 from placealg.simulate.reference import Place, Slot
@@ -40,8 +41,8 @@ def start_backward(m: Machine, e: Event) -> None:
     for rank in m.acting(e):
         unit, store = m.activations[rank], m.stores[rank]
         if m.chosen(e, rank):
-            unit.seed = unit.seed and fraction(m.divided(e, rank, unit.seed))
-            store.seed = store.seed and m.divided(e, rank, store.seed)
+            unit.seed = unit.seed and fraction(divided(m, e, rank, unit.seed))
+            store.seed = store.seed and divided(m, e, rank, store.seed)
 
 
 def _tokens(m: Machine, rank: int) -> list[Token]:
@@ -53,7 +54,7 @@ def _tokens(m: Machine, rank: int) -> list[Token]:
 def _loss(m: Machine, e: Event, rank: int) -> None:
     at = m.activations[rank]
     at.final = at.outputs.get(len(m.chain) - 1)
-    at.seed = fraction(m.divided(e, rank, Fraction(1)))
+    at.seed = fraction(divided(m, e, rank, Fraction(1)))
 
 
 def _unit(m: Machine, e: Event, rank: int) -> None:

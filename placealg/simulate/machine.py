@@ -120,7 +120,8 @@ class Machine:
         self.ranks = range(len(self.coordinates))
         self.slots, self.chain = slots(reference, setting.layers), chain(reference, setting.layers)
         self.positions = {(place.unit, place.instance): i for i, place in enumerate(self.chain)}
-        self.among = sum(self._size(name) for name, _ in self.slots if name in at_risk(reference, setting))
+        self.among = sum(self.numbers(name, entry) for name, _ in self.slots if name in at_risk(reference, setting)
+                         for entry in self.entries(name))
         self.number = 0
         self.microbatch: int | None = None
         self.instance = 0
@@ -235,11 +236,9 @@ class Machine:
         """What a rank holds of step, rng or count."""
         return fraction(self.table("", value)[rank].get(0))
 
-    def _size(self, group: str) -> int:
-        """The numbers of one instance of a group."""
-        if self.space is None:
-            return len(ELEMENTS)
-        return sum(part.numbers.size for part in self.space.parts(self.reference.group(group)))
+    def numbers(self, group: str, entry: int) -> int:
+        """How many numbers an entry of a group's tables stands for."""
+        return 1 if self.space is None else self.space.parts(self.reference.group(group))[entry].numbers.size
 
     def overflows(self, group: str, number: Number) -> bool:
         """Whether a gradient of the group overflows."""
@@ -262,31 +261,34 @@ class Machine:
         """What the event writes."""
         return self.table(event.tiers[1], event.value, *self.slot(event))
 
-    def owner(self, event: Event, axis: str, element: int) -> int:
-        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout.
+    def owner(self, event: Event, axis: str, element: int, rank: int) -> int:
+        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout as `rank` has it.
 
         Along a pipeline axis: the stage; of what several stages hold, one of them.
         """
         if not event.group:
             return min(self._stages(event)) if self.stages and axis == self.stages.pipeline.axis else 0
-        key = (event.layout, axis, event.group, self.instance, element)
+        layout = event.layout
+        if event.drawn:
+            layout += f"={self.coordinates[rank][self.axes[event.drawn]]}"
+        key = (layout, axis, event.group, self.instance, element)
         if key not in self._owners:
-            self._owners[key] = self._owner(event, axis, element)
+            self._owners[key] = self._owner(event, layout, axis, element)
         return self._owners[key]
 
-    def _owner(self, event: Event, axis: str, element: int) -> int:
+    def _owner(self, event: Event, layout: str, axis: str, element: int) -> int:
         if self.stages is not None and axis == self.stages.pipeline.axis:
             held = sorted({c % self.stages.ranks for c in self.stages.holding(event.group, self.instance)})
-            return held[self._turn(event, axis, element) % len(held)]
-        if axis in self.split(event, element) and event.layout == "own":
+            return held[self._turn(event, layout, axis, element) % len(held)]
+        if axis in self.split(event, element) and layout == "own":
             return self.split(event, element)[axis]
-        return self._turn(event, axis, element)
+        return self._turn(event, layout, axis, element)
 
-    def _turn(self, event: Event, axis: str, element: int) -> int:
+    def _turn(self, event: Event, layout: str, axis: str, element: int) -> int:
         """The setting's owner, of the first element of an entry."""
         if self.space is not None:
             element = self.space.parts(self.reference.group(event.group))[element].first
-        return self.setting.owner(event.layout, axis, element, self._groups[event.group] + self.instance)
+        return self.setting.owner(layout, axis, element, self._groups[event.group] + self.instance)
 
     def entries(self, group: str) -> Sequence[int]:
         """The entries of the tables of one instance of a group."""
@@ -296,9 +298,9 @@ class Machine:
         """The entries of what the event acts on: those of its group, or the one of a global value or norm."""
         return self.entries(event.group) if event.group and event.value not in SCALARS else (0,)
 
-    def owners(self, event: Event, element: int) -> tuple[int, ...]:
-        """The coordinates, on the event's axes, of the owner of `element`."""
-        return tuple(self.owner(event, axis, element) for axis in event.axes)
+    def owners(self, event: Event, element: int, rank: int) -> tuple[int, ...]:
+        """The coordinates, on the event's axes, of the owner of `element` in the layout of `rank`."""
+        return tuple(self.owner(event, axis, element, rank) for axis in event.axes)
 
     def on_axes(self, event: Event, rank: int) -> tuple[int, ...]:
         """The coordinates of `rank` on the event's axes."""
@@ -308,7 +310,7 @@ class Machine:
         """Whether `where` selects this rank and element."""
         at = self.coordinates[rank]
         for clause in event.where:
-            wanted = self.owner(event, clause.axis, element) if clause.rank is None else clause.rank
+            wanted = self.owner(event, clause.axis, element, rank) if clause.rank is None else clause.rank
             if at[self.axes[clause.axis]] != wanted:
                 return False
         return True
@@ -357,25 +359,6 @@ class Machine:
         if self.space is not None:
             return sum(self.space.tokens(self.named(rank), k) for k in inside)
         return sum(len(self.token_ids(rank, k)) for k in inside)
-
-    def divided(self, event: Event, rank: int, number: Number, tokens: int | None = None) -> Number | None:
-        """`number` over the event's divisor on this rank; None where the divisor is zero or unknown.
-
-        `tokens` are those of the rank, unless the event counts them otherwise.
-        """
-        if not event.divisor.powers:
-            return number / event.divisor.coefficient
-        known: dict[str, Fraction | int] = {**self.setting.sizes, "m": self.setting.microbatches,
-                                            "tokens": self.token_count(rank) if tokens is None else tokens}
-        if "count" in event.divisor.names():
-            count = self.scalar("count", rank)
-            if count is None:
-                return None
-            known["count"] = count
-        try:
-            return number / event.divisor.evaluate(known)
-        except ZeroDivisionError:
-            return None
 
 
 def fraction(number: Number | None) -> Fraction | None:

@@ -30,8 +30,9 @@ class Setting:
 
     `sizes` maps each axis to its size, `counts` each cell to its number of tokens (zero allowed). `layers` is the
     number of instances of every repeated unit. `owners` maps (layout, axis, element of an instance) to a rank, for all
-    groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance.
-    `at_risk` are the groups of which gradients can overflow; all, where it names none.
+    groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance. Of
+    a layout NAME(AXIS) the one that ranks at coordinate K along AXIS have is NAME(AXIS)=K. `at_risk` are the groups of
+    which gradients can overflow; all, where it names none.
     Raises InputError where a size, a count or an owner is out of range.
 
     Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts

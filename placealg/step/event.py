@@ -42,6 +42,9 @@ LINKED = tuple(pairwise(MEMORY_TIERS))
 
 TIERS = (*MEMORY_TIERS, *(f"{a}->{b}" for near, far in LINKED for a, b in ((near, far), (far, near))))
 
+PADDING = "padding"
+"""In a divisor: what the shards take when all are as large as the largest, over the elements of an instance."""
+
 ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 """The verbs that copy from one tier to another, and how where an event names one tier."""
 
@@ -114,8 +117,8 @@ class Event:
     for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
     the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
     it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
-    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is none,
-    but one for each rank along the axis (`drawn`).
+    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is a
+    family, one for each rank along the axis (`drawn`).
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
     whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
@@ -209,6 +212,16 @@ class Event:
         """
         found = _DRAWN.match(self.layout)
         return found[1] if found else ""
+
+    @property
+    def owning(self) -> tuple[str, ...]:
+        """The axes along which the event speaks of owners.
+
+        >>> Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="S").owning
+        ('dp',)
+        """
+        whole = self.verb in ("broadcast", "all_reduce") or self.to == "I"
+        return (*(() if whole else self.axes), *(c.axis for c in self.where if c.rank is None))
 
     @property
     def tiers(self) -> tuple[str, str]:

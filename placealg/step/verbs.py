@@ -143,8 +143,9 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("update", False, ("master", "step", "rng"), False,
          "master and moments, where master is held and the rank does not skip the step, become the optimizer's "
          "function of master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer "
-         "also reads its whole_reads over the whole matrix. step counts the updates of the parameters: its own moves "
-         "it one up, unless the rank skips the step; that of rng moves to the next stream"),
+         "also reads its whole_reads over the whole matrix. The step that master takes is divided by the divisor. step "
+         "counts the updates of the parameters: its own moves it one up, unless the rank skips the step; that of rng "
+         "moves to the next stream"),
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from agreement import compare
 
@@ -12,6 +14,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.prove.verdict import PROVED, REFUTED
 from placealg.simulate import Setting, simulate
+from placealg.simulate.divisors import divided
 from placealg.simulate.machine import Machine
 from placealg.step.derive import derive
 from placealg.step.edit import edit
@@ -22,7 +25,7 @@ from placealg.strategy.file import Masked
 UPDATE = "update.layer.weight.update"
 
 
-def divided(strategy: str, divisor: str) -> Step:
+def with_divisor(strategy: str, divisor: str) -> Step:
     return edit(derive(parse_strategy(strategy), abstract()), set=UPDATE, divisor=divisor)
 
 
@@ -32,30 +35,31 @@ def divided(strategy: str, divisor: str) -> Step:
     ("zero1", "dp/dp", PROVED), ("zero1", "count", REFUTED),
 ])
 def test_prover_and_runs_agree(strategy: str, divisor: str, verdict: str) -> None:
-    found = compare(divided(strategy, divisor))
+    found = compare(with_divisor(strategy, divisor))
     assert (found.report.verdict, found.complaint) == (verdict, "")
     assert verdict == PROVED or found.report.refuted() == ("update",)
 
 
 def test_what_is_told() -> None:
-    found = prove(divided("zero1", "padding")).counterexample
+    found = prove(with_divisor("zero1", "padding")).counterexample
     assert found and (found.got, found.want) == ("a step divided by padded/elements", "the optimizer's step")
 
 
 @pytest.mark.parametrize(("sizes", "equal"), [({"dp": 1}, True), ({"dp": 2}, False)])
 def test_one_shard_needs_no_padding(sizes: dict[str, int], equal: bool) -> None:
-    assert hidden(divided("zero1", "padding"), Masked(FrozenMap(sizes))).equal == equal
+    assert hidden(with_divisor("zero1", "padding"), Masked(FrozenMap(sizes))).equal == equal
 
 
 def test_even_shards_need_no_padding() -> None:
-    step = divided("zero1", "padding")
+    step = with_divisor("zero1", "padding")
     even = Setting({"dp": 2}, 1, {((0,), 0): 1, ((1,), 0): 1},
                    owners={("own", "dp", element): element % 2 for element in range(4)})
     assert simulate(step, even).equal
     uneven = Setting({"dp": 2}, 1, even.counts, owners={("own", "dp", element): element // 3 for element in range(4)})
     assert not simulate(step, uneven).equal
     event = next(e for e in step.events if e.path == UPDATE)
-    assert Machine(step, uneven, None).padding(event, 0) == 2 * 3 / 4  # type: ignore[arg-type]
+    machine = Machine(step, uneven, None)  # type: ignore[arg-type]
+    assert divided(machine, event, 0, Fraction(1)) == 1 / Fraction(2 * 3, 4)
 
 
 @pytest.mark.parametrize("path", ["update.layer.weight.norm", "update.layer.weight.clip", "update.step.update",

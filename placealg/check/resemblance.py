@@ -27,7 +27,7 @@ _UNTOLD = ("rule", "why", "bytes", "version", "reads")
 
 @dataclass(frozen=True)
 class Likeness:
-    """A refuted program as others may resemble it: the obligation that it fails first, its marks, its placement.
+    """A refuted program as others may resemble it: an obligation that it fails, its marks, its placement.
 
     `groups` are the parameter groups concerned; they and the placement only decide between equal marks.
     """
@@ -38,7 +38,7 @@ class Likeness:
     groups: frozenset[str]
 
     def resembles(self, other: Likeness) -> bool:
-        """Whether both fail the same obligation first, by the same changes."""
+        """Whether both fail the same obligation, by the same changes."""
         return bool(self.marks) and (self.obligation, self.marks) == (other.obligation, other.marks)
 
     def closeness(self, other: Likeness) -> tuple[int, int]:
@@ -48,7 +48,7 @@ class Likeness:
 
 
 def likeness(obligation: str, strategy: Strategy, step: Step, base: Step) -> Likeness:
-    """A program that fails `obligation` first, by what distinguishes it from the one that its strategy derives."""
+    """A program that fails `obligation`, by what distinguishes it from the one that its strategy derives."""
     events = list(_differences(step, base))
     marks = {_mark(how, e, old, step.reference) for how, e, old in events} | set(_declared(strategy, step.reference))
     placement = {(_kind(axis, step.reference), state, strategy.mode_text(state, axis))

@@ -13,22 +13,23 @@ def resembled(case: Case, report: Report) -> tuple[str, str] | None:
     """(name, what went wrong) of the known bug that a refuted program resembles; None where there is none.
 
     Of several that fail the same obligation by the same changes, that whose placement and groups are closest; the
-    first by name of those equally close. A file that says which report it comes from is not held against others.
+    first by name of those equally close, and the first obligation for which there is any. A file that says which
+    report it comes from is not held against others.
     """
     if report.verdict != REFUTED or case.source:
         return None
-    mine = likeness(report.refuted()[0], case.strategy, case.step, case.base)
-    if not mine.marks:
-        return None
-    alike = [(theirs, name, what) for theirs, name, what in bugs(mine.obligation) if mine.resembles(theirs)]
-    if not alike:
-        return None
-    _, name, what = max(alike, key=lambda bug: mine.closeness(bug[0]))
-    return name, what
+    for obligation in report.refuted():
+        mine = likeness(obligation, case.strategy, case.step, case.base)
+        alike = [(mine.closeness(theirs), name, what) for theirs, name, what in bugs(obligation)
+                 if mine.resembles(theirs)] if mine.marks else []
+        if alike:
+            _, name, what = max(alike, key=lambda bug: bug[0])
+            return name, what
+    return None
 
 
 def bugs(obligation: str) -> list[tuple[Likeness, str, str]]:
-    """The bugs of the museum that fail an obligation first, by name."""
+    """The bugs of the museum of which the file expects this obligation to fail, by name."""
     found = []
     for name in names():
         path = path_of(name)

@@ -51,8 +51,10 @@ class Exhibit:
 
 def cells(exhibit: Exhibit) -> tuple[str, ...]:
     """What a row says of a bug: name, what went wrong, what is refuted, by which factor, where it does not show."""
-    return (exhibit.name, exhibit.strategy.name, next(iter(exhibit.report.refuted()), exhibit.report.verdict.lower()),
-            exhibit.expect.ratio, " or ".join(str(masked) for masked, _ in exhibit.hidden))
+    refuted, expected = exhibit.report.refuted(), exhibit.expect.obligation
+    told = expected if expected in refuted else next(iter(refuted), exhibit.report.verdict.lower())
+    return (exhibit.name, exhibit.strategy.name, told, exhibit.expect.ratio,
+            " or ".join(str(masked) for masked, _ in exhibit.hidden))
 
 
 HEADS = ("bug", "what went wrong", "refuted", "ratio", "hides at")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from placealg.model.build import graph
 from placealg.model.model import Model
 
@@ -19,3 +21,15 @@ def abstract() -> Model:
     g.opaque("layer.out", x, g.parameter("layer.weight", "element"), to="batch")
     g.sum("loss.sum", "layer.out")
     return Model.of_graph("abstract", g.build(), abstract=True)
+
+
+def two_losses() -> Model:
+    """The abstract model with a second term of its loss, such as one of predicting further tokens ahead.
+
+    Its tokens are others than those of the first, and counted apart: of some tokens only one of the two is known. All
+    run through the same units.
+
+    >>> two_losses().losses
+    ('loss', 'ahead')
+    """
+    return replace(abstract(), name="two_losses", losses=("loss", "ahead"))

@@ -75,14 +75,15 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a parameter is used: a unit, or one operand of an op ("OP/K").
+    """Where a parameter is used: a unit, or one operand of an op ("OP/K"); and the loss whose tokens are followed.
 
-    There `part` counts the classes of contributions to its gradient that ranks count differently.
+    Of an operand `part` counts the classes of contributions to its gradient that ranks count differently.
     """
 
     use: str
     parameter: str = ""
     part: int = 0
+    loss: str = "loss"
 
 
 @dataclass(slots=True)

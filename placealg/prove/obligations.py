@@ -117,13 +117,26 @@ def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | 
         raise NoRule(event.path, "no transfer rule for a stage by its number, which may be no end of the pipeline")
     found, step = Obligations(full), on_ends(step, group)
     for site in sites:
-        program = Program.of(step, group, site.parameter)
+        alone = of_loss(step, site.loss)
+        program = Program.of(alone, group, site.parameter)
         for cases in shapes(step.reference):
-            _of_shape(found, step, group, site, program, cases, flows)
+            _of_shape(found, alone, group, site, program, cases, flows)
     _schedule(found, step, group)
     if flows is None:
         _random(found, step)
     return found
+
+
+def of_loss(step: Step, loss: str) -> Step:
+    """The step as the tokens of one loss meet it: of the others nothing reaches what those tokens contribute.
+
+    Gradients are linear in the losses, each of which starts its own backward: the gradient of a step is right iff it is
+    right for the tokens of every loss.
+    """
+    if step.reference.losses == (loss,):
+        return step
+    alone = tuple(e for e in step.events if e.value not in ("loss", "count") or e.unit == loss)
+    return replace(step, reference=replace(step.reference, losses=(loss,)), events=alone)
 
 
 def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program: Program, cases: tuple[Case, ...],
@@ -244,7 +257,7 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
     ran: dict[tuple[str, str, str], list[Ran]] = {}
     for entry in run.end.ran:
         ran.setdefault((entry.phase, entry.unit, entry.position), []).append(entry)
-    wanted = [("forward", u.name) for u in step.reference.units] + [("forward", "loss")]
+    wanted = [("forward", u.name) for u in step.reference.units] + [("forward", loss) for loss in step.reference.losses]
     wanted += [("backward", u.name) for u in reversed(step.reference.units)]
     again = (AGAIN,) if any(e.position == AGAIN for e in run.end.ran) else ()
     for position in dict.fromkeys((*(i.position for i in run.case.iterations), *again)):

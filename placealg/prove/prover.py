@@ -148,7 +148,8 @@ def _units_in_order(step: Step, units: list[str]) -> bool:
     beside = ("count", "skip")
     ran = [(e.phase, e.unit) for e in step.events
            if e.verb == "compute" and e.value not in beside and not e.at and not e.where]
-    wanted = [("forward", u) for u in units] + [("forward", "loss")] + [("backward", u) for u in reversed(units)]
+    losses = [("forward", loss) for loss in step.reference.losses]
+    wanted = [("forward", u) for u in units] + losses + [("backward", u) for u in reversed(units)]
     return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value not in beside for e in step.events)
 
 

@@ -161,14 +161,15 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         return
     units = [u.name for u in machine.reference.units]
     where = pairs(event)
-    if event.unit == "loss":
+    if event.value == "loss":
         ready = machine.fresh.get(("forward", units[-1]))
         by = divisor(machine, event, iteration)
         machine.seed = ONE / by if by is not None and ready is not None else None
     elif event.phase == "backward":
         behind = units.index(event.unit) + 1
         kept = machine.fresh.get(("forward", event.unit))
-        after = machine.fresh.get(("backward", units[behind]) if behind < len(units) else ("forward", "loss"))
+        loss = machine.site.loss
+        after = machine.fresh.get(("backward", units[behind]) if behind < len(units) else ("forward", loss))
         ready = None if kept is None or after is None else kept | after
         seed = machine.seed if behind == len(units) else machine.flow.get(units[behind])
         if seed is None:

@@ -21,7 +21,7 @@ def compute(m: Machine, e: Event) -> None:
     for rank in m.acting(e):
         if m.chosen(e, rank):
             if e.value == "count":
-                m.table("", "count")[rank][0] = Fraction(m.token_count(rank))
+                m.target(e)[rank][0] = Fraction(m.token_count(rank, e.unit))
             elif e.value == "loss":
                 _loss(m, e, rank) if m.space is None else operate.read_loss(m, e, rank)
             else:
@@ -41,20 +41,25 @@ def start_backward(m: Machine, e: Event) -> None:
     for rank in m.acting(e):
         unit, store = m.activations[rank], m.stores[rank]
         if m.chosen(e, rank):
-            unit.seed = unit.seed and fraction(divided(m, e, rank, unit.seed))
+            seed = unit.seeds.get(e.unit)
+            unit.seeds[e.unit] = seed and fraction(divided(m, e, rank, seed))
             store.seed = store.seed and divided(m, e, rank, store.seed)
 
 
 def _tokens(m: Machine, rank: int) -> list[Token]:
+    return [t for loss in m.reference.losses for t in _tokens_of(m, rank, loss)]
+
+
+def _tokens_of(m: Machine, rank: int, loss: str) -> list[Token]:
     if m.microbatch is None:
         return []
-    return [network.token(m.setting.seed, m.number, i) for i in m.token_ids(rank, m.microbatch)]
+    return [network.token(m.setting.seed, m.number, i) for i in m.token_ids(rank, m.microbatch, loss)]
 
 
 def _loss(m: Machine, e: Event, rank: int) -> None:
     at = m.activations[rank]
-    at.final = at.outputs.get(len(m.chain) - 1)
-    at.seed = fraction(divided(m, e, rank, Fraction(1)))
+    at.final[e.unit] = at.outputs.get(len(m.chain) - 1)
+    at.seeds[e.unit] = fraction(divided(m, e, rank, Fraction(1)))
 
 
 def _unit(m: Machine, e: Event, rank: int) -> None:
@@ -124,12 +129,16 @@ def _backward(m: Machine, e: Event, rank: int, position: int, place: Place, matr
 
 
 def _incoming(m: Machine, at: Activations, rank: int, position: int) -> tuple[Vector, ...] | None:
-    """The gradient of the outputs at `position`: the loss's at the end of the chain."""
+    """The gradient of the outputs at `position`: those of the losses at the end of the chain, each of its tokens."""
     if position < len(m.chain) - 1:
         return at.gradients.get(position)
-    if at.final is None or at.seed is None:
-        return None
-    return network.loss_gradient(at.final, (t.target for t in _tokens(m, rank)), at.seed)
+    found: list[Vector] = []
+    for loss in m.reference.losses:
+        final, seed, tokens = at.final.get(loss), at.seeds.get(loss), _tokens_of(m, rank, loss)
+        if final is None or seed is None:
+            return None
+        found += network.loss_gradient(final[len(found):len(found) + len(tokens)], (t.target for t in tokens), seed)
+    return tuple(found)
 
 
 def _deposit(m: Machine, e: Event, rank: int, position: int, slot: Slot, found: Matrix | None) -> None:

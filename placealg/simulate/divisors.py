@@ -19,11 +19,11 @@ def divided(machine: Machine, event: Event, rank: int, number: Number, tokens: i
     if not event.divisor.powers:
         return number / event.divisor.coefficient
     known: dict[str, Fraction | int] = {**machine.setting.sizes, "m": machine.setting.microbatches,
-                                        "tokens": machine.token_count(rank) if tokens is None else tokens}
+                                        "tokens": machine.token_count(rank, event.unit) if tokens is None else tokens}
     if PADDING in event.divisor.names():
         known[PADDING] = _padding(machine, event, rank)
     if "count" in event.divisor.names():
-        count = machine.scalar("count", rank)
+        count = machine.scalar("count", rank, event.unit or machine.reference.losses[0])
         if count is None:
             return None
         known["count"] = count

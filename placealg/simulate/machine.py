@@ -81,15 +81,15 @@ class Watch(Protocol):
 class Activations:
     """What one rank computes in one microbatch: by position in the chain, outputs, what backward needs, gradients.
 
-    `final` are the outputs that the loss has read, `seed` the value from which backward starts. None, or no entry,
-    is a value that no event has produced.
+    `final` are the outputs that each loss has read, of all its tokens, `seeds` the values from which its backward
+    starts. None, or no entry, is a value that no event has produced.
     """
 
     outputs: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
     gradients: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
-    final: tuple[Vector, ...] | None = None
-    seed: Fraction | None = None
+    final: dict[str, tuple[Vector, ...] | None] = field(default_factory=dict)
+    seeds: dict[str, Fraction | None] = field(default_factory=dict)
 
 
 class Machine:
@@ -135,7 +135,7 @@ class Machine:
                 self.users.setdefault((name, "/".join(label.split("/")[:end + 1])), set()).add(made)
         self.checkpoint: dict[tuple[str, str, int], list[Table]] = {}
         self._groups = {g.name: i for i, g in enumerate(reference.groups)}
-        self._ids = token_ids(reference, setting)
+        self._ids = {loss: token_ids(reference, setting, loss) for loss in reference.losses}
         self._tables: dict[tuple[str, str, str, int], list[Table]] = {}
         self._teams: dict[tuple[tuple[str, ...], frozenset[int]], tuple[Team, ...]] = {}
         self._on: dict[frozenset[int], tuple[int, ...]] = {}
@@ -232,9 +232,9 @@ class Machine:
             self._tables[key] = [{} for _ in self.ranks]
         return self._tables[key]
 
-    def scalar(self, value: str, rank: int) -> Fraction | None:
-        """What a rank holds of step, rng or count."""
-        return fraction(self.table("", value)[rank].get(0))
+    def scalar(self, value: str, rank: int, loss: str = "") -> Fraction | None:
+        """What a rank holds of step, rng, or of a loss's count."""
+        return fraction(self.table("", value, loss)[rank].get(0))
 
     def numbers(self, group: str, entry: int) -> int:
         """How many numbers an entry of a group's tables stands for."""
@@ -249,7 +249,9 @@ class Machine:
         return any(self.table("", "skip", *slot)[rank].get(0, 0) != 0 for slot in self.slots)
 
     def slot(self, event: Event) -> Slot:
-        """(group, instance) on which the event acts; ("", 0) for global values."""
+        """(group, instance) on which the event acts; ("", 0) for global values, of a count its loss."""
+        if event.value == "count":
+            return event.unit, 0
         return (event.group, self.instance) if event.group else ("", 0)
 
     def source(self, event: Event) -> list[Table]:
@@ -348,17 +350,18 @@ class Machine:
             self._teams[key] = tuple(found.values())
         return self._teams[key]
 
-    def token_ids(self, rank: int, microbatch: int) -> range:
-        """The logical numbers of the rank's tokens of a microbatch."""
+    def token_ids(self, rank: int, microbatch: int, loss: str = "") -> range:
+        """The logical numbers of the rank's tokens of a microbatch, of the first loss where none is named."""
         at = self.coordinates[rank]
-        return self._ids[tuple(at[self.axes[a]] for a in self.reference.data_axes), microbatch]
+        ids = self._ids[loss or self.reference.losses[0]]
+        return ids[tuple(at[self.axes[a]] for a in self.reference.data_axes), microbatch]
 
-    def token_count(self, rank: int) -> int:
-        """The rank's tokens: of the microbatch inside the loop, of all microbatches outside."""
+    def token_count(self, rank: int, loss: str = "") -> int:
+        """The rank's tokens of a loss: of the microbatch inside the loop, of all microbatches outside."""
         inside = range(self.setting.microbatches) if self.microbatch is None else (self.microbatch,)
         if self.space is not None:
             return sum(self.space.tokens(self.named(rank), k) for k in inside)
-        return sum(len(self.token_ids(rank, k)) for k in inside)
+        return sum(len(self.token_ids(rank, k, loss)) for k in inside)
 
 
 def fraction(number: Number | None) -> Fraction | None:

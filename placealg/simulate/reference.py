@@ -60,9 +60,10 @@ def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
     return tuple((g.name, i) for g in reference.groups for i in range(layers if reference.unit(g.unit).repeated else 1))
 
 
-def token_weight(reference: Reference, setting: Setting, microbatch: int) -> Fraction:
-    """The reference weight of a token of `microbatch`; 0 where it has none."""
-    counts = setting.counts
+def token_weight(reference: Reference, setting: Setting, microbatch: int, loss: str = "") -> Fraction:
+    """The reference weight of a loss's token of `microbatch`, of the first where none is named; 0 where it has none."""
+    ids = token_ids(reference, setting, loss or reference.losses[0])
+    counts = {cell: len(numbers) for cell, numbers in ids.items()}
     if reference.weighting == "token_mean":
         return Fraction(1, sum(counts.values()))
     if reference.weighting != "microbatch_mean":
@@ -117,7 +118,8 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
 def _gradient(reference: Reference, setting: Setting, number: int, state: State) -> dict[Slot, Matrix]:
     places, weight = chain(reference, setting.layers), cast("Mapping[Slot, Matrix]", state.weight)
     total: dict[Slot, Matrix] = dict.fromkeys(state.weight, (ZERO,) * 4)
-    for (_, microbatch), ids in token_ids(reference, setting).items():
+    parts = [(loss, k, ids) for loss in reference.losses for (_, k), ids in token_ids(reference, setting, loss).items()]
+    for loss, microbatch, ids in parts:
         tokens = [network.token(setting.seed, number, i) for i in ids]
         values = tuple(t.x for t in tokens)
         kept = []
@@ -126,7 +128,7 @@ def _gradient(reference: Reference, setting: Setting, number: int, state: State)
             values, saved = network.forward([weight[s] for s in place.slots], values, factors)
             kept.append(saved)
         flowing = network.loss_gradient(values, (t.target for t in tokens),
-                                        token_weight(reference, setting, microbatch))
+                                        token_weight(reference, setting, microbatch, loss))
         for place, saved in zip(reversed(places), reversed(kept), strict=True):
             flowing, found = network.backward([weight[s] for s in place.slots], saved, flowing)
             for slot, (a, b, c, d) in zip(place.slots, found, strict=True):

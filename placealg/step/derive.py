@@ -85,6 +85,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         dims=strategy.dims,
         pipeline=pipeline_of(strategy),
         left_out=model.left_out,
+        losses=model.losses,
     )
 
 
@@ -126,17 +127,20 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.clear_gradients(plan)
         yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
     if MICROBATCH in averaging.counted:
-        yield from _count(averaging, "prepare")
+        for loss in model.losses:
+            yield from _count(averaging, "prepare", loss)
 
     yield from _forward(strategy, model, plans, operations)
     if averaging.counted and MICROBATCH not in averaging.counted:
-        yield from _count(averaging, "forward")
+        for loss in model.losses:
+            yield from _count(averaging, "forward", loss)
     yield from operations.forward("loss") if operations else ()
-    yield Event("forward", "compute", "loss", unit="loss", divisor=Monomial.of(averaging.divisor),
-                reads=operations.reads(model.graph.ops[-1]) if operations else (), rule=Rule(
-                    "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
-    if MICROBATCH not in averaging.counted:
-        yield Event("backward", "scale", "loss", unit="loss", divisor=Monomial.of("m"), rule=Rule(
+    for loss in model.losses:
+        yield Event("forward", "compute", "loss", unit=loss, divisor=Monomial.of(averaging.divisor),
+                    reads=operations.reads(model.graph.ops[-1]) if operations else (), rule=Rule(
+                        "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
+    for loss in model.losses if MICROBATCH not in averaging.counted else ():
+        yield Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of("m"), rule=Rule(
             "loss", "the step's loss is the mean over microbatches"))
     yield from operations.backward("loss") if operations else ()
     yield from _backward(strategy, model, plans, averaging, operations)
@@ -172,12 +176,12 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     yield from rules.global_states("resume", "load")
 
 
-def _count(averaging: Averaging, phase: str) -> Iterator[Event]:
+def _count(averaging: Averaging, phase: str, loss: str) -> Iterator[Event]:
     axes = tuple(a for a in averaging.counted if a != MICROBATCH)
-    yield Event(phase, "compute", "count", unit="loss", rule=Rule(
+    yield Event(phase, "compute", "count", unit=loss, rule=Rule(
         "loss", "the loss is divided by a token count, which the ranks must agree on"))
     if axes:
-        yield Event(phase, "all_reduce", "count", unit="loss", axes=axes, op="sum", source="P", to="I", bytes="4",
+        yield Event(phase, "all_reduce", "count", unit=loss, axes=axes, op="sum", source="P", to="I", bytes="4",
                     rule=Rule("loss", "the divisor counts the tokens of all ranks along its axes"))
 
 

@@ -113,12 +113,11 @@ class Rule:
 class Event:
     """One event: a claim that every reader checks or executes, and none believes.
 
-    `group` names a parameter group, `unit` a unit of the model ("loss" for the loss); both are empty
-    for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
-    the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
-    it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
-    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is a
-    family, one for each rank along the axis (`drawn`).
+    `group` names a parameter group, `unit` a unit of the model, or a loss; both are empty for global values. `axes`
+    are the mesh axes of a collective. `at` restricts it to positions of the microbatch loop (`first` and `last`
+    include `only`; empty means all). `where` restricts it to ranks. `source` names what the event reads: a value (see
+    `origin`), or the kind that it is claimed to have. `to` is the kind that a reduction aims at, I or S. `layout`
+    names the owner function; NAME(AXIS) is a family, one for each rank along the axis (`drawn`).
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
     whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
@@ -288,7 +287,7 @@ class Reference:
     which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
     `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
     axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
-    lacks.
+    lacks. `losses` are the terms of the loss: each is weighted by counts of its own tokens.
     """
 
     strategy: str
@@ -313,6 +312,7 @@ class Reference:
     unrolled: FrozenMap[str, int] = FrozenMap()
     pipeline: Pipeline | None = None
     left_out: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ("loss",)
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

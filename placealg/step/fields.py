@@ -179,7 +179,7 @@ def _group(key: str, value: Any, reference: Reference) -> str:
 
 
 def _unit(key: str, value: Any, reference: Reference) -> str:
-    return _choice((*(u.name for u in reference.units), "loss"))(key, value, reference) if value else ""
+    return _choice((*(u.name for u in reference.units), *reference.losses))(key, value, reference) if value else ""
 
 
 def _one_or_list(value: tuple[str, ...]) -> str | list[str]:
@@ -240,7 +240,7 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
         own = unit_of(value)
         yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own), ""))
     elif value in ("activation", "loss", "count"):
-        units = [u.name for u in reference.units] if value == "activation" else ["loss"]
+        units = [u.name for u in reference.units] if value == "activation" else reference.losses
         yield from (("", unit) for unit in units)
     elif value in GROUP_VALUES and verb == PARTIALS.get(value, verb):
         yield from ((group.name, "") for group in reference.groups)
@@ -296,6 +296,10 @@ def check_event(event: Event, reference: Reference) -> None:
     divides = event.verb in DIVIDING or (event.verb, event.value) == ("compute", "loss")
     if event.divisor != ONE and not divides and not (event.verb == "update" and event.group):
         raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
+    if event.unit not in reference.losses and len(reference.losses) > 1:
+        for name in (n for n in ("tokens", "count") if n in event.divisor.names()):
+            raise InputError(f"{event.path}: each of the losses {', '.join(reference.losses)} has a number of {name} of "
+                             "its own: only what is of one loss is divided by it")
     if PADDING in event.divisor.names() and not event.group:
         raise InputError(f"{event.path}: only shards of parameters have {PADDING}")
     if event.verb == "reduce" and event.to not in ("", "I", "S"):

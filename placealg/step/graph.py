@@ -49,7 +49,7 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
     if event.verb == "compute" and event.value == "loss":
         yield reference.units[-1].name, "activation", "device"
     if "count" in event.divisor.names():
-        yield "loss", "count", "device"
+        yield event.unit or reference.losses[0], "count", "device"
 
 
 def _read_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
@@ -102,7 +102,9 @@ def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
     if event.phase == "backward":
         yield from ((g.name, "grad", "device") for g in _used(event, reference) if event.unit != g.sites[-1])
         yield event.unit, "activation", "device"
-        yield (units[here + 1], "gradient", "device") if here + 1 < len(units) else ("loss", "loss", "device")
+        last = here + 1 == len(units)
+        yield from ((u, "loss" if last else "gradient", "device") for u in (
+            reference.losses if last else (units[here + 1],)))
     elif here:
         yield units[here - 1], "activation", "device"
 

@@ -11,7 +11,7 @@ from typing import Any
 from placealg.arith import Monomial
 from placealg.errors import InputError, nearest
 from placealg.mesh import SYMBOLS
-from placealg.model.abstract import abstract, two_losses
+from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.config_file import Config, Field, shown
 from placealg.model.layers import first_dense, left_out
 from placealg.model.model import Model
@@ -107,7 +107,8 @@ REFUSED: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 """model_type -> fields of which one value alone is read: that value, and what is said of any other."""
 
 SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "lora": partial(moe, adapters=True),
-                                               "mla": mla, "mlp": mlp, "moe": moe, "two_losses": two_losses}
+                                               "mla": mla, "mlp": mlp, "moe": moe, "statistics": statistics,
+                                               "two_losses": two_losses}
 """Name -> a model whose sizes are all symbols."""
 
 

@@ -16,7 +16,6 @@ import z3
 from placealg.arith import ONE, Monomial
 from placealg.prove import symbols
 from placealg.prove.contribution import (
-    ALONG,
     DEVICE,
     OPAQUE,
     STALE,
@@ -215,8 +214,7 @@ def always_right(read: Read) -> bool:
 def on_rank(formula: Bool, rank: Mapping[str, str]) -> Bool:
     """The formula on the rank that stands at the given position along each axis."""
     places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
-    differing = constants(formula) if rank and ALONG in formula.sexpr() else []
-    for name in map(str, differing):
+    for name in sorted(symbols.VARYING):
         position, _, axis = name.partition("@")
         along = varies(position)
         if along in rank:

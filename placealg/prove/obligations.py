@@ -117,7 +117,7 @@ def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | 
         raise NoRule(event.path, "no transfer rule for a stage by its number, which may be no end of the pipeline")
     found, step = Obligations(full), on_ends(step, group)
     for site in sites:
-        alone = of_loss(step, site.loss)
+        alone = untransformed(of_loss(step, site.loss)) if group.statistic else of_loss(step, site.loss)
         program = Program.of(alone, group, site.parameter)
         for cases in shapes(step.reference):
             _of_shape(found, alone, group, site, program, cases, flows)
@@ -137,6 +137,11 @@ def of_loss(step: Step, loss: str) -> Step:
         return step
     alone = tuple(e for e in step.events if e.value not in ("loss", "count") or e.unit == loss)
     return replace(step, reference=replace(step.reference, losses=(loss,)), events=alone)
+
+
+def untransformed(step: Step) -> Step:
+    """The step as a statistic meets it: it is not clipped, and no flag looks at it."""
+    return replace(step, reference=replace(step.reference, clip=False, skip=False))
 
 
 def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program: Program, cases: tuple[Case, ...],

@@ -140,12 +140,12 @@ def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows |
             yield event.phase, group.sites.index(event.unit)
     own = (e for e in step.events if e.group in ("", group.name))
     return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites), group.locality,
-            group.whole_reads)
+            group.whole_reads, group.statistic)
 
 
 def _units_in_order(step: Step, units: list[str]) -> bool:
     """Whether all units run once in every microbatch on every rank: forward in order, the loss, backward reversed."""
-    beside = ("count", "skip")
+    beside = ("count", "skip", "grad")
     ran = [(e.phase, e.unit) for e in step.events
            if e.verb == "compute" and e.value not in beside and not e.at and not e.where]
     losses = [("forward", loss) for loss in step.reference.losses]

@@ -159,6 +159,9 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if machine.flows:
         operate(machine, event, iteration, machine.flows)
         return
+    if event.value == "grad":
+        _take(machine, event, iteration)
+        return
     units = [u.name for u in machine.reference.units]
     where = pairs(event)
     if event.value == "loss":
@@ -197,7 +200,7 @@ def _read_weights(machine: Machine, event: Event, iteration: Iteration) -> None:
 def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pairs) -> None:
     """Set or add a unit's contribution to grad, weighted as the gradient that flowed back to the unit."""
     group, seed = machine.group, machine.flow[event.unit]
-    if event.unit not in group.sites:
+    if event.unit not in group.sites or group.statistic:
         return
     terms: tuple[Term, ...] = ()
     if iteration.active and event.unit == machine.site.use and seed is not None:
@@ -211,6 +214,15 @@ def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pai
         before = replace(old, mask=frozenset(), sides=old.sides | held, garbage=old.garbage or not old.held, held=True)
         new = before.plus(new)
     machine.values["grad", "device"] = new
+
+
+def _take(machine: Machine, event: Event, iteration: Iteration) -> None:
+    """A statistic of the rank's tokens in its unit, where the unit's forward ran on them."""
+    ready, by = machine.fresh.get(("forward", machine.group.unit)), divisor(machine, event, iteration)
+    terms = (Term(ONE / by, FrozenMap({a: UNIT for a in machine.reference.data_axes})),) if by else ()
+    sides = frozenset(e for a, p in ready or () for e in equality(a, DEVICE, p))
+    new = Value(terms if iteration.active else (), machine.owners, sides, garbage=by is None or ready is None)
+    _set_value(machine, (event.value, event.tiers[1]), new, event)
 
 
 def _scale(machine: Machine, event: Event, iteration: Iteration) -> None:

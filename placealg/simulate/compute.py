@@ -15,8 +15,8 @@ from placealg.step.program import Event
 
 def compute(m: Machine, e: Event) -> None:
     """Run a compute event on every rank that `where` selects; a flag is made on every rank."""
-    if e.value == "skip":
-        _look(m, e)
+    if e.value in ("skip", "grad"):
+        (_look if e.value == "skip" else _take)(m, e)
         return
     for rank in m.acting(e):
         if m.chosen(e, rank):
@@ -34,6 +34,17 @@ def _look(m: Machine, e: Event) -> None:
     for rank in m.acting(e):
         seen = (n for element, n in gradients[rank].items() if m.chosen(e, rank, element))
         flags[rank][0] = Fraction(any(m.overflows(e.group, n) for n in seen))
+
+
+def _take(m: Machine, e: Event) -> None:
+    """The statistic of the unit's instance, of what entered it on each rank."""
+    place = m.positions[m.reference.group(e.group).unit, m.instance]
+    for rank in m.acting(e):
+        kept, weight = m.activations[rank].kept.get(place), fraction(divided(m, e, rank, Fraction(1)))
+        found = None if kept is None or weight is None else network.second_moments(kept, weight)
+        for element in range(4):
+            if m.chosen(e, rank, element):
+                m.target(e)[rank][element] = m.garbage() if found is None else found[element]
 
 
 def start_backward(m: Machine, e: Event) -> None:
@@ -142,7 +153,9 @@ def _incoming(m: Machine, at: Activations, rank: int, position: int) -> tuple[Ve
 
 
 def _deposit(m: Machine, e: Event, rank: int, position: int, slot: Slot, found: Matrix | None) -> None:
-    """Set grad at the first use of a parameter in backward order, add to it at later uses."""
+    """Set grad at the first use of a parameter in backward order, add to it at later uses; of no statistic."""
+    if m.reference.group(slot[0]).statistic:
+        return
     table = m.table(e.tiers[1], "grad", *slot)[rank]
     first = not any(slot in place.slots for place in m.chain[position + 1:])
     for element in range(4):

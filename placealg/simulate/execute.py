@@ -188,7 +188,8 @@ def _clip(m: Machine, e: Event) -> None:
 
 
 def _factor(m: Machine, rank: int) -> Fraction:
-    partial = [m.table("", "norm", *slot)[rank].get(0) for slot in m.slots]
+    trained = {g.name for g in m.reference.trained}
+    partial = [m.table("", "norm", *slot)[rank].get(0) for slot in m.slots if slot[0] in trained]
     squares = [n for n in partial if n is not None]
     if len(squares) < len(partial):
         return m.garbage()

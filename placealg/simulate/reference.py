@@ -88,7 +88,7 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
 
 def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:
     """The groups of which gradients can overflow in a run."""
-    return setting.at_risk or tuple(g.name for g in reference.groups)
+    return setting.at_risk or tuple(g.name for g in reference.trained)
 
 
 def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
@@ -99,12 +99,13 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         among = sum(residues(g).size for g in looked)
         if any(overflows(g, among) for g in looked):
             return replace(state, rng=state.rng + 1, losses=losses)
-    factor = Fraction(1)
+    factor, trained = Fraction(1), {g.name for g in reference.trained}
     if reference.clip:
-        factor = network.clip_factor(sum((squares(g) for numbers in gradient.values() for g in numbers), ZERO))
+        factor = network.clip_factor(sum((squares(g) for (name, _), numbers in gradient.items() if name in trained
+                                          for g in numbers), ZERO))
     weight, moments = {}, {}
     for slot, found in gradient.items():
-        clipped = [g * factor for g in found]
+        clipped = [g * factor for g in found] if slot[0] in trained else list(found)
         values = {"master": state.weight[slot], "moments": state.moments[slot], "grad_sum": clipped}
         group = reference.group(slot[0])
         reads = group.whole_reads if group.locality == "matrix" else ()
@@ -127,11 +128,19 @@ def _gradient(reference: Reference, setting: Setting, number: int, state: State)
             factors = [network.random_factor(setting.seed, state.rng, t.id, place.unit, place.instance) for t in tokens]
             values, saved = network.forward([weight[s] for s in place.slots], values, factors)
             kept.append(saved)
+            for slot in (s for s in place.slots if reference.group(s[0]).statistic):
+                moments = network.second_moments(saved, token_weight(reference, setting, microbatch, loss))
+                total[slot] = _plus(total[slot], moments)
         flowing = network.loss_gradient(values, (t.target for t in tokens),
                                         token_weight(reference, setting, microbatch, loss))
         for place, saved in zip(reversed(places), reversed(kept), strict=True):
             flowing, found = network.backward([weight[s] for s in place.slots], saved, flowing)
-            for slot, (a, b, c, d) in zip(place.slots, found, strict=True):
-                w, x, y, z = total[slot]
-                total[slot] = w + a, x + b, y + c, z + d
+            for slot, matrix in zip(place.slots, found, strict=True):
+                if not reference.group(slot[0]).statistic:
+                    total[slot] = _plus(total[slot], matrix)
     return total
+
+
+def _plus(one: Matrix, other: Matrix) -> Matrix:
+    (a, b, c, d), (w, x, y, z) = one, other
+    return a + w, b + x, c + y, d + z

@@ -59,6 +59,9 @@ def _plans(strategy: Strategy, model: Model, operations: Operations | None) -> t
 def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
                  operations: Operations | None = None) -> Reference:
     """What the single device does: read off strategy and model, never off the program."""
+    if model.statistics and len(model.losses) > 1:
+        raise InputError(f"model '{model.name}' has several losses and running statistics: it is not said of whose "
+                         "tokens")
     placed = operations.placed if operations else None
     data = data_axes(placed) if placed else strategy.data_axes
     loss = strategy.loss()
@@ -134,6 +137,8 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     if averaging.counted and MICROBATCH not in averaging.counted:
         for loss in model.losses:
             yield from _count(averaging, "forward", loss)
+    for plan in plans:
+        yield from rules.take_statistic(plan, averaging) if plan.group.statistic else ()
     yield from operations.forward("loss") if operations else ()
     for loss in model.losses:
         yield Event("forward", "compute", "loss", unit=loss, divisor=Monomial.of(averaging.divisor),
@@ -150,15 +155,16 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.average_shares(plan, averaging)
         yield from rules.reduce_once(plan, averaging)
 
+    trained = tuple(p for p in plans if not p.group.statistic)
     if strategy.option("optimizer", "skip") == "overflow":
-        for plan in plans:
+        for plan in trained:
             yield from rules.flag_overflow(plan)
-        yield from rules.agree_to_skip(plans, strategy.mesh.names)
+        yield from rules.agree_to_skip(trained, strategy.mesh.names)
     if strategy.option("optimizer", "clip") == "global_norm":
-        for plan in plans:
+        for plan in trained:
             yield from rules.partial_norm(plan)
         yield from rules.total_norm(strategy.mesh.names)
-        for plan in plans:
+        for plan in trained:
             yield from rules.clip(plan)
     passing = [p for p in plans if p.state_tier != p.update_tier]
     for plan in plans:

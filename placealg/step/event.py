@@ -246,7 +246,8 @@ class Group:
     `count` the number of instances; `sites` the units that use it, in forward order. `locality` says what
     one element's update reads of the values in `whole_reads`: the element (elementwise) or its matrix.
     `types` are element sizes in bytes that differ from the strategy's. `split` are the axes along which its
-    parameters are split by their own dims: there a rank holds, uses and updates only its own elements.
+    parameters are split by their own dims: there a rank holds, uses and updates only its own elements. No gradient
+    reaches a `statistic`: its `grad` is the mean over tokens that forward takes, and is neither clipped nor counted.
     """
 
     name: str
@@ -260,6 +261,7 @@ class Group:
     whole_reads: tuple[str, ...] = ()
     types: FrozenMap[str, str] = FrozenMap()
     split: tuple[str, ...] = ()
+    statistic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,11 @@ class Reference:
     pipeline: Pipeline | None = None
     left_out: tuple[str, ...] = ()
     losses: tuple[str, ...] = ("loss",)
+
+    @property
+    def trained(self) -> tuple[Group, ...]:
+        """The groups that gradients reach."""
+        return tuple(g for g in self.groups if not g.statistic)
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

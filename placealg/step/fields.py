@@ -243,7 +243,9 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
         units = [u.name for u in reference.units] if value == "activation" else reference.losses
         yield from (("", unit) for unit in units)
     elif value in GROUP_VALUES and verb == PARTIALS.get(value, verb):
-        yield from ((group.name, "") for group in reference.groups)
+        of_gradients = value in PARTIALS or verb == "clip"
+        yield from ((group.name, "") for group in (reference.trained if of_gradients else reference.groups)
+                    if group.statistic or (verb, value) != ("compute", "grad"))
     else:
         yield "", ""
 
@@ -293,13 +295,13 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
         raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
                          valid=("sum", "mean"))
-    divides = event.verb in DIVIDING or (event.verb, event.value) == ("compute", "loss")
+    divides = event.verb in DIVIDING or (event.verb == "compute" and event.value in ("loss", "grad"))
     if event.divisor != ONE and not divides and not (event.verb == "update" and event.group):
         raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
     if event.unit not in reference.losses and len(reference.losses) > 1:
         for name in (n for n in ("tokens", "count") if n in event.divisor.names()):
-            raise InputError(f"{event.path}: each of the losses {', '.join(reference.losses)} has a number of {name} of "
-                             "its own: only what is of one loss is divided by it")
+            raise InputError(f"{event.path}: each of the losses {', '.join(reference.losses)} has a number of {name} "
+                             "of its own: only what is of one loss is divided by it")
     if PADDING in event.divisor.names() and not event.group:
         raise InputError(f"{event.path}: only shards of parameters have {PADDING}")
     if event.verb == "reduce" and event.to not in ("", "I", "S"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import z3
@@ -216,9 +217,19 @@ def _case_of(run: Run, position: str) -> Case:
 def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tuple[Read, ...]) -> None:
     """Wrong updates that an observed read shows, and would not see if they were right: dead ones do not count."""
     reference = step.reference
+
+    @cache
+    def weighted(update: Updated, equal: bool) -> Any:
+        weighting = correct.equal_counts(reference) if equal else correct.own_counts(reference)
+        return correct.gradient_integrity(update, reference, group, weighting)
+
+    @cache
+    def trusted() -> list[Any]:
+        return [z3.Not(correct.wrong_read(r)) for r in shown]
+
     conditions: Mapping[str, Callable[[Updated], Any]] = {
-        "gradient": lambda u: correct.gradient_integrity(u, reference, group, correct.equal_counts(reference)),
-        "normalizer": lambda u: correct.gradient_integrity(u, reference, group, correct.own_counts(reference)),
+        "gradient": lambda u: weighted(u, True),
+        "normalizer": lambda u: weighted(u, "equal_counts" in reference.hypotheses),
         "update": lambda u: correct.update_integrity(u, reference, group),
     }
     for name, condition in conditions.items():
@@ -229,9 +240,10 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
             def failure(name: str = name, update: Updated = update,
                         condition: Callable[[Updated], Any] = condition) -> Failure:
                 right = condition(update)
-                seen = z3.Or([z3.And(correct.wrong_read(r, lambda f: right if f == update.flag else z3.BoolVal(True)),
-                                     z3.Not(correct.wrong_read(r)))
-                              for r in shown])
+
+                def of(flag: str) -> Any:
+                    return right if flag == update.flag else z3.BoolVal(True)
+                seen = z3.Or([z3.And(correct.wrong_read(r, of), well) for r, well in zip(shown, trusted(), strict=True)])
                 return Failure(name, update.event, seen, WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
             found.add(name, (name, update, shown, run.whole), run.case, failure)

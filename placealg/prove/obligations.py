@@ -243,7 +243,8 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
 
                 def of(flag: str) -> Any:
                     return right if flag == update.flag else z3.BoolVal(True)
-                seen = z3.Or([z3.And(correct.wrong_read(r, of), well) for r, well in zip(shown, trusted(), strict=True)])
+                seen = z3.Or([z3.And(correct.wrong_read(read, of), well)
+                              for read, well in zip(shown, trusted(), strict=True)])
                 return Failure(name, update.event, seen, WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
             found.add(name, (name, update, shown, run.whole), run.case, failure)

@@ -60,6 +60,9 @@ def cells(exhibit: Exhibit) -> tuple[str, ...]:
 HEADS = ("bug", "what went wrong", "refuted", "ratio", "hides at")
 """The columns of the museum."""
 
+SHOWN = (*HEADS, "numbers equal there")
+"""The columns of its Markdown table: also how many numbers a run at those sizes compared, all equal."""
+
 
 def museum(exhibits: Sequence[Exhibit], width: int, timing: bool = True) -> list[Line]:
     """A row per bug, then how many came as their files expect."""
@@ -85,15 +88,16 @@ def left_out(exhibits: Sequence[Exhibit], width: int) -> list[Line]:
 
 def markdown(exhibits: Sequence[Exhibit]) -> Iterator[str]:
     """The museum as the lines of a Markdown table."""
-    yield f"| {' | '.join(HEADS)} |"
-    yield "|---" * len(HEADS) + "|"
+    yield f"| {' | '.join(SHOWN)} |"
+    yield "|---" * len(SHOWN) + "|"
     for e in exhibits:
         yield markdown_row(e)
 
 
 def markdown_row(exhibit: Exhibit) -> str:
     """One line of the Markdown table."""
-    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells(exhibit)) + "|"
+    there = " or ".join(str(outcome.observed) if outcome.equal else "differ" for _, outcome in exhibit.hidden)
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in (*cells(exhibit), there)) + "|"
 
 
 def story(exhibit: Exhibit, width: int) -> list[Line]:

@@ -39,7 +39,7 @@ def prove(chosen: Namespace) -> int:
         report, checked = evidence(chosen, case, report, candidates)
         codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
         alike = resembled(case, report)
-        documents.append({**report.to_json(timing=not chosen.no_timing), "resembles": alike[0] if alike else None,
+        documents.append({**report.to_json(timing=not chosen.no_timing), **({"resembles": alike[0]} if alike else {}),
                           **({"cross_check": checked.to_json()} if checked else {})})
         wrong = disagreements(report, case.expect) if case.expect else []
         suites.append((report, case.expect.verdict if case.expect else "", wrong))

@@ -145,7 +145,7 @@ def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
     by = Monomial.of(averaging.divisor)
     yield Event("forward", "compute", "grad", plan.group.name, divisor=by if MICROBATCH in averaging.counted
                 else by * Monomial.of("m"), rule=Rule(
-                    "statistic", f"the batch's statistic is a mean over its tokens: the sum over {averaging.divisor}"))
+                    "statistic", f"the batch's statistic is a mean over tokens: a sum, divided by {averaging.divisor}"))
 
 
 def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from placealg.cli.bugs import names
@@ -118,16 +118,21 @@ def _strategies() -> Iterator[Explained]:
 
 
 def _rules() -> Iterator[Explained]:
-    """The rules of every catalogue strategy, with the reasons they give."""
+    """The rules of every catalogue strategy, with the reasons they give; and those that only other models need."""
     reasons: dict[str, dict[str, None]] = {}
     verbs: dict[str, dict[str, None]] = {}
     used: dict[str, dict[str, None]] = {}
+
+    def read(text: str, model: str, told: str, known: Iterable[str] = ()) -> None:
+        for event in derive(parse_strategy(text), resolve_model(model)).events:
+            if event.rule.name not in known:
+                reasons.setdefault(event.rule.name, {})[event.rule.why] = None
+                verbs.setdefault(event.rule.name, {})[event.verb] = None
+                used.setdefault(event.rule.name, {})[told] = None
+
     for entry in catalogue().values():
-        strategy = parse_strategy(entry.name)
-        for event in derive(strategy, resolve_model(default_model(strategy))).events:
-            reasons.setdefault(event.rule.name, {})[event.rule.why] = None
-            verbs.setdefault(event.rule.name, {})[event.verb] = None
-            used.setdefault(event.rule.name, {})[entry.name] = None
+        read(entry.name, default_model(parse_strategy(entry.name)), entry.name)
+    read("dp", "statistics", "every strategy on the model statistics", tuple(reasons))
     for name, whys in reasons.items():
         told = "Its reasons: " + "; ".join(whys) + "." if len(whys) > 1 else f"Its reason: {next(iter(whys))}."
         yield Explained(name, "rule", (

@@ -52,8 +52,10 @@ class Unit:
 class Model:
     """A model: units in forward order, parameters, the op graph they follow from, and the sizes known as numbers.
 
-    In an `abstract` model the units need not be equal: all of them together hold Psi parameters,
-    the largest holds Psi_unit. `left_out` says in words what the network has and the model lacks.
+    In an `abstract` model the units need not be equal: all of them together hold Psi parameters, the largest holds
+    Psi_unit. `losses` are the terms of the loss, each a sum over tokens of its own with a normaliser of its own; the
+    graph knows the first. `statistics` are those of the parameters that no gradient reaches: running statistics, of
+    which the batch's own is a mean over its tokens. `left_out` says in words what the network has and the model lacks.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Model:
     source: str = field(default="", compare=False)
     graph: Graph = Graph()
     left_out: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ("loss",)
+    statistics: tuple[str, ...] = ()
 
     @staticmethod
     def of_graph(name: str, graph: Graph, sizes: Mapping[str, int] | None = None, *, abstract: bool = False,

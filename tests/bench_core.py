@@ -103,6 +103,12 @@ def test_prove_as_an_axis_grows(benchmark: Any, size: int) -> None:
     assert benchmark(lambda: examine(written)).candidates == ()
 
 
+def test_the_whole_museum(benchmark: Any) -> None:
+    """Every bug refuted, replayed, and run where it hides: to take less than 30 seconds on two processors."""
+    command = [sys.executable, "-m", "placealg", "museum", "--no-timing"]
+    benchmark.pedantic(lambda: subprocess.run(command, check=True, capture_output=True), rounds=1)
+
+
 def test_simulate_op_by_op(benchmark: Any) -> None:
     step = derive(parse_strategy("zero3*tp_sp"), resolve_model("gpt"))
     assert benchmark(lambda: simulate(step, Setting.equal(step.reference, {"dp": 2, "tp": 2}, 2))).equal

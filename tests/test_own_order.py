@@ -14,6 +14,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
+from placealg.prove import paths
 from placealg.prove.certificate import certificate
 from placealg.prove.contribution import OPAQUE, Term, sum_over
 from placealg.prove.solver import SAT, z3_answer
@@ -59,7 +60,7 @@ def test_one_owner_function_for_all_is_right() -> None:
 
 
 def test_own_opinions_have_no_sum_in_closed_form() -> None:
-    mine, one = (Term(ONE, FrozenMap({"dp": p})) for p in ("at:batch~shuffled", "at:batch"))
+    mine, one = (Term(ONE, FrozenMap({"dp": p})) for p in (paths.drawn("batch", "shuffled", "dp"), "at:batch"))
     assert sum_over([one], "dp") == sum_over([one], "dp", 3) == (Term(ONE),)
     closed, = sum_over([mine], "dp")
     assert [name.startswith(OPAQUE) for name in closed.coefficient.names()] == [True]
@@ -72,13 +73,16 @@ def test_its_program_reads_back(tmp_path: Path) -> None:
     assert read_case(str(tmp_path / "program.toml"), "gpt", []).step.events == step.events
 
 
-@pytest.mark.parametrize(("strategy", "pattern", "axis"), [
-    ("zero3", "forward.embedding.weight.gather[dp]", "dp"),
-    ("dp*cp", "forward.data.*.slice[dp]", "cp"),
-    ("dp", "forward.embedding.tokens.compute", "dp"),
+@pytest.mark.parametrize(("strategy", "pattern", "axis", "says"), [
+    ("zero3", "forward.embedding.weight.gather[dp]", "dp", r"the owners along that axis itself are the same"),
+    ("zero1", "update.embedding.weight.update", "dp", r"the owners along that axis itself are the same"),
+    ("zero1", "update.embedding.weight.update", "tp", r"names an axis that the mesh lacks"),
+    ("dp*cp", "forward.data.*.slice[dp]", "cp", r"is for slices of data along"),
+    ("dp", "forward.embedding.tokens.compute", "dp", r"is for slices of data along"),
+    ("zero1", "update.norm.all_reduce[dp]", "dp", r"is for slices of data along"),
 ])
-def test_only_data_have_such_a_layout(strategy: str, pattern: str, axis: str) -> None:
-    with pytest.raises(InputError, match=r"each rank's own, is for slices of data along"):
+def test_what_has_such_a_layout(strategy: str, pattern: str, axis: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
         shuffled(strategy, pattern, axis)
 
 

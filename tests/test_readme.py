@@ -83,8 +83,11 @@ def test_accepted_values_are_known_for_every_key() -> None:
     assert all(accepted(key) for keys in SCHEMA.values() for key in keys.values())
 
 
-def test_the_strategy_file_is_as_it_expects(tmp_path: Path) -> None:
-    file, = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+FILES = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("file", FILES, ids=["bug", "strategy"])
+def test_a_strategy_file_is_as_it_expects(file: str, tmp_path: Path) -> None:
     path = tmp_path / "strategy.toml"
     path.write_text(file)
     got = run_placealg("prove", str(path), "--no-timing")

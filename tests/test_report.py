@@ -21,7 +21,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.mathml import mathml
 from placealg.mesh import SYMBOLS
 from placealg.render.cost import value_of
-from placealg.render.sliders import Told, sliders
+from placealg.render.sliders import EXAMPLES, Told, sliders
 
 Run = Callable[..., Outcome]
 SIDES = 2**60
@@ -128,6 +128,10 @@ def test_sliders_start_where_the_command_line_says_and_say_where_else() -> None:
     assert free["b"].source == free["tp"].source == ", for example"
     assert not {"h", "Psi", "L"} & set(free)
     assert all(s.value in s.stops and list(s.stops) == sorted(set(s.stops)) for s in free.values())
+
+
+def test_every_size_has_an_example_to_start_from() -> None:
+    assert [n for n, s in SYMBOLS.items() if s.assumption != "positive rational" and n not in EXAMPLES] == []
 
 
 def test_a_pipeline_keeps_the_sizes_by_which_its_stage_was_chosen() -> None:

@@ -18,6 +18,7 @@ from conftest import ROOT
 
 from placealg import announce
 from placealg.cli import attend
+from placealg.cli.together import together
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the line is drawn by a POSIX timer")
 
@@ -143,3 +144,14 @@ def test_a_loop_that_is_left_by_an_error_listens_to_nobody() -> None:
     gc.collect()
     announce.say("nobody hears this")
     assert heard == ["1 of 2, 0"]
+
+
+def fails(number: int) -> int:
+    """Work that fails on one item."""
+    return 1 // number
+
+
+def test_what_work_raises_elsewhere_is_raised_here() -> None:
+    assert together(fails, [1, 2, 3], "numbers") == [1, 0, 0]
+    with pytest.raises(ZeroDivisionError):
+        together(fails, [1, 0, 2], "numbers")

@@ -128,10 +128,12 @@ def _counterexample(step: Step, base: Step | None, verdicts: tuple[Verdict, ...]
     sizes = {**found.sizes, "m": found.microbatches}
     unit = ", ".join([f"{a} = {c}" for a, c in zip(step.reference.data_axes, found.cell[0], strict=True)]
                      + [f"microbatch {found.cell[1]}"])
+    site = candidate.failure.site
+    of = f" of the loss {site.loss}" if site and len(step.reference.losses) > 1 else ""
     return Counterexample(
         obligation=lead.id, event=candidate.failure.event, group=lead.group,
         sizes=tuple(sizes.items()), device=tuple(found.device.items()),
-        unit=f"a token on {unit}", got=found.got, want=found.want, mass=found.mass,
+        unit=f"a token{of} on {unit}", got=found.got, want=found.want, mass=found.mass,
         explanation=found.explanation,
         single_device=difference.want, distributed=f"{difference.got} ({_where(difference)})",
         repair=find_repair(step, base) if base else None)

@@ -62,17 +62,32 @@ class Attended:
     def interrupt(self, *_signal: Any) -> None:
         """End the process: no exception runs through solvers, which would lose it, or turn it into another.
 
-        Solvers are killed, and files on their way removed; what was written is whole.
+        Solvers and other children are ended, and files on their way removed; what was written is whole.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.erase()
-        children = sys.modules.get("multiprocessing")
-        for child in children.active_children() if children else ():
-            child.kill()
+        _end_children()
         remove_unfinished()
         with suppress(OSError, ValueError):
             _write(sys.stderr.fileno(), SAYS.encode())
         os._exit(INTERRUPTED)
+
+
+def work_for_another() -> None:
+    """Prepare a process that works for a command: interrupts are that one's, and its end is the end of all children."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(*_signal: Any) -> None:
+    _end_children()
+    os._exit(INTERRUPTED)
+
+
+def _end_children() -> None:
+    known = sys.modules.get("multiprocessing")
+    for child in known.active_children() if known else ():
+        child.terminate()
 
 
 def _write(descriptor: int, text: bytes) -> None:

@@ -21,6 +21,11 @@ def names() -> tuple[str, ...]:
     return tuple(p.stem for p in sorted(folder().glob("*.toml")) if read_strategy_file(p).source)
 
 
+def outside() -> tuple[str, ...]:
+    """The names of the bugs that are out of scope: in exact numbers nothing is wrong."""
+    return tuple(p.stem for p in sorted((folder().parent / "outside").glob("*.toml")))
+
+
 def is_bug(name: str) -> bool:
     """Whether a bug has that name.
 
@@ -33,12 +38,13 @@ def is_bug(name: str) -> bool:
 def path_of(name: str) -> Path:
     """The file of a bug; an InputError where no bug has that name."""
     if not is_bug(name):
-        raise InputError(f"no bug is called '{name}'", name=name, valid=names())
+        raise InputError(f"no bug is called '{name}'", name=name, valid=(*names(), *outside()))
     return _path(name)
 
 
 def _path(name: str) -> Path:
-    return folder() / f"{name.lower()}.toml"
+    file = f"{name.lower()}.toml"
+    return next((p for p in (folder() / file, folder().parent / "outside" / file) if p.is_file()), folder() / file)
 
 
 def comment(path: Path) -> str:

@@ -31,6 +31,7 @@ def programs() -> dict[str, Step]:
         strategy = parse_strategy(name)
         found[name] = derive(strategy, resolve_model(default_model(strategy)))
     model = resolve_model("abstract")
+    found["dp on statistics"] = derive(parse_strategy("dp"), resolve_model("statistics"))
     found['zero2 with skip = "overflow"'] = derive(
         overlay(parse_strategy("zero2"), {"optimizer": {"skip": "overflow"}}), model)
     found['zero1 with [[edit]] drop and insert'] = edit(

@@ -10,11 +10,12 @@ from pathlib import Path
 from placealg.announce import each
 from placealg.check.masked import hidden
 from placealg.check.prove import prove
-from placealg.cli.bugs import comment, names, path_of
+from placealg.cli.bugs import comment, names, outside, path_of
 from placealg.cli.inputs import read_case
 from placealg.cli.output import print_json, print_lines, print_text, width
+from placealg.cli.together import together
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
-from placealg.render.museum import Exhibit, markdown, story
+from placealg.render.museum import Exhibit, left_out, markdown, story
 from placealg.render.museum import museum as page
 from placealg.strategy.file import Expect
 
@@ -32,6 +33,17 @@ def exhibit(path: Path, repair: bool = False) -> Exhibit:
                    tuple(wrong), time.perf_counter() - start)
 
 
+FEW = 4
+"""So many bugs are examined one after the other, more on all processors at once."""
+
+
+def examined(paths: list[Path]) -> list[Exhibit]:
+    """The bugs of these files, in order."""
+    if len(paths) <= FEW:
+        return [exhibit(path) for path in each(paths, lambda path: path.stem)]
+    return together(exhibit, paths, "bugs")
+
+
 def code_of(exhibits: Iterable[Exhibit]) -> int:
     """The exit code: 0 if everything came as the files expect."""
     return of_several(code for e in exhibits for code in (exit_code(e.report, e.expect), FAILED if e.wrong else DONE))
@@ -39,14 +51,15 @@ def code_of(exhibits: Iterable[Exhibit]) -> int:
 
 def museum(chosen: Namespace) -> int:
     """`placealg museum [NAME...]`."""
-    exhibits = [exhibit(path) for path in each(
-        [path_of(name) for name in chosen.names or names()], lambda path: path.stem)]
+    exhibits = examined([path_of(name) for name in chosen.names or names()])
     if chosen.format == "json":
         print_json({"version": 1, "bugs": [e.to_json(not chosen.no_timing) for e in exhibits]})
     elif chosen.format == "markdown":
         print_text("\n".join(markdown(exhibits)) + "\n")
     else:
         print_lines(page(exhibits, width(), not chosen.no_timing))
+        if not chosen.names:
+            print_lines(left_out([exhibit(path_of(name)) for name in outside()], width()))
     return code_of(exhibits)
 
 

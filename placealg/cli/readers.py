@@ -26,6 +26,7 @@ def prove(chosen: Namespace) -> int:
     from placealg.check.prove import judge
     from placealg.cli.evidence import check_words, evidence, evidence_lines
     from placealg.cli.glosses import SAYS
+    from placealg.cli.resemblance import resembled
     from placealg.render.junit import junit
     from placealg.render.proof import proof
 
@@ -37,13 +38,16 @@ def prove(chosen: Namespace) -> int:
         report, candidates = judge(case.step, case.base if case.step != case.base else None, chosen.engine)
         report, checked = evidence(chosen, case, report, candidates)
         codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
-        documents.append({**report.to_json(timing=not chosen.no_timing),
+        alike = resembled(case, report)
+        documents.append({**report.to_json(timing=not chosen.no_timing), **({"resembles": alike[0]} if alike else {}),
                           **({"cross_check": checked.to_json()} if checked else {})})
         wrong = disagreements(report, case.expect) if case.expect else []
         suites.append((report, case.expect.verdict if case.expect else "", wrong))
         if chosen.format != "text":
             continue
         lines = proof(report, width(), timing=not chosen.no_timing, says=SAYS)
+        if alike:
+            lines += [(), *prose(f"resembles {alike[0]}: {alike[1]}", width(), hang=2)]
         if case.source:
             lines += indent(prose(f"source: {case.source}", width() - 2, "dim"))
         lines += evidence_lines(report, checked, width())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from placealg.model.build import graph
 from placealg.model.model import Model
 
@@ -19,3 +21,33 @@ def abstract() -> Model:
     g.opaque("layer.out", x, g.parameter("layer.weight", "element"), to="batch")
     g.sum("loss.sum", "layer.out")
     return Model.of_graph("abstract", g.build(), abstract=True)
+
+
+def two_losses() -> Model:
+    """The abstract model with a second term of its loss, such as one of predicting further tokens ahead.
+
+    Its tokens are others than those of the first, and counted apart: of some tokens only one of the two is known. All
+    run through the same units.
+
+    >>> two_losses().losses
+    ('loss', 'ahead')
+    """
+    return replace(abstract(), name="two_losses", losses=("loss", "ahead"))
+
+
+def statistics() -> Model:
+    """L units with running statistics of what enters them, as of a batch normalisation in use or a router's bias.
+
+    A unit reads its `running` statistics as it reads its parameters. What a step adds to them is a mean over the tokens
+    of the whole batch, taken in forward; their update is any function of the two. What the same forward would read
+    of its own batch is not in the model: a loss in which tokens meet is no sum over tokens.
+
+    >>> str(statistics().of_unit("layer")[1].elements), statistics().statistics
+    ('h', ('layer.running',))
+    """
+    g = graph(batch="b", element="Psi_unit", channel="h")
+    x = g.repeat("layer", "L", g.data("data.input", "batch"))
+    weight, running = g.parameter("layer.weight", "element"), g.parameter("layer.running", "channel")
+    g.opaque("layer.out", x, weight, running, to="batch")
+    g.sum("loss.sum", "layer.out")
+    return replace(Model.of_graph("statistics", g.build()), statistics=("layer.running",))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError, nearest
 from placealg.mesh import SYMBOLS
-from placealg.model.abstract import abstract
+from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.config_file import Config, Field, shown
 from placealg.model.layers import first_dense, left_out
 from placealg.model.model import Model
@@ -105,7 +106,9 @@ REFUSED: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 }
 """model_type -> fields of which one value alone is read: that value, and what is said of any other."""
 
-SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "mla": mla, "mlp": mlp, "moe": moe}
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "lora": partial(moe, adapters=True),
+                                               "mla": mla, "mlp": mlp, "moe": moe, "statistics": statistics,
+                                               "two_losses": two_losses}
 """Name -> a model whose sizes are all symbols."""
 
 

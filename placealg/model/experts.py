@@ -25,8 +25,16 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     gate, up = (g.linear(f"{at}.expert.{n}", y, f"{_PAIRS} ffn", "expert embed ffn", region=f"{at}.expert")
                 for n in ("gate", "up"))
     y = g.mul(f"{at}.expert.product", g.unary(f"{at}.expert.silu", gate, "silu"), up)
-    y = g.linear(f"{at}.expert.down", y, f"{_PAIRS} embed", "expert ffn embed", region=f"{at}.expert")
+    down = g.linear(f"{at}.expert.down", y, f"{_PAIRS} embed", "expert ffn embed", region=f"{at}.expert")
+    y = _adapted(g, f"{at}.expert", y, down) if style.adapters else down
     return g.einsum(f"{at}.combine.sum", y, gates, route, to="batch seq embed")
+
+
+def _adapted(g: Builder, at: str, x: Tensor, y: Tensor) -> Tensor:
+    """`y`, which comes from `x` by the experts' last product, and what comes from `x` through a low rank."""
+    low = g.linear(f"{at}.low", x, f"{_PAIRS} adapter", "expert ffn adapter", region=at)
+    high = g.linear(f"{at}.high", low, f"{_PAIRS} embed", "expert adapter embed", region=at)
+    return g.add(f"{at}.adapted", y, high, region=at)
 
 
 def _routed(g: Builder, at: str, x: Tensor, style: Style) -> tuple[Tensor, Tensor]:

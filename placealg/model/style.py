@@ -20,8 +20,9 @@ class Style:
     `latent` attention has queries, keys and values from low-rank projections, which are normalised, and a rotary part
     of its own in every query and in one key for all heads (DeepSeek-V2, arXiv 2405.04434, section 2.1); no biases.
     `sigmoid` scores the experts one by one; the gates are the scores of the chosen, `normalized` by their sum, times a
-    constant. `shared` experts see every token. In a `first_dense` model L_dense layers with an MLP, the unit `dense`,
-    come before L_moe layers of experts.
+    constant. `shared` experts see every token. `adapters` stand beside the experts' last product: a second way from its
+    input to its output, through a low rank (Hu et al., arXiv 2106.09685); the weights beside them train, too. In a
+    `first_dense` model L_dense layers with an MLP, the unit `dense`, come before L_moe layers of experts.
     """
 
     grouped: bool = False
@@ -41,6 +42,7 @@ class Style:
     sigmoid: bool = False
     shared: bool = False
     first_dense: bool = False
+    adapters: bool = False
 
 
 GPT = Style()

@@ -45,19 +45,21 @@ def mlp() -> Model:
     return Model.of_graph("mlp", g.build())
 
 
-def moe(*, shared: bool = False, first_dense: bool = False) -> Model:
+def moe(*, shared: bool = False, first_dense: bool = False, adapters: bool = False) -> Model:
     """A mixture of experts with symbolic sizes: b, s, h, a, kv, f, V, of which each token uses topk of experts.
 
     It has L layers; with `first_dense` L_dense layers with an MLP of size f_dense and L_moe layers of experts.
-    `shared` experts, as many as the symbol says, see every token beside the chosen ones.
+    `shared` experts, as many as the symbol says, see every token beside the chosen ones. With `adapters` of rank
+    adapter_rank beside the experts' last products it is the model `lora`.
 
     >>> moe().total({"h": 8, "a": 2, "kv": 1, "f": 16, "L": 2, "V": 10, "experts": 4})
     3720
     """
     sizes: dict[str, Size] = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f",
-                              "expert": "experts", "choice": "topk", "shared": "shared", "dense_ffn": "f_dense"}
-    style = replace(MOE, shared=shared, first_dense=first_dense)
-    return Model.of_graph("moe", transformer(style, sizes), left_out=(BALANCING,))
+                              "expert": "experts", "choice": "topk", "shared": "shared", "dense_ffn": "f_dense",
+                              "adapter": "adapter_rank"}
+    style = replace(MOE, shared=shared, first_dense=first_dense, adapters=adapters)
+    return Model.of_graph("lora" if adapters else "moe", transformer(style, sizes), left_out=(BALANCING,))
 
 
 def mla(style: Style = MLA) -> Model:

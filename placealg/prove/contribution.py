@@ -2,10 +2,11 @@
 
 A *position* names a coordinate along one axis: "c" the device itself, "unit" the rank that computes the
 contribution, "own:L" the owner of element i under layout L, "other:L" of a second element j of the same
-matrix, "peer" any rank at all, or a numeral. One with "~" is each rank's own opinion. A *term* is a coefficient times
-the indicator that the device stands at given positions. A *value* is a sum of terms, with a mask (where it is held),
-side conditions (where it is defined) and the transforms applied to it. Everything is plain data, canonical on
-construction, so that equal means equal. No solver is needed here.
+matrix, "peer" any rank at all, or a numeral. One that ends in "~AXIS" differs from rank to rank along that axis: it is
+the one of the rank that is looked at. A *term* is a coefficient times the indicator that the device stands at given
+positions. A *value* is a sum of terms, with a mask (where it is held), side conditions (where it is defined) and the
+transforms applied to it. Everything is plain data, canonical on construction, so that equal means equal. No solver is
+needed here.
 """
 
 from __future__ import annotations
@@ -45,17 +46,33 @@ def exists(axis: str, position: str) -> frozenset[Equality]:
 OPAQUE = "opaque"
 """Begins the name of a sum over an axis of which no closed form is known."""
 
-OWN_DRAW = "~"
-"""Marks a position that every rank along the axis has for itself."""
+ALONG = "~"
+"""Stands before the axis along which a position differs from rank to rank."""
 
 
-def elsewhere(position: str, rank: str) -> str:
-    """A position as the rank that stands at `rank` has it.
+def varies(position: str) -> str:
+    """The axis along which a position differs from rank to rank; "" where all ranks have the same.
 
-    >>> elsewhere("at:batch~shuffled", "peer"), elsewhere("at:batch", "peer")
-    ('at:batch^peer^shuffled', 'at:batch')
+    >>> varies("own:of_stage~pp"), varies("own:own"), varies(elsewhere("own:of_stage~pp", "pp", "0"))
+    ('pp', '', '')
     """
-    return position.replace(OWN_DRAW, f"^{rank}^")
+    return position.rpartition(ALONG)[2] if ALONG in position else ""
+
+
+def elsewhere(position: str, axis: str, rank: str) -> str:
+    """A position as the rank that stands at `rank` along `axis` has it.
+
+    >>> elsewhere("own:of_stage~pp", "pp", "peer"), elsewhere("own:of_stage~pp", "dp", "peer")
+    ('own:of_stage^pp=peer', 'own:of_stage~pp')
+    """
+    if not position.endswith(ALONG + axis):
+        return position
+    return f"{position.removesuffix(ALONG + axis)}^{axis}={rank}"
+
+
+def _moved(places: Mapping[str, str], axis: str, rank: str) -> FrozenMap[str, str]:
+    """Places (axis -> position) as the rank that stands at `rank` along `axis` has them."""
+    return FrozenMap({a: elsewhere(p, axis, rank) for a, p in places.items()})
 
 
 def count_name(cell: Mapping[str, str]) -> str:
@@ -96,26 +113,34 @@ Pairs = frozenset[tuple[str, str]]
 
 
 def _off(pairs: Pairs, axis: str) -> Pairs:
-    """The pairs on other axes."""
-    return frozenset((a, p) for a, p in pairs if a != axis)
+    """The pairs on other axes that are the same for all ranks along the axis."""
+    return frozenset((a, p) for a, p in pairs if a != axis and varies(p) != axis)
 
 
-def _differs(equality: Equality) -> bool:
-    """Whether an equality says other things on other ranks of its axis."""
-    return DEVICE in equality[1:] or any(OWN_DRAW in p for p in equality[1:])
+def _differs(equality: Equality, axis: str) -> bool:
+    """Whether an equality says other things on other ranks of an axis."""
+    a, *places = equality
+    return (a == axis and DEVICE in places) or any(varies(p) == axis for p in places)
 
 
-def _put(equality: Equality, axis: str, position: str) -> Equality | None:
-    """The equality with the device's coordinate on `axis` set; None when it became true."""
-    a, p, q = equality
-    if a != axis or not _differs(equality):
+def put(equality: Equality, axis: str, position: str) -> Equality | None:
+    """The equality with the device's coordinate on `axis` set; None when it became true.
+
+    What was said of any two ranks along the axis stays so where one of them becomes any rank: it needs a lone rank.
+    """
+    a, *places = equality
+    if not _differs(equality, axis):
         return equality
-    p, q = sorted(position if x == DEVICE else elsewhere(x, position) for x in (p, q))
+    p, q = sorted(position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places)
+    if p == q and position == PEER and p not in places:
+        return None
+    if p == q and position == PEER:
+        return size_one(axis)
     return None if p == q else (a, p, q)
 
 
 def _put_all(equalities: Iterable[Equality], axis: str, position: str) -> frozenset[Equality]:
-    return frozenset(e for e in (_put(x, axis, position) for x in equalities) if e is not None)
+    return frozenset(e for e in (put(x, axis, position) for x in equalities) if e is not None)
 
 
 def equality(axis: str, p: str, q: str) -> frozenset[Equality]:
@@ -137,24 +162,26 @@ class Term:
 
     def summed(self, axis: str) -> Term:
         """The sum over all ranks of `axis`: the indicator picks its rank, else all ranks count alike."""
-        if axis in self.at and OWN_DRAW not in self.at[axis]:
+        at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
+        if axis in self.at and varies(self.at[axis]) != axis:
             position = self.at[axis]
-            at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
+            at = _moved(at, axis, position)
             given = _put_all(self.given, axis, position) | exists(axis, position)
             return Term(move(self.coefficient, axis, position), at, given)
-        if axis in self.at or depends(self.coefficient, axis) or any(e[0] == axis and _differs(e) for e in self.given):
+        differs = any(_differs(e, axis) for e in self.given) or any(varies(p) == axis for p in self.at.values())
+        if differs or depends(self.coefficient, axis):
             content = f"{axis}|{self.coefficient}|{sorted(self.at.items())}|{sorted(self.given)}".encode()
             unknown = Monomial.of(f"{OPAQUE}{hashlib.sha1(content).hexdigest()[:10]}")
-            at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
-            return Term(unknown, at, frozenset(e for e in self.given if e[0] != axis))
+            at = FrozenMap({a: p for a, p in at.items() if varies(p) != axis})
+            return Term(unknown, at, frozenset(e for e in self.given if e[0] != axis and not _differs(e, axis)))
         return self.times(Monomial.of(axis))
 
     def read_at(self, axis: str, position: str) -> Term:
         """The term as the rank at `position` along `axis` has it, on every rank."""
         given = _put_all(self.given, axis, position)
         if axis in self.at:
-            given |= equality(axis, elsewhere(self.at[axis], position), position)
-        at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
+            given |= equality(axis, elsewhere(self.at[axis], axis, position), position)
+        at = _moved({a: p for a, p in self.at.items() if a != axis}, axis, position)
         return Term(move(self.coefficient, axis, position), at, given)
 
 
@@ -234,6 +261,11 @@ class Tag:
     rank: FrozenMap[str, str] = FrozenMap()
     mixed: bool = False
 
+    def read_at(self, axis: str, position: str) -> Tag:
+        """The transform as the rank at `position` along `axis` has it, on every rank."""
+        rank = _moved(self.rank, axis, position)
+        return replace(self, rank=rank if axis in rank else rank.plus({axis: position}))
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -291,11 +323,13 @@ class Value:
         for axis in axes:
             ranks = unrolled.get(axis, 0)
             alone = {size_one(axis) for a, _ in value.mask if a == axis and ranks != 1}
-            tags = tuple(replace(t, rank=t.rank.plus({axis: PEER})) if axis not in t.rank else t for t in value.tags)
+            mask = frozenset((a, p) for a, p in value.mask if a != axis)
+            other = frozenset(e for a, p in mask for e in equality(a, p, elsewhere(p, axis, PEER)))
             value = replace(
-                value, terms=sum_over(value.terms, axis, ranks), tags=tags,
-                mask=_off(value.mask, axis), mixed=None if value.mixed is None else _off(value.mixed, axis),
-                sides=_put_all(value.sides, axis, PEER) | alone)
+                value, terms=sum_over(value.terms, axis, ranks), mask=mask,
+                mixed=frozenset() if other else None if value.mixed is None else _off(value.mixed, axis),
+                tags=tuple(t.read_at(axis, PEER) for t in value.tags),
+                sides=_put_all(value.sides, axis, PEER) | alone | other)
         return value.scaled(factor)
 
     def gathered(self, axes: Mapping[str, str]) -> Value:
@@ -306,12 +340,12 @@ class Value:
         for axis, position in axes.items():
             lacking = exists(axis, position)
             lacking |= frozenset(e for a, p in value.mask if a == axis
-                                 for e in equality(axis, elsewhere(p, position), position))
-            tags = tuple(replace(t, rank=t.rank.plus({axis: position})) if axis not in t.rank else t
-                         for t in value.tags)
+                                 for e in equality(axis, elsewhere(p, axis, position), position))
             value = replace(
-                value, terms=merged(t.read_at(axis, position) for t in value.terms), tags=tags,
-                mask=_off(value.mask, axis), mixed=None if value.mixed is None else _off(value.mixed, axis),
+                value, terms=merged(t.read_at(axis, position) for t in value.terms),
+                tags=tuple(t.read_at(axis, position) for t in value.tags),
+                mask=frozenset((a, elsewhere(p, axis, position)) for a, p in value.mask if a != axis),
+                mixed=None if value.mixed is None else _off(value.mixed, axis),
                 sides=_put_all(value.sides, axis, position) | lacking)
         return value
 

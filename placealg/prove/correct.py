@@ -15,7 +15,20 @@ import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import symbols
-from placealg.prove.contribution import DEVICE, OPAQUE, STALE, UNIT, Slot, Tag, Term, Value, count_name, per_element
+from placealg.prove.contribution import (
+    DEVICE,
+    OPAQUE,
+    STALE,
+    UNIT,
+    Slot,
+    Tag,
+    Term,
+    Value,
+    count_name,
+    elsewhere,
+    per_element,
+    varies,
+)
 from placealg.prove.machine import Read, Relied, Updated
 from placealg.prove.symbols import MICROBATCH
 from placealg.prove.versions import CURRENT, Choice, Guarded, Version, choose, each, trusted
@@ -117,11 +130,15 @@ def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighti
 
 
 def update_integrity(update: Updated, reference: Reference, group: Group) -> Bool:
-    """Given right gradients: the declared transforms and no others, a whole norm, every input element there."""
+    """Given right gradients: the declared transforms and no others, a whole norm, every input element there.
+
+    The step that is taken is the declared one: nothing scales it.
+    """
     value = update.gradient
     declared = ("clip",) if reference.clip else ()
     conditions = [z3.BoolVal(tuple(t.name for t in value.tags) == declared), skip_integrity(update.skip, reference)]
     conditions += [_whole_norm(tag) for tag in value.tags]
+    conditions.append(z3.BoolVal(False) if update.divisor is None else symbols.equals([Term(update.divisor)], ONE))
     if group.locality != "elementwise":
         conditions += list(_whole_matrix(update, group))
     return z3.And(conditions)
@@ -197,6 +214,11 @@ def always_right(read: Read) -> bool:
 def on_rank(formula: Bool, rank: Mapping[str, str]) -> Bool:
     """The formula on the rank that stands at the given position along each axis."""
     places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
+    for name in sorted(symbols.VARYING):
+        position, _, axis = name.partition("@")
+        along = varies(position)
+        if along in rank:
+            places.append((z3.Int(name), symbols.coordinate(axis, elsewhere(position, along, rank[along]))))
     return z3.substitute(formula, *places) if places else formula
 
 

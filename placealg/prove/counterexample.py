@@ -5,7 +5,7 @@ This is the one place where a raw model is read. Above it, nothing knows what a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
@@ -21,12 +21,15 @@ from placealg.prove.contribution import (
     Term,
     Value,
     count_cell,
+    elsewhere,
+    varies,
 )
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import MISSES, Failure
 from placealg.prove.prover import Candidate
-from placealg.prove.stages import ends, tied
+from placealg.prove.reading import ELEMENTS, PADDED
+from placealg.prove.stages import ENDS, ends, tied
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
 from placealg.step.program import Reference
@@ -79,8 +82,7 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
         microbatches=microbatches,
         device=device,
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
-        owners={(name.split("@")[0].split(":")[1], name.split("@")[1], 0 if name.startswith("own:") else 1): rank
-                for name, rank in model.items() if name.startswith(("own:", "other:")) and name.split("@")[1] in sizes},
+        owners={key: rank for key, rank in _owners(model, place) if key[1] in sizes},
         unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
         got=got, want=want, mass=mass, explanation=explanation)
 
@@ -107,6 +109,28 @@ def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int
     failure = replace(failure, update=told(failure.update)) if failure.update else failure
     siblings = {name: told(update) for name, update in candidate.siblings.items()}
     return replace(candidate, failure=failure, siblings=siblings), {name: number}
+
+
+Owned = tuple[tuple[str, str, int], int]
+"""((layout, axis, element), the rank that owns it)."""
+
+
+def _owners(model: Mapping[str, int], place: _Place) -> Iterator[Owned]:
+    """Every owner of a model; a layout that differs along an axis is told for each rank on which it is."""
+    for name, rank in model.items():
+        kind, _, said = name.partition(":")
+        position, _, axis = said.partition("@")
+        if kind in ("own", "other"):
+            along = varies(position)
+            layout, _, there = elsewhere(position, along, DEVICE).partition("^") if along else position.partition("^")
+            if there:
+                along, _, which = there.partition("=")
+                coordinate = place.coordinate(along, which)
+                real = along.removesuffix(ENDS)
+                if real != along and coordinate:
+                    coordinate = place.sizes[real] - 1
+                layout = f"{layout}({real})={coordinate}"
+            yield (layout, axis, 0 if kind == "own" else 1), rank
 
 
 def _microbatch(case: Case | None, microbatches: int) -> int:
@@ -325,6 +349,10 @@ def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[s
     if flaw := _flaw(update.skip, reference):
         return flaw, OWN_FLAG if reference.skip else "every step updates", None, (
             f"{update.event} decides otherwise than the reference whether the step is skipped")
+    if update.divisor != ONE:
+        by = tell(update.divisor) if update.divisor else "a count that nothing defined"
+        return (f"a step divided by {by}", "the optimizer's step", None,
+                f"{update.event} takes another step than the optimizer's")
     return ("only the device's own elements", "every element of the matrix", None,
             f"{update.event} reads elements of the matrix that the device does not hold")
 
@@ -342,6 +370,8 @@ def tell(weight: Monomial) -> str:
             name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
         elif name == CELL:
             name = "tokens_per_cell"
+        elif name.startswith((PADDED, ELEMENTS)):
+            name = name.partition(":")[0]
         elif name.startswith(OPAQUE):
             name = "a_sum_over_ranks"
         renamed = renamed * Monomial.of(name) ** power

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.prove import versions
 from placealg.prove.contribution import ABSENT, STALE, Slot, Value
 from placealg.prove.flow import Flows
@@ -38,7 +38,8 @@ class Read:
 class Updated:
     """One update event as it ran: what it read, and the name of the function that says whether it was right.
 
-    `slot` is the group's partial norm, `skip` its flag.
+    `slot` is the group's partial norm, `skip` its flag, `divisor` what its step was divided by; None where that is not
+    known.
     """
 
     event: str
@@ -47,6 +48,7 @@ class Updated:
     slot: Slot | None
     skip: Slot | None
     others: tuple[tuple[str, Version], ...]
+    divisor: Monomial | None = ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,15 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a parameter is used: a unit, or one operand of an op ("OP/K").
+    """Where a parameter is used: a unit, or one operand of an op ("OP/K"); and the loss whose tokens are followed.
 
-    There `part` counts the classes of contributions to its gradient that ranks count differently.
+    Of an operand `part` counts the classes of contributions to its gradient that ranks count differently.
     """
 
     use: str
     parameter: str = ""
     part: int = 0
+    loss: str = "loss"
 
 
 @dataclass(slots=True)

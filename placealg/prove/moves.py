@@ -88,7 +88,7 @@ def _shift(tensors: Tensors, event: Event) -> None:
 
 def _slice(tensors: Tensors, event: Event) -> None:
     dim = _dim(event.to)
-    place = paths.drawn(dim, event.layout.partition("(")[0]) if event.drawn else at(dim)
+    place = paths.drawn(dim, event.layout.partition("(")[0], event.drawn) if event.drawn else at(dim)
     tensors.put(event, paths.narrowed(tensors.here(event), [(a, place) for a in event.axes]))
 
 

@@ -96,7 +96,8 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
 def sites_of(step: Step, group: Group, flows: Flows | None) -> tuple[Site, ...]:
     """The uses of a group's parameters, one for each that is followed alike, and for each class of contributions."""
     if flows is None:
-        return tuple(Site(unit) for unit in group.sites)
+        losses = step.reference.losses[:1] if group.statistic else step.reference.losses
+        return tuple(Site(unit, loss=loss) for loss in losses for unit in group.sites)
     graph = step.reference.graph
     assert graph is not None
     found: dict[object, Site] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import z3
@@ -117,13 +118,31 @@ def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | 
         raise NoRule(event.path, "no transfer rule for a stage by its number, which may be no end of the pipeline")
     found, step = Obligations(full), on_ends(step, group)
     for site in sites:
-        program = Program.of(step, group, site.parameter)
+        alone = untransformed(of_loss(step, site.loss)) if group.statistic else of_loss(step, site.loss)
+        program = Program.of(alone, group, site.parameter)
         for cases in shapes(step.reference):
-            _of_shape(found, step, group, site, program, cases, flows)
+            _of_shape(found, alone, group, site, program, cases, flows)
     _schedule(found, step, group)
     if flows is None:
         _random(found, step)
     return found
+
+
+def of_loss(step: Step, loss: str) -> Step:
+    """The step as the tokens of one loss meet it: of the others nothing reaches what those tokens contribute.
+
+    Gradients are linear in the losses, each of which starts its own backward: the gradient of a step is right iff it is
+    right for the tokens of every loss.
+    """
+    if step.reference.losses == (loss,):
+        return step
+    alone = tuple(e for e in step.events if e.value not in ("loss", "count") or e.unit == loss)
+    return replace(step, reference=replace(step.reference, losses=(loss,)), events=alone)
+
+
+def untransformed(step: Step) -> Step:
+    """The step as a statistic meets it: it is not clipped, and no flag looks at it."""
+    return replace(step, reference=replace(step.reference, clip=False, skip=False))
 
 
 def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program: Program, cases: tuple[Case, ...],
@@ -198,9 +217,19 @@ def _case_of(run: Run, position: str) -> Case:
 def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tuple[Read, ...]) -> None:
     """Wrong updates that an observed read shows, and would not see if they were right: dead ones do not count."""
     reference = step.reference
+
+    @cache
+    def weighted(update: Updated, equal: bool) -> Any:
+        weighting = correct.equal_counts(reference) if equal else correct.own_counts(reference)
+        return correct.gradient_integrity(update, reference, group, weighting)
+
+    @cache
+    def trusted() -> list[Any]:
+        return [z3.Not(correct.wrong_read(r)) for r in shown]
+
     conditions: Mapping[str, Callable[[Updated], Any]] = {
-        "gradient": lambda u: correct.gradient_integrity(u, reference, group, correct.equal_counts(reference)),
-        "normalizer": lambda u: correct.gradient_integrity(u, reference, group, correct.own_counts(reference)),
+        "gradient": lambda u: weighted(u, True),
+        "normalizer": lambda u: weighted(u, "equal_counts" in reference.hypotheses),
         "update": lambda u: correct.update_integrity(u, reference, group),
     }
     for name, condition in conditions.items():
@@ -211,9 +240,11 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
             def failure(name: str = name, update: Updated = update,
                         condition: Callable[[Updated], Any] = condition) -> Failure:
                 right = condition(update)
-                seen = z3.Or([z3.And(correct.wrong_read(r, lambda f: right if f == update.flag else z3.BoolVal(True)),
-                                     z3.Not(correct.wrong_read(r)))
-                              for r in shown])
+
+                def of(flag: str) -> Any:
+                    return right if flag == update.flag else z3.BoolVal(True)
+                seen = z3.Or([z3.And(correct.wrong_read(read, of), well)
+                              for read, well in zip(shown, trusted(), strict=True)])
                 return Failure(name, update.event, seen, WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
             found.add(name, (name, update, shown, run.whole), run.case, failure)
@@ -244,7 +275,7 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
     ran: dict[tuple[str, str, str], list[Ran]] = {}
     for entry in run.end.ran:
         ran.setdefault((entry.phase, entry.unit, entry.position), []).append(entry)
-    wanted = [("forward", u.name) for u in step.reference.units] + [("forward", "loss")]
+    wanted = [("forward", u.name) for u in step.reference.units] + [("forward", loss) for loss in step.reference.losses]
     wanted += [("backward", u.name) for u in reversed(step.reference.units)]
     again = (AGAIN,) if any(e.position == AGAIN for e in run.end.ran) else ()
     for position in dict.fromkeys((*(i.position for i in run.case.iterations), *again)):

@@ -4,8 +4,8 @@ A tensor's element is a sum of contributions: the terms of a contraction, the op
 gradients are added. What a rank holds is a *Sum*: for every class of contributions a `Value` (contribution.py) that
 says how often each rank counts one of them. Classes that count alike are one, for every op treats them alike. A Sum
 is *exact* when every contribution counts once on every rank that holds the element. Positions are "at:DIM", the owner
-of the element's index of that dim, and "OP/DIM", the owner of an index that the op contracted; "at:DIM~NAME" is the
-rank that the device itself takes for the owner.
+of the element's index of that dim, and "OP/DIM", the owner of an index that the op contracted; "at:DIM!NAME~AXIS" is
+the rank along AXIS that the device itself takes for the owner.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import replace
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.prove.contribution import (
+    ALONG,
     DEVICE,
     EXISTS,
-    OWN_DRAW,
     SIZE_ONE,
     STAGE,
     Equality,
@@ -34,6 +34,8 @@ Sum = tuple[Value, ...]
 
 Pairs = frozenset[tuple[str, str]]
 AT, OWNER = "at:", "own:own"
+DRAW = "!"
+"""Stands before the name of an order that each rank has for itself."""
 
 
 def at(dim: str) -> str:
@@ -41,18 +43,18 @@ def at(dim: str) -> str:
     return AT + dim
 
 
-def drawn(dim: str, name: str) -> str:
-    """The position that the device takes for that of the owner of the element's index of `dim`."""
-    return f"{at(dim)}{OWN_DRAW}{name}"
+def drawn(dim: str, name: str, axis: str) -> str:
+    """The position along `axis` that the device takes for that of the owner of the element's index of `dim`."""
+    return f"{at(dim)}{DRAW}{name}{ALONG}{axis}"
 
 
 def dim_of(position: str) -> str:
     """The dim of which a position is the owner; "" where it is none.
 
-    >>> dim_of(at("batch")), dim_of(drawn("batch", "shuffled")), dim_of("0")
+    >>> dim_of(at("batch")), dim_of(drawn("batch", "shuffled", "dp")), dim_of("0")
     ('batch', 'batch', '')
     """
-    return position[len(AT):].partition(OWN_DRAW)[0] if position.startswith(AT) else ""
+    return position[len(AT):].partition(DRAW)[0] if position.startswith(AT) else ""
 
 
 def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:

@@ -144,15 +144,16 @@ def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows |
             yield event.phase, group.sites.index(event.unit)
     own = (e for e in step.events if e.group in ("", group.name))
     return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites), group.locality,
-            group.whole_reads)
+            group.whole_reads, group.statistic)
 
 
 def _units_in_order(step: Step, units: list[str]) -> bool:
     """Whether all units run once in every microbatch on every rank: forward in order, the loss, backward reversed."""
-    beside = ("count", "skip")
+    beside = ("count", "skip", "grad")
     ran = [(e.phase, e.unit) for e in step.events
            if e.verb == "compute" and e.value not in beside and not e.at and not e.where]
-    wanted = [("forward", u) for u in units] + [("forward", "loss")] + [("backward", u) for u in reversed(units)]
+    losses = [("forward", loss) for loss in step.reference.losses]
+    wanted = [("forward", u) for u in units] + losses + [("backward", u) for u in reversed(units)]
     return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value not in beside for e in step.events)
 
 
@@ -322,22 +323,22 @@ def _partition(step: Step) -> Verdict:
 
 def layouts(step: Step) -> set[tuple[str, str, str]]:
     """(group, axis, layout) wherever an event speaks of the owners along an axis."""
-    return {(e.group or e.tensor, a, e.layout) for e in step.events if e.group or e.drawn
-            for a in (*(e.axes if e.verb not in ("broadcast", "all_reduce") and e.to != "I" else ()),
-                      *(c.axis for c in e.where if c.rank is None))}
+    return {(e.group or e.tensor, a, e.layout) for e in step.events if e.group or e.drawn for a in e.owning}
 
 
 def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
     """The candidate that a disagreement of layouts explains: with one layout everywhere nothing is wrong."""
-    drawn = {e.layout for e in step.events if e.drawn}
-    named = {name for _, _, name in layouts(step)} - drawn
-    if (len(named) < 2 and not drawn) or not candidates:
+    data = {e.layout for e in step.events if e.drawn and not e.group}
+    differ = {e.layout for e in step.events if e.drawn and e.group and e.owning}
+    named = {name for _, _, name in layouts(step)} - data
+    if (len(named) < 2 and not data and not differ) or not candidates:
         return None
-    one = replace(step, events=tuple(replace(e, layout=min(named, default="own")) for e in step.events))
+    one = replace(step, events=tuple(replace(e, layout=min(named - differ, default="own")) for e in step.events))
     if examine(one).candidates:
         return None
     first = candidates[0]
-    reason = (f"{' and '.join(sorted(drawn))} is no partition: each rank takes data for itself" if drawn else
+    reason = (f"{' and '.join(sorted(data))} is no partition: each rank takes data for itself" if data else
+              f"{' and '.join(sorted(differ))} is one layout here and another there, and they meet" if differ else
               f"layouts {' and '.join(sorted(named))} disagree where they meet")
     verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, len(layouts(step)),
                       None, reason, first.failure.event)

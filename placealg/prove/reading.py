@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 from placealg.arith import Monomial
 from placealg.prove import versions
-from placealg.prove.contribution import DEVICE, STAGE, UNIT, count_name, exists
+from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_name, exists
 from placealg.prove.machine import Machine, Pairs, Read
 from placealg.prove.microbatches import Iteration
 from placealg.prove.versions import CURRENT, GARBAGE, Version
-from placealg.step.event import MICROBATCH
+from placealg.step.event import MICROBATCH, PADDING
 from placealg.step.program import LOOPED, Event
+
+PADDED, ELEMENTS = "padded:", "elements:"
+"""Begin the symbols of what shards take in a layout along an axis, padded to the largest; and of the elements."""
 
 
 class NoRule(Exception):
@@ -24,13 +27,19 @@ class NoRule(Exception):
 
 def pairs(event: Event) -> Pairs:
     """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0."""
-    owner = f"own:{event.layout}" if event.group else "0"
+    owner = owner_of(event) if event.group else "0"
     return frozenset((c.axis, owner if c.rank is None else str(c.rank)) for c in event.where)
+
+
+def owner_of(event: Event) -> str:
+    """The position of the owner of the element under the event's layout."""
+    name = event.layout.partition("(")[0]
+    return f"own:{name}{ALONG}{event.drawn}" if event.drawn else f"own:{name}"
 
 
 def owner_pairs(event: Event) -> Pairs:
     """The owners along the event's axes."""
-    return frozenset((a, f"own:{event.layout}") for a in event.axes)
+    return frozenset((a, owner_of(event)) for a in event.axes)
 
 
 def at_places(version: Version, places: Mapping[str, str]) -> Version:
@@ -54,6 +63,9 @@ def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | 
             if machine.count is None:
                 return None
             factor = machine.count
+        elif name == PADDING:
+            factor = Monomial.of(*(f"{PADDED}{event.layout}:{a}" for a in event.owning))
+            factor = factor / Monomial.of(*(f"{ELEMENTS}{event.layout}:{a}" for a in event.owning))
         result = result * factor**power
     return result
 

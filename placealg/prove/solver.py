@@ -88,6 +88,7 @@ def _statistics(solver: Any) -> list[tuple[str, Any]]:
 def _serve(connection: Connection, solve: Solve) -> None:
     """Answer until the other end is closed; an interrupt is the other end's to act on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _limit_memory()
     while True:
         try:

@@ -22,6 +22,9 @@ from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import Clause, Group, Reference, Step
 
+ENDS = "_ends"
+"""Ends the name of the axis that consists of a pipeline's first and last stage."""
+
 UNSENT = "waits for a message that nobody sends"
 
 
@@ -135,7 +138,7 @@ def tied(reference: Reference, parameter: str) -> bool:
 def ends(reference: Reference) -> str:
     """The name of the axis that consists of a pipeline's first and last stage; one stage if they are the same."""
     assert reference.pipeline is not None
-    return f"{reference.pipeline.axis}_ends"
+    return reference.pipeline.axis + ENDS
 
 
 def no_end(step: Step, group: Group) -> Iterator[Event]:
@@ -162,7 +165,8 @@ def on_ends(step: Step, group: Group) -> Step:
     def moved(event: Event) -> Event:
         if event.group not in ("", group.name) and event.verb not in READERS:
             return event
-        return replace(event, axes=tuple(new if a == old else a for a in event.axes),
+        layout = event.layout.replace(f"({old})", f"({new})")
+        return replace(event, layout=layout, axes=tuple(new if a == old else a for a in event.axes),
                        where=tuple(Clause(new, c.rank) if c.axis == old else c for c in event.where))
 
     mesh = Mesh(tuple(Axis(new) if a.name == old else a for a in reference.mesh))

@@ -13,7 +13,7 @@ from typing import Any
 import z3
 
 from placealg.arith import ONE, Monomial
-from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, count_cell
+from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, count_cell, varies
 from placealg.step.event import MICROBATCH
 
 Bool = Any
@@ -27,9 +27,18 @@ def size(axis: str) -> Int:
     return z3.Int("m" if axis == MICROBATCH else axis)
 
 
+VARYING: set[str] = set()
+"""The names of the coordinates, made so far, that differ from rank to rank: few, and of most programs none."""
+
+
 def coordinate(axis: str, position: str) -> Int:
     """A position along an axis, as an integer."""
-    return z3.IntVal(int(position)) if position.isdigit() else z3.Int(f"{position}@{axis}")
+    if position.isdigit():
+        return z3.IntVal(int(position))
+    name = f"{position}@{axis}"
+    if varies(position):
+        VARYING.add(name)
+    return z3.Int(name)
 
 
 def device(axis: str) -> Int:

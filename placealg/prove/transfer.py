@@ -31,7 +31,7 @@ from placealg.prove.contribution import (
 )
 from placealg.prove.machine import GLOBALS, STATES, Key, Machine, Pairs, Ran, Read, Relied, Updated
 from placealg.prove.microbatches import Iteration
-from placealg.prove.reading import NoRule, at_places, divisor, observe, owner_pairs, pairs, tokens
+from placealg.prove.reading import NoRule, at_places, divisor, observe, owner_of, owner_pairs, pairs, tokens
 from placealg.prove.stages import ends, tied
 from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
@@ -67,7 +67,7 @@ def uncovered(event: Event) -> str:
     if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
             "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {event.value} on tier {event.tier}"
-    if event.divisor != ONE and event.verb not in ("compute", "scale", "reduce", "all_reduce"):
+    if event.divisor != ONE and event.verb not in ("compute", "scale", "reduce", "all_reduce", "update"):
         return f"{event.verb} of {event.value} with a divisor"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
         return "an all_reduce with a divisor or to a shard"
@@ -116,7 +116,7 @@ def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:
     """Where no owner along the axes holds a gradient's element, its ranks hold garbage: that is mixed."""
     key = (event.value, event.tiers[0])
-    places = {a: f"own:{event.layout}" for a in event.axes}
+    places = dict.fromkeys(event.axes, owner_of(event))
     if event.value in STATES:
         owned = at_places(machine.version(*key), places)
         _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
@@ -159,16 +159,20 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if machine.flows:
         operate(machine, event, iteration, machine.flows)
         return
+    if event.value == "grad":
+        _take(machine, event, iteration)
+        return
     units = [u.name for u in machine.reference.units]
     where = pairs(event)
-    if event.unit == "loss":
+    if event.value == "loss":
         ready = machine.fresh.get(("forward", units[-1]))
         by = divisor(machine, event, iteration)
         machine.seed = ONE / by if by is not None and ready is not None else None
     elif event.phase == "backward":
         behind = units.index(event.unit) + 1
         kept = machine.fresh.get(("forward", event.unit))
-        after = machine.fresh.get(("backward", units[behind]) if behind < len(units) else ("forward", "loss"))
+        loss = machine.site.loss
+        after = machine.fresh.get(("backward", units[behind]) if behind < len(units) else ("forward", loss))
         ready = None if kept is None or after is None else kept | after
         seed = machine.seed if behind == len(units) else machine.flow.get(units[behind])
         if seed is None:
@@ -196,7 +200,7 @@ def _read_weights(machine: Machine, event: Event, iteration: Iteration) -> None:
 def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pairs) -> None:
     """Set or add a unit's contribution to grad, weighted as the gradient that flowed back to the unit."""
     group, seed = machine.group, machine.flow[event.unit]
-    if event.unit not in group.sites:
+    if event.unit not in group.sites or group.statistic:
         return
     terms: tuple[Term, ...] = ()
     if iteration.active and event.unit == machine.site.use and seed is not None:
@@ -210,6 +214,15 @@ def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pai
         before = replace(old, mask=frozenset(), sides=old.sides | held, garbage=old.garbage or not old.held, held=True)
         new = before.plus(new)
     machine.values["grad", "device"] = new
+
+
+def _take(machine: Machine, event: Event, iteration: Iteration) -> None:
+    """A statistic of the rank's tokens in its unit, where the unit's forward ran on them."""
+    ready, by = machine.fresh.get(("forward", machine.group.unit)), divisor(machine, event, iteration)
+    terms = (Term(ONE / by, FrozenMap({a: UNIT for a in machine.reference.data_axes})),) if by else ()
+    sides = frozenset(e for a, p in ready or () for e in equality(a, DEVICE, p))
+    new = Value(terms if iteration.active else (), machine.owners, sides, garbage=by is None or ready is None)
+    _set_value(machine, (event.value, event.tiers[1]), new, event)
 
 
 def _scale(machine: Machine, event: Event, iteration: Iteration) -> None:
@@ -329,7 +342,8 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     flag = f"right{machine.steps}:{len(machine.updates)}"
     observe(machine, event, "hyper", machine.version("step"), iteration)
     machine.updates.append(Updated(event.path, flag, machine.value("grad_sum", tier), machine.slot,
-                                   machine.skip, (("master", master), ("moments", moments))))
+                                   machine.skip, (("master", master), ("moments", moments)),
+                                   divisor(machine, event, iteration)))
     inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
     for value, old in (("master", master), ("moments", moments)):
         kept = versions.both(inputs, old, lambda new, was: was if new == UNHELD else new)
@@ -350,7 +364,7 @@ def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
 
 
 def _publish(machine: Machine, event: Event, _: Iteration) -> None:
-    master = at_places(machine.version("master", event.tiers[0]), {a: f"own:{event.layout}" for a in event.axes})
+    master = at_places(machine.version("master", event.tiers[0]), dict.fromkeys(event.axes, owner_of(event)))
     missing: Version = GARBAGE if event.axes else machine.version("weight")
     _set(machine, ("weight", "device"), _else(master, missing), event)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from placealg.frozen import FrozenMap
-from placealg.prove.contribution import DEVICE, Equality
+from placealg.prove.contribution import DEVICE, Equality, elsewhere
 
 CURRENT, NEXT, GARBAGE, UNHELD = 0, 1, -1, -2
 
@@ -93,15 +93,18 @@ def read_at(version: Version, axis: str, position: str) -> Version:
     """The version on the rank that stands at `position` along `axis`, on every rank."""
     if isinstance(version, Choice):
         yes, no = read_at(version.yes, axis, position), read_at(version.no, axis, position)
-        a, p, q = version.test
-        if a != axis or DEVICE not in (p, q):
-            return choose(version.test, yes, no)
-        p, q = sorted(position if x == DEVICE else x for x in (p, q))
+        a, *places = version.test
+        p, q = sorted(position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places)
         return yes if p == q else choose((a, p, q), yes, no)
     if isinstance(version, Guarded):
-        return Guarded(frozenset((u, rank if axis in rank else rank.plus({axis: position}))
-                                 for u, rank in version.updates), version.version)
+        return Guarded(frozenset((u, _rank_at(rank, axis, position)) for u, rank in version.updates), version.version)
     return version
+
+
+def _rank_at(rank: FrozenMap[str, str], axis: str, position: str) -> FrozenMap[str, str]:
+    """The rank of an update as the rank at `position` along `axis` has it."""
+    moved = FrozenMap({a: elsewhere(p, axis, position) for a, p in rank.items()})
+    return moved if axis in moved else moved.plus({axis: position})
 
 
 def aged(leaf: Leaf) -> Leaf:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placealg.prove.verdict import Report
+from placealg.prove.verdict import PROVED, Report
 from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.proof import coloured, counterexample
 from placealg.render.show import claim, placements, settings
@@ -51,12 +51,17 @@ class Exhibit:
 
 def cells(exhibit: Exhibit) -> tuple[str, ...]:
     """What a row says of a bug: name, what went wrong, what is refuted, by which factor, where it does not show."""
-    return (exhibit.name, exhibit.strategy.name, next(iter(exhibit.report.refuted()), exhibit.report.verdict.lower()),
-            exhibit.expect.ratio, " or ".join(str(masked) for masked, _ in exhibit.hidden))
+    refuted, expected = exhibit.report.refuted(), exhibit.expect.obligation
+    told = expected if expected in refuted else next(iter(refuted), exhibit.report.verdict.lower())
+    return (exhibit.name, exhibit.strategy.name, told, exhibit.expect.ratio,
+            " or ".join(str(masked) for masked, _ in exhibit.hidden))
 
 
 HEADS = ("bug", "what went wrong", "refuted", "ratio", "hides at")
 """The columns of the museum."""
+
+SHOWN = (*HEADS, "numbers equal there")
+"""The columns of its Markdown table: also how many numbers a run at those sizes compared, all equal."""
 
 
 def museum(exhibits: Sequence[Exhibit], width: int, timing: bool = True) -> list[Line]:
@@ -74,17 +79,25 @@ def museum(exhibits: Sequence[Exhibit], width: int, timing: bool = True) -> list
     return [*table(rows, "lllllr", width, wrap={1: 24}), (), *prose(summary, width)]
 
 
+def left_out(exhibits: Sequence[Exhibit], width: int) -> list[Line]:
+    """The reports that are out of scope: what was wrong is proved right, since numbers are exact here."""
+    return [text for e in exhibits for text in prose(
+        f"out of scope: {e.name}, {e.strategy.name}: {e.report.verdict} in exact numbers; not covered is "
+        f"{e.report.not_covered[0]}", width, hang=2)]
+
+
 def markdown(exhibits: Sequence[Exhibit]) -> Iterator[str]:
     """The museum as the lines of a Markdown table."""
-    yield f"| {' | '.join(HEADS)} |"
-    yield "|---" * len(HEADS) + "|"
+    yield f"| {' | '.join(SHOWN)} |"
+    yield "|---" * len(SHOWN) + "|"
     for e in exhibits:
         yield markdown_row(e)
 
 
 def markdown_row(exhibit: Exhibit) -> str:
     """One line of the Markdown table."""
-    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells(exhibit)) + "|"
+    there = " or ".join(str(outcome.observed) if outcome.equal else "differ" for _, outcome in exhibit.hidden)
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in (*cells(exhibit), there)) + "|"
 
 
 def story(exhibit: Exhibit, width: int) -> list[Line]:
@@ -96,16 +109,25 @@ def story(exhibit: Exhibit, width: int) -> list[Line]:
     lines += indent(placements(exhibit.strategy), 4)
     lines += [(), *indent(changed(exhibit, width - 2)), ()]
     found = exhibit.report.counterexample
-    head = line(bold("counterexample"), dim("  to "), exhibit.report.strategy, ": ", coloured(exhibit.report.verdict))
+    head = line(bold("counterexample" if found else "verdict"), dim("  to " if found else "  on "),
+                exhibit.report.strategy, ": ", coloured(exhibit.report.verdict))
     lines += [head, *indent(counterexample(found, width - 2)), ()] if found else [head, ()]
     for masked, outcome in exhibit.hidden:
         says = "equal the single device's: it does not show" if outcome.equal else f"differ: {outcome.difference}"
         lines += prose(f"at {masked} all {outcome.observed} numbers of a run {says}", width, hang=2)
-    if not exhibit.hidden:
+    if exhibit.report.verdict == PROVED:
+        lines += prose(f"out of scope: in exact numbers nothing is wrong; not covered is "
+                       f"{exhibit.report.not_covered[0]}", width)
+    elif not exhibit.hidden:
         lines += prose("no size hides it", width)
     for wrong in exhibit.wrong:
         lines += prose(f"✗ {wrong}", width, "bold red")
     return lines
+
+
+def said(event: Event) -> str:
+    """What an event claims, and the type of what it moves."""
+    return " ".join(filter(None, (claim(event), f"in {event.bytes}" if event.bytes else ""))) or "plain"
 
 
 def changed(exhibit: Exhibit, width: int) -> list[Line]:
@@ -115,8 +137,8 @@ def changed(exhibit: Exhibit, width: int) -> list[Line]:
     kinds: Mapping[str, list[tuple[Event, str]]] = {
         "missing": [(e, claim(e)) for path, e in there.items() if path not in here],
         "extra": [(e, claim(e)) for path, e in here.items() if path not in there],
-        "changed": [(e, f"{claim(there[path]) or 'plain'}, now {claim(e) or 'plain'}") for path, e in here.items()
-                    if path in there and e.plain != there[path].plain],
+        "changed": [(e, f"{said(there[path])}, now {said(e)}") for path, e in here.items()
+                    if path in there and (e.plain, e.bytes) != (there[path].plain, there[path].bytes)],
     }
     rows: list[list[Cell]] = []
     for kind, events in kinds.items():

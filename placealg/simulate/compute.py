@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from placealg.errors import InputError
 from placealg.simulate import network, operate
+from placealg.simulate.divisors import divided
 from placealg.simulate.machine import Activations, Machine, fraction
 from placealg.simulate.network import Matrix, Token, Vector
 from placealg.simulate.reference import Place, Slot
@@ -14,13 +15,13 @@ from placealg.step.program import Event
 
 def compute(m: Machine, e: Event) -> None:
     """Run a compute event on every rank that `where` selects; a flag is made on every rank."""
-    if e.value == "skip":
-        _look(m, e)
+    if e.value in ("skip", "grad"):
+        (_look if e.value == "skip" else _take)(m, e)
         return
     for rank in m.acting(e):
         if m.chosen(e, rank):
             if e.value == "count":
-                m.table("", "count")[rank][0] = Fraction(m.token_count(rank))
+                m.target(e)[rank][0] = Fraction(m.token_count(rank, e.unit))
             elif e.value == "loss":
                 _loss(m, e, rank) if m.space is None else operate.read_loss(m, e, rank)
             else:
@@ -35,25 +36,41 @@ def _look(m: Machine, e: Event) -> None:
         flags[rank][0] = Fraction(any(m.overflows(e.group, n) for n in seen))
 
 
+def _take(m: Machine, e: Event) -> None:
+    """The statistic of the unit's instance, of what entered it on each rank."""
+    place = m.positions[m.reference.group(e.group).unit, m.instance]
+    for rank in m.acting(e):
+        kept, weight = m.activations[rank].kept.get(place), fraction(divided(m, e, rank, Fraction(1)))
+        found = None if kept is None or weight is None else network.second_moments(kept, weight)
+        for element in range(4):
+            if m.chosen(e, rank, element):
+                m.target(e)[rank][element] = m.garbage() if found is None else found[element]
+
+
 def start_backward(m: Machine, e: Event) -> None:
     """Divide the value from which backward starts, where the loss has been computed."""
     for rank in m.acting(e):
         unit, store = m.activations[rank], m.stores[rank]
         if m.chosen(e, rank):
-            unit.seed = unit.seed and fraction(m.divided(e, rank, unit.seed))
-            store.seed = store.seed and m.divided(e, rank, store.seed)
+            seed = unit.seeds.get(e.unit)
+            unit.seeds[e.unit] = seed and fraction(divided(m, e, rank, seed))
+            store.seed = store.seed and divided(m, e, rank, store.seed)
 
 
 def _tokens(m: Machine, rank: int) -> list[Token]:
+    return [t for loss in m.reference.losses for t in _tokens_of(m, rank, loss)]
+
+
+def _tokens_of(m: Machine, rank: int, loss: str) -> list[Token]:
     if m.microbatch is None:
         return []
-    return [network.token(m.setting.seed, m.number, i) for i in m.token_ids(rank, m.microbatch)]
+    return [network.token(m.setting.seed, m.number, i) for i in m.token_ids(rank, m.microbatch, loss)]
 
 
 def _loss(m: Machine, e: Event, rank: int) -> None:
     at = m.activations[rank]
-    at.final = at.outputs.get(len(m.chain) - 1)
-    at.seed = fraction(m.divided(e, rank, Fraction(1)))
+    at.final[e.unit] = at.outputs.get(len(m.chain) - 1)
+    at.seeds[e.unit] = fraction(divided(m, e, rank, Fraction(1)))
 
 
 def _unit(m: Machine, e: Event, rank: int) -> None:
@@ -123,16 +140,22 @@ def _backward(m: Machine, e: Event, rank: int, position: int, place: Place, matr
 
 
 def _incoming(m: Machine, at: Activations, rank: int, position: int) -> tuple[Vector, ...] | None:
-    """The gradient of the outputs at `position`: the loss's at the end of the chain."""
+    """The gradient of the outputs at `position`: those of the losses at the end of the chain, each of its tokens."""
     if position < len(m.chain) - 1:
         return at.gradients.get(position)
-    if at.final is None or at.seed is None:
-        return None
-    return network.loss_gradient(at.final, (t.target for t in _tokens(m, rank)), at.seed)
+    found: list[Vector] = []
+    for loss in m.reference.losses:
+        final, seed, tokens = at.final.get(loss), at.seeds.get(loss), _tokens_of(m, rank, loss)
+        if final is None or seed is None:
+            return None
+        found += network.loss_gradient(final[len(found):len(found) + len(tokens)], (t.target for t in tokens), seed)
+    return tuple(found)
 
 
 def _deposit(m: Machine, e: Event, rank: int, position: int, slot: Slot, found: Matrix | None) -> None:
-    """Set grad at the first use of a parameter in backward order, add to it at later uses."""
+    """Set grad at the first use of a parameter in backward order, add to it at later uses; of no statistic."""
+    if m.reference.group(slot[0]).statistic:
+        return
     table = m.table(e.tiers[1], "grad", *slot)[rank]
     first = not any(slot in place.slots for place in m.chain[position + 1:])
     for element in range(4):

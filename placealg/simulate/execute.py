@@ -11,8 +11,9 @@ from fractions import Fraction
 from placealg.errors import InputError
 from placealg.simulate import network
 from placealg.simulate.compute import compute, start_backward
+from placealg.simulate.divisors import divided
 from placealg.simulate.field import Number, squares
-from placealg.simulate.machine import Machine, Table
+from placealg.simulate.machine import Machine, Table, Team
 from placealg.simulate.network import FIRST_STREAM, ZERO
 from placealg.simulate.operate import operate
 from placealg.simulate.pipeline import message, run_stages
@@ -64,10 +65,15 @@ def _broadcast(m: Machine, e: Event) -> None:
             _put(target[rank], element, number)
 
 
+def _owning(m: Machine, e: Event, element: int, team: Team) -> int:
+    """The rank of a team that owns an element: all of it have one layout."""
+    return team[m.owners(e, element, next(iter(team.values())))]
+
+
 def _gather(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
     for element, team in m.teams(e):
-        number = source[team[m.owners(e, element)]].get(element)
+        number = source[_owning(m, e, element, team)].get(element)
         for rank in team.values():
             target[rank][element] = m.garbage() if number is None else number
 
@@ -75,7 +81,7 @@ def _gather(m: Machine, e: Event) -> None:
 def _keep_owned(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
     for rank, element in m.pairs(e):
-        owned = m.on_axes(e, rank) == m.owners(e, element)
+        owned = m.on_axes(e, rank) == m.owners(e, element, rank)
         _put(target[rank], element, source[rank].get(element) if owned else None)
 
 
@@ -120,7 +126,7 @@ def _scale(m: Machine, e: Event) -> None:
 
 
 def _over(m: Machine, e: Event, rank: int, number: Number) -> Number:
-    quotient = m.divided(e, rank, number)
+    quotient = divided(m, e, rank, number)
     return m.garbage() if quotient is None else quotient
 
 
@@ -153,7 +159,7 @@ def _sum(m: Machine, e: Event, source: list[Table], target: list[Table]) -> None
         held = [_over(m, e, rank, source[rank][element]) if early else source[rank][element]
                 for rank in team.values() if element in source[rank]]
         total = _largest(held) if e.op == "max" else sum(held, ZERO) / (len(team) if e.op == "mean" else 1)
-        keepers = [team[m.owners(e, element)]] if e.to == "S" else list(team.values())
+        keepers = [_owning(m, e, element, team)] if e.to == "S" else list(team.values())
         for rank in team.values():
             if not held or rank not in keepers:
                 _put(target[rank], element, None)
@@ -182,7 +188,8 @@ def _clip(m: Machine, e: Event) -> None:
 
 
 def _factor(m: Machine, rank: int) -> Fraction:
-    partial = [m.table("", "norm", *slot)[rank].get(0) for slot in m.slots]
+    trained = {g.name for g in m.reference.trained}
+    partial = [m.table("", "norm", *slot)[rank].get(0) for slot in m.slots if slot[0] in trained]
     squares = [n for n in partial if n is not None]
     if len(squares) < len(partial):
         return m.garbage()
@@ -216,8 +223,13 @@ def _optimize(m: Machine, e: Event) -> None:
                 if heavy is None or gradient is None or step is None or whole is None:
                     after: tuple[Number, Number] = m.garbage(), m.garbage()
                 else:
-                    after = network.optimize(before, heavy, gradient, step, whole)
+                    after = _step_over(m, e, rank, before, network.optimize(before, heavy, gradient, step, whole))
                 master[rank][element], moments[rank][element] = after
+
+
+def _step_over(m: Machine, e: Event, rank: int, before: Number, after: tuple[Number, Number]) -> tuple[Number, Number]:
+    """An update whose step is divided by the event's divisor."""
+    return before + _over(m, e, rank, after[0] - before), after[1]
 
 
 def _publish(m: Machine, e: Event) -> None:

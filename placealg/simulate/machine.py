@@ -81,15 +81,15 @@ class Watch(Protocol):
 class Activations:
     """What one rank computes in one microbatch: by position in the chain, outputs, what backward needs, gradients.
 
-    `final` are the outputs that the loss has read, `seed` the value from which backward starts. None, or no entry,
-    is a value that no event has produced.
+    `final` are the outputs that each loss has read, of all its tokens, `seeds` the values from which its backward
+    starts. None, or no entry, is a value that no event has produced.
     """
 
     outputs: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
     gradients: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
-    final: tuple[Vector, ...] | None = None
-    seed: Fraction | None = None
+    final: dict[str, tuple[Vector, ...] | None] = field(default_factory=dict)
+    seeds: dict[str, Fraction | None] = field(default_factory=dict)
 
 
 class Machine:
@@ -120,7 +120,8 @@ class Machine:
         self.ranks = range(len(self.coordinates))
         self.slots, self.chain = slots(reference, setting.layers), chain(reference, setting.layers)
         self.positions = {(place.unit, place.instance): i for i, place in enumerate(self.chain)}
-        self.among = sum(self._size(name) for name, _ in self.slots if name in at_risk(reference, setting))
+        self.among = sum(self.numbers(name, entry) for name, _ in self.slots if name in at_risk(reference, setting)
+                         for entry in self.entries(name))
         self.number = 0
         self.microbatch: int | None = None
         self.instance = 0
@@ -134,7 +135,7 @@ class Machine:
                 self.users.setdefault((name, "/".join(label.split("/")[:end + 1])), set()).add(made)
         self.checkpoint: dict[tuple[str, str, int], list[Table]] = {}
         self._groups = {g.name: i for i, g in enumerate(reference.groups)}
-        self._ids = token_ids(reference, setting)
+        self._ids = {loss: token_ids(reference, setting, loss) for loss in reference.losses}
         self._tables: dict[tuple[str, str, str, int], list[Table]] = {}
         self._teams: dict[tuple[tuple[str, ...], frozenset[int]], tuple[Team, ...]] = {}
         self._on: dict[frozenset[int], tuple[int, ...]] = {}
@@ -231,15 +232,13 @@ class Machine:
             self._tables[key] = [{} for _ in self.ranks]
         return self._tables[key]
 
-    def scalar(self, value: str, rank: int) -> Fraction | None:
-        """What a rank holds of step, rng or count."""
-        return fraction(self.table("", value)[rank].get(0))
+    def scalar(self, value: str, rank: int, loss: str = "") -> Fraction | None:
+        """What a rank holds of step, rng, or of a loss's count."""
+        return fraction(self.table("", value, loss)[rank].get(0))
 
-    def _size(self, group: str) -> int:
-        """The numbers of one instance of a group."""
-        if self.space is None:
-            return len(ELEMENTS)
-        return sum(part.numbers.size for part in self.space.parts(self.reference.group(group)))
+    def numbers(self, group: str, entry: int) -> int:
+        """How many numbers an entry of a group's tables stands for."""
+        return 1 if self.space is None else self.space.parts(self.reference.group(group))[entry].numbers.size
 
     def overflows(self, group: str, number: Number) -> bool:
         """Whether a gradient of the group overflows."""
@@ -250,7 +249,9 @@ class Machine:
         return any(self.table("", "skip", *slot)[rank].get(0, 0) != 0 for slot in self.slots)
 
     def slot(self, event: Event) -> Slot:
-        """(group, instance) on which the event acts; ("", 0) for global values."""
+        """(group, instance) on which the event acts; ("", 0) for global values, of a count its loss."""
+        if event.value == "count":
+            return event.unit, 0
         return (event.group, self.instance) if event.group else ("", 0)
 
     def source(self, event: Event) -> list[Table]:
@@ -262,31 +263,34 @@ class Machine:
         """What the event writes."""
         return self.table(event.tiers[1], event.value, *self.slot(event))
 
-    def owner(self, event: Event, axis: str, element: int) -> int:
-        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout.
+    def owner(self, event: Event, axis: str, element: int, rank: int) -> int:
+        """The coordinate on `axis` that owns `element` of the event's value, under the event's layout as `rank` has it.
 
         Along a pipeline axis: the stage; of what several stages hold, one of them.
         """
         if not event.group:
             return min(self._stages(event)) if self.stages and axis == self.stages.pipeline.axis else 0
-        key = (event.layout, axis, event.group, self.instance, element)
+        layout = event.layout
+        if event.drawn:
+            layout += f"={self.coordinates[rank][self.axes[event.drawn]]}"
+        key = (layout, axis, event.group, self.instance, element)
         if key not in self._owners:
-            self._owners[key] = self._owner(event, axis, element)
+            self._owners[key] = self._owner(event, layout, axis, element)
         return self._owners[key]
 
-    def _owner(self, event: Event, axis: str, element: int) -> int:
+    def _owner(self, event: Event, layout: str, axis: str, element: int) -> int:
         if self.stages is not None and axis == self.stages.pipeline.axis:
             held = sorted({c % self.stages.ranks for c in self.stages.holding(event.group, self.instance)})
-            return held[self._turn(event, axis, element) % len(held)]
-        if axis in self.split(event, element) and event.layout == "own":
+            return held[self._turn(event, layout, axis, element) % len(held)]
+        if axis in self.split(event, element) and layout == "own":
             return self.split(event, element)[axis]
-        return self._turn(event, axis, element)
+        return self._turn(event, layout, axis, element)
 
-    def _turn(self, event: Event, axis: str, element: int) -> int:
+    def _turn(self, event: Event, layout: str, axis: str, element: int) -> int:
         """The setting's owner, of the first element of an entry."""
         if self.space is not None:
             element = self.space.parts(self.reference.group(event.group))[element].first
-        return self.setting.owner(event.layout, axis, element, self._groups[event.group] + self.instance)
+        return self.setting.owner(layout, axis, element, self._groups[event.group] + self.instance)
 
     def entries(self, group: str) -> Sequence[int]:
         """The entries of the tables of one instance of a group."""
@@ -296,9 +300,9 @@ class Machine:
         """The entries of what the event acts on: those of its group, or the one of a global value or norm."""
         return self.entries(event.group) if event.group and event.value not in SCALARS else (0,)
 
-    def owners(self, event: Event, element: int) -> tuple[int, ...]:
-        """The coordinates, on the event's axes, of the owner of `element`."""
-        return tuple(self.owner(event, axis, element) for axis in event.axes)
+    def owners(self, event: Event, element: int, rank: int) -> tuple[int, ...]:
+        """The coordinates, on the event's axes, of the owner of `element` in the layout of `rank`."""
+        return tuple(self.owner(event, axis, element, rank) for axis in event.axes)
 
     def on_axes(self, event: Event, rank: int) -> tuple[int, ...]:
         """The coordinates of `rank` on the event's axes."""
@@ -308,7 +312,7 @@ class Machine:
         """Whether `where` selects this rank and element."""
         at = self.coordinates[rank]
         for clause in event.where:
-            wanted = self.owner(event, clause.axis, element) if clause.rank is None else clause.rank
+            wanted = self.owner(event, clause.axis, element, rank) if clause.rank is None else clause.rank
             if at[self.axes[clause.axis]] != wanted:
                 return False
         return True
@@ -346,36 +350,18 @@ class Machine:
             self._teams[key] = tuple(found.values())
         return self._teams[key]
 
-    def token_ids(self, rank: int, microbatch: int) -> range:
-        """The logical numbers of the rank's tokens of a microbatch."""
+    def token_ids(self, rank: int, microbatch: int, loss: str = "") -> range:
+        """The logical numbers of the rank's tokens of a microbatch, of the first loss where none is named."""
         at = self.coordinates[rank]
-        return self._ids[tuple(at[self.axes[a]] for a in self.reference.data_axes), microbatch]
+        ids = self._ids[loss or self.reference.losses[0]]
+        return ids[tuple(at[self.axes[a]] for a in self.reference.data_axes), microbatch]
 
-    def token_count(self, rank: int) -> int:
-        """The rank's tokens: of the microbatch inside the loop, of all microbatches outside."""
+    def token_count(self, rank: int, loss: str = "") -> int:
+        """The rank's tokens of a loss: of the microbatch inside the loop, of all microbatches outside."""
         inside = range(self.setting.microbatches) if self.microbatch is None else (self.microbatch,)
         if self.space is not None:
             return sum(self.space.tokens(self.named(rank), k) for k in inside)
-        return sum(len(self.token_ids(rank, k)) for k in inside)
-
-    def divided(self, event: Event, rank: int, number: Number, tokens: int | None = None) -> Number | None:
-        """`number` over the event's divisor on this rank; None where the divisor is zero or unknown.
-
-        `tokens` are those of the rank, unless the event counts them otherwise.
-        """
-        if not event.divisor.powers:
-            return number / event.divisor.coefficient
-        known: dict[str, Fraction | int] = {**self.setting.sizes, "m": self.setting.microbatches,
-                                            "tokens": self.token_count(rank) if tokens is None else tokens}
-        if "count" in event.divisor.names():
-            count = self.scalar("count", rank)
-            if count is None:
-                return None
-            known["count"] = count
-        try:
-            return number / event.divisor.evaluate(known)
-        except ZeroDivisionError:
-            return None
+        return sum(len(self.token_ids(rank, k, loss)) for k in inside)
 
 
 def fraction(number: Number | None) -> Fraction | None:

@@ -90,6 +90,13 @@ def backward(matrices: Sequence[Matrix], kept: Kept,
     return tuple(_times((a, c, b, d), slope) for slope in slopes), found
 
 
+def second_moments(kept: Kept, weight: Fraction) -> Matrix:
+    """The statistic of a unit's inputs: weight times the sum over tokens of x x^T."""
+    found = [(x * x, x * y, y * x, y * y) for x, y in kept.inputs]
+    a, b, c, d = (sum((term[e] for term in found), ZERO) * weight for e in range(4))
+    return a, b, c, d
+
+
 def _scales(place: int) -> tuple[int, int]:
     """The column scales of a unit's group at this place: different for every group of a unit."""
     return 1 + place, 1 + 2 * place

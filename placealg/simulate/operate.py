@@ -12,6 +12,7 @@ from placealg.errors import InputError
 from placealg.model.graph import Op, unit_of
 from placealg.simulate import functions, parameters
 from placealg.simulate.box import Box, Extent, total, union
+from placealg.simulate.divisors import divided
 from placealg.simulate.field import PRIME, Array, residues
 from placealg.simulate.functions import Missing
 from placealg.simulate.machine import Machine
@@ -43,7 +44,7 @@ def read_loss(m: Machine, e: Event, rank: int) -> None:
     at.final = _read(m, e, rank, last.inputs[0], _labels(e, last)[0])
     if not m.reads_only:
         m.watch.losses(m, e, rank, at.final)
-    at.seed = m.divided(e, rank, Fraction(1), 0 if at.final is None else at.final.numbers.size)
+    at.seed = divided(m, e, rank, Fraction(1), 0 if at.final is None else at.final.numbers.size)
 
 
 def _op(m: Machine, e: Event) -> Op:
@@ -302,7 +303,7 @@ def _own(m: Machine, e: Event, inside: list[Op]) -> list[tuple[Name, str]]:
 
 def _team(m: Machine, e: Event, ranks: Sequence[int]) -> Team:
     at: list[Mapping[str, int]] = [m.named(rank) for rank in ranks]
-    return Team(m.space_of(e), e, at, m.sequences(), m.noise, lambda member: m.divided(e, ranks[member], Fraction(1)))
+    return Team(m.space_of(e), e, at, m.sequences(), m.noise, lambda member: divided(m, e, ranks[member], Fraction(1)))
 
 
 def _redistribute(m: Machine, e: Event) -> None:

@@ -60,9 +60,10 @@ def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
     return tuple((g.name, i) for g in reference.groups for i in range(layers if reference.unit(g.unit).repeated else 1))
 
 
-def token_weight(reference: Reference, setting: Setting, microbatch: int) -> Fraction:
-    """The reference weight of a token of `microbatch`; 0 where it has none."""
-    counts = setting.counts
+def token_weight(reference: Reference, setting: Setting, microbatch: int, loss: str = "") -> Fraction:
+    """The reference weight of a loss's token of `microbatch`, of the first where none is named; 0 where it has none."""
+    ids = token_ids(reference, setting, loss or reference.losses[0])
+    counts = {cell: len(numbers) for cell, numbers in ids.items()}
     if reference.weighting == "token_mean":
         return Fraction(1, sum(counts.values()))
     if reference.weighting != "microbatch_mean":
@@ -87,7 +88,7 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
 
 def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:
     """The groups of which gradients can overflow in a run."""
-    return setting.at_risk or tuple(g.name for g in reference.groups)
+    return setting.at_risk or tuple(g.name for g in reference.trained)
 
 
 def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
@@ -98,12 +99,13 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         among = sum(residues(g).size for g in looked)
         if any(overflows(g, among) for g in looked):
             return replace(state, rng=state.rng + 1, losses=losses)
-    factor = Fraction(1)
+    factor, trained = Fraction(1), {g.name for g in reference.trained}
     if reference.clip:
-        factor = network.clip_factor(sum((squares(g) for numbers in gradient.values() for g in numbers), ZERO))
+        factor = network.clip_factor(sum((squares(g) for (name, _), numbers in gradient.items() if name in trained
+                                          for g in numbers), ZERO))
     weight, moments = {}, {}
     for slot, found in gradient.items():
-        clipped = [g * factor for g in found]
+        clipped = [g * factor for g in found] if slot[0] in trained else list(found)
         values = {"master": state.weight[slot], "moments": state.moments[slot], "grad_sum": clipped}
         group = reference.group(slot[0])
         reads = group.whole_reads if group.locality == "matrix" else ()
@@ -117,7 +119,8 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
 def _gradient(reference: Reference, setting: Setting, number: int, state: State) -> dict[Slot, Matrix]:
     places, weight = chain(reference, setting.layers), cast("Mapping[Slot, Matrix]", state.weight)
     total: dict[Slot, Matrix] = dict.fromkeys(state.weight, (ZERO,) * 4)
-    for (_, microbatch), ids in token_ids(reference, setting).items():
+    parts = [(loss, k, ids) for loss in reference.losses for (_, k), ids in token_ids(reference, setting, loss).items()]
+    for loss, microbatch, ids in parts:
         tokens = [network.token(setting.seed, number, i) for i in ids]
         values = tuple(t.x for t in tokens)
         kept = []
@@ -125,11 +128,19 @@ def _gradient(reference: Reference, setting: Setting, number: int, state: State)
             factors = [network.random_factor(setting.seed, state.rng, t.id, place.unit, place.instance) for t in tokens]
             values, saved = network.forward([weight[s] for s in place.slots], values, factors)
             kept.append(saved)
+            for slot in (s for s in place.slots if reference.group(s[0]).statistic):
+                moments = network.second_moments(saved, token_weight(reference, setting, microbatch, loss))
+                total[slot] = _plus(total[slot], moments)
         flowing = network.loss_gradient(values, (t.target for t in tokens),
-                                        token_weight(reference, setting, microbatch))
+                                        token_weight(reference, setting, microbatch, loss))
         for place, saved in zip(reversed(places), reversed(kept), strict=True):
             flowing, found = network.backward([weight[s] for s in place.slots], saved, flowing)
-            for slot, (a, b, c, d) in zip(place.slots, found, strict=True):
-                w, x, y, z = total[slot]
-                total[slot] = w + a, x + b, y + c, z + d
+            for slot, matrix in zip(place.slots, found, strict=True):
+                if not reference.group(slot[0]).statistic:
+                    total[slot] = _plus(total[slot], matrix)
     return total
+
+
+def _plus(one: Matrix, other: Matrix) -> Matrix:
+    (a, b, c, d), (w, x, y, z) = one, other
+    return a + w, b + x, c + y, d + z

@@ -30,9 +30,12 @@ class Setting:
 
     `sizes` maps each axis to its size, `counts` each cell to its number of tokens (zero allowed). `layers` is the
     number of instances of every repeated unit. `owners` maps (layout, axis, element of an instance) to a rank, for all
-    groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance.
-    `at_risk` are the groups of which gradients can overflow; all, where it names none.
+    groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance. Of
+    a layout NAME(AXIS) the one that ranks at coordinate K along AXIS have is NAME(AXIS)=K. `at_risk` are the groups of
+    which gradients can overflow; all, where it names none.
     Raises InputError where a size, a count or an owner is out of range.
+
+    Of several losses each has tokens of its own in every cell: as many as the first has, some cells further on.
 
     Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts
     sequences and never the batch, all cells have equally many tokens, and the counts at its coordinate 0 hold for all.
@@ -133,15 +136,18 @@ def cells(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> 
 
 
 @lru_cache(maxsize=512)
-def token_ids(reference: Reference, setting: Setting) -> Mapping[Cell, range]:
-    """The logical numbers of the tokens of each cell; InputError where a cell has no count or all are empty."""
-    ids: dict[Cell, range] = {}
-    total = 0
-    for cell in cells(reference, setting.sizes, setting.microbatches):
+def token_ids(reference: Reference, setting: Setting, loss: str) -> Mapping[Cell, range]:
+    """The logical numbers of a loss's tokens of each cell; InputError where a cell has no count or all are empty."""
+    every, further = list(cells(reference, setting.sizes, setting.microbatches)), reference.losses.index(loss)
+    for cell in every:
         if cell not in setting.counts:
             raise InputError(f"the setting has no count for rank {cell[0]} in microbatch {cell[1]}")
-        ids[cell] = range(total, total + setting.counts[cell])
-        total += setting.counts[cell]
-    if not total:
+    ids: dict[Cell, range] = {}
+    total = first = further * sum(setting.counts[cell] for cell in every)
+    for k, cell in enumerate(every):
+        count = setting.counts[every[(k + further) % len(every)]]
+        ids[cell] = range(total, total + count)
+        total += count
+    if total == first:
         raise InputError("the batch is empty: at least one cell needs a token")
     return ids

@@ -83,7 +83,7 @@ class Space:
         """The sequences of a microbatch: for every token of a cell as many as there are ranks that share them."""
         each = math.prod(self.setting.sizes[a] for a in self._shared)
         found: list[int] = []
-        for (coordinates, k), ids in token_ids(self.reference, self.setting).items():
+        for (coordinates, k), ids in token_ids(self.reference, self.setting, self.reference.losses[0]).items():
             cell = dict(zip(self.reference.data_axes, coordinates, strict=True))
             if k == microbatch and not any(c for a, c in cell.items() if a not in self.batch_axes):
                 numbers = range(ids.start * each, ids.stop * each)

@@ -59,6 +59,9 @@ def _plans(strategy: Strategy, model: Model, operations: Operations | None) -> t
 def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
                  operations: Operations | None = None) -> Reference:
     """What the single device does: read off strategy and model, never off the program."""
+    if model.statistics and len(model.losses) > 1:
+        raise InputError(f"model '{model.name}' has several losses and running statistics: it is not said of whose "
+                         "tokens")
     placed = operations.placed if operations else None
     data = data_axes(placed) if placed else strategy.data_axes
     loss = strategy.loss()
@@ -85,6 +88,8 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         dims=strategy.dims,
         pipeline=pipeline_of(strategy),
         left_out=model.left_out,
+        pad=str(strategy.option("shards", "pad")),
+        losses=model.losses,
     )
 
 
@@ -126,17 +131,22 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.clear_gradients(plan)
         yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
     if MICROBATCH in averaging.counted:
-        yield from _count(averaging, "prepare")
+        for loss in model.losses:
+            yield from _count(averaging, "prepare", loss)
 
     yield from _forward(strategy, model, plans, operations)
     if averaging.counted and MICROBATCH not in averaging.counted:
-        yield from _count(averaging, "forward")
+        for loss in model.losses:
+            yield from _count(averaging, "forward", loss)
+    for plan in plans:
+        yield from rules.take_statistic(plan, averaging) if plan.group.statistic else ()
     yield from operations.forward("loss") if operations else ()
-    yield Event("forward", "compute", "loss", unit="loss", divisor=Monomial.of(averaging.divisor),
-                reads=operations.reads(model.graph.ops[-1]) if operations else (), rule=Rule(
-                    "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
-    if MICROBATCH not in averaging.counted:
-        yield Event("backward", "scale", "loss", unit="loss", divisor=Monomial.of("m"), rule=Rule(
+    for loss in model.losses:
+        yield Event("forward", "compute", "loss", unit=loss, divisor=Monomial.of(averaging.divisor),
+                    reads=operations.reads(model.graph.ops[-1]) if operations else (), rule=Rule(
+                        "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
+    for loss in model.losses if MICROBATCH not in averaging.counted else ():
+        yield Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of("m"), rule=Rule(
             "loss", "the step's loss is the mean over microbatches"))
     yield from operations.backward("loss") if operations else ()
     yield from _backward(strategy, model, plans, averaging, operations)
@@ -146,15 +156,16 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.average_shares(plan, averaging)
         yield from rules.reduce_once(plan, averaging)
 
+    trained = tuple(p for p in plans if not p.group.statistic)
     if strategy.option("optimizer", "skip") == "overflow":
-        for plan in plans:
+        for plan in trained:
             yield from rules.flag_overflow(plan)
-        yield from rules.agree_to_skip(plans, strategy.mesh.names)
+        yield from rules.agree_to_skip(trained, strategy.mesh.names)
     if strategy.option("optimizer", "clip") == "global_norm":
-        for plan in plans:
+        for plan in trained:
             yield from rules.partial_norm(plan)
         yield from rules.total_norm(strategy.mesh.names)
-        for plan in plans:
+        for plan in trained:
             yield from rules.clip(plan)
     passing = [p for p in plans if p.state_tier != p.update_tier]
     for plan in plans:
@@ -172,12 +183,12 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     yield from rules.global_states("resume", "load")
 
 
-def _count(averaging: Averaging, phase: str) -> Iterator[Event]:
+def _count(averaging: Averaging, phase: str, loss: str) -> Iterator[Event]:
     axes = tuple(a for a in averaging.counted if a != MICROBATCH)
-    yield Event(phase, "compute", "count", unit="loss", rule=Rule(
+    yield Event(phase, "compute", "count", unit=loss, rule=Rule(
         "loss", "the loss is divided by a token count, which the ranks must agree on"))
     if axes:
-        yield Event(phase, "all_reduce", "count", unit="loss", axes=axes, op="sum", source="P", to="I", bytes="4",
+        yield Event(phase, "all_reduce", "count", unit=loss, axes=axes, op="sum", source="P", to="I", bytes="4",
                     rule=Rule("loss", "the divisor counts the tokens of all ranks along its axes"))
 
 

@@ -42,6 +42,9 @@ LINKED = tuple(pairwise(MEMORY_TIERS))
 
 TIERS = (*MEMORY_TIERS, *(f"{a}->{b}" for near, far in LINKED for a, b in ((near, far), (far, near))))
 
+PADDING = "padding"
+"""In a divisor: what the shards take when all are as large as the largest, over the elements of an instance."""
+
 ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 """The verbs that copy from one tier to another, and how where an event names one tier."""
 
@@ -110,12 +113,11 @@ class Rule:
 class Event:
     """One event: a claim that every reader checks or executes, and none believes.
 
-    `group` names a parameter group, `unit` a unit of the model ("loss" for the loss); both are empty
-    for global values. `axes` are the mesh axes of a collective. `at` restricts it to positions of
-    the microbatch loop (`first` and `last` include `only`; empty means all). `where` restricts
-    it to ranks. `source` names what the event reads: a value (see `origin`), or the kind that it is claimed
-    to have. `to` is the kind that a reduction aims at, I or S. `layout` names the owner function; NAME(AXIS) is none,
-    but one for each rank along the axis (`drawn`).
+    `group` names a parameter group, `unit` a unit of the model, or a loss; both are empty for global values. `axes`
+    are the mesh axes of a collective. `at` restricts it to positions of the microbatch loop (`first` and `last`
+    include `only`; empty means all). `where` restricts it to ranks. `source` names what the event reads: a value (see
+    `origin`), or the kind that it is claimed to have. `to` is the kind that a reduction aims at, I or S. `layout`
+    names the owner function; NAME(AXIS) is a family, one for each rank along the axis (`drawn`).
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
     whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
@@ -211,6 +213,16 @@ class Event:
         return found[1] if found else ""
 
     @property
+    def owning(self) -> tuple[str, ...]:
+        """The axes along which the event speaks of owners.
+
+        >>> Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="S").owning
+        ('dp',)
+        """
+        whole = self.verb in ("broadcast", "all_reduce") or self.to == "I"
+        return (*(() if whole else self.axes), *(c.axis for c in self.where if c.rank is None))
+
+    @property
     def tiers(self) -> tuple[str, str]:
         """(tier read, tier written); an offload or a fetch that names one tier goes its usual way.
 
@@ -234,7 +246,9 @@ class Group:
     `count` the number of instances; `sites` the units that use it, in forward order. `locality` says what
     one element's update reads of the values in `whole_reads`: the element (elementwise) or its matrix.
     `types` are element sizes in bytes that differ from the strategy's. `split` are the axes along which its
-    parameters are split by their own dims: there a rank holds, uses and updates only its own elements.
+    parameters are split by their own dims: there a rank holds, uses and updates only its own elements. `rows` are
+    the dims, and their sizes, that make the first one of each parameter in memory. No gradient reaches a `statistic`:
+    its `grad` is the mean over tokens that forward takes, and is neither clipped nor counted.
     """
 
     name: str
@@ -248,6 +262,8 @@ class Group:
     whole_reads: tuple[str, ...] = ()
     types: FrozenMap[str, str] = FrozenMap()
     split: tuple[str, ...] = ()
+    rows: tuple[FrozenMap[str, Monomial], ...] = ()
+    statistic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +291,8 @@ class Reference:
     which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
     `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
     axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
-    lacks.
+    lacks. `pad` says what is filled up where a share is no whole number: none, rows, elements. `losses` are the terms
+    of the loss: each is weighted by counts of its own tokens.
     """
 
     strategy: str
@@ -300,6 +317,13 @@ class Reference:
     unrolled: FrozenMap[str, int] = FrozenMap()
     pipeline: Pipeline | None = None
     left_out: tuple[str, ...] = ()
+    pad: str = "none"
+    losses: tuple[str, ...] = ("loss",)
+
+    @property
+    def trained(self) -> tuple[Group, ...]:
+        """The groups that gradients reach."""
+        return tuple(g for g in self.groups if not g.statistic)
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

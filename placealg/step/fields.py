@@ -16,6 +16,7 @@ from placealg.step.program import (
     GLOBAL_VALUES,
     GROUP_VALUES,
     LOOPED,
+    PADDING,
     PARTIALS,
     POSITIONS,
     TIERS,
@@ -33,7 +34,10 @@ VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
 KINDS = tuple(k.value for k in Kind)
 OPERATORS = ("sum", "mean", "premultiplied", "max", "none")
 DIVIDING = ("scale", "reduce", "all_reduce", "reduce_scatter", "shift")
-"""The verbs that may divide by something, as the computation of the loss may; of others a divisor means nothing."""
+"""The verbs that may divide by something, as the computation of the loss and the update of a group may.
+
+Of others a divisor means nothing.
+"""
 
 LOCAL_WITH_AXES = ("slice", "free")
 """The verbs without communication that name axes; on tensors, others may, too."""
@@ -118,7 +122,7 @@ def _axes(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
 def _divisor(key: str, value: Any, reference: Reference) -> Monomial:
     if type(value) is not int and not isinstance(value, str):
         raise InputError(f"{key} is {shown(value)}: expected a whole number, or a quotient of sizes such as \"dp*m\"")
-    divisor = Monomial.parse(str(value)[:_MAX_TEXT], (*reference.mesh.names, "m", "tokens", "count"))
+    divisor = Monomial.parse(str(value)[:_MAX_TEXT], (*reference.mesh.names, "m", "tokens", "count", PADDING))
     if divisor.coefficient <= 0:
         raise InputError(f"{key} is {shown(value)}: a divisor is positive")
     return divisor
@@ -175,7 +179,7 @@ def _group(key: str, value: Any, reference: Reference) -> str:
 
 
 def _unit(key: str, value: Any, reference: Reference) -> str:
-    return _choice((*(u.name for u in reference.units), "loss"))(key, value, reference) if value else ""
+    return _choice((*(u.name for u in reference.units), *reference.losses))(key, value, reference) if value else ""
 
 
 def _one_or_list(value: tuple[str, ...]) -> str | list[str]:
@@ -236,10 +240,12 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
         own = unit_of(value)
         yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own), ""))
     elif value in ("activation", "loss", "count"):
-        units = [u.name for u in reference.units] if value == "activation" else ["loss"]
+        units = [u.name for u in reference.units] if value == "activation" else reference.losses
         yield from (("", unit) for unit in units)
     elif value in GROUP_VALUES and verb == PARTIALS.get(value, verb):
-        yield from ((group.name, "") for group in reference.groups)
+        of_gradients = value in PARTIALS or verb == "clip"
+        yield from ((group.name, "") for group in (reference.trained if of_gradients else reference.groups)
+                    if group.statistic or (verb, value) != ("compute", "grad"))
     else:
         yield "", ""
 
@@ -274,9 +280,8 @@ def check_event(event: Event, reference: Reference) -> None:
         named = event.group or event.unit
         raise InputError(f"{event.path}: {event.verb} of {event.value} names " + (f"'{named}'" if named else "nothing"),
                          name=named, valid=[g or u or "no group or unit" for g, u in pairs])
-    if event.drawn and not (event.verb == "slice" and event.axes == (event.drawn,) and _is_data(event, reference)):
-        raise InputError(f"{event.path}: layout = {event.layout}, each rank's own, is for slices of data along "
-                         f"{event.drawn} alone")
+    if event.drawn:
+        _check_layout(event, reference)
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
     if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES and not event.on_tensor:
@@ -290,8 +295,15 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
         raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
                          valid=("sum", "mean"))
-    if event.divisor != ONE and event.verb not in DIVIDING and (event.verb, event.value) != ("compute", "loss"):
+    divides = event.verb in DIVIDING or (event.verb == "compute" and event.value in ("loss", "grad"))
+    if event.divisor != ONE and not divides and not (event.verb == "update" and event.group):
         raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
+    if event.unit not in reference.losses and len(reference.losses) > 1:
+        for name in (n for n in ("tokens", "count") if n in event.divisor.names()):
+            raise InputError(f"{event.path}: each of the losses {', '.join(reference.losses)} has a number of {name} "
+                             "of its own: only what is of one loss is divided by it")
+    if PADDING in event.divisor.names() and not event.group:
+        raise InputError(f"{event.path}: only shards of parameters have {PADDING}")
     if event.verb == "reduce" and event.to not in ("", "I", "S"):
         raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
     sizes = reference.mesh.sizes()
@@ -299,6 +311,19 @@ def check_event(event: Event, reference: Reference) -> None:
         if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
             raise InputError(f"{event.path}: where = {clause} names a rank that does not exist: {clause.axis} has "
                              f"{sizes[clause.axis]}")
+
+
+def _check_layout(event: Event, reference: Reference) -> None:
+    """A layout NAME(AXIS): of parameters along other axes, of data along that one."""
+    if event.drawn not in reference.mesh.names:
+        raise InputError(f"{event.path}: layout = {event.layout} names an axis that the mesh lacks", name=event.drawn,
+                         valid=reference.mesh.names)
+    if event.group and event.drawn in event.owning:
+        raise InputError(f"{event.path}: layout = {event.layout} differs along {event.drawn}; the owners along that "
+                         "axis itself are the same for all")
+    if not event.group and not (event.verb == "slice" and event.axes == (event.drawn,) and _is_data(event, reference)):
+        raise InputError(f"{event.path}: layout = {event.layout}, each rank's own, is for slices of data along "
+                         f"{event.drawn}, and for states of parameters")
 
 
 def _is_data(event: Event, reference: Reference) -> bool:

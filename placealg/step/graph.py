@@ -35,6 +35,8 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
         yield from ((g.name, event.value, "device") for g in reference.groups)
     if event.verb == "clip":
         yield from ((g.name, "norm", "device") for g in reference.groups)
+    if event.verb == "compute" and event.value == "grad":
+        yield reference.group(event.group).unit, "activation", "device"
     if event.verb == "compute" and event.value == "skip":
         yield event.group, "grad_sum", source
     if event.verb == "update" and event.value != "rng":
@@ -49,7 +51,7 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
     if event.verb == "compute" and event.value == "loss":
         yield reference.units[-1].name, "activation", "device"
     if "count" in event.divisor.names():
-        yield "loss", "count", "device"
+        yield event.unit or reference.losses[0], "count", "device"
 
 
 def _read_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
@@ -100,9 +102,12 @@ def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
     yield from ((g.name, "weight", "device") for g in _used(event, reference))
     yield "", "rng", "device"
     if event.phase == "backward":
-        yield from ((g.name, "grad", "device") for g in _used(event, reference) if event.unit != g.sites[-1])
+        yield from ((g.name, "grad", "device") for g in _used(event, reference)
+                    if event.unit != g.sites[-1] and not g.statistic)
         yield event.unit, "activation", "device"
-        yield (units[here + 1], "gradient", "device") if here + 1 < len(units) else ("loss", "loss", "device")
+        last = here + 1 == len(units)
+        yield from ((u, "loss" if last else "gradient", "device") for u in (
+            reference.losses if last else (units[here + 1],)))
     elif here:
         yield units[here - 1], "activation", "device"
 
@@ -117,7 +122,7 @@ def writes(event: Event, reference: Reference) -> Iterator[Storage]:
             yield event.unit, "activation", "device"
         else:
             yield event.unit, "gradient", "device"
-            yield from ((g.name, "grad", "device") for g in _used(event, reference))
+            yield from ((g.name, "grad", "device") for g in _used(event, reference) if not g.statistic)
     elif event.verb == "update" and event.group:
         yield from ((event.group, v, target) for v in ("master", "moments"))
     elif event.verb == PARTIALS.get(event.value):

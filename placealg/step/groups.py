@@ -125,7 +125,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         rule = _rule_of(strategy, parameter)
         axes = tuple(split.get(parameter.name, ()))
         key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
-               summed.get(parameter.name))
+               summed.get(parameter.name), parameter.name in model.statistics)
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return
@@ -135,9 +135,14 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         for name, parameters in named:
             rule = _rule_of(strategy, parameters[0])
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
+            statistic = parameters[0].name in model.statistics
+            if statistic:
+                optimizer, locality, reads = "running", "elementwise", ()
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
-                        rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ()))), rule
+                        rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ())),
+                        tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
+                        statistic), rule
 
 
 def _rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:

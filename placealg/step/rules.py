@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.placement import MEMORY_TIERS
+from placealg.step.event import MICROBATCH
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
 from placealg.step.verbs import BYTES
@@ -137,6 +138,14 @@ def free(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
     elif living.axes:
         yield Event(phase, "free", "weight", plan.group.name, axes=living.axes, rule=Rule(
             "gather_for_use", f"S*: the gathered copy ends with its {living.lifetime}; the shard stays"))
+
+
+def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
+    """Forward takes the mean over the rank's tokens, of which the step's is a mean like the loss."""
+    by = Monomial.of(averaging.divisor)
+    yield Event("forward", "compute", "grad", plan.group.name, divisor=by if MICROBATCH in averaging.counted
+                else by * Monomial.of("m"), rule=Rule(
+                    "statistic", f"the batch's statistic is a mean over tokens: a sum, divided by {averaging.divisor}"))
 
 
 def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:

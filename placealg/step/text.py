@@ -64,10 +64,10 @@ def write_program(step: Step, strategy: Strategy | None = None, model: str = "")
     """A strategy file that holds the whole program; reading it back gives an equal one.
 
     `strategy` defaults to the catalogue expression that the reference names, `model` (a name or a path, as the
-    file's reader resolves it) to the reference's unless that is abstract.
+    file's reader resolves it) to the reference's unless that is the abstract one.
     """
     chosen = strategy or parse_strategy(step.reference.strategy)
-    named = model or ("" if step.reference.abstract else step.reference.model)
+    named = model or ("" if step.reference.model == "abstract" else step.reference.model)
     known = subjects(step.reference)
     tables = [write_strategy(chosen), toml_table("[loops]", loops_of(step.reference)),
               *(toml_table("[[event]]", dict(event_keys(event, known))) for event in step.events)]

@@ -89,14 +89,16 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "read in its first instance and the unit's last tensor of the instance before in later ones; its gradient is "
          "added there"),
     Verb("zero", False, ("grad_sum",), False, "every element becomes 0, and is held"),
-    Verb("compute", False, ("activation", "loss", "count", "skip", *_TENSORS), False,
+    Verb("compute", False, ("activation", "loss", "count", "skip", "grad", *_TENSORS), False,
          "a unit runs on the rank's tokens of the microbatch. Forward reads its weights, the stream rng and its "
          "input, and keeps them for backward. Backward reads the weights, what forward kept and the gradient of its "
          "output; the first use of a parameter in backward order sets grad, later uses add to it. Where what they read "
          "is missing, gradients are garbage. The loss reads the last unit's output; it is the sum over the local "
          "tokens, divided by the divisor, and backward starts from it. A count is the rank's tokens: of the microbatch "
          "inside the loop, of all microbatches in prepare. A group's flag skip becomes, on every rank, 1 if an element "
-         "of grad_sum that the rank holds and `where` selects overflows, else 0. Of a tensor: its op runs on what the "
+         "of grad_sum that the rank holds and `where` selects overflows, else 0. The grad of a group of statistics "
+         "becomes the sum, over the rank's tokens of the microbatch, of a function of what entered the unit in "
+         "forward, divided by the divisor; garbage where nothing did. Of a tensor: its op runs on what the "
          "rank holds of the versions `reads`: elementwise on indices that all operands hold, contracted dims and row "
          "statistics over the indices held (cross entropy with axes merges its statistics over them); in backward it "
          "runs again. Of a tensor's gradient: the backward of the tensor's op, which adds to the gradients of the "
@@ -143,8 +145,9 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("update", False, ("master", "step", "rng"), False,
          "master and moments, where master is held and the rank does not skip the step, become the optimizer's "
          "function of master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer "
-         "also reads its whole_reads over the whole matrix. step counts the updates of the parameters: its own moves "
-         "it one up, unless the rank skips the step; that of rng moves to the next stream"),
+         "also reads its whole_reads over the whole matrix. The step that master takes is divided by the divisor. step "
+         "counts the updates of the parameters: its own moves it one up, unless the rank skips the step; that of rng "
+         "moves to the next stream"),
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),

@@ -1,0 +1,39 @@
+"""Low-rank adapters beside experts: right under every placement, and counted once."""
+
+from __future__ import annotations
+
+import pytest
+from agreement import compare
+from conftest import ROOT
+
+from placealg.check.prove import prove
+from placealg.cli.inputs import read_case
+from placealg.model.config import resolve_model
+from placealg.model.transformer import moe
+from placealg.prove.verdict import PROVED, REFUTED
+from placealg.simulate import Setting, simulate
+from placealg.step.derive import derive
+from placealg.strategy.expression import parse_strategy
+
+SIZES = {"h": 8, "a": 2, "kv": 1, "f": 16, "L": 2, "V": 10, "experts": 4, "adapter_rank": 3}
+
+
+def test_an_adapter_has_two_matrices_per_expert() -> None:
+    plain, adapted = moe().total(SIZES), resolve_model("lora").total(SIZES)
+    assert adapted - plain == 2 * 4 * (16 * 3 + 3 * 8)
+
+
+@pytest.mark.parametrize("strategy", ["zero1*ep*tp", "dp*tp_sp"])
+def test_a_derived_program_is_right(strategy: str) -> None:
+    step = derive(parse_strategy(strategy), moe(adapters=True))
+    assert prove(step).verdict == PROVED
+    sizes = {axis: k + 2 for k, axis in enumerate(step.reference.mesh.names[-2:])}
+    sizes |= {axis: 1 for axis in step.reference.mesh.names if axis not in sizes}
+    assert simulate(step, Setting.equal(step.reference, sizes, 1)).equal
+
+
+@pytest.mark.parametrize(("folder", "verdict"), [("proved", PROVED), ("refuted", REFUTED)])
+def test_partial_sums_and_whole_ones_meet(folder: str, verdict: str) -> None:
+    step = read_case(str(ROOT / "proofs" / folder / "megatron_bridge_5634.toml"), None, []).step
+    found = compare(step)
+    assert (found.report.verdict, found.complaint) == (verdict, "")

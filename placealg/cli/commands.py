@@ -127,5 +127,6 @@ COMMANDS: dict[str, Command] = {
     "list": list_strategies, "show": show, "model": model, "explain": explain,
     **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
     "museum": _lazy("museum", "museum"),
+    "check-torch": _lazy("torch", "check_torch"),
 }
 """Command -> the function that runs it and returns its exit code."""

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("what a device holds against its memory, and what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
+    "check-torch": ("run PyTorch for real, and hold it against the formulas", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
     "explain": ("what a name means, in three sentences; a bug's story", "NAME"),
 }
@@ -210,6 +211,15 @@ def _museum(parser: Parser) -> None:
     _format(parser, ("text", "markdown", "json"))
 
 
+def _check_torch(parser: Parser) -> None:
+    parser.add_argument("strategies", nargs="*", metavar="NAME", help="rows of the matrix; all of them by default")
+    parser.add_argument("--world", action="append", default=[], type=int, metavar="N",
+                        help="on so many processes: 2, 4 or 8; on all three by default")
+    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS",
+                        help="how long one run may take before its processes are ended; 60 by default")
+    _format(parser, ("text", "markdown", "json"))
+
+
 def _explain(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
                         "symbol, quantity, value type, table, loss, optimizer or lemma; a bug of the museum; "
@@ -218,4 +228,4 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "fit": _fit, "simulate": _simulate, "museum": _museum, "model": _model, "explain": _explain}
+              "fit": _fit, "simulate": _simulate, "museum": _museum, "check-torch": _check_torch, "model": _model, "explain": _explain}

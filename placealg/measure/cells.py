@@ -1,0 +1,145 @@
+"""The matrix: which strategies run for real, as what in PyTorch, at which sizes, and what is known to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+
+WORLDS = (2, 4, 8)
+"""How many processes a strategy runs on."""
+
+SIZES: Mapping[str, int] = {"h": 16, "a": 8, "L": 2, "V": 32, "s_max": 8}
+"""The sizes of the model: every one that is split divides by 8."""
+
+SEQUENCES, TOKENS = 2, 8
+"""The sequences of a rank's microbatch, and the tokens of each."""
+
+BYTES: Mapping[str, int] = {"w": 4, "g": 4, "wire": 4, "o": 8, "act": 4}
+"""Bytes per element of a run in float32 with Adam, whose two moments are its state: there is no master copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residue:
+    """Bytes that a rank holds or sends beyond the formula: of which figure, how many, and why they are no part of it.
+
+    `bytes` is arithmetic over the sizes of model, mesh and microbatch.
+    """
+
+    figure: str
+    bytes: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One strategy on one mesh: a name, the strategy's expression or file, how PyTorch runs it.
+
+    `system` is a class of `systems.py` or `pipeline.py`, `options` what it is told besides. `balanced` are figures of
+    which ranks have unequal parts: their mean over ranks is what the formula says. Without `exact` only differences in
+    parameters are compared.
+    """
+
+    name: str
+    strategy: str
+    system: str
+    axes: tuple[str, ...]
+    mesh: FrozenMap[str, int] = FrozenMap()
+    m: int = 1
+    clip: bool = False
+    options: frozenset[str] = frozenset()
+    sizes: FrozenMap[str, int] = FrozenMap(SIZES)
+    residues: tuple[Residue, ...] = ()
+    balanced: frozenset[str] = frozenset()
+    sgd: float = 1e-12
+    adam: float = 1e-10
+    world: int = field(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.name} on {' × '.join(f'{a} = {n}' for a, n in self.mesh.items())}"
+
+
+TOTAL_WEIGHT = Residue("activations", "4", "nll_loss keeps its total weight, one number, for a mean that is not taken")
+WHOLE_EMBEDDING = Residue("gradients", "4*V*h*(tp - 1)/tp", "the gradient of an embedding whose rows are split is "
+                          "whole on every rank until the optimizer takes its rows")
+
+ALL_NORMS = Residue("step all_reduce[dp]", "2*4*(16*L + 5)*(dp - 1)/dp", "clip_grad_norm_ reduces the norms of all "
+                    "parameters as one vector; one number would do, and numbers are counted apart")
+
+_PROOFS = Path(__file__).parents[1]
+
+
+def folder() -> Path:
+    """Where the strategy files of what PyTorch does lie: in an installed package, or in its repository."""
+    installed = _PROOFS / "_proofs"
+    return (installed if installed.is_dir() else _PROOFS.parent / "proofs") / "torch"
+
+
+def _cell(name: str, strategy: str, system: str, *axes: str, options: Iterable[str] = (), **more: object) -> Cell:
+    return replace(Cell(name, strategy, system, axes, options=frozenset(options)), **more)  # type: ignore[arg-type]
+
+
+ROWS: tuple[Cell, ...] = (
+    _cell("torch.ddp", "ddp.toml", "Ddp", "dp"),
+    _cell("torch.ddp, m = 2", "ddp.toml", "Ddp", "dp", m=2),
+    _cell("torch.zero1", "zero1.toml", "Zero1", "dp", balanced=frozenset({"optimizer"})),
+    _cell("zero3", "zero3", "Fsdp", "dp"),
+    _cell("zero3, m = 2", "zero3", "Fsdp", "dp", m=2),
+    _cell("zero3, clipped", "zero3", "Fsdp", "dp", clip=True, residues=(ALL_NORMS,)),
+    _cell("zero3*recompute_full", "zero3*recompute_full", "Fsdp", "dp", options=["recompute"]),
+    _cell("fsdp_no_reshard", "fsdp_no_reshard", "Fsdp", "dp", options=["no_reshard"]),
+    _cell("torch.fsdp2", "fsdp2.toml", "Fsdp", "dp", options=["root"]),
+    _cell("torch.hsdp, m = 2", "hsdp.toml", "Hsdp", "dp_replicate", "dp_shard", m=2),
+    _cell("tp", "tp", "Tp", "tp", residues=(TOTAL_WEIGHT,), options=["rows"]),
+    _cell("torch.tp", "tp.toml", "Tp", "tp", residues=(TOTAL_WEIGHT, WHOLE_EMBEDDING), options=["per_use"]),
+    _cell("tp*recompute_full, early stop", "tp_recompute.toml", "Tp", "tp", residues=(TOTAL_WEIGHT,),
+          options=["recompute", "rows"]),
+    _cell("tp_sp_keep", "tp_sp_keep", "TpSp", "tp", residues=(TOTAL_WEIGHT,)),
+    _cell("zero3*tp", "zero3*tp", "FsdpTp", "dp", "tp", residues=(TOTAL_WEIGHT,)),
+    _cell("torch.fsdp2_tp_sp", "fsdp2_tp_sp.toml", "FsdpTpSp", "dp", "tp", residues=(TOTAL_WEIGHT,)),
+    _cell("cp", "cp", "Context", "cp", sgd=1e-11),
+)
+"""The strategies of the matrix, without meshes."""
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    """The names of the matrix's strategies."""
+    return tuple(row.name for row in ROWS)
+
+
+def meshes(axes: Sequence[str], world: int) -> Iterator[FrozenMap[str, int]]:
+    """The meshes of a world: two ranks at least along every axis.
+
+    >>> [dict(mesh) for mesh in meshes(("dp", "tp"), 8)]
+    [{'dp': 2, 'tp': 4}, {'dp': 4, 'tp': 2}]
+    """
+    if len(axes) == 1:
+        yield FrozenMap({axes[0]: world})
+        return
+    for size in range(2, world // 2 + 1):
+        if world % size == 0:
+            for rest in meshes(axes[1:], world // size):
+                if prod(rest.values()) > 1:
+                    yield FrozenMap({axes[0]: size, **rest})
+
+
+def matrix(chosen: Sequence[str] = (), worlds: Sequence[int] = WORLDS) -> tuple[Cell, ...]:
+    """The cells to run, world by world: all of them, or those whose names are chosen."""
+    for name in chosen:
+        if name not in names():
+            raise InputError(f"check-torch has no strategy '{name}'", name=name, valid=names())
+    return tuple(replace(row, mesh=mesh, world=world, sizes=FrozenMap({**row.sizes, **_layers(row, mesh)}))
+                 for world in worlds for row in ROWS if not chosen or row.name in chosen
+                 for mesh in meshes(row.axes, world))
+
+
+def _layers(row: Cell, mesh: Mapping[str, int]) -> dict[str, int]:
+    """As many layers as a pipeline has chunks, if those are more."""
+    chunks = 2 if "interleaved" in row.options else 1
+    return {"L": max(row.sizes["L"], mesh.get("pp", 1) * chunks)}

@@ -1,0 +1,114 @@
+"""What the formulas say of a cell: bytes held and sent on one rank, as integers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+
+from placealg.arith import parse
+from placealg.cost.communication import communication
+from placealg.cost.formula import Formula
+from placealg.cost.memory import memory
+from placealg.cost.stage import on_stage
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.measure.cells import BYTES, SEQUENCES, TOKENS, Cell, folder
+from placealg.model.model import Model
+from placealg.model.transformer import GPT, transformer
+from placealg.placement import SENT
+from placealg.step.derive import derive
+from placealg.step.edit import apply_edits, read_edits
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.file import read_strategy_file
+from placealg.strategy.spec import overlay
+
+HELD = ("parameters", "gradients", "optimizer", "activations")
+"""The figures of what a device holds."""
+
+PHASE = {"update": "step", "publish": "step"}
+"""Phase of the program -> the part of a real step in which it runs, where the names differ: the optimizer's step."""
+
+Key = tuple[str, str, str]
+"""(phase, collective, axes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes on one rank: by figure what it holds, by (phase, collective, axes) what it sends in a step."""
+
+    held: FrozenMap[str, Fraction]
+    sent: FrozenMap[Key, Fraction]
+
+
+def model_of(cell: Cell) -> Model:
+    """The model that runs: a GPT without dropout, its logits by a weight of their own."""
+    dims = {"vocab": "V", "embed": "h", "heads": "a", "kv": "a", "group": 1, "head_dim": "h/a", "ffn": "4*h",
+            "position": "s_max"}
+    graph = transformer(replace(GPT, tied=False, dropout=False), dims)
+    return Model.of_graph("gpt", graph, sizes=dict(cell.sizes))
+
+
+def program_of(cell: Cell) -> Step:
+    """The step program of a cell: derived, then edited as its file says; clipped if the cell clips."""
+    model, clip = model_of(cell), {"optimizer": {"clip": "global_norm" if cell.clip else "none"}}
+    if not cell.strategy.endswith(".toml"):
+        return derive(overlay(parse_strategy(cell.strategy), clip), model)
+    file = read_strategy_file(folder() / cell.strategy)
+    step = derive(overlay(file.strategy, clip), model)
+    return apply_edits(step, read_edits(file.edits, step.reference, file.positions)) if file.edits else step
+
+
+def sizes_of(cell: Cell) -> dict[str, int]:
+    """Every size that a formula of the cell may mention."""
+    chunks = {"v": 2} if "interleaved" in cell.options else {}
+    return {**BYTES, **cell.mesh, **cell.sizes, **chunks, "b": SEQUENCES, "s": TOKENS, "m": cell.m}
+
+
+def predicted(cell: Cell) -> tuple[Bytes, ...]:
+    """What every rank holds and sends, in the order of the mesh; only along a pipeline's axis do ranks differ."""
+    step, sizes = program_of(cell), sizes_of(cell)
+    if step.reference.pipeline is None:
+        return (_bytes(step, sizes),) * cell.world
+    axis = step.reference.pipeline.axis
+    stages = [_bytes(on_stage(step, number, sizes), sizes) for number in range(cell.mesh[axis])]
+    place = list(cell.mesh).index(axis)
+    return tuple(stages[at[place]] for at in product(*(range(size) for size in cell.mesh.values())))
+
+
+def _bytes(step: Step, sizes: Mapping[str, int]) -> Bytes:
+    held, sent = memory(step, statistics=True), Counter[Key]()
+    for event in communication(step).events:
+        if not event.left_out:
+            phase = event.path.partition(".")[0]
+            sent[PHASE.get(phase, phase), event.collective, ",".join(event.axes)] += _value(event.formula, sizes)
+    figures = {name: _value(getattr(held, name), sizes) for name in HELD}
+    return Bytes(FrozenMap(figures), FrozenMap({k: n for k, n in sent.items() if n}))
+
+
+def _value(formula: Formula, sizes: Mapping[str, int]) -> Fraction:
+    value = formula.value(**{n: size for n, size in sizes.items() if n in formula.inputs})
+    if value is None:
+        raise InputError(f"{formula} has no value at the sizes of the run")
+    return Fraction(value)
+
+
+def volume(collective: str, message: int, ranks: int) -> Fraction:
+    """What one device sends of a message on so many ranks, by the table that the formulas use.
+
+    An all_to_all is counted by what a rank puts in, 1/n of the tensor of the table.
+
+    >>> volume("all_reduce", 1024, 4)
+    Fraction(1536, 1)
+    """
+    whole = message * ranks if collective == "all_to_all" else message
+    return parse(SENT[collective], ("n",)).evaluate({"n": Fraction(ranks)}) * whole
+
+
+def residue(cell: Cell, figure: str) -> Fraction:
+    """The bytes of a figure that are known to be no part of the formula."""
+    sizes = {n: Fraction(size) for n, size in sizes_of(cell).items()}
+    return sum((parse(r.bytes, tuple(sizes)).evaluate(sizes) for r in cell.residues if r.figure == figure), Fraction(0))

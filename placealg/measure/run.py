@@ -1,0 +1,108 @@
+"""One rank's part of one cell: train beside the single device, then count a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from placealg.measure import systems
+from placealg.measure.cells import SEQUENCES, TOKENS, Cell
+from placealg.measure.count import Sent, held, optimizer_state
+from placealg.measure.predict import Key, volume
+from placealg.measure.systems import Batch, System, Trial
+
+STEPS = 3
+"""Training steps of a run; the last is the one that is counted, when buckets and optimizer states are there."""
+
+OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, foreach=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one rank found: bytes held and sent, scalars sent, step counters held, differences of parameters.
+
+    `differences` are the largest of any parameter to the single device's after STEPS steps, by optimizer.
+    """
+
+    held: dict[str, int]
+    sent: dict[Key, Any]
+    scalars: int
+    counters: int
+    differences: dict[str, float]
+
+
+def measure(cell: Cell, rank: int) -> Found:
+    """Run a cell on this rank."""
+    mesh = init_device_mesh("cpu", tuple(cell.mesh.values()), mesh_dim_names=tuple(cell.mesh))
+    differences = {name: difference(cell, mesh, name) for name in OPTIMIZERS}
+    torch.set_default_dtype(torch.float32)
+    system = make(cell, mesh, "adam")
+    for step in range(STEPS):
+        sent = Sent(tagged=system.tagged)
+        with sent:
+            system.step(sent, batches(cell, system, step))
+    moments, counters = optimizer_state(getattr(system.optimizer, "optim", system.optimizer))
+    parameters = list(system.model.parameters())
+    figures = {"parameters": held(parameters), "gradients": held(p.grad for p in parameters), "optimizer": moments,
+               "activations": system.kept()}
+    return Found(figures, named(sent, mesh), sent.scalars.total(), counters, differences)
+
+
+def make(cell: Cell, mesh: DeviceMesh | None, optimizer: str) -> System:
+    """The system of a cell; without a mesh, the single device that sees the sequences of all ranks."""
+    kind = getattr(systems, cell.system)
+    whole = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
+    trial = Trial(cell.mesh if mesh else {}, cell.sizes, SEQUENCES if mesh else whole, TOKENS, cell.m, cell.clip,
+                  cell.options)
+    return (kind if mesh else System)(trial, mesh, OPTIMIZERS[optimizer])  # type: ignore[no-any-return]
+
+
+def batches(cell: Cell, system: System, step: int) -> list[Batch]:
+    """The microbatches of one step, those of all ranks, the same on every rank."""
+    draw = torch.Generator().manual_seed(step)
+    kind = getattr(systems, cell.system)
+    rows = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
+    found = []
+    for _ in range(cell.m):
+        ids = torch.randint(cell.sizes["V"], (rows, TOKENS + 1), generator=draw)
+        found.append((ids[:, :-1].contiguous(), ids[:, 1:].contiguous()))
+    return found
+
+
+def difference(cell: Cell, mesh: DeviceMesh, optimizer: str) -> float:
+    """The largest difference of a parameter to the single device's, in float64, after some steps."""
+    torch.set_default_dtype(torch.float64)
+    single, system = make(cell, None, optimizer), make(cell, mesh, optimizer)
+    for step in range(STEPS):
+        for one in (single, system):
+            one.step(Sent(), batches(cell, one, step))
+    want = dict(single.parameters())
+    return max((got - want[name]).abs().max().item() for name, got in system.parameters())
+
+
+def named(sent: Sent, mesh: DeviceMesh) -> dict[Key, Any]:
+    """What was sent, by the axes of the mesh instead of ranks, as volumes."""
+    axes = {}
+    names = tuple(mesh.mesh_dim_names or ())
+    for count in range(1, len(names) + 1):
+        for chosen in combinations(names, count):
+            group = mesh[chosen].mesh.flatten().tolist()
+            axes.setdefault(tuple(sorted(group)), ",".join(chosen))
+    found: Counter[Key] = Counter()
+    for (phase, collective, ranks), message in sent.bytes.items():
+        where = axes.get(tuple(sorted(ranks)), f"ranks {ranks}")
+        published = collective == "broadcast" and phase == "step"
+        named = "all_gather" if published else collective
+        found[phase, named, where] += volume(named, message, len(ranks))  # type: ignore[assignment]
+    return dict(found)

@@ -102,6 +102,10 @@ ROWS: tuple[Cell, ...] = (
     _cell("tp_sp_keep", "tp_sp_keep", "TpSp", "tp", residues=(TOTAL_WEIGHT,)),
     _cell("zero3*tp", "zero3*tp", "FsdpTp", "dp", "tp", residues=(TOTAL_WEIGHT,)),
     _cell("torch.fsdp2_tp_sp", "fsdp2_tp_sp.toml", "FsdpTpSp", "dp", "tp", residues=(TOTAL_WEIGHT,)),
+    _cell("pp_gpipe", "pp_gpipe", "Pipeline", "pp", m=4, options=["gpipe"]),
+    _cell("pp_1f1b", "pp_1f1b", "Pipeline", "pp", m=4),
+    _cell("pp_interleaved", "pp_interleaved", "Pipeline", "pp", m=8, options=["interleaved"]),
+    _cell("torch.pp_fsdp2", "pp*zero3", "PipelineFsdp", "pp", "dp", m=4),
     _cell("cp", "cp", "Context", "cp", sgd=1e-11),
 )
 """The strategies of the matrix, without meshes."""

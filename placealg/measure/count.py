@@ -51,9 +51,15 @@ class Sent(TorchDispatchMode):  # type: ignore[misc]
     bytes: Counter[tuple[str, str, tuple[int, ...]]] = field(default_factory=Counter)
     scalars: Counter[tuple[str, str]] = field(default_factory=Counter)
     tagged: dict[int, str] = field(default_factory=dict)
+    counting: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    def __enter__(self) -> Any:
+        """Count from here on."""
+        self.counting = True
+        return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op, and count it if it sends; ops on DTensors come back as ops on what the rank holds."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from placealg.measure import systems
+from placealg.measure import pipeline, systems
 from placealg.measure.cells import SEQUENCES, TOKENS, Cell
 from placealg.measure.count import Sent, held, optimizer_state
 from placealg.measure.predict import Key, volume
@@ -26,6 +26,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, foreach=False),
 }
+"""Name -> how it is made, one parameter after the other: tensors and DTensors do not mix in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +62,21 @@ def measure(cell: Cell, rank: int) -> Found:
 
 def make(cell: Cell, mesh: DeviceMesh | None, optimizer: str) -> System:
     """The system of a cell; without a mesh, the single device that sees the sequences of all ranks."""
-    kind = getattr(systems, cell.system)
+    kind = _kind(cell)
     whole = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
     trial = Trial(cell.mesh if mesh else {}, cell.sizes, SEQUENCES if mesh else whole, TOKENS, cell.m, cell.clip,
                   cell.options)
     return (kind if mesh else System)(trial, mesh, OPTIMIZERS[optimizer])  # type: ignore[no-any-return]
 
 
+def _kind(cell: Cell) -> type[System]:
+    return getattr(systems, cell.system, None) or getattr(pipeline, cell.system)
+
+
 def batches(cell: Cell, system: System, step: int) -> list[Batch]:
     """The microbatches of one step, those of all ranks, the same on every rank."""
     draw = torch.Generator().manual_seed(step)
-    kind = getattr(systems, cell.system)
+    kind = _kind(cell)
     rows = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
     found = []
     for _ in range(cell.m):

@@ -105,7 +105,9 @@ ROWS: tuple[Cell, ...] = (
     _cell("pp_gpipe", "pp_gpipe", "Pipeline", "pp", m=4, options=["gpipe"]),
     _cell("pp_1f1b", "pp_1f1b", "Pipeline", "pp", m=4),
     _cell("pp_interleaved", "pp_interleaved", "Pipeline", "pp", m=8, options=["interleaved"]),
-    _cell("torch.pp_fsdp2", "pp*zero3", "PipelineFsdp", "pp", "dp", m=4),
+    _cell("torch.pp_fsdp2", "pp_fsdp2.toml", "PipelineFsdp", "pp", "dp", m=4, options=["gpipe"]),
+    _cell("torch.pp_fsdp2, gathered once", "pp_fsdp2_step.toml", "PipelineFsdp", "pp", "dp", m=4,
+          options=["gather_once"]),
     _cell("cp", "cp", "Context", "cp", sgd=1e-11),
 )
 """The strategies of the matrix, without meshes."""

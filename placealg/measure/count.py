@@ -44,7 +44,7 @@ OUTPUT = ("all_gather",)
 class Sent(TorchDispatchMode):  # type: ignore[misc]
     """Counts messages while it is active: bytes by (phase, collective, ranks of the group).
 
-    A message of one element is a scalar and is counted apart. An op that is not known raises.
+    `tagged` says of messages that are sent from stage to stage, by address, to which phase they belong. A message of one element is a scalar and is counted apart. An op that is not known raises.
     """
 
     phase: str = "other"
@@ -84,8 +84,7 @@ class Sent(TorchDispatchMode):  # type: ignore[misc]
         read, written = _operands(collective, func, args, given, made)
         message = list(_tensors(written if collective in OUTPUT else read))
         size = sum(t.numel() * t.element_size() for t in message)
-        phase = next((self.tagged[t.data_ptr()] for t in message if t.data_ptr() in self.tagged), self.phase) \
-            if self.tagged else self.phase
+        phase = self.tagged.get(message[0].data_ptr(), self.phase) if collective == "send" else self.phase
         if sum(t.numel() for t in message) == 1:
             self.scalars[phase, collective] += 1
         else:

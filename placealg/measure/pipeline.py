@@ -101,6 +101,9 @@ class Pipeline(System):
     def shard(self) -> None:
         """Nothing is sharded on a pipeline alone."""
 
+    def prepare(self) -> None:
+        """Nothing is to be done before the schedule begins."""
+
     def microbatch_loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The mean over the tokens of a microbatch; the schedule averages over microbatches."""
         return token_loss(logits, y) / y.numel()
@@ -115,6 +118,8 @@ class Pipeline(System):
         saved = Saved(self.model, (x, y, *(part.positions for part in self.model)))  # type: ignore[misc]
         self.saved.append(saved)
         first, last = self.ends
+        with sent.during("prepare"):
+            self.prepare()
         with saved.hooks() if sent.counting else nullcontext():
             self.schedule.step(*((x,) if first else ()), target=y if last else None, return_outputs=False)
         with sent.during("step"):
@@ -139,8 +144,15 @@ class PipelineFsdp(Pipeline):
         for part in self.model:
             gpt = part.gpt
             for unit in _units(gpt):  # type: ignore[arg-type]
-                fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+                fully_shard(unit, mesh=mesh, reshard_after_forward="gather_once" not in self.trial.options)
             fully_shard(part, mesh=mesh)
+
+    def prepare(self) -> None:
+        """Gather the units before the schedule begins, where they are gathered once."""
+        if "gather_once" in self.trial.options:
+            for part in self.model:
+                for unit in _units(part.gpt):  # type: ignore[arg-type]
+                    unit.unshard()  # type: ignore[operator]
 
 
 def _units(gpt: Gpt) -> Iterable[nn.Module]:

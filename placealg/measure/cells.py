@@ -71,6 +71,11 @@ WHOLE_EMBEDDING = Residue("gradients", "4*V*h*(tp - 1)/tp", "the gradient of an 
 ALL_NORMS = Residue("step all_reduce[dp]", "2*4*(16*L + 5)*(dp - 1)/dp", "clip_grad_norm_ reduces the norms of all "
                     "parameters as one vector; one number would do, and numbers are counted apart")
 
+INDICES = Residue("activations", "20*L*b*s*topk", "the order of pairs, its inverse and the choice are kept as indices of "
+                  "8 bytes, where the formula has the choice in 4")
+COUNTS = Residue("forward all_to_all[ep]", "8*m*L*experts*(ep - 1)/ep", "how many pairs there are for each expert is "
+                 "exchanged first, 8 bytes each")
+
 _PROOFS = Path(__file__).parents[1]
 
 
@@ -109,6 +114,9 @@ ROWS: tuple[Cell, ...] = (
     _cell("torch.pp_fsdp2, gathered once", "pp_fsdp2_step.toml", "PipelineFsdp", "pp", "dp", m=4,
           options=["gather_once"]),
     _cell("cp", "cp", "Context", "cp", sgd=1e-11),
+    _cell("ep", "ep", "Experts", "ep", sizes=FrozenMap({**SIZES, "experts": 8, "topk": 2, "f": 32}),
+          residues=(INDICES, COUNTS), balanced=frozenset({"activations", "forward all_to_all[ep]",
+                                                          "backward all_to_all[ep]"})),
 )
 """The strategies of the matrix, without meshes."""
 

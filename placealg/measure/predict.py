@@ -45,10 +45,13 @@ class Bytes:
 
 
 def model_of(cell: Cell) -> Model:
-    """The model that runs: a GPT without dropout, its logits by a weight of their own."""
-    dims = {"vocab": "V", "embed": "h", "heads": "a", "kv": "a", "group": 1, "head_dim": "h/a", "ffn": "4*h",
-            "position": "s_max"}
-    graph = transformer(replace(GPT, tied=False, dropout=False), dims)
+    """The model that runs: a GPT without dropout, its logits by a weight of their own; with experts if it has any."""
+    routed = "experts" in cell.sizes
+    dims: dict[str, str | int] = {"vocab": "V", "embed": "h", "heads": "a", "kv": "a", "group": 1, "head_dim": "h/a", "ffn": "4*h",
+                                  "position": "s_max"}
+    if routed:
+        dims |= {"ffn": "f", "expert": "experts", "choice": "topk"}
+    graph = transformer(replace(GPT, tied=False, dropout=False, experts=routed), dims)
     return Model.of_graph("gpt", graph, sizes=dict(cell.sizes))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from placealg.measure import pipeline, systems
+from placealg.measure import experts, pipeline, systems
 from placealg.measure.cells import SEQUENCES, TOKENS, Cell
 from placealg.measure.count import Sent, held, optimizer_state
 from placealg.measure.predict import Key, volume
@@ -66,11 +66,13 @@ def make(cell: Cell, mesh: DeviceMesh | None, optimizer: str) -> System:
     whole = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
     trial = Trial(cell.mesh if mesh else {}, cell.sizes, SEQUENCES if mesh else whole, TOKENS, cell.m, cell.clip,
                   cell.options)
-    return (kind if mesh else System)(trial, mesh, OPTIMIZERS[optimizer])  # type: ignore[no-any-return]
+    single = experts.Single if "experts" in cell.sizes else System
+    return (kind if mesh else single)(trial, mesh, OPTIMIZERS[optimizer])  # type: ignore[no-any-return]
 
 
 def _kind(cell: Cell) -> type[System]:
-    return getattr(systems, cell.system, None) or getattr(pipeline, cell.system)
+    room = next(room for room in (systems, pipeline, experts) if hasattr(room, cell.system))
+    return getattr(room, cell.system)  # type: ignore[no-any-return]
 
 
 def batches(cell: Cell, system: System, step: int) -> list[Batch]:
@@ -93,7 +95,7 @@ def difference(cell: Cell, mesh: DeviceMesh, optimizer: str) -> float:
         for one in (single, system):
             one.step(Sent(), batches(cell, one, step))
     want = dict(single.parameters())
-    return max((got - want[name]).abs().max().item() for name, got in system.parameters())
+    return max((got - system.share(name, want[name])).abs().max().item() for name, got in system.parameters())
 
 
 def named(sent: Sent, mesh: DeviceMesh) -> dict[Key, Any]:

@@ -141,6 +141,10 @@ class System:
             with sent.during("backward"):
                 loss.backward()
 
+    def share(self, name: str, whole: Tensor) -> Tensor:
+        """What `parameters` tells of a parameter of the single device."""
+        return whole
+
     def kept(self) -> int:
         """The most bytes that were kept for backward at once in the last step."""
         return max(saved.most for saved in self.saved)

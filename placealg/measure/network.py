@@ -99,9 +99,12 @@ class Head(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A decoder with the sizes h, a, L, V, s_max; of a pipeline's stage only what `keeps` names."""
+    """A decoder with the sizes h, a, L, V, s_max; of a pipeline's stage only its `layers`, and its end of the model.
 
-    def __init__(self, sizes: Mapping[str, int], layers: Sequence[int] | None = None):
+    `tied` logits are by the embedding's weight.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], layers: Sequence[int] | None = None, tied: bool = False):
         super().__init__()
         every = range(sizes["L"])
         chosen = list(every if layers is None else layers)
@@ -109,6 +112,8 @@ class Gpt(nn.Module):
         self.embedding = Embedding(sizes["V"], sizes["s_max"], sizes["h"]) if first else None
         self.layers = nn.ModuleDict({str(k): Layer(sizes["h"], sizes["a"]) for k in chosen})
         self.head = Head(sizes["V"], sizes["h"]) if last else None
+        if tied and self.head is not None and self.embedding is not None:
+            self.head.logits.weight = self.embedding.tokens.weight
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Of ids (batch, seq) at `positions` the logits; a stage takes and hands on hidden states."""
@@ -119,9 +124,14 @@ class Gpt(nn.Module):
         return x if self.head is None else self.head(x)
 
 
-def fill(model: nn.Module) -> None:
+TIED = {"head.logits.weight": "embedding.tokens.weight"}
+"""Parameter -> the one whose numbers it has, where logits are tied."""
+
+
+def fill(model: nn.Module, tied: bool = False) -> None:
     """Give every parameter numbers that depend on its name and shape alone, so that every rank has the same."""
-    for name, parameter in model.named_parameters():
+    for own, parameter in model.named_parameters():
+        name = TIED.get(own, own) if tied else own
         draw = torch.Generator().manual_seed(sum(ord(c) * (k + 1) for k, c in enumerate(name)))
         wide = 0.02 if name.endswith("bias") else 0.3
         values = torch.randn(parameter.shape, generator=draw, dtype=torch.float64) * wide

@@ -7,13 +7,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
 
 from placealg.measure.count import Saved, Sent
-from placealg.measure.network import Gpt, fill, token_loss
+from placealg.measure.network import TIED, Gpt, fill, token_loss
 from placealg.measure.systems import Batch, Optimizers, System, Trial
 from placealg.step.pipeline import Pipeline as Order
 
@@ -78,7 +79,7 @@ class Pipeline(System):
         ranks, at, layers = self.size("pp"), self.at("pp"), self.trial.sizes["L"]
         sizes = Order("pp", chunks=chunks).layers(layers, ranks)
         self.numbers = range(at, ranks * chunks, ranks)
-        parts = [_Part(Gpt(self.trial.sizes, range(sum(sizes[:k]), sum(sizes[:k + 1]))), self.positions())
+        parts = [_Part(Gpt(self.trial.sizes, range(sum(sizes[:k]), sum(sizes[:k + 1])), self.tied), self.positions())
                  for k in self.numbers]
         return nn.ModuleList(parts)
 
@@ -86,7 +87,7 @@ class Pipeline(System):
         """Number the parameters as the single device does, and make the stages."""
         assert self.mesh is not None
         for part in self.model:
-            fill(part.gpt)  # type: ignore[union-attr, arg-type]
+            fill(part.gpt, self.tied)  # type: ignore[union-attr, arg-type]
         self.shard()
         group, stages = self.mesh.get_group("pp"), self.size("pp") * len(self.numbers)
         made = [_Stage(self, part, k, stages, group) for k, part in zip(self.numbers, self.model, strict=True)]  # type: ignore[arg-type]
@@ -97,6 +98,12 @@ class Pipeline(System):
             kind = ScheduleGPipe if "gpipe" in self.trial.options else Schedule1F1B
             self.schedule = kind(made[0], self.trial.m, **several)  # type: ignore[arg-type]
         self.ends = (made[0].is_first, made[-1].is_last)
+        if self.tied:
+            first, *_, last = dist.get_process_group_ranks(group)
+            self.both = dist.new_group([first, last])
+            own = dict(self.model.named_parameters())
+            found = [p for name, p in own.items() if name.endswith(("embedding.tokens.weight", "head.logits.weight"))]
+            self.copy = found[0] if found else None
 
     def shard(self) -> None:
         """Nothing is sharded on a pipeline alone."""
@@ -122,14 +129,21 @@ class Pipeline(System):
             self.prepare()
         with saved.hooks() if sent.counting else nullcontext():
             self.schedule.step(*((x,) if first else ()), target=y if last else None, return_outputs=False)
+        with sent.during("reduce"):
+            self.reduce()
         with sent.during("step"):
             self.optimizer.step()
+
+    def reduce(self) -> None:
+        """Add what the two ends of the pipeline have of a tied embedding's gradient."""
+        if self.tied and self.copy is not None:
+            dist.all_reduce(self.copy.grad, group=self.both)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters of this rank's chunks, by their names on the single device."""
         for part in self.model:
             for name, parameter in part.gpt.named_parameters():  # type: ignore[union-attr]
-                yield name, (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
+                yield TIED.get(name, name) if self.tied else name, (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
 
 
 class PipelineFsdp(Pipeline):

@@ -45,13 +45,13 @@ class Bytes:
 
 
 def model_of(cell: Cell) -> Model:
-    """The model that runs: a GPT without dropout, its logits by a weight of their own; with experts if it has any."""
+    """The model that runs: a GPT without dropout, with experts if the cell has sizes of them, tied if it says so."""
     routed = "experts" in cell.sizes
     dims: dict[str, str | int] = {"vocab": "V", "embed": "h", "heads": "a", "kv": "a", "group": 1, "head_dim": "h/a", "ffn": "4*h",
                                   "position": "s_max"}
     if routed:
         dims |= {"ffn": "f", "expert": "experts", "choice": "topk"}
-    graph = transformer(replace(GPT, tied=False, dropout=False, experts=routed), dims)
+    graph = transformer(replace(GPT, tied="tied" in cell.options, dropout=False, experts=routed), dims)
     return Model.of_graph("gpt", graph, sizes=dict(cell.sizes))
 
 

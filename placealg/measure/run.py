@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
 from math import prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from placealg.measure import experts, pipeline, systems
 from placealg.measure.cells import SEQUENCES, TOKENS, Cell
@@ -22,11 +24,23 @@ from placealg.measure.systems import Batch, System, Trial
 STEPS = 3
 """Training steps of a run; the last is the one that is counted, when buckets and optimizer states are there."""
 
-OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, foreach=False),
-}
-"""Name -> how it is made, one parameter after the other: tensors and DTensors do not mix in one call."""
+def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    listed = list(parameters)
+    return torch.optim.SGD(listed, lr=0.1, momentum=0.9, foreach=_alike(listed))
+
+
+def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    listed = list(parameters)
+    return torch.optim.Adam(listed, lr=1e-3, foreach=_alike(listed))
+
+
+def _alike(parameters: list[nn.Parameter]) -> bool:
+    """Whether one call may take all parameters: tensors, or DTensors of one mesh."""
+    return len({p.device_mesh if isinstance(p, DTensor) else None for p in parameters}) == 1
+
+
+OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
+"""Name -> how the optimizer of some parameters is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ def measure(cell: Cell, rank: int) -> Found:
     for step in range(STEPS):
         sent = Sent(tagged=system.tagged)
         with sent:
-            system.step(sent, batches(cell, system, step))
+            system.step(sent, batches(cell, step))
     moments, counters = optimizer_state(getattr(system.optimizer, "optim", system.optimizer))
     parameters = list(system.model.parameters())
     figures = {"parameters": held(parameters), "gradients": held(p.grad for p in parameters), "optimizer": moments,
@@ -66,8 +80,8 @@ def make(cell: Cell, mesh: DeviceMesh | None, optimizer: str) -> System:
     whole = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
     trial = Trial(cell.mesh if mesh else {}, cell.sizes, SEQUENCES if mesh else whole, TOKENS, cell.m, cell.clip,
                   cell.options)
-    single = experts.Single if "experts" in cell.sizes else System
-    return (kind if mesh else single)(trial, mesh, OPTIMIZERS[optimizer])  # type: ignore[no-any-return]
+    alone = experts.Single if "experts" in cell.sizes else System
+    return (kind if mesh else alone)(trial, mesh, OPTIMIZERS[optimizer])  # type: ignore[no-any-return]
 
 
 def _kind(cell: Cell) -> type[System]:
@@ -75,7 +89,7 @@ def _kind(cell: Cell) -> type[System]:
     return getattr(room, cell.system)  # type: ignore[no-any-return]
 
 
-def batches(cell: Cell, system: System, step: int) -> list[Batch]:
+def batches(cell: Cell, step: int) -> list[Batch]:
     """The microbatches of one step, those of all ranks, the same on every rank."""
     draw = torch.Generator().manual_seed(step)
     kind = _kind(cell)
@@ -90,12 +104,19 @@ def batches(cell: Cell, system: System, step: int) -> list[Batch]:
 def difference(cell: Cell, mesh: DeviceMesh, optimizer: str) -> float:
     """The largest difference of a parameter to the single device's, in float64, after some steps."""
     torch.set_default_dtype(torch.float64)
-    single, system = make(cell, None, optimizer), make(cell, mesh, optimizer)
+    want, system = single(replace(cell, name="", strategy="", residues=()), optimizer), make(cell, mesh, optimizer)
     for step in range(STEPS):
-        for one in (single, system):
-            one.step(Sent(), batches(cell, one, step))
-    want = dict(single.parameters())
+        system.step(Sent(), batches(cell, step))
     return max((got - system.share(name, want[name])).abs().max().item() for name, got in system.parameters())
+
+
+@lru_cache(maxsize=32)
+def single(cell: Cell, optimizer: str) -> dict[str, Tensor]:
+    """The parameters of the single device after some steps in float64; they depend on the optimizer."""
+    system = make(cell, None, optimizer)
+    for step in range(STEPS):
+        system.step(Sent(), batches(cell, step))
+    return dict(system.parameters())
 
 
 def named(sent: Sent, mesh: DeviceMesh) -> dict[Key, Any]:
@@ -105,7 +126,8 @@ def named(sent: Sent, mesh: DeviceMesh) -> dict[Key, Any]:
     for count in range(1, len(names) + 1):
         for chosen in combinations(names, count):
             group = mesh[chosen].mesh.flatten().tolist()
-            axes.setdefault(tuple(sorted(group)), ",".join(chosen))
+            for ranks in (tuple(sorted(group)), (group[0], group[-1])):
+                axes.setdefault(ranks, ",".join(chosen))
     found: Counter[Key] = Counter()
     for (phase, collective, ranks), message in sent.bytes.items():
         where = axes.get(tuple(sorted(ranks)), f"ranks {ranks}")

@@ -64,14 +64,19 @@ class System:
         self.saved: list[Saved] = []
         self.tagged: dict[int, str] = {}
         self.model = self.build()
-        fill(self.model)
+        fill(self.model, self.tied)
         self.runs: Callable[..., Tensor] = self.model
         self.apply()
         self.optimizer = self.make_optimizer(optimizers)
 
     def build(self) -> Gpt:
         """The model, or this rank's part of it."""
-        return Gpt(self.trial.sizes)
+        return Gpt(self.trial.sizes, tied=self.tied)
+
+    @property
+    def tied(self) -> bool:
+        """Whether logits are by the embedding's weight."""
+        return "tied" in self.trial.options
 
     def apply(self) -> None:
         """Make the model distributed."""
@@ -115,7 +120,7 @@ class System:
 
     def clip(self) -> None:
         """Scale the gradients by their global norm."""
-        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, foreach=False)
+        self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, foreach=False)
 
     def step(self, sent: Sent, batches: Sequence[Batch]) -> None:
         """One training step; gradients stay, until the next one clears them."""

@@ -213,6 +213,8 @@ def _museum(parser: Parser) -> None:
 
 def _check_torch(parser: Parser) -> None:
     parser.add_argument("strategies", nargs="*", metavar="NAME", help="rows of the matrix; all of them by default")
+    parser.add_argument("--faults", action="store_true",
+                        help="put faults into real runs instead, and hold them against the refutations of their files")
     parser.add_argument("--world", action="append", default=[], type=int, metavar="N",
                         help="on so many processes: 2, 4 or 8; on all three by default")
     parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS",

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 
+from placealg.check.prove import prove
+from placealg.cli.bugs import path_of
+from placealg.cli.inputs import read_case
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
+from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.measure.cells import WORLDS, matrix
-from placealg.measure.check import check
+from placealg.measure.check import check, check_faults
 from placealg.measure.failure import RankError
-from placealg.render.measured import closing, markdown, page, to_json
+from placealg.measure.faults import Shown, sizes_of
+from placealg.measure.faults import chosen as faults_of
+from placealg.render.measured import (
+    closing,
+    fault_json,
+    faults_markdown,
+    faults_page,
+    markdown,
+    page,
+    to_json,
+)
 
 
 def check_torch(chosen: Namespace) -> int:
-    """`placealg check-torch [STRATEGY...]`."""
+    """`placealg check-torch [NAME...]`."""
+    if chosen.faults:
+        return _faults(chosen)
     cells = matrix(chosen.strategies, _worlds(chosen.world))
     results = []
     try:
@@ -34,6 +51,37 @@ def check_torch(chosen: Namespace) -> int:
     else:
         print_lines(closing(results, width()))
     return DONE if all(r.agrees for r in results) else FAILED
+
+
+def _faults(chosen: Namespace) -> int:
+    """`placealg check-torch --faults [NAME...]`: each fault in a real run, beside the refutation of its file."""
+    faults = faults_of(chosen.strategies)
+    shown = []
+    try:
+        for fault, (ratio, difference) in zip(faults, check_faults(faults, _limit(chosen.limit), _progress),
+                                              strict=True):
+            report = prove(read_case(str(path_of(fault.file)), None, []).step)
+            mass = report.counterexample.mass if report.counterexample else None
+            named = fault.says or mass or ""
+            expected = Formula.parse(named, "1").value(**_known(named, sizes_of(fault))) if named else None
+            shown.append(Shown(fault, str(report.verdict), named, float("nan") if expected is None else float(expected),
+                               ratio, difference))
+    except RankError as error:
+        print(f"placealg: {error}", file=sys.stderr)
+        return OPEN
+    if chosen.format == "json":
+        print_json({"version": 1, "faults": [fault_json(s) for s in shown]})
+    elif chosen.format == "markdown":
+        print("\n".join(faults_markdown(shown)))
+    else:
+        print_lines(faults_page(shown, width()))
+    return DONE if all(s.agrees for s in shown) else FAILED
+
+
+def _known(named: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that a ratio mentions."""
+    used = Formula.parse(named, "1").names
+    return {name: size for name, size in sizes.items() if name in used}
 
 
 def _progress(text: str) -> None:

@@ -90,16 +90,14 @@ def _cell(name: str, strategy: str, system: str, *axes: str, options: Iterable[s
 
 
 ROWS: tuple[Cell, ...] = (
-    _cell("torch.ddp", "ddp.toml", "Ddp", "dp"),
-    _cell("torch.ddp, m = 2", "ddp.toml", "Ddp", "dp", m=2),
+    _cell("torch.ddp", "ddp.toml", "Ddp", "dp", m=2),
     _cell("torch.zero1", "zero1.toml", "Zero1", "dp", balanced=frozenset({"optimizer"})),
-    _cell("zero3", "zero3", "Fsdp", "dp"),
-    _cell("zero3, m = 2", "zero3", "Fsdp", "dp", m=2),
+    _cell("zero3", "zero3", "Fsdp", "dp", m=2),
     _cell("zero3, clipped", "zero3", "Fsdp", "dp", clip=True, residues=(ALL_NORMS,)),
     _cell("zero3*recompute_full", "zero3*recompute_full", "Fsdp", "dp", options=["recompute"]),
     _cell("fsdp_no_reshard", "fsdp_no_reshard", "Fsdp", "dp", options=["no_reshard"]),
     _cell("torch.fsdp2", "fsdp2.toml", "Fsdp", "dp", options=["root"]),
-    _cell("torch.hsdp, m = 2", "hsdp.toml", "Hsdp", "dp_replicate", "dp_shard", m=2),
+    _cell("torch.hsdp", "hsdp.toml", "Hsdp", "dp_replicate", "dp_shard", m=2),
     _cell("tp", "tp", "Tp", "tp", residues=(TOTAL_WEIGHT,), options=["rows"]),
     _cell("torch.tp", "tp.toml", "Tp", "tp", residues=(TOTAL_WEIGHT, WHOLE_EMBEDDING), options=["per_use"]),
     _cell("tp*recompute_full, early stop", "tp_recompute.toml", "Tp", "tp", residues=(TOTAL_WEIGHT,),

@@ -8,6 +8,7 @@ from importlib import import_module
 
 from placealg.measure.cells import Cell
 from placealg.measure.compare import Result, compared
+from placealg.measure.faults import Fault, mean
 from placealg.measure.predict import predicted
 from placealg.measure.ranks import run
 from placealg.measure.requirement import need_torch
@@ -26,3 +27,13 @@ def check(cells: Sequence[Cell], limit: float, told: Callable[[str], None]) -> I
             formulas = predicted(cell)
             yield compared(cell, formulas, next(answers), time.perf_counter() - start)
         answers.close()
+
+
+def check_faults(faults: Sequence[Fault], limit: float, told: Callable[[str], None]) -> Iterator[tuple[float, float]]:
+    """(ratio of the first step, difference after three) of a real run of each fault, in order."""
+    need_torch()
+    measure = import_module("placealg.measure.faulty").measure
+    for fault in faults:
+        told(fault.name)
+        for found in run(fault.cell.world, measure, [fault], limit):
+            yield mean([ratio for ratio, _ in found]), max(difference for _, difference in found)

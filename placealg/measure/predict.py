@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 
 from placealg.arith import parse
-from placealg.cost.communication import communication
+from placealg.cost.communication import Communication, communication
 from placealg.cost.formula import Formula
-from placealg.cost.memory import memory
+from placealg.cost.memory import Memory, memory
 from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -55,6 +56,7 @@ def model_of(cell: Cell) -> Model:
     return Model.of_graph("gpt", graph, sizes=dict(cell.sizes))
 
 
+@lru_cache(maxsize=64)
 def program_of(cell: Cell) -> Step:
     """The step program of a cell: derived, then edited as its file says; clipped if the cell clips."""
     model, clip = model_of(cell), {"optimizer": {"clip": "global_norm" if cell.clip else "none"}}
@@ -73,18 +75,38 @@ def sizes_of(cell: Cell) -> dict[str, int]:
 
 def predicted(cell: Cell) -> tuple[Bytes, ...]:
     """What every rank holds and sends, in the order of the mesh; only along a pipeline's axis do ranks differ."""
-    step, sizes = program_of(cell), sizes_of(cell)
-    if step.reference.pipeline is None:
-        return (_bytes(step, sizes),) * cell.world
-    axis = step.reference.pipeline.axis
-    stages = [_bytes(on_stage(step, number, sizes), sizes) for number in range(cell.mesh[axis])]
+    sizes = sizes_of(cell)
+    axis = pipeline_axis(cell)
+    if not axis:
+        return (_bytes(_formulas(_unsized(cell)), sizes),) * cell.world
+    stages = [_bytes(_formulas(cell, number), sizes) for number in range(cell.mesh[axis])]
     place = list(cell.mesh).index(axis)
     return tuple(stages[at[place]] for at in product(*(range(size) for size in cell.mesh.values())))
 
 
-def _bytes(step: Step, sizes: Mapping[str, int]) -> Bytes:
-    held, sent = memory(step, statistics=True), Counter[Key]()
-    for event in communication(step).events:
+def pipeline_axis(cell: Cell) -> str:
+    """The axis along which a cell's layers are split; "" where none is."""
+    pipeline = program_of(_unsized(cell)).reference.pipeline
+    return pipeline.axis if pipeline else ""
+
+
+def _unsized(cell: Cell) -> Cell:
+    """The cell on no mesh in particular: formulas hold for all."""
+    return replace(cell, mesh=FrozenMap(), world=0)
+
+
+@lru_cache(maxsize=64)
+def _formulas(cell: Cell, stage: int | None = None) -> tuple[Memory, Communication]:
+    """What a device holds and sends, of a pipeline's stage, as formulas."""
+    step = program_of(cell)
+    if stage is not None:
+        step = on_stage(step, stage, sizes_of(cell))
+    return memory(step, statistics=True), communication(step)
+
+
+def _bytes(formulas: tuple[Memory, Communication], sizes: Mapping[str, int]) -> Bytes:
+    (held, moved), sent = formulas, Counter[Key]()
+    for event in moved.events:
         if not event.left_out:
             phase = event.path.partition(".")[0]
             sent[PHASE.get(phase, phase), event.collective, ",".join(event.axes)] += _value(event.formula, sizes)

@@ -66,7 +66,7 @@ def measure(cell: Cell, rank: int) -> Found:
     for step in range(STEPS):
         sent = Sent(tagged=system.tagged)
         with sent:
-            system.step(sent, batches(cell, step))
+            system.step(sent, batches(cell, step, whole_rows(cell, _kind(cell))))
     moments, counters = optimizer_state(getattr(system.optimizer, "optim", system.optimizer))
     parameters = list(system.model.parameters())
     figures = {"parameters": held(parameters), "gradients": held(p.grad for p in parameters), "optimizer": moments,
@@ -77,7 +77,7 @@ def measure(cell: Cell, rank: int) -> Found:
 def make(cell: Cell, mesh: DeviceMesh | None, optimizer: str) -> System:
     """The system of a cell; without a mesh, the single device that sees the sequences of all ranks."""
     kind = _kind(cell)
-    whole = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
+    whole = whole_rows(cell, kind)
     trial = Trial(cell.mesh if mesh else {}, cell.sizes, SEQUENCES if mesh else whole, TOKENS, cell.m, cell.clip,
                   cell.options)
     alone = experts.Single if "experts" in cell.sizes else System
@@ -89,11 +89,14 @@ def _kind(cell: Cell) -> type[System]:
     return getattr(room, cell.system)  # type: ignore[no-any-return]
 
 
-def batches(cell: Cell, step: int) -> list[Batch]:
-    """The microbatches of one step, those of all ranks, the same on every rank."""
+def whole_rows(cell: Cell, kind: type[System]) -> int:
+    """How many sequences all ranks together have in a microbatch."""
+    return SEQUENCES * prod(cell.mesh[axis] for axis in kind.data)
+
+
+def batches(cell: Cell, step: int, rows: int) -> list[Batch]:
+    """The microbatches of one step, `rows` sequences of all ranks each, the same on every rank."""
     draw = torch.Generator().manual_seed(step)
-    kind = _kind(cell)
-    rows = SEQUENCES * prod(cell.mesh[a] for a in kind.data)
     found = []
     for _ in range(cell.m):
         ids = torch.randint(cell.sizes["V"], (rows, TOKENS + 1), generator=draw)
@@ -106,7 +109,7 @@ def difference(cell: Cell, mesh: DeviceMesh, optimizer: str) -> float:
     torch.set_default_dtype(torch.float64)
     want, system = single(replace(cell, name="", strategy="", residues=()), optimizer), make(cell, mesh, optimizer)
     for step in range(STEPS):
-        system.step(Sent(), batches(cell, step))
+        system.step(Sent(), batches(cell, step, whole_rows(cell, _kind(cell))))
     return max((got - system.share(name, want[name])).abs().max().item() for name, got in system.parameters())
 
 
@@ -115,7 +118,7 @@ def single(cell: Cell, optimizer: str) -> dict[str, Tensor]:
     """The parameters of the single device after some steps in float64; they depend on the optimizer."""
     system = make(cell, None, optimizer)
     for step in range(STEPS):
-        system.step(Sent(), batches(cell, step))
+        system.step(Sent(), batches(cell, step, whole_rows(cell, _kind(cell))))
     return dict(system.parameters())
 
 

@@ -59,6 +59,12 @@ class System:
     data: tuple[str, ...] = ()
     """The axes along which ranks see other sequences."""
 
+    norm: Tensor
+    """The norm by which gradients were clipped in the last step."""
+
+    seen: Sequence[Batch] = ()
+    """The microbatches of the last step, those of all ranks."""
+
     def __init__(self, trial: Trial, mesh: DeviceMesh | None, optimizers: Optimizers):
         self.trial, self.mesh = trial, mesh
         self.saved: list[Saved] = []
@@ -126,6 +132,7 @@ class System:
         """One training step; gradients stay, until the next one clears them."""
         self.optimizer.zero_grad()
         self.saved.clear()
+        self.seen = batches
         for k, batch in enumerate(batches):
             self.microbatch(sent, batch, k == len(batches) - 1)
         with sent.during("reduce"):

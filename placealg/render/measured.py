@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from placealg.measure.compare import Result, Row
+from placealg.measure.faults import LEAST, Shown
 from placealg.measure.requirement import TORCH
 from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
 
@@ -63,6 +64,46 @@ def to_json(result: Result) -> dict[str, Any]:
                             for d in result.differences],
             "residues": [{"figure": r.figure, "bytes": r.bytes, "why": r.why} for r in result.cell.residues],
             "step_counters": result.counters, "scalars": result.scalars, "seconds": round(result.seconds, 3)}
+
+
+def faults_page(shown: Sequence[Shown], width: int) -> list[Line]:
+    """A row per fault: the file, its verdict, the ratio that it names and the measured one, how far the run is off."""
+    rows: list[list[Cell]] = [[dim("  " + FAULT_HEADS[0]), *(dim(head) for head in FAULT_HEADS[1:])]]
+    rows += [[line(_mark(s.agrees), s.fault.name), *fault_cells(s)] for s in shown]
+    right = sum(s.agrees for s in shown)
+    text = (f"{right} of {len(shown)} faults are refuted, and make a real run differ by {LEAST:.0e} or more and in the "
+            "ratio that the counterexample names")
+    ratios = [indent(prose(f"{s.fault.name}: {s.fault.measured}", width - 4, "dim"), 4) for s in shown]
+    return [*table(rows, "lllrrr", width), (), *prose(text, width), dim_head(), *(one for each in ratios for one in each)]
+
+
+def dim_head() -> Line:
+    """What stands over the list of what ratios are of."""
+    return line(dim("ratios are of"))
+
+
+FAULT_HEADS = ("fault", "file", "verdict", "ratio named", "measured", "difference")
+
+
+def fault_cells(shown: Shown) -> tuple[str, ...]:
+    """The cells of a fault's row, beside its name."""
+    named = shown.names if shown.names == f"{shown.expected:g}" else f"{shown.names} = {shown.expected:g}"
+    return shown.fault.file, shown.verdict, named, f"{shown.ratio:g}", f"{shown.difference:.1e}"
+
+
+def faults_markdown(shown: Sequence[Shown]) -> Iterator[str]:
+    """The faults as the lines of a Markdown table, without the differences, which are of floating-point numbers."""
+    yield f"| {' | '.join(FAULT_HEADS[:-1])} |"
+    yield "|---" * len(FAULT_HEADS[:-1]) + "|"
+    for s in shown:
+        yield f"| {s.fault.name} | {' | '.join(fault_cells(s)[:-1])} |"
+
+
+def fault_json(shown: Shown) -> dict[str, Any]:
+    """One fault as JSON."""
+    return {"name": shown.fault.name, "file": shown.fault.file, "verdict": shown.verdict, "agrees": shown.agrees,
+            "names": shown.names, "expected": shown.expected, "ratio": shown.ratio, "difference": shown.difference,
+            "mesh": dict(shown.fault.mesh), "measured": shown.fault.measured}
 
 
 def ratio(row: Row) -> str:

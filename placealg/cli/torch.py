@@ -13,7 +13,7 @@ from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.formula import Formula
 from placealg.errors import InputError
-from placealg.measure.cells import WORLDS, matrix
+from placealg.measure.cells import FAKE_WORLDS, WORLDS, matrix
 from placealg.measure.check import check, check_faults
 from placealg.measure.failure import RankError
 from placealg.measure.faults import Shown, sizes_of
@@ -27,6 +27,8 @@ from placealg.render.measured import (
     page,
     to_json,
 )
+
+EVERY = (*WORLDS, *FAKE_WORLDS)
 
 
 def check_torch(chosen: Namespace) -> int:
@@ -90,9 +92,9 @@ def _progress(text: str) -> None:
 
 def _worlds(said: list[int]) -> tuple[int, ...]:
     for world in said:
-        if world not in WORLDS:
-            raise InputError(f"{world} is no world", where="--world", valid=map(str, WORLDS))
-    return tuple(w for w in WORLDS if w in said) or WORLDS
+        if world not in EVERY:
+            raise InputError(f"{world} is no world", where="--world", valid=map(str, EVERY))
+    return tuple(w for w in EVERY if w in said) or EVERY
 
 
 def _limit(seconds: float) -> float:

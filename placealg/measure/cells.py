@@ -14,6 +14,12 @@ from placealg.frozen import FrozenMap
 WORLDS = (2, 4, 8)
 """How many processes a strategy runs on."""
 
+FAKE_WORLDS = (64, 1024)
+"""How many ranks one process stands for, on tensors without numbers and a process group that sends nothing."""
+
+LARGE: Mapping[str, int] = {"h": 1024, "a": 8, "L": 2, "V": 2048, "s_max": 1024}
+"""The sizes of the model there: every one that is split divides by 1024, heads by 8."""
+
 SIZES: Mapping[str, int] = {"h": 16, "a": 8, "L": 2, "V": 32, "s_max": 8}
 """The sizes of the model: every one that is split divides by 8."""
 
@@ -21,7 +27,9 @@ SEQUENCES, TOKENS = 2, 8
 """The sequences of a rank's microbatch, and the tokens of each."""
 
 BYTES: Mapping[str, int] = {"w": 4, "g": 4, "wire": 4, "o": 8, "act": 4}
-"""Bytes per element of a run in float32 with Adam, whose two moments are its state: there is no master copy."""
+"""Bytes per element of a run in float32 with Adam, whose two moments are its state: there is no master copy.
+
+SGD, which fake cells train with, has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +48,9 @@ class Residue:
 class Cell:
     """One strategy on one mesh: a name, the strategy's expression or file, how PyTorch runs it.
 
-    `system` is a class of `systems.py` or `pipeline.py`, `options` what it is told besides. `balanced` are figures of
-    which ranks have unequal parts: their mean over ranks is what the formula says. Without `exact` only differences in
-    parameters are compared.
+    `system` is a class of `systems.py`, `pipeline.py` or `experts.py`, `options` what it is told besides. `balanced`
+    are figures of which ranks have unequal parts: their mean over ranks is what the formula says. A `fake` cell counts
+    the bytes of one rank of many. `sgd` and `adam` are the differences of parameters that rounding may make.
     """
 
     name: str
@@ -50,6 +58,7 @@ class Cell:
     system: str
     axes: tuple[str, ...]
     mesh: FrozenMap[str, int] = FrozenMap()
+    fake: bool = False
     m: int = 1
     clip: bool = False
     options: frozenset[str] = frozenset()
@@ -142,14 +151,26 @@ def meshes(axes: Sequence[str], world: int) -> Iterator[FrozenMap[str, int]]:
                     yield FrozenMap({axes[0]: size, **rest})
 
 
-def matrix(chosen: Sequence[str] = (), worlds: Sequence[int] = WORLDS) -> tuple[Cell, ...]:
+def matrix(chosen: Sequence[str] = (), worlds: Sequence[int] = (*WORLDS, *FAKE_WORLDS)) -> tuple[Cell, ...]:
     """The cells to run, world by world: all of them, or those whose names are chosen."""
     for name in chosen:
         if name not in names():
             raise InputError(f"check-torch has no strategy '{name}'", name=name, valid=names())
-    return tuple(replace(row, mesh=mesh, world=world, sizes=FrozenMap({**row.sizes, **_layers(row, mesh)}))
-                 for world in worlds for row in ROWS if not chosen or row.name in chosen
-                 for mesh in meshes(row.axes, world))
+    rows = [row for row in ROWS if not chosen or row.name in chosen]
+    return (*(replace(row, mesh=mesh, world=world, sizes=FrozenMap({**row.sizes, **_layers(row, mesh)}))
+              for world in WORLDS if world in worlds for row in rows for mesh in meshes(row.axes, world)),
+            *(replace(row, mesh=mesh, world=world, sizes=FrozenMap(LARGE), fake=True)
+              for world in FAKE_WORLDS if world in worlds for row in rows for mesh in _large(row, world)))
+
+
+def _large(row: Cell, world: int) -> Iterator[FrozenMap[str, int]]:
+    """The meshes of a fake world, of the strategies that shard states: eight replicas, the others shard.
+
+    A split vocabulary is left out: its cross entropy looks at numbers, which fake tensors do not have.
+    """
+    if row.system in ("Fsdp", "Hsdp") and "recompute" not in row.options and not row.clip:
+        others = {axis: 8 for axis in row.axes if axis == "dp_replicate"}
+        yield FrozenMap({axis: others.get(axis, world // prod(others.values())) for axis in row.axes})
 
 
 def _layers(row: Cell, mesh: Mapping[str, int]) -> dict[str, int]:

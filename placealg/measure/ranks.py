@@ -6,7 +6,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing import connection, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ NEEDED = 160 * 2**20
 """Bytes of memory that a rank is taken to need."""
 
 
-def run(world: int, work: Work, jobs: Sequence[Any], limit: float) -> Iterator[list[Any]]:
+def run(world: int, work: Work, jobs: Sequence[Any], limit: float) -> Generator[list[Any]]:
     """What every rank found of each job, job after job; all ranks have one process group on loopback.
 
     A rank that dies, raises or takes longer than `limit` seconds for a job ends them all, with a RankError.

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
@@ -62,7 +63,15 @@ def measure(cell: Cell, rank: int) -> Found:
     mesh = init_device_mesh("cpu", tuple(cell.mesh.values()), mesh_dim_names=tuple(cell.mesh))
     differences = {name: difference(cell, mesh, name) for name in OPTIMIZERS}
     torch.set_default_dtype(torch.float32)
-    system = make(cell, mesh, "adam")
+    return count(cell, mesh, differences)
+
+
+def count(cell: Cell, mesh: DeviceMesh, differences: dict[str, float]) -> Found:
+    """What a rank holds and sends in float32, once everything is there that a first step makes.
+
+    Adam reads its step counter, a number that fake tensors do not have: there it is SGD with momentum.
+    """
+    system = make(cell, mesh, "sgd" if cell.fake else "adam")
     for step in range(STEPS):
         sent = Sent(tagged=system.tagged)
         with sent:
@@ -128,7 +137,8 @@ def named(sent: Sent, mesh: DeviceMesh) -> dict[Key, Any]:
     names = tuple(mesh.mesh_dim_names or ())
     for count in range(1, len(names) + 1):
         for chosen in combinations(names, count):
-            group = mesh[chosen].mesh.flatten().tolist()
+            with unset_fake_temporarily():  # type: ignore[no-untyped-call]
+                group = mesh[chosen].mesh.flatten().tolist()
             for ranks in (tuple(sorted(group)), (group[0], group[-1])):
                 axes.setdefault(ranks, ",".join(chosen))
     found: Counter[Key] = Counter()

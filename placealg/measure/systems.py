@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -70,7 +71,8 @@ class System:
         self.saved: list[Saved] = []
         self.tagged: dict[int, str] = {}
         self.model = self.build()
-        fill(self.model, self.tied)
+        if not isinstance(next(self.model.parameters()), FakeTensor):
+            fill(self.model, self.tied)
         self.runs: Callable[..., Tensor] = self.model
         self.apply()
         self.optimizer = self.make_optimizer(optimizers)
@@ -97,6 +99,12 @@ class System:
     def at(self, axis: str) -> int:
         """This rank's coordinate."""
         return 0 if self.mesh is None else int(self.mesh.get_local_rank(axis))
+
+    def along(self, *axes: str) -> DeviceMesh:
+        """The mesh of some axes; its ranks are numbers even where tensors have none."""
+        assert self.mesh is not None
+        with unset_fake_temporarily():  # type: ignore[no-untyped-call]
+            return self.mesh[axes]
 
     def size(self, axis: str) -> int:
         """The size of an axis; 1 where the mesh lacks it."""
@@ -202,8 +210,7 @@ class Fsdp(System):
     def apply(self) -> None:
         """Shard each unit, then the root, which has no parameters of its own left."""
         super().apply()
-        assert self.mesh is not None
-        mesh = self.mesh[self.shards]
+        mesh = self.along(*self.shards)
         reshard = "no_reshard" not in self.trial.options
         units = [*self.model.layers.values()]
         if "root" not in self.trial.options:
@@ -252,8 +259,7 @@ class Tp(System):
 
     def apply(self) -> None:
         """Split the parameters."""
-        assert self.mesh is not None
-        parallelize_module(self.model, self.mesh["tp"], self.plan())
+        parallelize_module(self.model, self.along("tp"), self.plan())
         super().apply()
 
     def reduce(self) -> None:

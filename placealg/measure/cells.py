@@ -135,20 +135,15 @@ def names() -> tuple[str, ...]:
     return tuple(row.name for row in ROWS)
 
 
-def meshes(axes: Sequence[str], world: int) -> Iterator[FrozenMap[str, int]]:
-    """The meshes of a world: two ranks at least along every axis.
+def mesh_of(axes: Sequence[str], world: int) -> FrozenMap[str, int] | None:
+    """The mesh of a world: along every axis but the last two ranks; None where the world is too small.
 
-    >>> [dict(mesh) for mesh in meshes(("dp", "tp"), 8)]
-    [{'dp': 2, 'tp': 4}, {'dp': 4, 'tp': 2}]
+    >>> dict(mesh_of(("dp", "tp"), 8)), mesh_of(("dp", "tp"), 2)
+    ({'dp': 2, 'tp': 4}, None)
     """
-    if len(axes) == 1:
-        yield FrozenMap({axes[0]: world})
-        return
-    for size in range(2, world // 2 + 1):
-        if world % size == 0:
-            for rest in meshes(axes[1:], world // size):
-                if prod(rest.values()) > 1:
-                    yield FrozenMap({axes[0]: size, **rest})
+    *first, last = axes
+    rest = world // 2 ** len(first)
+    return FrozenMap({**dict.fromkeys(first, 2), last: rest}) if rest > 1 else None
 
 
 def matrix(chosen: Sequence[str] = (), worlds: Sequence[int] = (*WORLDS, *FAKE_WORLDS)) -> tuple[Cell, ...]:
@@ -158,7 +153,7 @@ def matrix(chosen: Sequence[str] = (), worlds: Sequence[int] = (*WORLDS, *FAKE_W
             raise InputError(f"check-torch has no strategy '{name}'", name=name, valid=names())
     rows = [row for row in ROWS if not chosen or row.name in chosen]
     return (*(replace(row, mesh=mesh, world=world, sizes=FrozenMap({**row.sizes, **_layers(row, mesh)}))
-              for world in WORLDS if world in worlds for row in rows for mesh in meshes(row.axes, world)),
+              for world in WORLDS if world in worlds for row in rows if (mesh := mesh_of(row.axes, world))),
             *(replace(row, mesh=mesh, world=world, sizes=FrozenMap(LARGE), fake=True)
               for world in FAKE_WORLDS if world in worlds for row in rows for mesh in _large(row, world)))
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from placealg.measure.cells import Cell
-from placealg.measure.run import Found, count
+from placealg.measure.run import Found, count, mesh_of
 
 
 def measure(cell: Cell, _rank: int) -> Found:
     """Count the bytes of rank 0 of a cell's world; parameters are compared with nothing."""
     dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=cell.world)
-    mesh = init_device_mesh("cpu", tuple(cell.mesh.values()), mesh_dim_names=tuple(cell.mesh))
+    mesh = mesh_of(tuple(cell.mesh.items()))
     with FakeTensorMode(allow_non_fake_inputs=True):
         return count(cell, mesh, {})

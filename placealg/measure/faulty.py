@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn import functional
 
@@ -16,7 +15,7 @@ from placealg.measure.count import Sent, local
 from placealg.measure.faults import Fault
 from placealg.measure.network import token_loss
 from placealg.measure.pipeline import Pipeline
-from placealg.measure.run import OPTIMIZERS, STEPS, batches, whole_rows
+from placealg.measure.run import OPTIMIZERS, STEPS, batches, mesh_of, whole_rows
 from placealg.measure.systems import CLIP, Ddp, Fsdp, System, Tp, TpSp, Trial, Zero1
 
 
@@ -203,7 +202,7 @@ def measure(fault: Fault, _rank: int) -> tuple[float | None, float]:
     """(ratio of the first step, difference of parameters after STEPS steps of SGD) on this rank."""
     torch.set_default_dtype(torch.float64)
     cell = fault.cell
-    mesh = init_device_mesh("cpu", tuple(cell.mesh.values()), mesh_dim_names=tuple(cell.mesh))
+    mesh = mesh_of(tuple(cell.mesh.items()))
     kind = globals()[cell.system]
     trial = Trial(cell.mesh, cell.sizes, 2, TOKENS, cell.m, cell.clip, cell.options)
     system = kind(trial, mesh, OPTIMIZERS["sgd"])

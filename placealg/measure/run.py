@@ -44,6 +44,12 @@ OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
 """Name -> how the optimizer of some parameters is made."""
 
 
+@lru_cache(maxsize=32)
+def mesh_of(axes: tuple[tuple[str, int], ...]) -> DeviceMesh:
+    """The mesh of these axes over all ranks; its process groups are made once."""
+    return init_device_mesh("cpu", tuple(size for _, size in axes), mesh_dim_names=tuple(axis for axis, _ in axes))
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What one rank found: bytes held and sent, scalars sent, step counters held, differences of parameters.
@@ -60,7 +66,7 @@ class Found:
 
 def measure(cell: Cell, rank: int) -> Found:
     """Run a cell on this rank."""
-    mesh = init_device_mesh("cpu", tuple(cell.mesh.values()), mesh_dim_names=tuple(cell.mesh))
+    mesh = mesh_of(tuple(cell.mesh.items()))
     differences = {name: difference(cell, mesh, name) for name in OPTIMIZERS}
     torch.set_default_dtype(torch.float32)
     return count(cell, mesh, differences)

@@ -230,4 +230,5 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "fit": _fit, "simulate": _simulate, "museum": _museum, "check-torch": _check_torch, "model": _model, "explain": _explain}
+              "fit": _fit, "simulate": _simulate, "museum": _museum, "check-torch": _check_torch, "model": _model,
+              "explain": _explain}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
-from pathlib import Path
+from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -80,46 +80,37 @@ WHOLE_EMBEDDING = Residue("gradients", "4*V*h*(tp - 1)/tp", "the gradient of an 
 ALL_NORMS = Residue("step all_reduce[dp]", "2*4*(16*L + 5)*(dp - 1)/dp", "clip_grad_norm_ reduces the norms of all "
                     "parameters as one vector; one number would do, and numbers are counted apart")
 
-INDICES = Residue("activations", "20*L*b*s*topk", "the order of pairs, its inverse and the choice are kept as indices of "
-                  "8 bytes, where the formula has the choice in 4")
+INDICES = Residue("activations", "20*L*b*s*topk", "the order of pairs, its inverse and the choice are kept as indices "
+                  "of 8 bytes, where the formula has the choice in 4")
 COUNTS = Residue("forward all_to_all[ep]", "8*m*L*experts*(ep - 1)/ep", "how many pairs there are for each expert is "
                  "exchanged first, 8 bytes each")
 
-_PROOFS = Path(__file__).parents[1]
-
-
-def folder() -> Path:
-    """Where the strategy files of what PyTorch does lie: in an installed package, or in its repository."""
-    installed = _PROOFS / "_proofs"
-    return (installed if installed.is_dir() else _PROOFS.parent / "proofs") / "torch"
-
-
-def _cell(name: str, strategy: str, system: str, *axes: str, options: Iterable[str] = (), **more: object) -> Cell:
-    return replace(Cell(name, strategy, system, axes, options=frozenset(options)), **more)  # type: ignore[arg-type]
+def _cell(name: str, strategy: str, system: str, *axes: str, options: Iterable[str] = (), **more: Any) -> Cell:
+    return Cell(name, strategy, system, axes, options=frozenset(options), **more)
 
 
 ROWS: tuple[Cell, ...] = (
-    _cell("torch.ddp", "ddp.toml", "Ddp", "dp", m=2),
-    _cell("torch.zero1", "zero1.toml", "Zero1", "dp", balanced=frozenset({"optimizer"})),
+    _cell("torch.ddp", "torch.ddp", "Ddp", "dp", m=2),
+    _cell("torch.zero1", "torch.zero1", "Zero1", "dp", balanced=frozenset({"optimizer"})),
     _cell("zero3", "zero3", "Fsdp", "dp", m=2),
-    _cell("zero3, clipped", "zero3", "Fsdp", "dp", clip=True, residues=(ALL_NORMS,)),
-    _cell("zero3*recompute_full", "zero3*recompute_full", "Fsdp", "dp", options=["recompute"]),
+    _cell("zero3.clipped", "zero3", "Fsdp", "dp", clip=True, residues=(ALL_NORMS,)),
+    _cell("zero3.recomputed", "zero3*recompute_full", "Fsdp", "dp", options=["recompute"]),
     _cell("fsdp_no_reshard", "fsdp_no_reshard", "Fsdp", "dp", options=["no_reshard"]),
-    _cell("torch.fsdp2", "fsdp2.toml", "Fsdp", "dp", options=["root"]),
-    _cell("torch.hsdp", "hsdp.toml", "Hsdp", "dp_replicate", "dp_shard", m=2),
+    _cell("torch.fsdp2", "torch.fsdp2", "Fsdp", "dp", options=["root"]),
+    _cell("torch.hsdp", "torch.hsdp", "Hsdp", "dp_replicate", "dp_shard", m=2),
     _cell("tp", "tp", "Tp", "tp", residues=(TOTAL_WEIGHT,), options=["rows"]),
-    _cell("torch.tp", "tp.toml", "Tp", "tp", residues=(TOTAL_WEIGHT, WHOLE_EMBEDDING), options=["per_use"]),
-    _cell("tp*recompute_full, early stop", "tp_recompute.toml", "Tp", "tp", residues=(TOTAL_WEIGHT,),
+    _cell("torch.tp", "torch.tp", "Tp", "tp", residues=(TOTAL_WEIGHT, WHOLE_EMBEDDING), options=["per_use"]),
+    _cell("torch.tp.recomputed", "torch.tp_recompute", "Tp", "tp", residues=(TOTAL_WEIGHT,),
           options=["recompute", "rows"]),
     _cell("tp_sp_keep", "tp_sp_keep", "TpSp", "tp", residues=(TOTAL_WEIGHT,)),
     _cell("zero3*tp", "zero3*tp", "FsdpTp", "dp", "tp", residues=(TOTAL_WEIGHT,)),
-    _cell("torch.fsdp2_tp_sp", "fsdp2_tp_sp.toml", "FsdpTpSp", "dp", "tp", residues=(TOTAL_WEIGHT,)),
+    _cell("torch.fsdp2_tp_sp", "torch.fsdp2_tp_sp", "FsdpTpSp", "dp", "tp", residues=(TOTAL_WEIGHT,)),
     _cell("pp_gpipe", "pp_gpipe", "Pipeline", "pp", m=4, options=["gpipe"]),
     _cell("pp_1f1b", "pp_1f1b", "Pipeline", "pp", m=8),
-    _cell("pp, tied", "pp", "Pipeline", "pp", m=8, options=["tied"]),
+    _cell("pp.tied", "pp", "Pipeline", "pp", m=8, options=["tied"]),
     _cell("pp_interleaved", "pp_interleaved", "Pipeline", "pp", m=8, options=["interleaved"]),
-    _cell("torch.pp_fsdp2", "pp_fsdp2.toml", "PipelineFsdp", "pp", "dp", m=4, options=["gpipe"]),
-    _cell("torch.pp_fsdp2, gathered once", "pp_fsdp2_step.toml", "PipelineFsdp", "pp", "dp", m=4,
+    _cell("torch.pp_fsdp2", "torch.pp_fsdp2", "PipelineFsdp", "pp", "dp", m=4, options=["gpipe"]),
+    _cell("torch.pp_fsdp2.once", "torch.pp_fsdp2_step", "PipelineFsdp", "pp", "dp", m=4,
           options=["gather_once"]),
     _cell("cp", "cp", "Context", "cp", sgd=1e-11),
     _cell("ep", "ep", "Experts", "ep", sizes=FrozenMap({**SIZES, "experts": 8, "topk": 2, "f": 32}),

@@ -41,10 +41,11 @@ OUTPUT = ("all_gather",)
 
 
 @dataclass
-class Sent(TorchDispatchMode):  # type: ignore[misc]
+class Sent(TorchDispatchMode):
     """Counts messages while it is active: bytes by (phase, collective, ranks of the group).
 
-    `tagged` says of messages that are sent from stage to stage, by address, to which phase they belong. A message of one element is a scalar and is counted apart. An op that is not known raises.
+    `tagged` says of messages that are sent from stage to stage, by address, to which phase they belong.
+    A message of one element is a scalar and is counted apart. An op that is not known raises.
     """
 
     phase: str = "other"

@@ -44,8 +44,8 @@ class Routed(nn.Module):
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self.group)
         there, here = received.sum(1).tolist(), sent.sum(1).tolist()
-        rows = _Exchanged.apply(pairs, there, here, self.group)  # type: ignore[no-untyped-call]
-        return _Exchanged.apply(self.local(rows, received), here, there, self.group)  # type: ignore[no-any-return, no-untyped-call]
+        rows = _Exchanged.apply(pairs, there, here, self.group)
+        return _Exchanged.apply(self.local(rows, received), here, there, self.group)
 
     def local(self, rows: Tensor, counts: Tensor) -> Tensor:
         """The results of rows that come from each rank sorted by expert; `counts` has a line per rank."""
@@ -119,4 +119,4 @@ class Experts(Single):
         for name, parameter in self.model.named_parameters():
             if not name.endswith(("mlp.gate", "mlp.up", "mlp.down")):
                 dist.all_reduce(parameter.grad, group=self.mesh.get_group("ep"))
-            parameter.grad.div_(self.size("ep"))  # type: ignore[union-attr]
+            parameter.grad.div_(self.size("ep"))

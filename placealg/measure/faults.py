@@ -40,8 +40,8 @@ class Fault:
         for size in self.mesh.values():
             world *= size
         clip = "clip" in self.options
-        return Cell(self.name, self.file, self.system, tuple(self.mesh), self.mesh, self.m, clip,
-                    self.options - {"clip"}, FrozenMap(SIZES), world=world)
+        return Cell(self.name, self.file, self.system, tuple(self.mesh), self.mesh, m=self.m, clip=clip, world=world,
+                    options=self.options - {"clip"}, sizes=FrozenMap(SIZES))
 
 
 _OF_GRADIENT = "the gradient, along the single device's, mean over ranks"

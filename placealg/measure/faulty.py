@@ -48,7 +48,7 @@ class Summed(Faulty, Ddp):
     def reduce(self) -> None:
         """Undo the division."""
         for parameter in self.model.parameters():
-            parameter.grad.mul_(self.size("dp"))  # type: ignore[union-attr]
+            parameter.grad.mul_(self.size("dp"))
 
 
 class Unpublished(Faulty, Zero1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Of (batch, seq, embed) the same; every token sees itself and what comes before it."""
         q, k, v = (self.heads(linear(x)) for linear in (self.q, self.k, self.v))
-        return self.out(self.mix(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out(self.mix(q, k, v).transpose(1, 2).flatten(2))
 
     def heads(self, x: Tensor) -> Tensor:
         """Of (batch, seq, heads * head_dim): (batch, heads, seq, head_dim)."""
@@ -38,7 +39,7 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (..., inner): (..., outer)."""
-        return self.product(x) + self.bias  # type: ignore[no-any-return]
+        return self.product(x) + self.bias
 
 
 def mix(q: Tensor, k: Tensor, v: Tensor, first: int = 0) -> Tensor:
@@ -57,7 +58,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (batch, seq, embed) the same."""
-        return self.down(functional.gelu(self.up(x)))  # type: ignore[no-any-return]
+        return self.down(functional.gelu(self.up(x)))
 
 
 class Layer(nn.Module):
@@ -71,7 +72,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Of (batch, seq, embed) the same."""
         x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.norm2(x))
 
 
 class Embedding(nn.Module):
@@ -83,7 +84,7 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Of ids (batch, seq) at `positions` (seq): (batch, seq, embed)."""
-        return self.tokens(ids) + self.positions(positions)  # type: ignore[no-any-return]
+        return self.tokens(ids) + self.positions(positions)
 
 
 class Head(nn.Module):
@@ -95,7 +96,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (batch, seq, embed): (batch, seq, vocab)."""
-        return self.logits(self.norm(x))  # type: ignore[no-any-return]
+        return self.logits(self.norm(x))
 
 
 class Gpt(nn.Module):
@@ -109,9 +110,9 @@ class Gpt(nn.Module):
         every = range(sizes["L"])
         chosen = list(every if layers is None else layers)
         first, last = every[0] in chosen, every[-1] in chosen
-        self.embedding = Embedding(sizes["V"], sizes["s_max"], sizes["h"]) if first else None
+        self.embedding: Any = Embedding(sizes["V"], sizes["s_max"], sizes["h"]) if first else None
         self.layers = nn.ModuleDict({str(k): Layer(sizes["h"], sizes["a"]) for k in chosen})
-        self.head = Head(sizes["V"], sizes["h"]) if last else None
+        self.head: Any = Head(sizes["V"], sizes["h"]) if last else None
         if tied and self.head is not None and self.embedding is not None:
             self.head.logits.weight = self.embedding.tokens.weight
 

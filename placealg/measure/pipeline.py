@@ -28,7 +28,7 @@ class _Part(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of ids, or of what the chunk before hands on, what this one hands on, or logits."""
-        return self.gpt(x, self.positions)  # type: ignore[no-any-return]
+        return self.gpt(x, self.positions)
 
 
 class _Stage(PipelineStage):
@@ -87,16 +87,16 @@ class Pipeline(System):
         """Number the parameters as the single device does, and make the stages."""
         assert self.mesh is not None
         for part in self.model:
-            fill(part.gpt, self.tied)  # type: ignore[union-attr, arg-type]
+            fill(part.gpt, self.tied)
         self.shard()
         group, stages = self.mesh.get_group("pp"), self.size("pp") * len(self.numbers)
-        made = [_Stage(self, part, k, stages, group) for k, part in zip(self.numbers, self.model, strict=True)]  # type: ignore[arg-type]
+        made = [_Stage(self, part, k, stages, group) for k, part in zip(self.numbers, self.model, strict=True)]
         several = {"loss_fn": self.microbatch_loss}
         if "interleaved" in self.trial.options:
-            self.schedule: Any = ScheduleInterleaved1F1B(made, self.trial.m, **several)  # type: ignore[arg-type]
+            self.schedule: Any = ScheduleInterleaved1F1B(made, self.trial.m, **several)
         else:
             kind = ScheduleGPipe if "gpipe" in self.trial.options else Schedule1F1B
-            self.schedule = kind(made[0], self.trial.m, **several)  # type: ignore[arg-type]
+            self.schedule = kind(made[0], self.trial.m, **several)
         self.ends = (made[0].is_first, made[-1].is_last)
         if self.tied:
             first, *_, last = dist.get_process_group_ranks(group)
@@ -122,7 +122,7 @@ class Pipeline(System):
         self.saved.clear()
         parts = [self.part(batch) for batch in batches]
         x, y = (torch.cat(column) for column in zip(*parts, strict=True))
-        saved = Saved(self.model, (x, y, *(part.positions for part in self.model)))  # type: ignore[misc]
+        saved = Saved(self.model, (x, y, *(part.positions for part in self.model)))
         self.saved.append(saved)
         first, last = self.ends
         with sent.during("prepare"):
@@ -142,8 +142,9 @@ class Pipeline(System):
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters of this rank's chunks, by their names on the single device."""
         for part in self.model:
-            for name, parameter in part.gpt.named_parameters():  # type: ignore[union-attr]
-                yield TIED.get(name, name) if self.tied else name, (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
+            for name, parameter in part.gpt.named_parameters():
+                whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+                yield TIED.get(name, name) if self.tied else name, whole.detach()
 
 
 class PipelineFsdp(Pipeline):
@@ -157,7 +158,7 @@ class PipelineFsdp(Pipeline):
         mesh = self.mesh["dp"]
         for part in self.model:
             gpt = part.gpt
-            for unit in _units(gpt):  # type: ignore[arg-type]
+            for unit in _units(gpt):
                 fully_shard(unit, mesh=mesh, reshard_after_forward="gather_once" not in self.trial.options)
             fully_shard(part, mesh=mesh)
 
@@ -165,8 +166,8 @@ class PipelineFsdp(Pipeline):
         """Gather the units before the schedule begins, where they are gathered once."""
         if "gather_once" in self.trial.options:
             for part in self.model:
-                for unit in _units(part.gpt):  # type: ignore[arg-type]
-                    unit.unshard()  # type: ignore[operator]
+                for unit in _units(part.gpt):
+                    unit.unshard()
 
 
 def _units(gpt: Gpt) -> Iterable[nn.Module]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,7 +15,7 @@ from placealg.cost.memory import Memory, memory
 from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.measure.cells import BYTES, SEQUENCES, TOKENS, Cell, folder
+from placealg.measure.cells import BYTES, SEQUENCES, TOKENS, Cell
 from placealg.model.model import Model
 from placealg.model.transformer import GPT, transformer
 from placealg.placement import SENT
@@ -24,7 +23,7 @@ from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.file import read_strategy_file
+from placealg.strategy.file import SYSTEM, read_strategy_file, system_path
 from placealg.strategy.spec import overlay
 
 HELD = ("parameters", "gradients", "optimizer", "activations")
@@ -48,10 +47,10 @@ class Bytes:
 def model_of(cell: Cell) -> Model:
     """The model that runs: a GPT without dropout, with experts if the cell has sizes of them, tied if it says so."""
     routed = "experts" in cell.sizes
-    dims: dict[str, str | int] = {"vocab": "V", "embed": "h", "heads": "a", "kv": "a", "group": 1, "head_dim": "h/a", "ffn": "4*h",
-                                  "position": "s_max"}
+    dims: dict[str, str | int] = {"vocab": "V", "embed": "h", "heads": "a", "kv": "a", "group": 1, "head_dim": "h/a",
+                                  "ffn": "f" if routed else "4*h", "position": "s_max"}
     if routed:
-        dims |= {"ffn": "f", "expert": "experts", "choice": "topk"}
+        dims |= {"expert": "experts", "choice": "topk"}
     graph = transformer(replace(GPT, tied="tied" in cell.options, dropout=False, experts=routed), dims)
     return Model.of_graph("gpt", graph, sizes=dict(cell.sizes))
 
@@ -60,9 +59,9 @@ def model_of(cell: Cell) -> Model:
 def program_of(cell: Cell) -> Step:
     """The step program of a cell: derived, then edited as its file says; clipped if the cell clips."""
     model, clip = model_of(cell), {"optimizer": {"clip": "global_norm" if cell.clip else "none"}}
-    if not cell.strategy.endswith(".toml"):
+    if not cell.strategy.startswith(SYSTEM):
         return derive(overlay(parse_strategy(cell.strategy), clip), model)
-    file = read_strategy_file(folder() / cell.strategy)
+    file = read_strategy_file(system_path(cell.strategy))
     step = derive(overlay(file.strategy, clip), model)
     return apply_edits(step, read_edits(file.edits, step.reference, file.positions)) if file.edits else step
 
@@ -106,11 +105,13 @@ def _formulas(cell: Cell, stage: int | None = None) -> tuple[Memory, Communicati
 
 
 def _bytes(formulas: tuple[Memory, Communication], sizes: Mapping[str, int]) -> Bytes:
-    (held, moved), sent = formulas, Counter[Key]()
+    held, moved = formulas
+    sent: dict[Key, Fraction] = {}
     for event in moved.events:
         if not event.left_out:
             phase = event.path.partition(".")[0]
-            sent[PHASE.get(phase, phase), event.collective, ",".join(event.axes)] += _value(event.formula, sizes)
+            key = PHASE.get(phase, phase), event.collective, ",".join(event.axes)
+            sent[key] = sent.get(key, Fraction(0)) + _value(event.formula, sizes)
     figures = {name: _value(getattr(held, name), sizes) for name in HELD}
     return Bytes(FrozenMap(figures), FrozenMap({k: n for k, n in sent.items() if n}))
 

@@ -49,17 +49,18 @@ def run(world: int, work: Work, jobs: Sequence[Any], limit: float) -> Generator[
 
 def _collect(job: str, pipes: list[Any], limit: float) -> list[Any]:
     """The answers of all ranks to one job, in order."""
-    deadline, found = time.monotonic() + limit, {}
+    deadline = time.monotonic() + limit
+    found: dict[Any, Any] = {}
     while len(found) < len(pipes):
         waiting = [p for p in pipes if p not in found]
-        ready = connection.wait(waiting, max(0.0, deadline - time.monotonic()))
+        ready: list[Any] = connection.wait(waiting, max(0.0, deadline - time.monotonic()))
         if not ready:
             late = ", ".join(str(k) for k, p in enumerate(pipes) if p not in found)
             raise RankError(f"{job}: no answer within {limit:g} s from rank {late}")
         for pipe in ready:
             rank = pipes.index(pipe)
             try:
-                good, answer = pipe.recv()  # type: ignore[union-attr]
+                good, answer = pipe.recv()
             except (EOFError, ConnectionResetError):
                 raise RankError(f"{job}: rank {rank} died") from None
             if not good:
@@ -98,4 +99,4 @@ def _check_memory(world: int) -> None:
     free = next((int(text.split()[1]) * 1024 for text in table.read_text().splitlines()
                  if text.startswith("MemAvailable")), None)
     if free is not None and world * NEEDED > free:
-        raise RankError(f"{world} ranks need about {world * NEEDED / 1e9:.1f} GB of memory; {free / 1e9:.1f} GB are free")
+        raise RankError(f"{world} ranks need about {world * NEEDED / 1e9:.1f} GB of memory; free are {free / 1e9:.1f}")

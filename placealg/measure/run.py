@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import prod
@@ -58,7 +58,7 @@ class Found:
     """
 
     held: dict[str, int]
-    sent: dict[Key, Any]
+    sent: dict[Key, Fraction]
     scalars: int
     counters: int
     differences: dict[str, float]
@@ -96,12 +96,13 @@ def make(cell: Cell, mesh: DeviceMesh | None, optimizer: str) -> System:
     trial = Trial(cell.mesh if mesh else {}, cell.sizes, SEQUENCES if mesh else whole, TOKENS, cell.m, cell.clip,
                   cell.options)
     alone = experts.Single if "experts" in cell.sizes else System
-    return (kind if mesh else alone)(trial, mesh, OPTIMIZERS[optimizer])  # type: ignore[no-any-return]
+    return (kind if mesh else alone)(trial, mesh, OPTIMIZERS[optimizer])
 
 
 def _kind(cell: Cell) -> type[System]:
-    room = next(room for room in (systems, pipeline, experts) if hasattr(room, cell.system))
-    return getattr(room, cell.system)  # type: ignore[no-any-return]
+    kinds: list[type[System]] = [getattr(room, cell.system) for room in (systems, pipeline, experts)
+                                 if hasattr(room, cell.system)]
+    return kinds[0]
 
 
 def whole_rows(cell: Cell, kind: type[System]) -> int:
@@ -125,7 +126,7 @@ def difference(cell: Cell, mesh: DeviceMesh, optimizer: str) -> float:
     want, system = single(replace(cell, name="", strategy="", residues=()), optimizer), make(cell, mesh, optimizer)
     for step in range(STEPS):
         system.step(Sent(), batches(cell, step, whole_rows(cell, _kind(cell))))
-    return max((got - system.share(name, want[name])).abs().max().item() for name, got in system.parameters())
+    return max(float((got - system.share(name, want[name])).abs().max()) for name, got in system.parameters())
 
 
 @lru_cache(maxsize=32)
@@ -139,18 +140,19 @@ def single(cell: Cell, optimizer: str) -> dict[str, Tensor]:
 
 def named(sent: Sent, mesh: DeviceMesh) -> dict[Key, Any]:
     """What was sent, by the axes of the mesh instead of ranks, as volumes."""
-    axes = {}
+    axes: dict[tuple[int, ...], str] = {}
     names = tuple(mesh.mesh_dim_names or ())
     for count in range(1, len(names) + 1):
         for chosen in combinations(names, count):
-            with unset_fake_temporarily():  # type: ignore[no-untyped-call]
+            with unset_fake_temporarily():
                 group = mesh[chosen].mesh.flatten().tolist()
             for ranks in (tuple(sorted(group)), (group[0], group[-1])):
                 axes.setdefault(ranks, ",".join(chosen))
-    found: Counter[Key] = Counter()
+    found: dict[Key, Fraction] = {}
     for (phase, collective, ranks), message in sent.bytes.items():
         where = axes.get(tuple(sorted(ranks)), f"ranks {ranks}")
         published = collective == "broadcast" and phase == "step"
         named = "all_gather" if published else collective
-        found[phase, named, where] += volume(named, message, len(ranks))  # type: ignore[assignment]
-    return dict(found)
+        key = phase, named, where
+        found[key] = found.get(key, Fraction(0)) + volume(named, message, len(ranks))
+    return found

@@ -97,13 +97,13 @@ class System:
         return optimizers(self.model.parameters())
 
     def at(self, axis: str) -> int:
-        """This rank's coordinate."""
+        """The coordinate of this rank."""
         return 0 if self.mesh is None else int(self.mesh.get_local_rank(axis))
 
     def along(self, *axes: str) -> DeviceMesh:
         """The mesh of some axes; its ranks are numbers even where tensors have none."""
         assert self.mesh is not None
-        with unset_fake_temporarily():  # type: ignore[no-untyped-call]
+        with unset_fake_temporarily():
             return self.mesh[axes]
 
     def size(self, axis: str) -> int:
@@ -115,7 +115,7 @@ class System:
         row = 0
         for axis in self.data:
             row = row * self.size(axis) + self.at(axis)
-        return tuple(t[row * self.trial.b:(row + 1) * self.trial.b] for t in whole)  # type: ignore[return-value]
+        return tuple(t[row * self.trial.b:(row + 1) * self.trial.b] for t in whole)
 
     def positions(self) -> Tensor:
         """The positions of the tokens that the embedding sees on this rank."""
@@ -189,7 +189,7 @@ class Ddp(System):
 
     def last(self, last: bool) -> AbstractContextManager[Any]:
         """Only the last microbatch is synchronised."""
-        return nullcontext() if last else self.wrapped.no_sync()  # type: ignore[no-any-return]
+        return nullcontext() if last else self.wrapped.no_sync()
 
 
 class Zero1(Ddp):
@@ -204,8 +204,8 @@ class Zero1(Ddp):
 class Fsdp(System):
     """FSDP2, every unit wrapped by itself: embedding, each layer, head."""
 
-    data = ("dp",)
-    shards = ("dp",)
+    data: tuple[str, ...] = ("dp",)
+    shards: tuple[str, ...] = ("dp",)
 
     def apply(self) -> None:
         """Shard each unit, then the root, which has no parameters of its own left."""
@@ -225,7 +225,7 @@ class Fsdp(System):
     def last(self, last: bool) -> AbstractContextManager[Any]:
         """Gradients are reduced every microbatch, unless the trial says once."""
         if "reduce_once" in self.trial.options:
-            self.model.set_requires_gradient_sync(last)  # type: ignore[operator]
+            self.model.set_requires_gradient_sync(last)
         return nullcontext()
 
 
@@ -237,7 +237,7 @@ class Hsdp(Fsdp):
 
     def last(self, last: bool) -> AbstractContextManager[Any]:
         """Replicas are averaged once per step; shards are reduced every microbatch."""
-        self.model.set_requires_all_reduce(last)  # type: ignore[operator]
+        self.model.set_requires_all_reduce(last)
         return nullcontext()
 
 
@@ -273,7 +273,7 @@ class Tp(System):
     def loss(self, x: Tensor, positions: Tensor, y: Tensor) -> Tensor:
         """The cross entropy of logits that are split along the vocabulary."""
         logits = self.runs(x, positions)
-        return functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum").to_local()  # type: ignore[attr-defined]
+        return functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum").to_local()
 
     def step(self, sent: Sent, batches: Sequence[Batch]) -> None:
         """One step, where the cross entropy is that of split logits."""
@@ -333,12 +333,12 @@ class Context(System):
         assert self.mesh is not None
         group, first = self.mesh.get_group("cp"), self.at("cp") * self.trial.s // self.size("cp")
         for layer in self.model.layers.values():
-            layer.attn.mix = lambda q, k, v: mix(q, _Gathered.apply(k, group), _Gathered.apply(v, group), first)  # type: ignore[no-untyped-call]
+            layer.attn.mix = lambda q, k, v: mix(q, _Gathered.apply(k, group), _Gathered.apply(v, group), first)
 
     def part(self, whole: Batch) -> Batch:
-        """This rank's share of every sequence."""
+        """The share of every sequence that this rank has."""
         at, n = self.at("cp"), self.size("cp")
-        return tuple(t.chunk(n, 1)[at].contiguous() for t in super().part(whole))  # type: ignore[return-value]
+        return tuple(t.chunk(n, 1)[at].contiguous() for t in super().part(whole))
 
     def positions(self) -> Tensor:
         """The positions of this rank's share."""
@@ -349,7 +349,7 @@ class Context(System):
         assert self.mesh is not None
         for parameter in self.model.parameters():
             dist.all_reduce(parameter.grad, group=self.mesh.get_group("cp"))
-            parameter.grad.div_(self.size("cp"))  # type: ignore[union-attr]
+            parameter.grad.div_(self.size("cp"))
 
 
 class _Gathered(torch.autograd.Function):

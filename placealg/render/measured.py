@@ -73,13 +73,10 @@ def faults_page(shown: Sequence[Shown], width: int) -> list[Line]:
     right = sum(s.agrees for s in shown)
     text = (f"{right} of {len(shown)} faults are refuted, and make a real run differ by {LEAST:.0e} or more and in the "
             "ratio that the counterexample names")
-    ratios = [indent(prose(f"{s.fault.name}: {s.fault.measured}", width - 4, "dim"), 4) for s in shown]
-    return [*table(rows, "lllrrr", width), (), *prose(text, width), dim_head(), *(one for each in ratios for one in each)]
-
-
-def dim_head() -> Line:
-    """What stands over the list of what ratios are of."""
-    return line(dim("ratios are of"))
+    lines = [*table(rows, "lllrrr", width), (), *prose(text, width), line(dim("ratios are of"))]
+    for s in shown:
+        lines += indent(prose(f"{s.fault.name}: {s.fault.measured}", width - 4, "dim"), 4)
+    return lines
 
 
 FAULT_HEADS = ("fault", "file", "verdict", "ratio named", "measured", "difference")

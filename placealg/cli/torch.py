@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from placealg.check.prove import prove
 from placealg.cli.bugs import path_of
@@ -15,8 +15,9 @@ from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.measure.cells import FAKE_WORLDS, WORLDS, matrix
 from placealg.measure.check import check, check_faults
+from placealg.measure.compare import Result
 from placealg.measure.failure import RankError
-from placealg.measure.faults import Shown, sizes_of
+from placealg.measure.faults import Fault, Shown, sizes_of
 from placealg.measure.faults import chosen as faults_of
 from placealg.render.measured import (
     closing,
@@ -36,7 +37,7 @@ def check_torch(chosen: Namespace) -> int:
     if chosen.faults:
         return _faults(chosen)
     cells = matrix(chosen.strategies, _worlds(chosen.world))
-    results = []
+    results: list[Result] = []
     try:
         for result in check(cells, _limit(chosen.limit), _progress):
             results.append(result)
@@ -57,17 +58,8 @@ def check_torch(chosen: Namespace) -> int:
 
 def _faults(chosen: Namespace) -> int:
     """`placealg check-torch --faults [NAME...]`: each fault in a real run, beside the refutation of its file."""
-    faults = faults_of(chosen.strategies)
-    shown = []
     try:
-        for fault, (ratio, difference) in zip(faults, check_faults(faults, _limit(chosen.limit), _progress),
-                                              strict=True):
-            report = prove(read_case(str(path_of(fault.file)), None, []).step)
-            mass = report.counterexample.mass if report.counterexample else None
-            named = fault.says or mass or ""
-            expected = Formula.parse(named, "1").value(**_known(named, sizes_of(fault))) if named else None
-            shown.append(Shown(fault, str(report.verdict), named, float("nan") if expected is None else float(expected),
-                               ratio, difference))
+        shown = list(shown_faults(faults_of(chosen.strategies), _limit(chosen.limit), _progress))
     except RankError as error:
         print(f"placealg: {error}", file=sys.stderr)
         return OPEN
@@ -78,6 +70,17 @@ def _faults(chosen: Namespace) -> int:
     else:
         print_lines(faults_page(shown, width()))
     return DONE if all(s.agrees for s in shown) else FAILED
+
+
+def shown_faults(faults: Sequence[Fault], limit: float, told: Callable[[str], None]) -> Iterator[Shown]:
+    """What each fault did in a real run, and what the prover says of its file."""
+    for fault, (ratio, difference) in zip(faults, check_faults(faults, limit, told), strict=True):
+        report = prove(read_case(str(path_of(fault.file)), None, []).step)
+        mass = report.counterexample.mass if report.counterexample else None
+        named = fault.says or mass or ""
+        expected = Formula.parse(named, "1").value(**_known(named, sizes_of(fault))) if named else None
+        yield Shown(fault, str(report.verdict), named, float("nan") if expected is None else float(expected), ratio,
+                    difference)
 
 
 def _known(named: str, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -159,6 +159,7 @@ def test_a_forgotten_group_is_refuted_and_put_back() -> None:
     assert found.repair.edit.startswith('insert = { path = "update.layer.norm1.weight.skip.compute"')
 
 
+@pytest.mark.slow
 def test_stages_between_the_ends_need_the_flag_of_a_tied_group() -> None:
     derived = step_of("pp", GPT)
     late = edit(derived, move="update.embedding.weight.skip.compute", after=REDUCED)

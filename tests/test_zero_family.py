@@ -246,6 +246,7 @@ def copies(step: Step) -> Iterable[tuple[str, Step]]:
             yield mutant.story, mutant.step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["zero3", "zero1"])
 def test_every_copy_between_tiers_is_needed(name: str) -> None:
     step = step_of(name, NVME)
@@ -366,6 +367,7 @@ def test_composites_of_ops_are_proved(text: str) -> None:
     assert prove(derive(strategy, resolve_model(default_model(strategy)))).verdict == PROVED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["zeropp*tp_sp*offload_parameters", "zero1*tp*offload_parameters*offload_optimizer"])
 def test_composites_of_ops_are_proved_and_run(text: str) -> None:
     assert judged(derive(parse_strategy(text), MODELS["gpt"])) == (PROVED, "")

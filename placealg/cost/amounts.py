@@ -20,13 +20,17 @@ from placealg.arith import Monomial, parse
 from placealg.cost.bounds import Sum, add
 from placealg.cost.formula import Formula, expression, symbol, tidy
 from placealg.cost.held import Share
+from placealg.cost.shards import Piece, filled, largest_share
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.step.program import Group, Reference
 
-Part = tuple[str, str]
-"""(group, `one` or `others`)."""
+Part = tuple[str, str, Share]
+"""(group, `one` or `others`, the axes along which a share of it is filled up to a whole number)."""
+
+EXACT: Share = frozenset()
+"""No axis: what is not filled up."""
 
 Linear = Mapping[Part, Any]
 """Part -> SymPy coefficient."""
@@ -84,8 +88,8 @@ class Amounts:
     def parts(self) -> tuple[Part, ...]:
         """Every part there is: `others` only where a unit has more than one instance."""
         groups = self.reference.groups
-        return (*((g.name, "one") for g in groups),
-                *((g.name, "others") for g in groups if g.count != Monomial()))
+        return (*((g.name, "one", EXACT) for g in groups),
+                *((g.name, "others", EXACT) for g in groups if g.count != Monomial()))
 
     @cached_property
     def bulk(self) -> Part:
@@ -144,9 +148,11 @@ class Amounts:
     def linear(self, tally: Tally) -> dict[Part, Any]:
         """The coefficients of a tally of buffers: sizes over shares, summed."""
         form: dict[Part, Any] = {}
-        for (group, part, size, share), count in tally.items():
-            term = sympy.expand(count * self.size(self.reference.group(group), size) / devices(share))
-            form[group, part] = form.get((group, part), sympy.S.Zero) + term
+        for (name, part, size, share), count in tally.items():
+            group = self.reference.group(name)
+            cut = filled(self.reference, group, share)
+            term = sympy.expand(count * self.size(group, size) / devices(share - cut))
+            form[name, part, cut] = form.get((name, part, cut), sympy.S.Zero) + term
         return form
 
     def write(self, form: Linear, name_unit: bool = False) -> tuple[Any, str]:
@@ -157,18 +163,38 @@ class Amounts:
         weights = {part: form.get(part, sympy.S.Zero) for part in self.parts}
         base = weights[self.bulk] if self.named else sympy.S.Zero
         expr, note = self._write(weights, base, name_unit and self.named)
-        if base == 0 or not expr.free_symbols & self.sizes:
-            return expr, note
-        expanded = self._write(weights, sympy.S.Zero, name_unit)
-        return expanded if sympy.count_ops(expanded[0]) < sympy.count_ops(expr) else (expr, note)
+        if base != 0 and expr.free_symbols & self.sizes:
+            expanded = self._write(weights, sympy.S.Zero, name_unit)
+            expr, note = expanded if sympy.count_ops(expanded[0]) < sympy.count_ops(expr) else (expr, note)
+        return expr + self._filled(form), note
+
+    def _filled(self, form: Linear) -> Any:
+        """What a form has of shares that are filled up, as an expression."""
+        total = sympy.S.Zero
+        for name, cut in dict.fromkeys((name, cut) for name, _, cut in form if cut):
+            group = self.reference.group(name)
+            one, others = (form.get((name, part, cut), sympy.S.Zero) for part in ("one", "others"))
+            count = monomial(group.count)
+            times = one * count if one == others else one + others * (count - 1)
+            total += tidy(times) * self.share(group, cut)
+        return total
+
+    def share(self, group: Group, cut: Share) -> Any:
+        """Elements of the largest share of one instance, cut and filled up along `cut`, in the model's sizes."""
+        if not cut:
+            return self.one[group.name]
+        return sum((sympy.ceiling(sum(map(monomial, piece.lengths), sympy.S.Zero) / monomial(piece.ranks))
+                    * monomial(piece.width) for piece in largest_share(self.reference, group, cut)), sympy.S.Zero)
 
     @cached_property
     def sizes(self) -> set[Any]:
         """The symbols of the model's sizes."""
         return set().union(*(e.free_symbols for e in self.one.values())) - {symbol("Psi_unit")}
 
-    def of_group(self, group: Group, coefficient: Any) -> Any:
-        """All instances of one group, each element weighing `coefficient`, as an expression."""
+    def of_group(self, group: Group, coefficient: Any, cut: Share) -> Any:
+        """All instances of one group, each element weighing `coefficient`, as an expression; see `share` for `cut`."""
+        if cut:
+            return tidy(coefficient) * monomial(group.count) * self.share(group, cut)
         if self.reference.groups == (group,) and self.named:
             return tidy(coefficient) * symbol("Psi")
         return tidy(coefficient) * self.all[group.name]
@@ -180,7 +206,7 @@ class Amounts:
             groups = self.of_unit(unit.name)
             names = {g.name for g in groups}
             extra = {p: _difference(w, base) for p, w in weights.items() if p[0] in names}
-            first = {extra[n, "one"] for n in names}
+            first = {extra[n, "one", EXACT] for n in names}
             if name_unit and unit.name == self.largest and len(first) == 1 and self._stands_out(first, extra):
                 more = first.pop()
                 terms[more] = terms.get(more, sympy.S.Zero) + symbol("Psi_unit")
@@ -192,10 +218,10 @@ class Amounts:
         return sum((tidy(c) * amount for c, amount in terms.items() if c != 0), sympy.S.Zero), note
 
     def _stands_out(self, first: set[Any], extra: Linear) -> bool:
-        return first != {0} and not any(e in first for (_, part), e in extra.items() if part == "others")
+        return first != {0} and not any(e in first for (_, part, _), e in extra.items() if part == "others")
 
     def _instances(self, group: Group, extra: Linear) -> Iterator[tuple[Any, Any]]:
-        one, others = extra.get((group.name, "one")), extra.get((group.name, "others"))
+        one, others = (extra.get((group.name, part, EXACT)) for part in ("one", "others"))
         if one is not None and one == others:
             yield one, self.all[group.name]
             return
@@ -216,24 +242,32 @@ class Amounts:
 
     def elements(self, part: Part) -> Sum:
         """The elements of a part as a sum of monomials: numbers where the model's sizes are known."""
+        if part not in self._sums:
+            self._sums[part] = self._sum(*part)
         return self._sums[part]
 
     @cached_property
     def _sums(self) -> dict[Part, Sum]:
-        return {part: self._sum(part) for part in self.parts}
+        return {}
 
-    def _sum(self, part: Part) -> Sum:
-        group = self.reference.group(part[0])
+    def _sum(self, name: str, which: str, cut: Share) -> Sum:
+        group = self.reference.group(name)
         total: dict[Monomial, Fraction] = {}
-        if self.reference.abstract and part[1] == "others":
-            return {Monomial.of(f"{part[0]} of the others"): Fraction(1)}
-        for one in group.elements:
-            if part[1] == "one":
+        if self.reference.abstract and which == "others":
+            return {Monomial.of(f"{name} of the others"): Fraction(1)}
+        pieces = largest_share(self.reference, group, cut) if cut else ()
+        for one in map(self._opaque, pieces) if cut else group.elements:
+            if which == "one":
                 add(total, self.known(one))
             else:
                 add(total, self.known(one * group.count))
                 add(total, self.known(one), -1)
         return total
+
+    def _opaque(self, piece: Piece) -> Monomial:
+        """A piece as a monomial of which one power is a name for a whole quotient."""
+        lengths = " + ".join(str(self.known(length)) for length in piece.lengths)
+        return Monomial.of(f"ceiling(({lengths})/({piece.ranks}))") * piece.width
 
     def known(self, value: Monomial) -> Monomial:
         """The monomial with the model's numbers put in."""
@@ -256,10 +290,12 @@ class Amounts:
     def buffer(self, buffer: Buffer) -> Sum:
         """One buffer as a sum of monomials, in bytes."""
         if buffer not in self._buffers:
-            group, part, size, share = buffer
-            per = _bytes(size, self.reference.group(group)) / Monomial.of(*share)
+            name, part, size, share = buffer
+            group = self.reference.group(name)
+            cut = filled(self.reference, group, share)
+            per = _bytes(size, group) / Monomial.of(*(share - cut))
             total: dict[Monomial, Fraction] = {}
-            for elements, number in self.elements((group, part)).items():
+            for elements, number in self.elements((name, part, cut)).items():
                 add(total, elements * per, number)
             self._buffers[buffer] = total
         return self._buffers[buffer]

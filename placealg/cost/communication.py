@@ -19,9 +19,10 @@ from typing import Any
 import sympy
 
 from placealg.cost.activations import Activations, collected, region
-from placealg.cost.amounts import Amounts, Part, devices, monomial
+from placealg.cost.amounts import EXACT, Amounts, Part, devices, monomial
 from placealg.cost.formula import Formula, expression, symbol, tidy
-from placealg.cost.held import State, active, apply, origin_of, owners, unset, visits
+from placealg.cost.held import Share, State, active, apply, origin_of, owners, unset, visits
+from placealg.cost.shards import filled
 from placealg.cost.stage import holders, local, stage_of
 from placealg.cost.tensors import Touch, dim_of
 from placealg.errors import InputError
@@ -96,7 +97,8 @@ def communication(step: Step, convention: str = "exact", unit: str = "bytes") ->
                 tensors.setdefault(kind, []).append(row.weight * _instances(step, row.event))
             for part in amounts.parts:
                 if part[0] == row.event.group:
-                    form[part] = form.get(part, sympy.S.Zero) + row.weight
+                    key = (*part[:2], row.cut)
+                    form[key] = form.get(key, sympy.S.Zero) + row.weight
         expr, note = amounts.write(form)
         return amounts.made(expr + sum(map(collected, tensors.values())), unit, convention, note)
 
@@ -119,12 +121,16 @@ def communication(step: Step, convention: str = "exact", unit: str = "bytes") ->
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One event; `weight` is what it sends per element of its group, per scalar, or per instance of its unit."""
+    """One event; `weight` is what it sends per element of its group, per scalar, or per instance of its unit.
+
+    What it sends of a group is cut, and filled up to whole shares, along `cut`.
+    """
 
     event: Event
     collective: str
     weight: Any
     left_out: str
+    cut: Share = EXACT
 
 
 def _volume(step: Step, amounts: Amounts, row: _Row) -> Any:
@@ -132,7 +138,7 @@ def _volume(step: Step, amounts: Amounts, row: _Row) -> Any:
         return tidy(row.weight * _instances(step, row.event))
     if not row.event.group:
         return tidy(row.weight)
-    return amounts.of_group(amounts.reference.group(row.event.group), row.weight)
+    return amounts.of_group(amounts.reference.group(row.event.group), row.weight, row.cut)
 
 
 def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[_Row]:
@@ -157,7 +163,10 @@ def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[
         share = held.readable if held else frozenset()
         moved = share | owners(event) if event.verb in LINKS else share - frozenset(event.axes)
         size = sympy.S.One if unit == "elements" else amounts.size(group, event.bytes or _size_of(event))
-        yield _Row(event, collective, factor * size / devices(moved), left_out)
+        ends = share | frozenset(event.axes) if collective == "reduce_scatter" else share | owners(event)
+        cut = filled(step.reference, group, ends)
+        along = cut & frozenset(event.axes) if event.verb not in LINKS else EXACT
+        yield _Row(event, collective, factor * size * devices(along) / devices(moved - cut), left_out, cut)
 
 
 def _ranks(step: Step, event: Event) -> Any:

@@ -4,8 +4,9 @@ Conventions. A gathered unit is a buffer of its own beside the shard. Backward a
 something else touches `grad` between the computation and its accumulation; then a full-size `grad` of one unit
 exists, in the element size `g` of gradients. Collectives and casts work in place: `publish` writes into the
 weights. What crosses the host link only to be published or accumulated is so as it arrives, without a buffer.
-Sizes of elements are those of verbs.BYTES. A share is 1/n of a group: sizes are taken to divide. Tensors of an op
-graph are those of activations.py; an op makes a new buffer, an all_reduce works in place.
+Sizes of elements are those of verbs.BYTES. A share is 1/n of a group: sizes are taken to divide, unless the strategy
+fills shares up (shards.py). Tensors of an op graph are those of activations.py; an op makes a new buffer, an all_reduce
+works in place.
 """
 
 from __future__ import annotations

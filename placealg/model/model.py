@@ -19,13 +19,15 @@ class Parameter:
 
     `dims` maps each logical dim to its size as a monomial in model symbols; the element count is
     their product. `sites` are the units that use it, in forward order: two for a tied embedding.
-    `matrix` says that a per-matrix optimizer treats it as a matrix (at least two dims).
+    `rows` are the dims that make the first one of its layout in memory, as PyTorch stores it: what a product puts
+    out, what a lookup chooses from, the experts of a stack of matrices; all of them where nobody says.
     """
 
     name: str
     unit: str
     dims: FrozenMap[str, Monomial]
     sites: tuple[str, ...]
+    rows: tuple[str, ...] = ()
 
     @property
     def elements(self) -> Monomial:
@@ -81,8 +83,9 @@ class Model:
                              "sum of one number per token: end in a sum called loss.NAME")
         units = tuple(Unit(u, graph.count(u)) for u in graph.units if u != "loss")
         order = [u.name for u in units]
-        parameters = sorted((Parameter(t.name, t.unit, t.dims, graph.sites(t.name)) for t in graph.parameters),
-                            key=lambda p: order.index(p.unit))
+        parameters = [Parameter(t.name, t.unit, t.dims, graph.sites(t.name), _rows(graph, t.name))
+                      for t in graph.parameters]
+        parameters.sort(key=lambda p: order.index(p.unit))
         return Model(name, units, tuple(parameters), FrozenMap(sizes), abstract, source, graph, left_out)
 
     @staticmethod
@@ -137,3 +140,17 @@ class Model:
                 if made := self.graph.producer(route):
                     met[dim] = self.graph.dims[made.over[1]]
             yield Monomial.product(met.get(d, n) for d, n in p.dims.items())
+
+
+def _rows(graph: Graph, parameter: str) -> tuple[str, ...]:
+    """The dims of a parameter that make its first one in memory, by the op that reads it first."""
+    dims = tuple(graph.tensors[parameter].dims)
+    op = graph.consumers(parameter)[0] if graph.consumers(parameter) else None
+    if op is None or len(dims) == 1:
+        return dims
+    out = graph.tensors[op.output].dims
+    if op.kind == "lookup":
+        return tuple(d for d in dims if d not in out)
+    others = [graph.tensors[name].dims for name in op.inputs if name != parameter and name in graph.tensors]
+    stacked = tuple(d for d in dims if d in out and all(d in other for other in others))
+    return stacked or tuple(d for d in dims if d in out)

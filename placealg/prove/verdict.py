@@ -39,7 +39,8 @@ OBLIGATIONS: Mapping[str, str] = {
     "gradient": "w = w_ref at every live update, equal counts assumed",
     "normalizer": "w = w_ref at every live update under only the named hypotheses",
     "view": "every observed read sees the reference version, defined",
-    "update": "update locality, the list of transforms, each element counted once in the norm, uniform hyper-scalars",
+    "update": "update locality, the list of transforms, each element counted once in the norm and in the flag that "
+              "skips a step, uniform hyper-scalars",
     "invariant": "after the step every live copy equals the reference",
     "init": "initialisation and resume establish the invariant",
     "random": "random streams equal the reference's, keyed by logical coordinates",

@@ -74,6 +74,8 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
         rows.append(("dropout", f"keyed by {', '.join(map(str, streams))}"))
     if strategy.option("schedule", "prefetch"):
         rows.append(("prefetch", f"{strategy.option('schedule', 'prefetch')} unit ahead"))
+    if strategy.option("shards", "pad") != "none":
+        rows.append(("shards", f"{strategy.option('shards', 'pad')} filled up to equal shares"))
     return rows
 
 

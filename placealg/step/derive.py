@@ -85,6 +85,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         dims=strategy.dims,
         pipeline=pipeline_of(strategy),
         left_out=model.left_out,
+        pad=str(strategy.option("shards", "pad")),
     )
 
 

@@ -234,7 +234,8 @@ class Group:
     `count` the number of instances; `sites` the units that use it, in forward order. `locality` says what
     one element's update reads of the values in `whole_reads`: the element (elementwise) or its matrix.
     `types` are element sizes in bytes that differ from the strategy's. `split` are the axes along which its
-    parameters are split by their own dims: there a rank holds, uses and updates only its own elements.
+    parameters are split by their own dims: there a rank holds, uses and updates only its own elements. `rows` are
+    the dims, and their sizes, that make the first one of each parameter in memory.
     """
 
     name: str
@@ -248,6 +249,7 @@ class Group:
     whole_reads: tuple[str, ...] = ()
     types: FrozenMap[str, str] = FrozenMap()
     split: tuple[str, ...] = ()
+    rows: tuple[FrozenMap[str, Monomial], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,7 @@ class Reference:
     which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
     `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
     axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
-    lacks.
+    lacks. `pad` says what is filled up where a share is no whole number: none, rows, elements.
     """
 
     strategy: str
@@ -300,6 +302,7 @@ class Reference:
     unrolled: FrozenMap[str, int] = FrozenMap()
     pipeline: Pipeline | None = None
     left_out: tuple[str, ...] = ()
+    pad: str = "none"
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

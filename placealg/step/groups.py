@@ -137,7 +137,8 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
-                        rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ()))), rule
+                        rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ())),
+                        tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters)), rule
 
 
 def _rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:

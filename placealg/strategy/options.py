@@ -31,6 +31,7 @@ REGION = "region:"
 
 LIFETIMES = ("use", "microbatch", "step")
 GATHERS = ("at_once", "ring")
+PADS = ("none", "rows", "elements")
 
 OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "adamw": ("elementwise", ()),
@@ -56,6 +57,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
+    "shards": {"pad": "none"},
 }
 """Table -> field -> the value that holds where a strategy is silent."""
 
@@ -95,6 +97,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
              "reference": Key("choice", ("token_mean", "microbatch_mean"))},
     "types": {name: Key("bytes") for name in TYPES},
     "random": {"dropout": Key("streams")},
+    "shards": {"pad": Key("choice", PADS)},
 }
 """Table -> key -> kind of value. `*` stands for any axis of the mesh; [groups.NAME] holds one rule each."""
 
@@ -111,6 +114,8 @@ TABLES: Mapping[str, str] = {
     "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations, "
              "and of gathered weights on the wire",
     "random": "the random streams that differ between ranks",
+    "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
+              "buffer",
 }
 """Table -> what it says."""
 

@@ -1,0 +1,66 @@
+"""Shares that are no whole numbers: what a device holds, and what goes over the wire, where they are filled up.
+
+Along the axes that split a group's parameters by their dims sizes divide, as the split rule demands. Along the others
+the share of an uneven cut is filled up to the largest one: so much does every rank hold, and send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from placealg.arith import Monomial
+from placealg.cost.held import Share
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.step.program import Group, Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """⌈(sum of `lengths`) / `ranks`⌉ times `width`: elements of one instance."""
+
+    lengths: tuple[Monomial, ...]
+    ranks: Monomial
+    width: Monomial
+
+
+def filled(reference: Reference, group: Group, share: Share) -> Share:
+    """The axes of a share along which it is filled up; none where the strategy does not say so."""
+    cut = share - frozenset(group.split) if reference.pad != "none" else frozenset()
+    if cut and reference.abstract:
+        raise InputError(f'[shards] pad = "{reference.pad}" needs the shapes of parameters, which {reference.model} '
+                         "lacks: name a model")
+    return cut
+
+
+def largest_share(reference: Reference, group: Group, cut: Share) -> tuple[Piece, ...]:
+    r"""What the device that holds most has of one instance, cut and filled up along `cut`.
+
+    It is told as if the axes that split the group by its dims did not: their sizes, which divide, come on top.
+
+    >>> from placealg.model.transformer import mlp
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.file import parse_strategy_file
+    >>> said = parse_strategy_file('base = "zero3"\n[shards]\npad = "rows"').strategy
+    >>> step = derive(said, mlp())
+    >>> largest_share(step.reference, step.reference.group("head.weight"), frozenset({"dp"}))
+    (Piece(lengths=(V,), ranks=dp, width=h),)
+    """
+    ranks = Monomial.of(*sorted(cut))
+    if reference.pad == "elements":
+        whole = Monomial.of(*group.split)
+        return (Piece(group.elements, ranks * whole, whole),)
+    return tuple(Piece((length,), ranks * local, elements / length * local)
+                 for elements, length, local in _rows(reference, group))
+
+
+def _rows(reference: Reference, group: Group) -> Iterable[tuple[Monomial, Monomial, Monomial]]:
+    """Per parameter: its elements, how many rows they make, and the ranks between which its dims already split these.
+
+    What is not split by its rows is split by what else it has: that leaves the number of rows as it is.
+    """
+    for parameter, elements, rows in zip(group.parameters, group.elements, group.rows, strict=True):
+        splits = reference.split_dims.get(parameter, FrozenMap())
+        yield (elements, Monomial.product(rows.values()),
+               Monomial.of(*(axis for axis in group.split if splits.get(axis) in rows)))

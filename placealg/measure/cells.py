@@ -23,6 +23,9 @@ LARGE: Mapping[str, int] = {"h": 1024, "a": 8, "L": 2, "V": 2048, "s_max": 1024}
 SIZES: Mapping[str, int] = {"h": 16, "a": 8, "L": 2, "V": 32, "s_max": 8}
 """The sizes of the model: every one that is split divides by 8."""
 
+UNEVEN: Mapping[str, int] = {"h": 12, "a": 4, "L": 2, "V": 30, "s_max": 10}
+"""Sizes of which many do not divide by 4 or 8: FSDP2 fills up the rows of every parameter."""
+
 SEQUENCES, TOKENS = 2, 8
 """The sequences of a rank's microbatch, and the tokens of each."""
 
@@ -49,7 +52,8 @@ class Cell:
     """One strategy on one mesh: a name, the strategy's expression or file, how PyTorch runs it.
 
     `system` is a class of `systems.py`, `pipeline.py` or `experts.py`, `options` what it is told besides. `balanced`
-    are figures of which ranks have unequal parts: their mean over ranks is what the formula says. A `fake` cell counts
+    are figures of which ranks have unequal parts: their mean over ranks is what the formula says; of the `largest` it
+    says what the rank has that has most. A `fake` cell counts
     the bytes of one rank of many. `sgd` and `adam` are the differences of parameters that rounding may make.
     """
 
@@ -65,6 +69,7 @@ class Cell:
     sizes: FrozenMap[str, int] = FrozenMap(SIZES)
     residues: tuple[Residue, ...] = ()
     balanced: frozenset[str] = frozenset()
+    largest: frozenset[str] = frozenset()
     sgd: float = 1e-12
     adam: float = 1e-10
     world: int = field(default=0)
@@ -97,6 +102,8 @@ ROWS: tuple[Cell, ...] = (
     _cell("zero3.recomputed", "zero3*recompute_full", "Fsdp", "dp", options=["recompute"]),
     _cell("fsdp_no_reshard", "fsdp_no_reshard", "Fsdp", "dp", options=["no_reshard"]),
     _cell("torch.fsdp2", "torch.fsdp2", "Fsdp", "dp", options=["root"]),
+    _cell("torch.fsdp2.uneven", "torch.fsdp2", "Fsdp", "dp", options=["root"], sizes=FrozenMap(UNEVEN),
+          largest=frozenset({"optimizer"})),
     _cell("torch.hsdp", "torch.hsdp", "Hsdp", "dp_replicate", "dp_shard", m=2),
     _cell("tp", "tp", "Tp", "tp", residues=(TOTAL_WEIGHT,), options=["rows"]),
     _cell("torch.tp", "torch.tp", "Tp", "tp", residues=(TOTAL_WEIGHT, WHOLE_EMBEDDING), options=["per_use"]),
@@ -145,7 +152,8 @@ def matrix(chosen: Sequence[str] = (), worlds: Sequence[int] = (*WORLDS, *FAKE_W
     rows = [row for row in ROWS if not chosen or row.name in chosen]
     return (*(replace(row, mesh=mesh, world=world, sizes=FrozenMap({**row.sizes, **_layers(row, mesh)}))
               for world in WORLDS if world in worlds for row in rows if (mesh := mesh_of(row.axes, world))),
-            *(replace(row, mesh=mesh, world=world, sizes=FrozenMap(LARGE), fake=True)
+            *(replace(row, mesh=mesh, world=world, fake=True,
+                      sizes=row.sizes if row.sizes == FrozenMap(UNEVEN) else FrozenMap(LARGE))
               for world in FAKE_WORLDS if world in worlds for row in rows for mesh in _large(row, world)))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Row:
     """One figure on the ranks on which it is the same: bytes predicted, bytes measured, the residue between them.
 
-    `ranks` is a text such as `0-3`, or `mean` where the ranks' mean is compared.
+    `ranks` is a text such as `0,1`; `mean` or `most` where the ranks' mean is compared, or the rank that has most.
     """
 
     figure: str
@@ -97,6 +97,10 @@ def _figure(cell: Cell, name: str, pairs: Sequence[tuple[Fraction, Fraction]]) -
     if name in cell.balanced:
         want, got = (sum(column, Fraction(0)) / len(pairs) for column in zip(*pairs, strict=True))
         yield Row(name, "mean", want, got, more)
+        return
+    if name in cell.largest:
+        want, got = (max(column) for column in zip(*pairs, strict=True))
+        yield Row(name, "most", want, got, more)
         return
     for pair in dict.fromkeys(pairs):
         ranks = [k for k, other in enumerate(pairs) if other == pair]

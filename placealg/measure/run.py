@@ -23,7 +23,10 @@ from placealg.measure.predict import Key, volume
 from placealg.measure.systems import Batch, System, Trial
 
 STEPS = 3
-"""Training steps of a run; the last is the one that is counted, when buckets and optimizer states are there."""
+"""Training steps of a run."""
+
+COUNTED = {"Ddp": 3, "Zero1": 3}
+"""System -> the step that is counted: DDP makes its buckets anew in the second. Of all others it is the second."""
 
 def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     listed = list(parameters)
@@ -78,7 +81,7 @@ def count(cell: Cell, mesh: DeviceMesh, differences: dict[str, float]) -> Found:
     Adam reads its step counter, a number that fake tensors do not have: there it is SGD with momentum.
     """
     system = make(cell, mesh, "sgd" if cell.fake else "adam")
-    for step in range(STEPS):
+    for step in range(COUNTED.get(cell.system, 2)):
         sent = Sent(tagged=system.tagged)
         with sent:
             system.step(sent, batches(cell, step, whole_rows(cell, _kind(cell))))

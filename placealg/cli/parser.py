@@ -20,10 +20,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
     "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
-    "fit": ("what a device holds against its memory, and what fits", "STRATEGY"),
+    "fit": ("what a device holds against its memory; what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
-    "check-torch": ("run PyTorch for real, and hold it against the formulas", "[NAME...]"),
+    "check-torch": ("run PyTorch, and hold it against the formulas", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
     "explain": ("what a name means, in three sentences; a bug's story", "NAME"),
 }
@@ -38,6 +38,14 @@ exit codes:
   0 done, proved, or as the file expects    1 refuted, or not as expected
   2 bad input                               3 undecided
   130 interrupted"""
+
+
+class _Help(argparse.RawTextHelpFormatter):
+    """Help with room for the longest command before what it takes."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog)
+        self._action_max_length = 4 + max(map(len, COMMANDS))
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,7 +97,7 @@ def _split_sizes(words: Iterable[str]) -> list[str]:
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="placealg", description="Costs and proofs of distributed training, from placements.",
-                    epilog=EPILOG, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False)
+                    epilog=EPILOG, formatter_class=_Help, allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     rooms = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
     made = {}

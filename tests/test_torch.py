@@ -20,7 +20,7 @@ from placealg.measure.compare import Result
 from placealg.measure.failure import RankError
 from placealg.strategy.expression import parse_strategy
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 Run = Callable[..., Outcome]
 
 
@@ -77,11 +77,11 @@ def hangs(_job: Any, rank: int) -> int:
     (hangs, r"the job: no answer within 5 s from rank 1"),
 ])
 def test_a_run_that_goes_wrong_ends_in_time(work: Any, says: str) -> None:
-    start = time.monotonic()
+    start, others = time.monotonic(), set(multiprocessing.active_children())
     with pytest.raises(RankError, match=says):
         list(ranks.run(2, work, ["the job"], 5.0))
     assert time.monotonic() - start < 20
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= others
 
 
 def test_jobs_are_answered_in_order_by_every_rank() -> None:

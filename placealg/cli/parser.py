@@ -18,14 +18,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("placements and the step program, with reasons", "STRATEGY"),
     "cost": ("memory and communication in closed form", "STRATEGY"),
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
-    "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
+    "recheck": ("verify a certificate, replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
     "fit": ("what a device holds against its memory; what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
-    "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
+    "museum": ("bugs of real projects, refuted; where they hide", "[NAME...]"),
     "check-torch": ("run PyTorch, and hold it against the formulas", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
-    "explain": ("what a name means, in three sentences; a bug's story", "NAME"),
+    "explain": ("what a name means, in three sentences", "NAME"),
 }
 """Command -> what it prints, what it takes."""
 

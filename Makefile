@@ -4,9 +4,12 @@ PYTHON := $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(she
 STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
 JUPYTER := .venv-notebooks
+TORCH  := .venv-torch
+EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write coq browser clean
+.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write torch torch-setup torch-write coq browser \
+        clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
@@ -54,6 +57,22 @@ notebooks: $(JUPYTER)/.stamp  ## run the notebooks, and hold their outputs again
 notebooks-write: $(JUPYTER)/.stamp  ## run the notebooks, and keep their outputs
 	$(JUPYTER)/bin/python notebooks/run.py --write
 
+$(TORCH)/.stamp: torch.lock pyproject.toml
+	@command -v python3.11 > /dev/null || { echo "torch.lock is for CPython 3.11 on Linux, x86-64; there is no python3.11" >&2; exit 2; }
+	python3.11 -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install $(EXACT) -r torch.lock 2> /dev/null || $(TORCH)/bin/python -m pip install $(EXACT) --extra-index-url https://download.pytorch.org/whl/cpu -r torch.lock
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+torch-setup: $(TORCH)/.stamp  # the environment alone
+
+torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the verdicts and the committed tables
+	$(TORCH)/bin/python -m pytest -q -m torch tests/test_torch.py
+	$(TORCH)/bin/python tests/torch_tables.py
+
+torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
+	$(TORCH)/bin/python tests/torch_tables.py --write
+
 coq:        ## the theory, checked by Coq; without coqc it says so and is no pass
 	@proofs/coq/check.sh
 
@@ -61,5 +80,5 @@ browser: $(STAMP)  ## the report's page in a headless Chromium: it renders, its 
 	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/test_report.py
 
 clean:      ## remove the environments and all caches
-	rm -rf $(VENV) $(JUPYTER) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
+	rm -rf $(VENV) $(JUPYTER) $(TORCH) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

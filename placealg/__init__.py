@@ -87,7 +87,8 @@ _HOME = {
 
 __all__ = [
     "abstract", "catalogue", "communication", "compare", "cp", "cp_ring", "cp_ulysses", "derive", "dp", "draw", "edit",
-    "ep", "Formula", "fsdp", "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mla", "mlp",
+    "ep", "Formula", "from_torch", "fsdp",
+    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mla", "mlp",
     "Model", "moe", "offload_optimizer", "offload_parameters", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe",
     "pp_interleaved", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Step",
     "Strategy", "strategy_on", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
@@ -121,6 +122,19 @@ def compare(one: Strategy, two: Strategy, model: Model, claim: str, where: str =
     from placealg.check.claims import compare_strategies
 
     return compare_strategies(one, two, model, claim, where, **sizes)
+
+
+def from_torch(model: Any, mesh: Any) -> Strategy:
+    """The strategy of a live PyTorch model, or of its state dict: DTensor placements on a DeviceMesh with named dims.
+
+    It needs the extra `torch`; without it an InputError says what to install.
+    """
+    from placealg.measure.requirement import need_torch
+
+    need_torch()
+    from placealg.measure.layout import from_torch as read
+
+    return read(model, mesh)
 
 
 def draw(what: Strategy | Step, **sizes: int) -> Picture:

@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 
 from placealg.errors import InputError
-from placealg.strategy.file import read_strategy_file
+from placealg.strategy.file import proofs_folder, read_strategy_file
 
 
 def folder() -> Path:
-    """Where the files of the bugs lie: in an installed package, or beside the package in its repository."""
-    package = Path(__file__).parents[1]
-    installed = package / "_proofs"
-    return (installed if installed.is_dir() else package.parent / "proofs") / "refuted"
+    """Where the files of the bugs lie."""
+    return proofs_folder("refuted")
 
 
 def names() -> tuple[str, ...]:

@@ -129,5 +129,6 @@ COMMANDS: dict[str, Command] = {
     "museum": _lazy("museum", "museum"),
     "diff": _lazy("diff", "diff"),
     "report": _lazy("report", "report"),
+    "check-torch": _lazy("torch", "check_torch"),
 }
 """Command -> the function that runs it and returns its exit code."""

@@ -23,7 +23,7 @@ from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.file import Expect, Masked, read_strategy_file
+from placealg.strategy.file import SYSTEM, Expect, Masked, read_strategy_file, system_path
 from placealg.strategy.spec import DEFAULTS, Strategy
 
 DEVICES = "devices"
@@ -83,7 +83,8 @@ def is_file(word: str) -> bool:
 
 def read_strategy(word: str) -> Strategy:
     """The strategy alone of a TOML file or an expression."""
-    return read_strategy_file(word).strategy if is_file(word) else parse_strategy(word)
+    path = str(system_path(word)) if word.startswith(SYSTEM) and not is_file(word) else word
+    return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
 
 
 def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
@@ -95,6 +96,8 @@ def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable
     say(f"deriving the program of {word}")
     if is_file(word):
         return _read_file(word, model, sizes, axes, default, said)
+    if word.startswith(SYSTEM):
+        return _read_file(str(system_path(word)), model, sizes, axes, default, said)
     strategy = parse_strategy(word)
     chosen = resolve_model(model or default or default_model(strategy), **said)
     step = derive(strategy, chosen)

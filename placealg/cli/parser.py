@@ -18,15 +18,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("placements and the step program, with reasons", "STRATEGY"),
     "cost": ("memory and communication in closed form", "STRATEGY"),
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
-    "recheck": ("verify a certificate and replay it with two solvers", "DIR"),
+    "recheck": ("verify a certificate, replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
     "diff": ("what differs: placements, program, costs, verdict", "A B"),
-    "report": ("placements, costs with sliders and verdicts as HTML", "STRATEGY..."),
-    "fit": ("what a device holds against its memory, and what fits", "STRATEGY"),
+    "report": ("placements, costs, verdicts as a page of HTML", "STRATEGY..."),
+    "fit": ("what a device holds against its memory; what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
-    "museum": ("bugs of real projects: refuted, and where they hide", "[NAME...]"),
+    "museum": ("bugs of real projects, refuted; where they hide", "[NAME...]"),
+    "check-torch": ("run PyTorch, and hold it against the formulas", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
-    "explain": ("what a name means, in three sentences; a bug's story", "NAME"),
+    "explain": ("what a name means, in three sentences", "NAME"),
 }
 """Command -> what it prints, what it takes."""
 
@@ -39,6 +40,14 @@ exit codes:
   0 done, proved, or as the file expects    1 refuted, or not as expected
   2 bad input                               3 undecided
   130 interrupted"""
+
+
+class _Help(argparse.RawTextHelpFormatter):
+    """Help with room for the longest command before what it takes."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog)
+        self._action_max_length = 4 + max(map(len, COMMANDS))
 
 
 class Parser(argparse.ArgumentParser):
@@ -90,7 +99,7 @@ def _split_sizes(words: Iterable[str]) -> list[str]:
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="placealg", description="Costs and proofs of distributed training, from placements.",
-                    epilog=EPILOG, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False)
+                    epilog=EPILOG, formatter_class=_Help, allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     rooms = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
     made = {}
@@ -232,6 +241,17 @@ def _museum(parser: Parser) -> None:
     _format(parser, ("text", "markdown", "json"))
 
 
+def _check_torch(parser: Parser) -> None:
+    parser.add_argument("strategies", nargs="*", metavar="NAME", help="rows of the matrix; all of them by default")
+    parser.add_argument("--faults", action="store_true",
+                        help="put faults into real runs instead, and hold them against the refutations of their files")
+    parser.add_argument("--world", action="append", default=[], type=int, metavar="N",
+                        help="on so many processes: 2, 4 or 8; on all three by default")
+    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS",
+                        help="how long one run may take before its processes are ended; 60 by default")
+    _format(parser, ("text", "markdown", "json"))
+
+
 def _explain(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
                         "symbol, quantity, value type, table, loss, optimizer or lemma; a bug of the museum; "
@@ -240,5 +260,6 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "diff": _diff, "report": _report, "fit": _fit, "simulate": _simulate, "museum": _museum, "model": _model,
+              "diff": _diff, "report": _report, "fit": _fit, "simulate": _simulate, "museum": _museum,
+              "check-torch": _check_torch, "model": _model,
               "explain": _explain}

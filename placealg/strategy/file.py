@@ -100,6 +100,30 @@ class StrategyFile:
         return _place(path, self.positions)
 
 
+def proofs_folder(name: str) -> Path:
+    """Where strategy files lie that come with placealg: in an installed package, or beside it in its repository."""
+    package = Path(__file__).parents[1]
+    installed = package / "_proofs"
+    return (installed if installed.is_dir() else package.parent / "proofs") / name
+
+
+SYSTEM = "torch."
+"""What begins the name of what a real system does, a file of its own: torch.fsdp2 is proofs/torch/fsdp2.toml."""
+
+
+def system_path(name: str) -> Path:
+    """The file of what a real system does, by its name.
+
+    >>> system_path("torch.fsdp3")
+    Traceback (most recent call last):
+    placealg.errors.InputError: unknown strategy 'torch.fsdp3'; did you mean 'torch.fsdp2'?
+    """
+    files = {SYSTEM + path.stem: path for path in sorted(proofs_folder("torch").glob("*.toml"))}
+    if name not in files:
+        raise InputError(f"unknown strategy '{name}'", name=name, valid=files)
+    return files[name]
+
+
 def read_strategy_file(path: str | Path) -> StrategyFile:
     """Read a strategy file; every mistake is an InputError at `FILE:LINE`."""
     return _read(*read_toml(path))

@@ -191,7 +191,7 @@ def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
     found: dict[tuple[Term, str], list[int]] = {}
     for term in terms:
         placed = [(e, p if q.isdigit() else q, q if q.isdigit() else p) for e in term.given
-                  for a, p, q in [e] if a == axis and p.isdigit() != q.isdigit()]
+                  for a, p, q in [e] if a == axis and p not in (SIZE_ONE, EXISTS) and p.isdigit() != q.isdigit()]
         if len(placed) != 1:
             yield term
             continue

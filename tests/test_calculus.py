@@ -90,7 +90,7 @@ def some_values(count: int, seed: int = 0) -> list[Value]:
     return [some_value(rng) for _ in range(count)]
 
 
-VALUES = some_values(40)
+VALUES = some_values(30)
 
 
 def others(rank: Rank, axes: Iterable[str], world: World) -> list[dict[str, int]]:
@@ -110,7 +110,7 @@ def same(one: Value, other: Callable[[World, Rank], Any], worlds: Iterable[World
 
 
 def test_adding_and_scaling() -> None:
-    for one, two in zip(VALUES, some_values(40, 1), strict=True):
+    for one, two in zip(VALUES, some_values(30, 1), strict=True):
         def added(world: World, rank: Rank, one: Value = one, two: Value = two) -> Any:
             mine, theirs = world.on(one, rank), world.on(two, rank)
             return None if mine is None else GARBAGE if GARBAGE in (mine, theirs) or theirs is None else mine + theirs
@@ -195,7 +195,7 @@ def test_masked_and_stale() -> None:
 def test_what_ran_on_some_ranks_only_is_claimed_there_only() -> None:
     """On the ranks of `where` the new value; of any other rank only where it may hold something at all."""
     rng = random.Random(3)
-    for _ in range(150):
+    for _ in range(60):
         new, old = (some_value(rng) if rng.random() < 0.8 else ABSENT for _ in range(2))
         where = frozenset((a, rng.choice(POSITIONS[:5])) for a in ("dp", "tp") if rng.random() < 0.6)
         both = chosen(new, old, where)
@@ -302,7 +302,7 @@ def test_exact_and_plain() -> None:
     assert not paths.is_plain((Value(),)) and paths.undefined(frozenset())[0].garbage
 
 
-def sums(seed: int, count: int = 40, most: int = 2) -> list[paths.Sum]:
+def sums(seed: int, count: int = 25, most: int = 2) -> list[paths.Sum]:
     """Sums of one or two classes of contributions, each with one mask and common side conditions."""
     rng = random.Random(seed)
 
@@ -360,7 +360,7 @@ def test_a_sum_of_operands_is_held_where_all_are() -> None:
 def test_a_product_is_summed_over_what_a_rank_holds() -> None:
     """Of the contracted dim a rank sums the indices that all operands hold there."""
     exact = [paths.exact([("dp", "at:ffn")]), paths.exact([("tp", "at:seq")]), paths.exact()]
-    for one, two in product(sums(4, 40), exact):
+    for one, two in product(sums(4), exact):
         made = paths.contracted([one, two], ("ffn",), "op")
         for world in WORLDS:
             inner = replace(world, named=FrozenMap({f"{a}:at:seq": world.position(a, "op/seq", {}) for a in world.sizes}))

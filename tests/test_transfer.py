@@ -1,4 +1,4 @@
-"""Which events no transfer rule covers, and in what words: what is outside the rules must stay outside."""
+"""Which events no transfer rule covers, and in what words; what a redistribution makes of a tensor."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from test_mutation import step_of
 
-from placealg.arith import Monomial
-from placealg.prove import moves, transfer
+from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
+from placealg.prove import moves, paths, transfer
+from placealg.prove.contribution import Term, Value
 from placealg.prove.reading import NoRule
+from placealg.prove.tensors import Tensors
 from placealg.step.event import Clause
 from placealg.step.pipeline import Pipeline
 
@@ -183,3 +186,43 @@ def test_stages_do_not_meet_inside_the_loop() -> None:
     for harmless in (replace(meeting, phase="reduce"), replace(meeting, axes=("dp",))):
         assert moves.uncovered(harmless, graph, pipeline) == ""
     assert moves.uncovered(meeting, graph) == ""
+
+
+PART = (Value((Term(ONE, FrozenMap({"tp": "layer.mlp.down/ffn"})),)),)
+HELD = paths.exact([("tp", "at:seq")])
+SHARE = ONE / Monomial.of("tp")
+
+
+@pytest.mark.parametrize(("verb", "change", "before", "after"), [
+    ("all_reduce", {"op": "sum"}, PART, paths.exact()),
+    ("all_reduce", {"op": "mean"}, PART, paths.scaled(paths.exact(), SHARE)),
+    ("all_reduce", {"op": "premultiplied", "divisor": PER_RANK}, PART, paths.scaled(paths.exact(), SHARE)),
+    ("reduce_scatter", {"op": "sum", "to": "S(seq)"}, PART, HELD),
+    ("reduce_scatter", {"op": "mean", "to": "S(seq)"}, PART, paths.scaled(HELD, SHARE)),
+    ("shift", {"source": "P", "op": "sum", "to": "S(seq)"}, PART, HELD),
+    ("shift", {"source": "S(seq)", "to": "R"}, HELD, paths.exact()),
+    ("all_gather", {"source": "S(seq)", "to": "R"}, HELD, paths.exact()),
+    ("all_to_all", {"source": "S(seq)", "to": "S(embed)"}, HELD, paths.exact([("tp", "at:embed")])),
+    ("slice", {"to": "S(seq)"}, paths.exact(), HELD),
+    ("slice", {"to": "S(seq)", "layout": "shuffled(tp)"}, paths.exact(), paths.exact([("tp", "at:seq~shuffled")])),
+    ("pad", {"source": "S(seq)"}, HELD, (Value((Term(ONE, FrozenMap({"tp": "at:seq"})),)),)),
+    ("scale", {"divisor": PER_RANK}, HELD, paths.scaled(HELD, SHARE)),
+])
+def test_what_a_redistribution_makes_of_a_tensor(verb: str, change: dict[str, Any], before: paths.Sum,
+                                                 after: paths.Sum) -> None:
+    tensors = Tensors(FFN)
+    tensors.made[MADE, ""] = before
+    plain = next(e for e in FFN.events if e.verb == "all_gather" and e.on_tensor and e.phase == "forward")
+    event = replace(plain, **{"verb": verb, "value": MADE, "axes": ("tp",), "version": "", "source": "", "to": "", "op": "",
+                              **change})
+    moves.MOVES[verb](tensors, event)
+    assert tensors.made[MADE, ""] == after
+
+
+def test_a_sum_over_a_written_out_axis_is_written_out() -> None:
+    tensors = Tensors(replace(FFN, reference=replace(FFN.reference, unrolled=FrozenMap({"tp": 2}))))
+    tensors.made[MADE, ""] = (Value((Term(ONE, FrozenMap({"tp": "at:seq~mine"})),)),)
+    event = next(e for e in FFN.events if e.verb == "reduce_scatter" and e.phase == "forward")
+    moves.MOVES["all_reduce"](tensors, replace(event, verb="all_reduce", value=MADE, version="", op="sum"))
+    (value,) = tensors.made[MADE, ""]
+    assert len(value.terms) == 2 and all(t.coefficient == ONE and t.given for t in value.terms)

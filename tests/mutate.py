@@ -24,6 +24,7 @@ import tomllib
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -35,7 +36,8 @@ from typing import Any
 from mutation_score import score
 
 ROOT = Path(__file__).resolve().parent.parent
-FOUND = ROOT / "mutants" / "found.json"
+KEPT = ROOT / "build" / "mutants"
+FOUND = KEPT / "found.json"
 REASONS = ROOT / "tests" / "equivalent_mutants.toml"
 CASES = ("test_calculus", "test_correct", "test_transfer", "test_flow", "test_split", "test_operations", "test_derived",
          "test_mutation")
@@ -80,11 +82,11 @@ def modules() -> dict[str, Path]:
 def mutated(name: str, path: Path) -> str:
     """A module's text with all its mutants in it, made once for each state of the module."""
     source = path.read_text(encoding="utf-8")
-    kept = ROOT / "mutants" / f"{name}.{hashlib.sha256(source.encode()).hexdigest()[:12]}.py"
+    kept = KEPT / f"{name}.{hashlib.sha256(source.encode()).hexdigest()[:12]}.py"
     if not kept.exists():
         from mutmut.mutation.file_mutation import mutate_file_contents
 
-        kept.parent.mkdir(exist_ok=True)
+        KEPT.mkdir(parents=True, exist_ok=True)
         kept.write_text(mutate_file_contents(str(path.relative_to(ROOT)), source).code, encoding="utf-8")
     return kept.read_text(encoding="utf-8")
 
@@ -214,10 +216,8 @@ def ended(process: int, pipe: int) -> Any:
             result = pickle.load(stream)
         except EOFError:
             result = None
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     os.waitpid(process, 0)
     return result
 
@@ -262,7 +262,8 @@ def tried(mutant: Mutant, order: Sequence[Case]) -> str:
     return ""
 
 
-def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int, most: float) -> Iterator[tuple[Mutant, str, str]]:
+def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int,
+             most: float) -> Iterator[tuple[Mutant, str, str]]:
     """(mutant, how it ended, the case that killed it), as they end."""
     kills: defaultdict[Any, Counter[str]] = defaultdict(Counter)
     running: dict[int, tuple[Mutant, int, bool]] = {}
@@ -274,7 +275,7 @@ def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int, most:
             module = kills[mutant.function.__module__]
             lines = {(f"<{mutant.function.__module__}>", line) for line in mutant.lines}
             order = sorted((c for c in tests if not c.lines.isdisjoint(lines)),
-                           key=lambda c: ((-own[c.name] - 0.05 * module[c.name] - 0.1) / (c.seconds + 0.01)))
+                           key=lambda c: -(own[c.name] + 0.05 * module[c.name]) / (c.seconds + 0.02))
             if not order:
                 yield mutant, "no tests", ""
                 continue

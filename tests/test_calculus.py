@@ -8,9 +8,8 @@ what the operation on the ranks' numbers does.
 from __future__ import annotations
 
 import random
-import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -28,7 +27,6 @@ from placealg.prove.contribution import (
     OPAQUE,
     OWN_DRAW,
     PEER,
-    SIZE_ONE,
     UNIT,
     Equality,
     Slot,
@@ -151,11 +149,31 @@ def test_a_sum_over_ranks(axes: tuple[str, ...]) -> None:
     assert ABSENT.reduced(axes, ONE) == ABSENT
 
 
+def test_a_written_sum_in_which_each_rank_counts_is_certain() -> None:
+    """A term for each rank on which one position stands is the term itself; where a rank lacks, each stays."""
+    placed, named = equality("tp", UNIT, "0"), {size_one("dp"), ("dp", EXISTS, "1")}
+    for term in (Term(ONE, FrozenMap({"dp": UNIT})), Term(THREE, FrozenMap({"dp": "own:own"}), placed | named)):
+        assert sum_over([term], "dp", 3) == (Term(term.coefficient, given=term.given),)
+    two = Term(ONE, FrozenMap({"dp": UNIT}), equality("dp", DEVICE, "own:own"))
+    assert len(sum_over([two], "dp", 3)) == 3
+    some = [Term(ONE, given=equality("dp", UNIT, k)) for k in ("0", "2")]
+    assert sum_over(some, "dp", 1) == merged(some) and sum_over([Term(ONE)], "dp", 3) == (Term(THREE),)
+
+
+def test_an_equality_that_became_true_is_gone() -> None:
+    given = equality("dp", DEVICE, "0") | equality("tp", DEVICE, "0") | equality("dp", UNIT, "0")
+    assert Term(ONE, given=given).read_at("dp", "0").given == given - equality("dp", DEVICE, "0")
+    assert Term(ONE, FrozenMap({"dp": "0"}), given).summed("dp").given == given - equality("dp", DEVICE, "0")
+    assert Term(ONE, FrozenMap({"dp": "2"}), given).summed("dp").given == (
+        given - equality("dp", DEVICE, "0") | equality("dp", "0", "2") | {("dp", EXISTS, "2")})
+
+
 def test_a_sum_without_closed_form_is_unknown_and_equal_ones_are_equal() -> None:
     draws = Term(ONE, FrozenMap({"dp": "at:batch~mine", "tp": UNIT}), equality("tp", DEVICE, "own:own"))
     depending = Term(ONE / Monomial.of(count_name(CELLS[0])))
     sided = Term(ONE, given=equality("dp", DEVICE, UNIT))
-    unknown = [sum_over([t], "dp") for t in (draws, depending, sided, replace(draws, coefficient=ONE / Monomial.of("tp")))]
+    unknown = [sum_over([t], "dp") for t in (
+        draws, depending, sided, replace(draws, coefficient=ONE / Monomial.of("tp")))]
     for (term,) in unknown:
         (name,) = term.coefficient.names()
         assert name.startswith(OPAQUE) and term.coefficient == Monomial.of(name) and "dp" not in term.at
@@ -212,6 +230,11 @@ def test_what_ran_on_some_ranks_only_is_claimed_there_only() -> None:
     assert chosen(value, ABSENT, frozenset({("dp", "0")})).mixed is None
     assert chosen(value, value, frozenset({("dp", "0")})) == value == chosen(value, ABSENT, frozenset())
     assert chosen(ABSENT, ABSENT, frozenset({("dp", "0")})) == ABSENT
+    mixed = frozenset({("tp", UNIT)})
+    assert chosen(value, replace(value, mask=frozenset({("dp", "0")})), frozenset({("dp", "0")})).mixed is None
+    assert chosen(replace(value, mixed=mixed), ABSENT, frozenset({("dp", "0")})).mixed == mixed | {("dp", "0")}
+    assert chosen(value, replace(ABSENT, mixed=mixed), frozenset({("dp", "0")})).mixed == mixed
+    assert not chosen(ABSENT, replace(ABSENT, mixed=mixed), frozenset({("dp", "0")})).garbage
     lost = chosen(ABSENT, value, frozenset({("dp", "0")}))
     assert lost.garbage and lost.mixed == frozenset() and lost.mask == value.mask
 
@@ -226,7 +249,8 @@ def test_mixed_along_an_axis_ends_with_a_collective_along_it() -> None:
 
 def test_a_transform_is_remembered_with_the_rank_that_did_it() -> None:
     value = Value((Term(ONE),), tags=(Tag("clip", None, FrozenMap({"tp": "0"})), Tag("clip", None)))
-    assert [t.rank for t in value.reduced(("dp", "tp"), ONE).tags] == [{"tp": "0", "dp": PEER}, {"dp": PEER, "tp": PEER}]
+    assert [t.rank for t in value.reduced(("dp", "tp"), ONE).tags] == [{"tp": "0", "dp": PEER},
+                                                                       {"dp": PEER, "tp": PEER}]
     assert [t.rank for t in value.gathered({"dp": UNIT, "tp": "1"}).tags] == [{"tp": "0", "dp": UNIT},
                                                                               {"dp": UNIT, "tp": "1"}]
     assert all(t.name == "clip" and not t.mixed for t in value.reduced(("dp",), ONE).tags)
@@ -287,7 +311,8 @@ def test_another_element_has_other_owners() -> None:
 
 def test_which_dim_a_position_is_the_owner_of() -> None:
     assert paths.dim_of("own:own") == paths.dim_of("op/seq") == paths.dim_of("stage:layer") == ""
-    assert paths.exact([("tp", "at:seq")])[0].mask == {("tp", "at:seq")} == paths.mask_of(paths.exact([("tp", "at:seq")]))
+    exact = paths.exact([("tp", "at:seq")])
+    assert exact[0].mask == {("tp", "at:seq")} == paths.mask_of(exact)
     assert paths.mask_of(()) == frozenset()
 
 
@@ -363,7 +388,8 @@ def test_a_product_is_summed_over_what_a_rank_holds() -> None:
     for one, two in product(sums(4), exact):
         made = paths.contracted([one, two], ("ffn",), "op")
         for world in WORLDS:
-            inner = replace(world, named=FrozenMap({f"{a}:at:seq": world.position(a, "op/seq", {}) for a in world.sizes}))
+            inner = replace(world, named=FrozenMap({
+                f"{a}:at:seq": world.position(a, "op/seq", {}) for a in world.sizes}))
             for rank in world.ranks():
                 if paths.is_exact(one) or not any(v.sides for v in one):
                     parts = [classes(inner, s, rank) for s in (one, two)]
@@ -382,7 +408,8 @@ def test_a_product_is_summed_over_what_a_rank_holds() -> None:
     (value,) = paths.contracted([held, held], ("ffn",), "op")
     assert value.mask == {("tp", "at:ffn"), ("pp", "stage:layer")} and value.terms == (
         Term(ONE, FrozenMap({"dp": "op/seq"})),)
-    (value,) = paths.contracted([paths.exact([("dp", "at:seq")]), (Value((Term(ONE, FrozenMap({"dp": "x/k"})),)),)], (), "op")
+    placed = (Value((Term(ONE, FrozenMap({"dp": "x/k"})),)),)
+    (value,) = paths.contracted([paths.exact([("dp", "at:seq")]), placed], (), "op")
     assert value.terms == (Term(ONE, FrozenMap({"dp": "x/k"}), equality("dp", "x/k", "op/seq")),)
 
 
@@ -421,7 +448,8 @@ def test_redistributions_of_sums() -> None:
 def test_the_owner_along_a_split_is_the_owner_of_the_element() -> None:
     value = Value((Term(ONE, FrozenMap({"tp": "at:ffn", "dp": "at:seq", "pp": "stage:layer"}),
                         equality("tp", "at:ffn", "0") | {("tp", EXISTS, "1"), size_one("dp")}),),
-                  frozenset({("tp", "at:ffn"), ("pp", "stage:layer")}), equality("dp", "at:seq", DEVICE) | {size_one("tp")})
+                  frozenset({("tp", "at:ffn"), ("pp", "stage:layer")}),
+                  equality("dp", "at:seq", DEVICE) | {size_one("tp")})
     owned = paths.owned(value, {"tp": "ffn", "pp": "layer"}, "stage:layer")
     assert owned.terms == (Term(ONE, FrozenMap({"tp": "own:own", "dp": "at:seq", "pp": "own:own"}),
                                 equality("tp", "own:own", "0") | {("tp", EXISTS, "1"), size_one("dp")}),)

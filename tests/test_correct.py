@@ -30,7 +30,8 @@ from placealg.prove.contribution import (
     equality,
 )
 from placealg.prove.machine import Read, Relied, Updated
-from placealg.prove.versions import CURRENT, GARBAGE as SPOILT, NEXT, Choice, Guarded, Version, where
+from placealg.prove.versions import CURRENT, NEXT, Choice, Guarded, Version, where
+from placealg.prove.versions import GARBAGE as SPOILT
 from placealg.step.program import Group, Reference
 
 REFERENCE: Reference = step_of("dp", "abstract").reference
@@ -59,7 +60,8 @@ def no_weighting(weight: Monomial) -> Monomial:
 
 
 def updated(gradient: Value = NORMED, skip: Slot | None = None, master: Version = CURRENT) -> Updated:
-    return Updated("update.layer.weight.update", "right0:0", gradient, WHOLE, skip, (("master", master), ("moments", master)))
+    others = (("master", master), ("moments", master))
+    return Updated("update.layer.weight.update", "right0:0", gradient, WHOLE, skip, others)
 
 
 def tagged(slot: Slot | None, **given: Any) -> Value:
@@ -69,7 +71,7 @@ def tagged(slot: Slot | None, **given: Any) -> Value:
 def test_the_weight_of_a_unit() -> None:
     tokens = ONE / Monomial.of(count_name({}))
     assert correct.reference_weight(TOKENS) == tokens
-    assert WEIGHT == ONE / (Monomial.of("m") * Monomial.of(count_name({"microbatch": UNIT})))
+    assert ONE / (Monomial.of("m") * Monomial.of(count_name({"microbatch": UNIT}))) == WEIGHT
 
 
 def test_with_equal_counts_a_cell_is_its_share_of_all_tokens() -> None:
@@ -130,7 +132,8 @@ def test_a_right_gradient(update: Updated, reference: Reference, group: Group, r
 def test_a_matrix_needs_the_right_gradient_of_its_other_elements() -> None:
     """Here the element at hand is right on its owner, another is not."""
     value = Value((Term(WEIGHT, FrozenMap({"dp": "own:own"})),))
-    for group, whole in ((GROUP, True), (MATRIX, False), (MASTER, True), (replace(MATRIX, locality="elementwise"), True)):
+    for group, whole in ((GROUP, True), (MATRIX, False), (MASTER, True),
+                         (replace(MATRIX, locality="elementwise"), True)):
         formula = correct.gradient_integrity(updated(value), UNCLIPPED, group, no_weighting)
         assert all(world.true(formula, rank) for world in WORLDS for rank in world.ranks()
                    if rank["dp"] == world.position("dp", "own:own", rank)) == whole

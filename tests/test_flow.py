@@ -13,32 +13,32 @@ from test_derived import MODELS
 from test_prove_network import LISTS
 from worlds import World
 
+from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated
 from placealg.prove.contribution import Value
 from placealg.prove.flow import Flows
 from placealg.prove.paths import substituted
 from placealg.prove.record import SEED
-from placealg.arith import ONE
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import strategy_on
 
-AGAIN: dict[str, Any] = {"states": {"activations": {"region:layer": "M", "cp": "S*"}}}
 WHOLE_PROGRAMS = (
     ("zero3*tp_sp", "llama"), ("zero3*tp_sp", "gpt"), ("hsdp*tp_sp", "gpt, parallel"), ("zero1*tp", "llama, biased"),
     ("tp_sp_keep*recompute_selective", "gpt"), ("zero1*tp*recompute_full", "llama"), ("cp_ring", "llama"),
     ("cp_ulysses", "llama"), ("zero1*pp", "gpt"), ("tp*pp_interleaved", "llama"), ("dp*ep", "moe"), ("tp", "deepseek"),
-    *((lists, "llama") for lists in ("cp", "dp*cp*tp", "tp over groups", "mlp.embed")), ("two axes of tp", "llama, biased"),
-    ("tp", "qk-normed"), ("mlp", "mlp"),
+    *((lists, "llama") for lists in ("cp", "dp*cp*tp", "tp over groups", "mlp.embed")),
+    ("two axes of tp", "llama, biased"), ("tp", "qk-normed"), ("mlp", "mlp"),
 )
 
 
-def step_of(strategy: str, model: str, **tables: Any) -> Step:
+def step_of(strategy: str, model: str) -> Step:
     if strategy in LISTS and (strategy != "tp" or model == "qk-normed"):
-        return derive(strategy_on(strategy, dict.fromkeys(LISTS[strategy]), dims=LISTS[strategy], **tables), MODELS[model])
+        dims = LISTS[strategy]
+        return derive(strategy_on(strategy, dict.fromkeys(dims), dims=dims), MODELS[model])
     return derive(parse_strategy(strategy), MODELS[model])
 
 

@@ -155,14 +155,15 @@ def test_what_no_rule_of_a_tensor_covers(verb: str, change: dict[str, Any], says
     graph = FFN.reference.graph
     assert graph is not None
     plain = next(e for e in FFN.events if e.verb == "all_gather" and e.on_tensor and e.phase == "forward")
-    event = replace(plain, **{"verb": verb, "value": MADE, "unit": "layer", "axes": ("tp",), "source": "S(seq)", "to": "R",
-                              "op": "", **change})
+    event = replace(plain, **{"verb": verb, "value": MADE, "unit": "layer", "axes": ("tp",), "source": "S(seq)",
+                              "to": "R", "op": "", **change})
     assert event.on_tensor and moves.uncovered(event, graph) == says
 
 
 @pytest.mark.parametrize(("verb", "value", "says"), [
     ("send", "layer.out", ""), ("recv", "layer.in", ""), ("send", "layer.out.grad", "which no instance hands on"),
-    ("recv", "layer.in.grad", "which no instance hands on"), ("send", "layer.in.grad", ""), ("recv", "layer.out.grad", ""),
+    ("recv", "layer.in.grad", "which no instance hands on"), ("send", "layer.in.grad", ""),
+    ("recv", "layer.out.grad", ""),
     ("send", "layer.in", "which no instance hands on"), ("recv", "layer.out", "which no instance hands on"),
     ("send", "layer.mlp.up", "which no instance hands on"),
 ])
@@ -213,8 +214,8 @@ def test_what_a_redistribution_makes_of_a_tensor(verb: str, change: dict[str, An
     tensors = Tensors(FFN)
     tensors.made[MADE, ""] = before
     plain = next(e for e in FFN.events if e.verb == "all_gather" and e.on_tensor and e.phase == "forward")
-    event = replace(plain, **{"verb": verb, "value": MADE, "axes": ("tp",), "version": "", "source": "", "to": "", "op": "",
-                              **change})
+    event = replace(plain, **{"verb": verb, "value": MADE, "axes": ("tp",), "version": "", "source": "", "to": "",
+                              "op": "", **change})
     moves.MOVES[verb](tensors, event)
     assert tensors.made[MADE, ""] == after
 

@@ -57,9 +57,9 @@ class World:
             return Fraction(MICROBATCHES if name == "m" else self.sizes[name])
         fixed = {a: self.position(a, p, rank) for a, p in cell.items()}
         free = [a for a in (*self.sizes, "microbatch") if a not in fixed]
-        return Fraction(sum(
-            1 + zlib.crc32(repr((self.seed, sorted({**fixed, **dict(zip(free, at, strict=True))}.items()))).encode()) % 7
-            for at in product(*(range(self.sizes.get(a, MICROBATCHES)) for a in free))))
+        cells = ({**fixed, **dict(zip(free, at, strict=True))}
+                 for at in product(*(range(self.sizes.get(a, MICROBATCHES)) for a in free)))
+        return Fraction(sum(1 + zlib.crc32(repr((self.seed, sorted(c.items()))).encode()) % 7 for c in cells))
 
     def number(self, monomial: Monomial, rank: Rank) -> Fraction:
         result = Fraction(monomial.coefficient)
@@ -96,7 +96,9 @@ class World:
         """Whether a formula of the solver holds on a rank."""
         def value(name: str) -> int:
             position, at, axis = name.rpartition("@")
-            return int(self.symbol(name, rank) if not at or name.startswith("N[") else self.position(axis, position, rank))
+            if not at or name.startswith("N["):
+                return int(self.symbol(name, rank))
+            return self.position(axis, position, rank)
         known = [(c, z3.IntVal(value(str(c)))) for c in constants(formula)]
         result = z3.simplify(z3.substitute(formula, *known) if known else formula)
         assert z3.is_true(result) or z3.is_false(result), result

@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import pickle
+import re
 import resource
 import select
 import signal
@@ -23,7 +24,7 @@ import time
 import tomllib
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
@@ -39,8 +40,8 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "mutants"
 FOUND = KEPT / "found.json"
 REASONS = ROOT / "tests" / "equivalent_mutants.toml"
-CASES = ("test_calculus", "test_correct", "test_transfer", "test_flow", "test_split", "test_operations", "test_derived",
-         "test_mutation")
+CASES = ("test_calculus", "test_correct", "test_transfer", "test_transfer_rules", "test_flow", "test_split",
+         "test_operations", "test_derived", "test_mutation")
 AGAIN = ("survived", "no tests", "unfinished")
 SECONDS = 60
 """Processor time of one mutant beyond which it is as good as failed."""
@@ -68,6 +69,7 @@ class Case:
     """One case of a test: the test's name with its number, and the call."""
 
     name: str
+    file: str
     run: Callable[[], Any]
     seconds: float = 0.0
     lines: set[tuple[str, int]] = field(default_factory=set)
@@ -139,7 +141,7 @@ def load(texts: Mapping[str, str]) -> list[tuple[Callable[..., Any], dict[str, C
 
 
 def mutants(texts: Mapping[str, str]) -> list[Mutant]:
-    """All mutants, in the order of the modules and of their lines."""
+    """All mutants, in the order of the modules; none that only changes the `strict` of a zip, which is an assertion."""
     made: list[Mutant] = []
     nodes = {name: {node.lineno: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
              for name, text in texts.items()}
@@ -150,8 +152,9 @@ def mutants(texts: Mapping[str, str]) -> list[Mutant]:
         shift = _node(module, function).lineno - node.lineno
         text = hashlib.sha256(ast.dump(node).encode()).hexdigest()[:12]
         for name, changed in changes.items():
-            if name != "_mutmut_orig":
-                lines = _changed(node, _node(module, changed))
+            other = _node(module, changed)
+            if name != "_mutmut_orig" and _said(other) != _said(node):
+                lines = _changed(node, other)
                 made.append(Mutant(f"{function.__module__}.{name}", function, changed,
                                    range(lines.start + shift, lines.stop + shift), text))
     order = list(texts)
@@ -161,6 +164,14 @@ def mutants(texts: Mapping[str, str]) -> list[Mutant]:
 def _node(module: Mapping[int, ast.FunctionDef], function: Callable[..., Any]) -> ast.FunctionDef:
     line = function.__code__.co_firstlineno
     return next(module[n] for n in range(line, line + 5) if n in module)
+
+
+def _said(function: ast.FunctionDef) -> str:
+    """What a function says, apart from its name and the `strict` of its zips."""
+    return _STRICT.sub("", "".join(ast.dump(part) for part in (function.args, *function.body)))
+
+
+_STRICT = re.compile(r"(, )?keyword\(arg='strict', value=Constant\(value=\w+\)\)")
 
 
 def _changed(one: Any, other: Any) -> range:
@@ -180,7 +191,7 @@ def _changed(one: Any, other: Any) -> range:
 def cases() -> list[Case]:
     """The cases of the tests, each with its parameters."""
     made = []
-    for name, test in (pair for module in CASES for pair in vars(importlib.import_module(module)).items()):
+    for file, name, test in ((f, *pair) for f in CASES for pair in vars(importlib.import_module(f)).items()):
         marks = getattr(test, "pytestmark", ())
         if name.startswith("test_") and not any(mark.name == "slow" for mark in marks):
             rows = [mark.args for mark in marks if mark.name == "parametrize"]
@@ -188,7 +199,7 @@ def cases() -> list[Case]:
                      for names, values in rows]
             for number, values in enumerate(product(*lists)):
                 flat = [v for row in values for v in row]
-                made.append(Case(f"{name}[{number}]", lambda t=test, f=flat: t(*f)))
+                made.append(Case(f"{file}::{name}[{number}]", file, lambda t=test, f=flat: t(*f)))
     return made
 
 
@@ -250,6 +261,21 @@ def traced(case: Case) -> tuple[float, set[tuple[str, int]]]:
     return time.process_time() - start + 1e-4, reached
 
 
+def reach(tests: Iterable[Case], texts: Mapping[str, str]) -> None:
+    """Trace every case, unless that was done with the same texts of the modules and of its test."""
+    path = KEPT / "reached.pickle"
+    known: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
+    files = {name: (ROOT / "tests" / f"{name}.py").read_text(encoding="utf-8") for name in CASES}
+    keys = {case.name: hashlib.sha256(repr((case.name, files[case.file], *texts.values())).encode()).hexdigest()
+            for case in tests}
+    for case in tests:
+        key = keys[case.name]
+        if key not in known:
+            known[key] = ended(*in_fork(lambda c=case: traced(c)))
+        case.seconds, case.lines = known[key]
+    path.write_bytes(pickle.dumps({key: known[key] for key in keys.values()}))
+
+
 def tried(mutant: Mutant, order: Sequence[Case]) -> str:
     """The first case that fails with the mutant; "" when none does."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
@@ -303,7 +329,8 @@ def main() -> None:
     words.add_argument("--most", type=float, default=1e9, help="seconds of cases that one mutant is tried against")
     words.add_argument("--children", type=int, default=2)
     asked = words.parse_args()
-    all_mutants = mutants({name: mutated(name, path) for name, path in modules().items()})
+    texts = {name: mutated(name, path) for name, path in modules().items()}
+    all_mutants = mutants(texts)
     found: dict[str, Any] = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
     known = {m.name: m for m in all_mutants}
     found = {n: f for n, f in found.items() if n in known and f["text"] == known[n].text}
@@ -312,8 +339,7 @@ def main() -> None:
             if m.name not in found or (asked.again and found[m.name]["status"] in AGAIN)]
     tests = cases()
     if todo:
-        for case in tests:
-            case.seconds, case.lines = ended(*in_fork(lambda c=case: traced(c)))
+        reach(tests, texts)
         for case in [c for c in tests if not c.seconds]:
             print(f"left out, for it fails without a mutant: {case.name}", file=sys.stderr)
             tests.remove(case)

@@ -18,7 +18,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated
 from placealg.prove.contribution import Value
 from placealg.prove.flow import Flows
-from placealg.prove.paths import substituted
+from placealg.prove.paths import mask_of, substituted
 from placealg.prove.record import SEED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
@@ -128,6 +128,7 @@ def test_a_broken_program_says_where(strategy: str, model: str, changes: list[di
     flow = Flows(edit(step_of(strategy, model), *changes)).at("only")
     first = next(iter((*flow.faults, *flow.open)))
     assert (first.event, first.says) == (event, says)
+    assert all(demand.mask == mask_of(demand.held) for demand in flow.demands)
 
 
 MISCOUNTED: tuple[tuple[str, str, list[dict[str, Any]], str], ...] = (

@@ -13,6 +13,7 @@ import ast
 import hashlib
 import importlib
 import json
+import math
 import os
 import pickle
 import re
@@ -38,11 +39,18 @@ from mutation_score import score
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "mutants"
-FOUND = KEPT / "found.json"
 REASONS = ROOT / "tests" / "equivalent_mutants.toml"
-CASES = ("test_calculus", "test_correct", "test_transfer", "test_transfer_rules", "test_flow", "test_split",
-         "test_operations", "test_derived", "test_mutation")
+CASES = {
+    "placealg.prove": ("test_calculus", "test_correct", "test_transfer", "test_transfer_rules", "test_flow"),
+    "placealg.step": ("test_split", "test_operations", "test_derived"),
+    "placealg": ("test_mutation",),
+}
+"""Where a mutant is -> the files with cases for it, the small ones first."""
+
 AGAIN = ("survived", "no tests", "unfinished")
+TRACED = 2
+"""How much longer a case takes while it is traced, roughly."""
+
 SECONDS = 60
 """Processor time of one mutant beyond which it is as good as failed."""
 
@@ -56,6 +64,11 @@ class Mutant:
     changed: Callable[..., Any]
     lines: range
     text: str
+
+    @property
+    def module(self) -> str:
+        """The module in which the function is."""
+        return self.function.__module__
 
     def activate(self) -> None:
         """Put the changed code in the place of the function's own, for whoever refers to the function."""
@@ -75,6 +88,26 @@ class Case:
     lines: set[tuple[str, int]] = field(default_factory=set)
 
 
+class Found:
+    """What came out for the mutants of one module, kept in a file; `mutants` is how many there are."""
+
+    def __init__(self, module: str) -> None:
+        self.module, self.path = module, KEPT / f"{module}.json"
+        kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        self.mutants: int = kept.get("mutants", 0)
+        self.ended: dict[str, dict[str, str]] = kept.get("ended", {})
+
+    def select(self, made: Sequence[Mutant]) -> None:
+        """Forget what came out for functions that have changed."""
+        texts = {m.name: m.text for m in made}
+        self.mutants = len(made)
+        self.ended = {n: e for n, e in self.ended.items() if texts.get(n) == e["text"]}
+
+    def write(self) -> None:
+        """Keep it."""
+        self.path.write_text(json.dumps({"mutants": self.mutants, "ended": self.ended}, indent=0), encoding="utf-8")
+
+
 def modules() -> dict[str, Path]:
     """The modules that are mutated, by name."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
@@ -84,7 +117,7 @@ def modules() -> dict[str, Path]:
 def mutated(name: str, path: Path) -> str:
     """A module's text with all its mutants in it, made once for each state of the module."""
     source = path.read_text(encoding="utf-8")
-    kept = KEPT / f"{name}.{hashlib.sha256(source.encode()).hexdigest()[:12]}.py"
+    kept = KEPT / f"{name}.{_digest(source)}.py"
     if not kept.exists():
         from mutmut.mutation.file_mutation import mutate_file_contents
 
@@ -150,7 +183,7 @@ def mutants(texts: Mapping[str, str]) -> list[Mutant]:
         own = changes["_mutmut_orig"]
         node = _node(module, own)
         shift = _node(module, function).lineno - node.lineno
-        text = hashlib.sha256(ast.dump(node).encode()).hexdigest()[:12]
+        text = _digest(ast.dump(node))
         for name, changed in changes.items():
             other = _node(module, changed)
             if name != "_mutmut_orig" and _said(other) != _said(node):
@@ -158,7 +191,7 @@ def mutants(texts: Mapping[str, str]) -> list[Mutant]:
                 made.append(Mutant(f"{function.__module__}.{name}", function, changed,
                                    range(lines.start + shift, lines.stop + shift), text))
     order = list(texts)
-    return sorted(made, key=lambda m: order.index(m.function.__module__))
+    return sorted(made, key=lambda m: order.index(m.module))
 
 
 def _node(module: Mapping[int, ast.FunctionDef], function: Callable[..., Any]) -> ast.FunctionDef:
@@ -188,18 +221,23 @@ def _changed(one: Any, other: Any) -> range:
                  one.end_lineno + 1)
 
 
-def cases() -> list[Case]:
-    """The cases of the tests, each with its parameters."""
+def files_for(chosen: Iterable[str]) -> tuple[str, ...]:
+    """The files with cases for these modules."""
+    return tuple(f for room, files in CASES.items() if any(m.startswith(room) for m in chosen) for f in files)
+
+
+def cases(files: Iterable[str]) -> list[Case]:
+    """The cases of these files, each with its parameters; those of the slow tier are left out."""
     made = []
-    for file, name, test in ((f, *pair) for f in CASES for pair in vars(importlib.import_module(f)).items()):
+    for file, name, test in ((f, *pair) for f in files for pair in vars(importlib.import_module(f)).items()):
         marks = getattr(test, "pytestmark", ())
         if name.startswith("test_") and not any(mark.name == "slow" for mark in marks):
             rows = [mark.args for mark in marks if mark.name == "parametrize"]
-            lists = [[v if isinstance(names, (tuple, list)) and len(names) > 1 else (v,) for v in values]
+            lists = [[{names: v} if isinstance(names, str) else dict(zip(names, v, strict=True)) for v in values]
                      for names, values in rows]
-            for number, values in enumerate(product(*lists)):
-                flat = [v for row in values for v in row]
-                made.append(Case(f"{file}::{name}[{number}]", file, lambda t=test, f=flat: t(*f)))
+            for number, choice in enumerate(product(*lists)):
+                given = {name: value for row in choice for name, value in row.items()}
+                made.append(Case(f"{file}::{name}[{number}]", file, lambda t=test, g=given: t(**g)))
     return made
 
 
@@ -249,6 +287,7 @@ def traced(case: Case) -> tuple[float, set[tuple[str, int]]]:
         reached.add((frame.f_code.co_filename, frame.f_lineno))
         return inside
 
+    start = time.process_time()
     sys.settrace(entered)
     try:
         case.run()
@@ -256,24 +295,28 @@ def traced(case: Case) -> tuple[float, set[tuple[str, int]]]:
         return 0.0, set()
     finally:
         sys.settrace(None)
-    start = time.process_time()
-    case.run()
-    return time.process_time() - start + 1e-4, reached
+    return (time.process_time() - start) / TRACED + 1e-4, reached
 
 
-def reach(tests: Iterable[Case], texts: Mapping[str, str]) -> None:
-    """Trace every case, unless that was done with the same texts of the modules and of its test."""
-    path = KEPT / "reached.pickle"
+def reached(tests: Sequence[Case], texts: Mapping[str, str]) -> list[Case]:
+    """The cases with what they reach, traced once for each state of the modules and of their file; none that fails."""
+    path = KEPT / f"reached.{_digest(*texts)}.pickle"
     known: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
-    files = {name: (ROOT / "tests" / f"{name}.py").read_text(encoding="utf-8") for name in CASES}
-    keys = {case.name: hashlib.sha256(repr((case.name, files[case.file], *texts.values())).encode()).hexdigest()
-            for case in tests}
+    files = {c.file: (ROOT / "tests" / f"{c.file}.py").read_text(encoding="utf-8") for c in tests}
+    loaded = _digest(*texts.values())
     for case in tests:
-        key = keys[case.name]
+        key = _digest(case.name, files[case.file], loaded)
         if key not in known:
             known[key] = ended(*in_fork(lambda c=case: traced(c)))
         case.seconds, case.lines = known[key]
-    path.write_bytes(pickle.dumps({key: known[key] for key in keys.values()}))
+    path.write_bytes(pickle.dumps({key: (seconds, lines) for key, (seconds, lines) in known.items() if seconds}))
+    for case in (c for c in tests if not c.seconds):
+        print(f"left out, for it fails without a mutant: {case.name}", file=sys.stderr)
+    return [c for c in tests if c.seconds]
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 def tried(mutant: Mutant, order: Sequence[Case]) -> str:
@@ -298,8 +341,8 @@ def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int,
         while waiting and len(running) < children:
             mutant = waiting.pop()
             own = kills[mutant.function]
-            module = kills[mutant.function.__module__]
-            lines = {(f"<{mutant.function.__module__}>", line) for line in mutant.lines}
+            module = kills[mutant.module]
+            lines = {(f"<{mutant.module}>", line) for line in mutant.lines}
             order = sorted((c for c in tests if not c.lines.isdisjoint(lines)),
                            key=lambda c: -(own[c.name] + 0.05 * module[c.name]) / (c.seconds + 0.02))
             if not order:
@@ -316,46 +359,45 @@ def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int,
             status = "timeout" if killer is None else "killed" if killer else "unfinished" if cut else "survived"
             if killer:
                 kills[mutant.function][killer] += 1
-                kills[mutant.function.__module__][killer] += 1
+                kills[mutant.module][killer] += 1
             yield mutant, status, killer or ""
 
 
 def main() -> None:
     """Try what is asked for and print the score so far."""
     words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("modules", nargs="*", help="names, or beginnings of names, of mutants; default all")
+    words.add_argument("names", nargs="*", help="beginnings of the names of modules or mutants; default all")
     words.add_argument("--every", type=int, default=1, help="try every k-th mutant only")
-    words.add_argument("--again", action="store_true", help="try survivors again")
-    words.add_argument("--most", type=float, default=1e9, help="seconds of cases that one mutant is tried against")
+    words.add_argument("--again", action="store_true", help="try survivors without a reason again")
+    words.add_argument("--most", type=float, default=math.inf, help="seconds of cases that a mutant is tried against")
     words.add_argument("--children", type=int, default=2)
     asked = words.parse_args()
-    texts = {name: mutated(name, path) for name, path in modules().items()}
-    all_mutants = mutants(texts)
-    found: dict[str, Any] = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
-    known = {m.name: m for m in all_mutants}
-    found = {n: f for n, f in found.items() if n in known and f["text"] == known[n].text}
-    wanted = [m for m in all_mutants if not asked.modules or m.name.startswith(tuple(asked.modules))]
-    todo = [m for m in wanted[::asked.every]
-            if m.name not in found or (asked.again and found[m.name]["status"] in AGAIN)]
-    tests = cases()
-    if todo:
-        reach(tests, texts)
-        for case in [c for c in tests if not c.seconds]:
-            print(f"left out, for it fails without a mutant: {case.name}", file=sys.stderr)
-            tests.remove(case)
-        print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(all_mutants)} mutants",
-              flush=True)
-        if all(m.name.startswith("placealg.prove") for m in todo):
-            importlib.import_module(CASES[-1]).derive_all()
-    start = time.monotonic()
-    for number, (mutant, status, by) in enumerate(outcomes(todo, tests, asked.children, asked.most), 1):
-        found[mutant.name] = {"status": status, "by": by, "text": mutant.text}
-        if number % 25 == 0 or number == len(todo):
-            FOUND.write_text(json.dumps(found, indent=0), encoding="utf-8")
-            spent = time.monotonic() - start
-            print(f"{number}/{len(todo)}, {number / spent * 60:.0f} a minute", file=sys.stderr, flush=True)
+    names = tuple(asked.names) or ("",)
+    chosen = {m: path for m, path in modules().items() if m.startswith(names) or any(n.startswith(m) for n in names)}
     reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
-    print("\n".join(score({n: f["status"] for n, f in found.items()}, reasons)))
+    texts = {name: mutated(name, path) for name, path in chosen.items()}
+    made = mutants(texts)
+    found = {name: Found(name) for name in chosen}
+    for name, kept in found.items():
+        kept.select([m for m in made if m.module == name])
+    todo = [m for m in [m for m in made if m.name.startswith(names)][::asked.every]
+            if m.name not in found[m.module].ended
+            or (asked.again and found[m.module].ended[m.name]["status"] in AGAIN and m.name not in reasons)]
+    if todo:
+        tests = reached(cases(files_for(chosen)), texts)
+        print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
+              flush=True)
+        start, number = time.monotonic(), 0
+        for number, (mutant, status, by) in enumerate(outcomes(todo, tests, asked.children, asked.most), 1):
+            found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text}
+            if number % 25 == 0 or number == len(todo):
+                for kept in found.values():
+                    kept.write()
+                rate = number / (time.monotonic() - start) * 60
+                print(f"{number}/{len(todo)}, {rate:.0f} a minute", file=sys.stderr, flush=True)
+    every = [Found(name) for name in modules()]
+    print("\n".join(score({n: e["status"] for kept in every for n, e in kept.ended.items()}, reasons,
+                          {kept.module: kept.mutants for kept in every if kept.mutants})))
 
 
 if __name__ == "__main__":

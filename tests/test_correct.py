@@ -165,6 +165,7 @@ def test_a_matrix_needs_the_right_gradient_of_its_other_elements() -> None:
     (updated(replace(NORMED, garbage=True)), MEANS, MATRIX, False),
     (updated(replace(NORMED, garbage=True)), MEANS, MASTER, True),
     (updated(replace(NORMED, garbage=True)), MEANS, GROUP, True),
+    (updated(replace(NORMED, garbage=True)), MEANS, replace(MATRIX, locality="elementwise"), True),
     (updated(master=SPOILT), MEANS, GROUP, True),
     (updated(master=SPOILT), MEANS, MATRIX, False),
     (updated(master=SPOILT), MEANS, replace(MATRIX, whole_reads=("grad_sum",)), True),

@@ -112,9 +112,11 @@ BROKEN: tuple[tuple[str, str, list[dict[str, Any]], str, str], ...] = (
      "backward.layer.attn.core.probs.compute", "works on a part of the rows of layer.attn.core.scaled"),
     ("cp", "llama", [{"drop": "forward.layer.attn.core.keys.all_gather[cp]"}],
      "forward.layer.attn.core.mixed.compute", "works on a part of the rows of layer.attn.core.keys"),
-    # backward: what does not repeat, is handed on twice, or not
+    # backward: what begins twice, does not repeat, is handed on twice, or not
     ("zero1*tp", "llama", [{"drop": "backward.layer.norm2.out.grad.all_reduce[tp]"}],
      "backward.layer.out.grad.compute", "hands on what enters instances of layer, and that does not repeat"),
+    ("zero1*tp", "gpt", [{"double": "backward.loss.sum.grad.compute"}],
+     "backward.loss.sum.grad.compute#2", "starts the backward once more"),
     ("zero1*tp", "gpt", [{"double": "backward.layer.in.grad.assign"}],
      "backward.layer.in.grad.assign#2", "hands on what enters instances of layer once more"),
     ("mlp", "mlp", [{"drop": "backward.layer.in.grad.assign"}],
@@ -137,6 +139,7 @@ MISCOUNTED: tuple[tuple[str, str, list[dict[str, Any]], str], ...] = (
     ("zero1*tp", "gpt", [{"drop": "backward.layer.norm1.out.grad.all_reduce[tp]"}], "layer.norm1.weight"),
     ("zero1*tp", "gpt", [{"double": "backward.layer.norm1.out.grad.all_reduce[tp]"}], "layer.norm1.weight"),
     ("zero1*tp", "gpt", [{"set": "backward.layer.norm1.out.grad.all_reduce[tp]", "op": "mean"}], "layer.norm1.weight"),
+    ("zero1*tp", "gpt", [{"drop": "forward.loss.compute"}], "layer.mlp.up.weight"),
     ("mlp", "mlp", [{"double": "backward.layer.mlp.up.grad.compute"}], "layer.mlp.up.weight"),
     ("cp", "llama", [{"drop": "backward.layer.attn.core.keys.grad.reduce_scatter[cp]"}], "layer.attn.k.weight"),
 )

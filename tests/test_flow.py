@@ -112,6 +112,19 @@ BROKEN: tuple[tuple[str, str, list[dict[str, Any]], str, str], ...] = (
      "backward.layer.attn.core.probs.compute", "works on a part of the rows of layer.attn.core.scaled"),
     ("cp", "llama", [{"drop": "forward.layer.attn.core.keys.all_gather[cp]"}],
      "forward.layer.attn.core.mixed.compute", "works on a part of the rows of layer.attn.core.keys"),
+    # messages between stages
+    ("zero1*pp", "mlp", [{"drop": "forward.layer.in.recv[pp]"}],
+     "forward.layer.mlp.gelu.compute", f"reads layer.mlp.up.biased {SUM}"),
+    ("zero1*pp", "gpt", [{"drop": "forward.layer.in.recv[pp]"}],
+     "forward.layer.norm1.out.compute", f"reads layer.in {SUM}"),
+    ("zero1*pp", "mlp", [{"double": "forward.layer.in.recv[pp]"}],
+     "forward.layer.in.recv[pp]#2", "waits for a message that nobody sends"),
+    ("tp_sp*pp", "llama", [{"drop": "forward.layer.out.send[pp]"}],
+     "forward.layer.in.recv[pp]", "waits for a message that nobody sends"),
+    ("tp_sp*pp", "llama", [{"drop": "backward.layer.in.grad.send[pp]"}],
+     "backward.layer.out.grad.recv[pp]", "waits for a message that nobody sends"),
+    ("zero1*pp", "gpt", [{"double": "backward.layer.out.grad.recv[pp]"}],
+     "backward.layer.out.grad.recv[pp]#2", "waits for a message that nobody sends"),
     # backward: what begins twice, does not repeat, is handed on twice, or not
     ("zero1*tp", "llama", [{"drop": "backward.layer.norm2.out.grad.all_reduce[tp]"}],
      "backward.layer.out.grad.compute", "hands on what enters instances of layer, and that does not repeat"),
@@ -140,6 +153,8 @@ MISCOUNTED: tuple[tuple[str, str, list[dict[str, Any]], str], ...] = (
     ("zero1*tp", "gpt", [{"double": "backward.layer.norm1.out.grad.all_reduce[tp]"}], "layer.norm1.weight"),
     ("zero1*tp", "gpt", [{"set": "backward.layer.norm1.out.grad.all_reduce[tp]", "op": "mean"}], "layer.norm1.weight"),
     ("zero1*tp", "gpt", [{"drop": "forward.loss.compute"}], "layer.mlp.up.weight"),
+    ("zero1*pp", "gpt", [{"drop": "backward.layer.out.grad.recv[pp]"}], "layer.mlp.up.weight"),
+    ("tp_sp*pp", "llama", [{"drop": "backward.layer.out.grad.recv[pp]"}], "layer.attn.q.weight"),
     ("mlp", "mlp", [{"double": "backward.layer.mlp.up.grad.compute"}], "layer.mlp.up.weight"),
     ("cp", "llama", [{"drop": "backward.layer.attn.core.keys.grad.reduce_scatter[cp]"}], "layer.attn.k.weight"),
 )

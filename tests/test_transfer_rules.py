@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from test_calculus import POSITIONS, some_value
+from test_flow import step_of as pipelined
 from worlds import GARBAGE, WORLDS, Rank, World
 
 from placealg.arith import ONE, Monomial
@@ -17,6 +18,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.prove import transfer
 from placealg.prove.contribution import ABSENT, DEVICE, STALE, UNIT, Slot, Tag, Term, Value, count_name
+from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Site
 from placealg.prove.microbatches import Iteration
 from placealg.prove.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
@@ -135,6 +137,7 @@ STATE_RULES: tuple[tuple[Event, tuple[str, str], Meaning], ...] = (
     (event("assign", "master", source="moments"), ("master", "device"), copied("moments", "device")),
     (event("assign", "master", source="weight", tier="device->host", where=OWNER), ("master", "host"),
      copied("weight", "device")),
+    (event("assign", "master", source="weight", tier="host->device"), ("master", "device"), copied("weight", "host")),
     (event("assign", "moments", phase="init"), ("moments", "device"), always(CURRENT)),
     (event("assign", "moments", phase="init", where=OWNER, tier="host"), ("moments", "host"), always(CURRENT)),
     (event("assign", "moments"), ("moments", "device"), always(SPOILT)),
@@ -225,6 +228,7 @@ GRADIENT_RULES: tuple[tuple[Event, tuple[str, str], Number], ...] = (
     (event("assign", "grad_sum", source="grad_sum", tier="device->host"), ("grad_sum", "host"), number_of("grad_sum")),
     (event("offload", "grad", tier="device->host"), ("grad", "host"), number_of("grad")),
     (event("offload", "grad_sum", tier="device->host", source="grad"), ("grad_sum", "host"), number_of("grad")),
+    (event("offload", "grad", tier="device->host", source="grad_sum"), ("grad", "host"), number_of("grad_sum")),
     (event("fetch", "grad_sum", tier="host->device"), ("grad_sum", "device"), number_of("grad_sum", "host")),
     (event("zero", "grad_sum"), ("grad_sum", "device"), lambda *_: Fraction(0)),
     (event("zero", "grad_sum", tier="host"), ("grad_sum", "host"), lambda *_: Fraction(0)),
@@ -285,6 +289,60 @@ def test_what_slices_leave_mixed() -> None:
     assert run(replace(held, values={}), event("slice", "grad", axes=("dp",))).value("grad") == ABSENT
 
 
+def test_a_gradient_gathered_where_its_owner_may_hold_nothing_is_mixed() -> None:
+    for mask, mixed, after in ((frozenset({("tp", UNIT)}), None, frozenset()), (frozenset(), None, None),
+                               (frozenset({("dp", "own:own")}), None, None),
+                               (frozenset(), frozenset({("tp", UNIT)}), frozenset({("tp", UNIT)}))):
+        before = replace(MACHINES[0], values={("grad", "device"): Value((Term(ONE),), mask, mixed=mixed)})
+        assert run(before, event("gather", "grad", axes=("dp",))).value("grad").mixed == after
+    split = replace(before, group=replace(GROUP, split=("tp",)), values={
+        ("grad", "device"): Value((Term(ONE),), frozenset({("tp", "own:own")}))})
+    assert run(split, event("gather", "grad", axes=("dp",))).value("grad").mixed is None
+
+
+@pytest.mark.parametrize("before", MACHINES)
+def test_an_event_of_a_split_group_is_about_the_owners(before: Machine) -> None:
+    """Along the axes that split its parameters; unless it goes along them, or is of no group."""
+    split = replace(before.copy(), group=replace(GROUP, split=("tp",)))
+    copy = event("assign", "master", source="weight")
+    gather = event("gather", "weight", axes=("tp",))
+    count = event("update", "step", group="")
+    split.versions["step", "device"] = CURRENT
+    for world in WORLDS:
+        for rank in world.ranks():
+            master = leaf(before.version("weight" if owns(world, rank, ("tp",)) else "master"), world, rank)
+            assert leaf(run(split, copy).version("master"), world, rank) == master
+            assert leaf(run(split, gather).version("weight"), world, rank) == _gather(world, before, rank, gather)
+            assert leaf(run(split, count).version("step"), world, rank) == NEXT
+
+
+def test_tokens_are_those_of_the_rank_that_divides() -> None:
+    """A sum of quotients is not the quotient of sums; inside the loop a rank counts this microbatch's tokens."""
+    held = Value((Term(ONE),))
+    before = replace(MACHINES[0], values={("grad", "device"): held, ("grad_sum", "device"): held})
+    tokens = Monomial.of("tokens")
+    for phase, cell in (("reduce", {}), ("backward", {"microbatch": UNIT})):
+        name = Monomial.of(count_name({"dp": DEVICE, "tp": DEVICE, **cell}))
+        late = run(before, event("reduce", "grad", phase=phase, axes=("dp",), op="sum", divisor=tokens)).value("grad")
+        assert late == held.reduced(("dp",), ONE / name)
+        early = run(before, event("reduce", "grad", phase=phase, axes=("dp",), op="premultiplied",
+                                  divisor=tokens)).value("grad")
+        assert early == held.scaled(ONE / name).reduced(("dp",), ONE) != late
+        scaled = run(before, event("scale", "grad_sum", phase=phase, divisor=tokens)).value("grad_sum")
+        assert scaled == held.scaled(ONE / name)
+    passive = run(before, event("scale", "grad_sum", phase="backward", divisor=tokens), iteration=PASSIVE)
+    assert passive.value("grad_sum") == held.scaled(
+        ONE / Monomial.of(count_name({"dp": DEVICE, "tp": DEVICE, "microbatch": "first"})))
+
+
+def test_the_loss_is_scaled() -> None:
+    scale = event("scale", "loss", group="", unit="loss", phase="backward", divisor=Monomial.of("m"))
+    seeded = replace(MACHINES[0], seed=ONE / Monomial.of("dp"))
+    assert run(seeded, scale).seed == ONE / Monomial.of("dp", "m") and run(seeded, scale).values == seeded.values
+    assert run(MACHINES[0], scale).seed is None and run(seeded, replace(scale, where=OWNER)).seed is None
+    assert run(seeded, replace(scale, divisor=Monomial.of("count"))).seed is None
+
+
 # counts, flags, norms
 
 CELL = {"dp": DEVICE, "tp": DEVICE, "microbatch": UNIT}
@@ -312,7 +370,7 @@ def test_counts() -> None:
     assert run(MACHINES[0], event("compute", "count", group="", phase="reduce", where=OWNER)).count is None
     cell, tp = Monomial.of(count_name(outside)), Monomial.of("tp")
     squared = replace(MACHINES[0], count=cell ** 2 * tp)
-    assert run(squared, total("dp")).count is None
+    assert run(squared, total("dp")).count is None and run(squared, total("dp", "tp")).count is None
     assert run(squared, total("microbatch")).count == cell ** 2 * Monomial.of("tp", "microbatch")
     half = Monomial(Fraction(1, 2)) / tp
     assert run(replace(MACHINES[0], count=cell * half), total("dp")).count == Monomial.of(
@@ -343,6 +401,32 @@ def test_a_norm_of_what_only_some_ranks_hold_is_defined_where_they_are_marked() 
         assert slot is not None and slot.defined == defined
 
 
+def test_a_norm_counts_on_its_tier_and_where_both_conditions_meet() -> None:
+    held = Value((Term(ONE),), frozenset({("dp", UNIT), ("tp", "own:own")}))
+    before = replace(MACHINES[0], values={("grad_sum", "host"): held})
+    slot = run(before, event("norm", "norm", tier="host", where=(Clause("dp", 0), Clause("tp", 0)))).slot
+    assert slot is not None and slot.counted == held
+    for world in WORLDS:
+        for rank in world.ranks():
+            assert world.total(slot.terms, rank) == int(world.stands(held.mask, rank) and not any(rank.values()))
+
+
+def test_the_flag_of_a_tied_group_is_known_at_its_end_only() -> None:
+    tied, flat = (pipelined(name, "gpt") for name in ("zero1*pp", "zero1*tp"))
+    at_ends, nowhere = {"pp_ends": "any:end"}, {}
+    for step, parameter, follows, known in (
+            (tied, "embedding.weight", True, at_ends), (flat, "embedding.weight", True, nowhere),
+            (tied, "embedding.weight", False, nowhere), (tied, "layer.mlp.up.weight", True, nowhere)):
+        group = next(g for g in step.reference.groups if parameter in g.parameters)
+        before = Machine(step.reference, group, Site(parameter, parameter), Flows(step) if follows else None)
+        before.values["grad_sum", "device"] = Value((Term(ONE),), frozenset({("dp", "own:own")}))
+        skip = run(before, event("compute", "skip", group=group.name)).skip
+        norm = run(before, event("norm", "norm", group=group.name)).slot
+        assert skip is not None and norm is not None
+        assert skip.terms == (Term(ONE, FrozenMap({"dp": "own:own", **known})),)
+        assert norm.terms == (Term(ONE, FrozenMap({"dp": "own:own"})),)
+
+
 def test_all_reduces_of_norms_and_flags() -> None:
     slot = Slot((Term(ONE, FrozenMap({"dp": "own:own"})),), Value((Term(ONE),)), frozenset())
     before = replace(MACHINES[0], slot=slot, skip=slot)
@@ -370,7 +454,7 @@ def test_all_reduces_of_norms_and_flags() -> None:
 
 def test_a_clip_is_remembered_with_its_norm() -> None:
     slot = Slot((Term(ONE),), Value((Term(ONE),)), frozenset())
-    before = replace(MACHINES[0], slot=slot)
+    before = replace(MACHINES[0].copy(), slot=slot)
     before.values["grad_sum", "host"] = replace(before.value("grad_sum"), tags=(Tag("clip", None),))
     assert run(before, event("clip", "grad_sum")).value("grad_sum") == replace(
         before.value("grad_sum"), tags=(Tag("clip", slot),))

@@ -34,6 +34,14 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "lamb": ("zero1", '[optimizer]\nname = "lamb"\n'), "tokens": ("zero3", '[loss]\npreset = "token_mean"\n'),
     "skip": ("zero2", '[optimizer]\nskip = "overflow"\nclip = "none"\n[schedule]\nmicrobatches = 1\n'),
     "gradients_not_kept": ("dp", '[states]\ngradients = { dp = "M" }\n[schedule]\nmicrobatches = 1\n'),
+    "all_on_host": ("zero3*offload_parameters*offload_optimizer", ""),
+    "skip_on_host": ("zero2*offload_optimizer", '[optimizer]\nskip = "overflow"\nname = "lamb"\n'),
+    "only_gradients": ("dp", '[states]\ngradients = { dp = "S" }\n'),
+    "only_gradients_muon": ("dp", '[states]\ngradients = { dp = "S" }\n[optimizer]\nname = "muon"\n'),
+    "idle_axis": ("zero1", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n[states]\ngradients = { dp = "S", tp = "S" }\n'
+                           'optimizer = { tp = "S" }\n'),
+    "sharded_sequence_gpt": ("zero3*cp", '[states]\ngradients = { cp = "S" }\noptimizer = { cp = "S" }\n'),
+    "shares_on_host_moe": ("ep*offload_optimizer", ""),
     "tp_mlp": ("tp", FFN), "ep_moe": ("ep", ""), "pipeline_mlp": ("hsdp*pp", ""),
     "tp_gpt": ("zero3*tp", ""), "sequence_gpt": ("tp_sp*recompute_selective", ""), "ring_gpt": ("cp_ring", ""),
     "again_gpt": ("tp*recompute_full", ""), "ulysses_llama": ("cp_ulysses", ""),
@@ -41,7 +49,7 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
 }
 """Name -> (strategy, tables); a name ends in its model where that is not the abstract one."""
 
-PLAIN = {f.name: f.default for f in fields(Event)}
+PLAIN = {f.name: f.default for f in fields(Event)} | {"value": ""}
 
 
 def step_of(name: str) -> Step:
@@ -55,7 +63,8 @@ def told(step: Step) -> Iterator[str]:
     for event in step.events:
         shown = {"group": event.group, "unit": event.unit} | {n: getattr(event, n) for n in PLAIN if n not in (
             "phase", "verb", "value", "axes", "copy", "rule", "line", "group", "unit")}
-        said = ", ".join(f"{n} {v}" for n, v in shown.items() if v and v != PLAIN[n])
+        shown |= {"value": event.value} if event.verb in ("norm", "update", "clip") else {}
+        said = ", ".join(f"{n} {v}" for n, v in shown.items() if v != PLAIN[n])
         yield " ; ".join(part for part in (event.path, said, event.rule.name) if part)
     yield from dict.fromkeys(f"{e.rule.name}: {e.rule.why}" for e in step.events)
 

@@ -34,8 +34,7 @@ test-slow: $(STAMP)  ## the long random runs
 
 MUTANTS ?=  # which, by name: placealg.prove.moves*
 mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: hours, on Linux
-	$(BIN)/mutmut run $(MUTANTS)
-	$(BIN)/mutmut results --all true | $(BIN)/python tests/mutation_score.py
+	$(BIN)/python tests/mutate.py $(MUTANTS)
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

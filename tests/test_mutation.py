@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from random_programs import two_units
 
 from placealg.check.prove import prove
 from placealg.model.abstract import abstract
@@ -28,7 +30,7 @@ from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import strategy_on
 
 MODELS: Mapping[str, Callable[[], Model]] = {
-    "abstract": abstract, "mlp": mlp, "moe": moe}
+    "abstract": abstract, "mlp": mlp, "moe": moe, "units": lambda: two_units(tied=True)}
 OWN: Mapping[str, Mapping[str, Any]] = {
     "ffn": {"dims": {"tp": ["ffn", "vocab"]}},
     "ffn, again": {"dims": {"tp": ["ffn", "vocab"]}, "states": {"activations": {"region:layer": "M"}}},
@@ -39,6 +41,23 @@ OWN: Mapping[str, Mapping[str, Any]] = {
 }
 """Lists of dims of one axis, for models without attention."""
 
+BROKEN_UNITS: tuple[tuple[dict[str, Any], str, str, str | None], ...] = (
+    ({"drop": "forward.embedding.weight.gather[dp]"}, "view", "forward.embedding.compute", None),
+    ({"drop": "forward.embedding.compute"}, "forward", "forward.layer.compute", None),
+    ({"drop": "forward.layer.compute"}, "forward", "forward.head.compute", None),
+    ({"drop": "forward.head.compute"}, "forward", "forward.loss.compute", None),
+    ({"drop": "forward.loss.compute"}, "forward", "backward.head.compute", None),
+    ({"drop": "backward.loss.scale"}, "gradient", "update.embedding.weight.update", "m"),
+    ({"drop": "backward.head.compute"}, "forward", "backward.layer.compute", None),
+    ({"drop": "backward.layer.compute"}, "forward", "backward.embedding.compute", None),
+    ({"drop": "backward.embedding.compute"}, "forward", "backward.embedding.compute", None),
+    ({"drop": "backward.embedding.weight.grad.reduce[dp]"}, "gradient", "update.embedding.weight.update", "1"),
+    ({"drop": "backward.layer.weight.grad_sum.accumulate"}, "gradient", "update.layer.weight.update", "0"),
+    ({"set": "forward.loss.compute", "where": "rank(dp)=0"}, "forward", "forward.loss.compute", None),
+    ({"set": "backward.head.compute", "where": "rank(dp)=0"}, "forward", "backward.head.compute", None),
+)
+"""Edits of zero3 on opaque units, of which the first and the last use one parameter: what fails, and where."""
+
 LAMB = 'base = "zero1"\n[optimizer]\nname = "lamb"\n'
 TOKENS = '[loss]\npreset = "token_mean"\n'
 PROVED_PROGRAMS = (
@@ -46,7 +65,7 @@ PROVED_PROGRAMS = (
     ('base = "zero3"\n' + TOKENS, "abstract"), ('base = "zero3"\n[optimizer]\nname = "muon"\n', "abstract"),
     ('base = "dp"\n[optimizer]\nclip = "none"\n[schedule]\nmicrobatches = 1\n', "abstract"),
     ("zero1*pp", "mlp"), ("ffn", "mlp"), ("ffn, again", "mlp"), ("ffn, sharded", "mlp"), ("idle", "abstract"),
-    ("ffn, ring", "mlp"), ("ep", "moe"),
+    ("ffn, ring", "mlp"), ("ep", "moe"), ("zero1", "units"),
 )
 EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
     ("dp", "abstract", {"drop": "reduce.*.grad_sum.reduce[dp]"}, "gradient", "1"),
@@ -74,6 +93,7 @@ EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
 )
 
 
+@cache
 def step_of(text: str, model: str) -> Step:
     strategy = (strategy_on("mine", {"tp": None}, **OWN[text]) if text in OWN else
                 parse_strategy_file(text).strategy if "\n" in text else parse_strategy(text))
@@ -92,6 +112,13 @@ def test_runs_as_the_single_device(text: str, model: str) -> None:
     sizes = dict.fromkeys(step.reference.mesh.names, 2)
     microbatches = step.reference.microbatches or fitting_microbatches(step.reference, sizes, 2)
     assert simulate(step, Setting.equal(step.reference, sizes, microbatches, 1)).equal
+
+
+@pytest.mark.parametrize(("change", "obligation", "event", "mass"), BROKEN_UNITS)
+def test_opaque_units_are_refuted(change: dict[str, Any], obligation: str, event: str, mass: str | None) -> None:
+    report = prove(edit(step_of("zero3", "units"), change))
+    assert (report.verdict, report.refuted()[0]) == (REFUTED, obligation)
+    assert report.counterexample and (report.counterexample.event, report.counterexample.mass) == (event, mass)
 
 
 @pytest.mark.parametrize(("text", "model", "change", "obligation", "mass"), EDITED)

@@ -217,8 +217,7 @@ def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
     """Terms that differ only in the rank on which one position stands: where each rank has one, that is certain."""
     found: dict[tuple[Term, str], list[int]] = {}
     for term in terms:
-        placed = [(e, p if q.isdigit() else q, q if q.isdigit() else p) for e in term.given
-                  for a, p, q in [e] if a == axis and p.isdigit() != q.isdigit()]
+        placed = [((a, p, q), q, p) for a, p, q in term.given if a == axis and p.isdigit() and not q.isdigit()]
         if len(placed) != 1:
             yield term
             continue

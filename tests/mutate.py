@@ -1,0 +1,405 @@
+"""Tries the mutants of the prover and the derivation (`make mutate`), and prints how many the tests kill.
+
+`mutmut` makes the mutants; they run in forks of one process that has everything loaded. A mutant is run against those
+cases of test_mutation.py that reach its statement, the ones that killed its neighbours first, and counts as killed by
+the first that fails. What came out is kept, by mutant and the text of its function: a second run goes on where the
+first ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import importlib
+import json
+import math
+import os
+import pickle
+import re
+import resource
+import select
+import signal
+import sys
+import time
+import tomllib
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from itertools import accumulate, product
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from mutation_score import score
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "build" / "mutants"
+REASONS = ROOT / "tests" / "equivalent_mutants.toml"
+CASES = {
+    "placealg.prove": ("test_calculus", "test_correct", "test_transfer", "test_transfer_rules", "test_stages",
+                       "test_flow"),
+    "placealg.step": ("test_derived", "test_split", "test_operations"),
+    "placealg": ("test_mutation",),
+}
+"""Where a mutant is -> the files with cases for it, the small ones first."""
+
+AGAIN = ("survived", "no tests", "unfinished")
+TRACED = 2
+"""How much longer a case takes while it is traced, roughly."""
+
+SECONDS = 60
+"""Processor time of one mutant beyond which it is as good as failed."""
+
+
+@dataclass
+class Mutant:
+    """One changed function: `lines` are those of the changed statement in the module as it is loaded."""
+
+    name: str
+    function: Callable[..., Any]
+    changed: Callable[..., Any]
+    lines: range
+    text: str
+
+    @property
+    def module(self) -> str:
+        """The module in which the function is."""
+        return self.function.__module__
+
+    def activate(self) -> None:
+        """Put the changed code in the place of the function's own, for whoever refers to the function."""
+        self.function.__code__ = self.changed.__code__
+        self.function.__defaults__ = self.changed.__defaults__
+        self.function.__kwdefaults__ = self.changed.__kwdefaults__
+
+
+@dataclass
+class Case:
+    """One case of a test: the test's name with its number, and the call."""
+
+    name: str
+    file: str
+    run: Callable[[], Any]
+    seconds: float = 0.0
+    lines: set[tuple[str, int]] = field(default_factory=set)
+
+
+class Found:
+    """What came out for the mutants of one module, kept in a file; `mutants` is how many there are."""
+
+    def __init__(self, module: str) -> None:
+        self.module, self.path = module, KEPT / f"{module}.json"
+        kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        self.mutants: int = kept.get("mutants", 0)
+        self.ended: dict[str, dict[str, str]] = kept.get("ended", {})
+
+    def select(self, made: Sequence[Mutant]) -> None:
+        """Forget what came out for functions that have changed."""
+        texts = {m.name: m.text for m in made}
+        self.mutants = len(made)
+        self.ended = {n: e for n, e in self.ended.items() if texts.get(n) == e["text"]}
+
+    def write(self) -> None:
+        """Keep it."""
+        self.path.write_text(json.dumps({"mutants": self.mutants, "ended": self.ended}, indent=0), encoding="utf-8")
+
+
+def modules() -> dict[str, Path]:
+    """The modules that are mutated, by name."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    return {path.removesuffix(".py").replace("/", "."): ROOT / path for path in table["only_mutate"]}
+
+
+def mutated(name: str, path: Path) -> str:
+    """A module's text with all its mutants in it, made once for each state of the module."""
+    source = path.read_text(encoding="utf-8")
+    kept = KEPT / f"{name}.{_digest(source)}.py"
+    if not kept.exists():
+        from mutmut.mutation.file_mutation import mutate_file_contents
+
+        KEPT.mkdir(parents=True, exist_ok=True)
+        kept.write_text(mutate_file_contents(str(path.relative_to(ROOT)), source).code, encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
+
+
+class Loader(SourceFileLoader):
+    """Loads a module from a text that is not its file's."""
+
+    def __init__(self, name: str, path: str, text: str) -> None:
+        super().__init__(name, path)
+        self.text = text
+
+    def get_code(self, fullname: str) -> Any:
+        """The code of the text."""
+        return compile(self.text, f"<{fullname}>", "exec", dont_inherit=True)
+
+
+class Finder(MetaPathFinder):
+    """Finds the mutated modules."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec of a mutated module; None for any other."""
+        if fullname not in self.texts:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        assert spec and spec.origin
+        spec.loader = Loader(fullname, spec.origin, self.texts[fullname])
+        return spec
+
+
+def load(texts: Mapping[str, str]) -> list[tuple[Callable[..., Any], dict[str, Callable[..., Any]]]]:
+    """Import every mutated module: its functions with their mutants. Nothing stands between a function and its call."""
+    from mutmut.mutation import trampoline
+
+    found: list[tuple[Callable[..., Any], dict[str, Callable[..., Any]]]] = []
+
+    def wrap(mutants: dict[str, Any], is_classmethod: bool = False) -> Callable[[Any], Any]:
+        def keep(function: Any) -> Any:
+            found.append((function, mutants))
+            return function
+        return keep
+
+    trampoline.wrap_in_trampoline = wrap
+    sys.meta_path.insert(0, Finder(texts))
+    for name in texts:
+        importlib.import_module(name)
+    return found
+
+
+def mutants(texts: Mapping[str, str]) -> list[Mutant]:
+    """All mutants, in the order of the modules; none that only changes the `strict` of a zip, which is an assertion."""
+    made: list[Mutant] = []
+    nodes = {name: {node.lineno: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+             for name, text in texts.items()}
+    for function, changes in load(texts):
+        module = nodes[function.__module__]
+        own = changes["_mutmut_orig"]
+        node = _node(module, own)
+        shift = _node(module, function).lineno - node.lineno
+        text = _digest(ast.dump(node))
+        for name, changed in changes.items():
+            other = _node(module, changed)
+            if name != "_mutmut_orig" and _said(other) != _said(node):
+                lines = _changed(node, other)
+                made.append(Mutant(f"{function.__module__}.{name}", function, changed,
+                                   range(lines.start + shift, lines.stop + shift), text))
+    order = list(texts)
+    return sorted(made, key=lambda m: order.index(m.module))
+
+
+def _node(module: Mapping[int, ast.FunctionDef], function: Callable[..., Any]) -> ast.FunctionDef:
+    line = function.__code__.co_firstlineno
+    return next(module[n] for n in range(line, line + 5) if n in module)
+
+
+def _said(function: ast.FunctionDef) -> str:
+    """What a function says, apart from its name and the `strict` of its zips."""
+    return _STRICT.sub("", "".join(ast.dump(part) for part in (function.args, *function.body)))
+
+
+_STRICT = re.compile(r"(, )?keyword\(arg='strict', value=Constant\(value=\w+\)\)")
+
+
+def _changed(one: Any, other: Any) -> range:
+    """The lines of the innermost statement in which two functions differ; of a compound one, its head."""
+    body = [child for name in ("body", "orelse", "handlers", "finalbody") for child in getattr(one, name, ())
+            if isinstance(child, (ast.stmt, ast.ExceptHandler))]
+    theirs = [child for name in ("body", "orelse", "handlers", "finalbody") for child in getattr(other, name, ())
+              if isinstance(child, (ast.stmt, ast.ExceptHandler))]
+    differ = [pair for pair in zip(body, theirs, strict=False) if ast.dump(pair[0]) != ast.dump(pair[1])]
+    if len(body) == len(theirs) and len(differ) == 1 and not isinstance(one, ast.Lambda):
+        return _changed(*differ[0])
+    first = [b.lineno for b in body]
+    return range(one.lineno, min(first) if first and isinstance(one, (ast.If, ast.For, ast.While)) else
+                 one.end_lineno + 1)
+
+
+def files_for(chosen: Iterable[str]) -> tuple[str, ...]:
+    """The files with cases for these modules."""
+    return tuple(f for room, files in CASES.items() if any(m.startswith(room) for m in chosen) for f in files)
+
+
+def cases(files: Iterable[str]) -> list[Case]:
+    """The cases of these files, each with its parameters; those of the slow tier are left out."""
+    made = []
+    for file, name, test in ((f, *pair) for f in files for pair in vars(importlib.import_module(f)).items()):
+        marks = getattr(test, "pytestmark", ())
+        if name.startswith("test_") and not any(mark.name == "slow" for mark in marks):
+            rows = [mark.args for mark in marks if mark.name == "parametrize"]
+            lists = [[{names: v} if isinstance(names, str) else dict(zip(names, v, strict=True)) for v in values]
+                     for names, values in rows]
+            for number, choice in enumerate(product(*lists)):
+                given = {name: value for row in choice for name, value in row.items()}
+                made.append(Case(f"{file}::{name}[{number}]", file, lambda t=test, g=given: t(**g)))
+    return made
+
+
+def in_fork(work: Callable[[], Any]) -> tuple[int, int]:
+    """Run in a fork: its process and the pipe by which the pickled result comes."""
+    read, write = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(write)
+        os.setpgid(process, process)
+        return process, read
+    os.close(read)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    with os.fdopen(write, "wb") as pipe:
+        pickle.dump(work(), pipe)
+    os._exit(0)
+
+
+def ended(process: int, pipe: int) -> Any:
+    """The result of a fork; None where it gave none. Whatever it left running is ended."""
+    with os.fdopen(pipe, "rb") as stream:
+        try:
+            result = pickle.load(stream)
+        except EOFError:
+            result = None
+    with suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return result
+
+
+def traced(case: Case) -> tuple[float, set[tuple[str, int]]]:
+    """How long a case takes, and the lines of mutated modules that it reaches; 0 for one that fails as it is."""
+    files = {f"<{name}>" for name in modules()}
+    reached: set[tuple[str, int]] = set()
+
+    def inside(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            reached.add((frame.f_code.co_filename, frame.f_lineno))
+        return inside
+
+    def entered(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        reached.add((frame.f_code.co_filename, frame.f_lineno))
+        return inside
+
+    start = time.process_time()
+    sys.settrace(entered)
+    try:
+        case.run()
+    except Exception:
+        return 0.0, set()
+    finally:
+        sys.settrace(None)
+    return (time.process_time() - start) / TRACED + 1e-4, reached
+
+
+def reached(tests: Sequence[Case], texts: Mapping[str, str]) -> list[Case]:
+    """The cases with what they reach, traced once for each state of the modules and of their file; none that fails."""
+    path = KEPT / f"reached.{_digest(*texts)}.pickle"
+    known: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
+    files = {c.file: (ROOT / "tests" / f"{c.file}.py").read_text(encoding="utf-8") for c in tests}
+    loaded = _digest(*texts.values())
+    for case in tests:
+        key = _digest(case.name, files[case.file], loaded)
+        if key not in known:
+            known[key] = ended(*in_fork(lambda c=case: traced(c)))
+        case.seconds, case.lines = known[key]
+    path.write_bytes(pickle.dumps({key: (seconds, lines) for key, (seconds, lines) in known.items() if seconds}))
+    for case in (c for c in tests if not c.seconds):
+        print(f"left out, for it fails without a mutant: {case.name}", file=sys.stderr)
+    return [c for c in tests if c.seconds]
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def tried(mutant: Mutant, order: Sequence[Case]) -> str:
+    """The first case that fails with the mutant; "" when none does."""
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    mutant.activate()
+    for case in order:
+        try:
+            case.run()
+        except BaseException:
+            return case.name
+    return ""
+
+
+def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int,
+             most: float) -> Iterator[tuple[Mutant, str, str]]:
+    """(mutant, how it ended, the case that killed it), as they end."""
+    kills: defaultdict[Any, Counter[str]] = defaultdict(Counter)
+    running: dict[int, tuple[Mutant, int, bool]] = {}
+    waiting = list(reversed(todo))
+    while waiting or running:
+        while waiting and len(running) < children:
+            mutant = waiting.pop()
+            own = kills[mutant.function]
+            module = kills[mutant.module]
+            lines = {(f"<{mutant.module}>", line) for line in mutant.lines}
+            order = sorted((c for c in tests if not c.lines.isdisjoint(lines)),
+                           key=lambda c: -(own[c.name] + 0.05 * module[c.name]) / (c.seconds + 0.02))
+            if not order:
+                yield mutant, "no tests", ""
+                continue
+            spent = list(accumulate(c.seconds for c in order))
+            affordable = order[:max(1, bisect_right(spent, most))]
+            process, pipe = in_fork(lambda m=mutant, o=affordable: tried(m, o))
+            running[pipe] = mutant, process, len(affordable) < len(order)
+        ready, _, _ = select.select(list(running), [], [], SECONDS) if running else ([], [], [])
+        for pipe in ready:
+            mutant, process, cut = running.pop(pipe)
+            killer = ended(process, pipe)
+            status = "timeout" if killer is None else "killed" if killer else "unfinished" if cut else "survived"
+            if killer:
+                kills[mutant.function][killer] += 1
+                kills[mutant.module][killer] += 1
+            yield mutant, status, killer or ""
+
+
+def main() -> None:
+    """Try what is asked for and print the score so far."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("names", nargs="*", help="beginnings of the names of modules or mutants; default all")
+    words.add_argument("--every", type=int, default=1, help="try every k-th mutant only")
+    words.add_argument("--again", action="store_true", help="try survivors without a reason again")
+    words.add_argument("--most", type=float, default=math.inf, help="seconds of cases that a mutant is tried against")
+    words.add_argument("--children", type=int, default=2)
+    asked = words.parse_args()
+    names = tuple(asked.names) or ("",)
+    chosen = {m: path for m, path in modules().items() if m.startswith(names) or any(n.startswith(m) for n in names)}
+    reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    texts = {name: mutated(name, path) for name, path in chosen.items()}
+    made = mutants(texts)
+    found = {name: Found(name) for name in chosen}
+    for name, kept in found.items():
+        kept.select([m for m in made if m.module == name])
+    todo = [m for m in [m for m in made if m.name.startswith(names)][::asked.every]
+            if m.name not in found[m.module].ended
+            or (asked.again and found[m.module].ended[m.name]["status"] in AGAIN and m.name not in reasons)]
+    if todo:
+        tests = reached(cases(files_for(chosen)), texts)
+        print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
+              flush=True)
+        start, number = time.monotonic(), 0
+        for number, (mutant, status, by) in enumerate(outcomes(todo, tests, asked.children, asked.most), 1):
+            found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text}
+            if number % 25 == 0 or number == len(todo):
+                for kept in found.values():
+                    kept.write()
+                rate = number / (time.monotonic() - start) * 60
+                print(f"{number}/{len(todo)}, {rate:.0f} a minute", file=sys.stderr, flush=True)
+    every = [Found(name) for name in modules()]
+    print("\n".join(score({n: e["status"] for kept in every for n, e in kept.ended.items()}, reasons,
+                          {kept.module: kept.mutants for kept in every if kept.mutants})))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Along a pipeline: on which stage something is held, and a tied parameter as it is seen on both ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_flow import step_of
+
+from placealg.arith import ONE
+from placealg.frozen import FrozenMap
+from placealg.prove.contribution import DEVICE, Term, Value, equality
+from placealg.prove.stages import Stages, at_the_ends, ends, no_end, on_ends, tied
+from placealg.prove.tensors import Tensors
+from placealg.step.event import Clause, Event
+from placealg.step.program import Group, Step
+
+TIED, UNTIED, FLAT = step_of("zero1*pp", "gpt"), step_of("zero1*pp", "llama"), step_of("zero1*tp", "gpt")
+
+
+def group_of(step: Step, parameter: str) -> Group:
+    return next(g for g in step.reference.groups if parameter in g.parameters)
+
+
+TABLE, LAYER = group_of(TIED, "embedding.weight"), group_of(TIED, "layer.mlp.up.weight")
+
+
+def test_what_is_tied() -> None:
+    assert tied(TIED.reference, "embedding.weight") and not tied(TIED.reference, "layer.mlp.up.weight")
+    assert not tied(FLAT.reference, "embedding.weight") and not tied(UNTIED.reference, "embedding.weight")
+    assert ends(TIED.reference) == "pp_ends"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_tied_group_sees_the_ends_in_place_of_the_pipeline(ranks: int) -> None:
+    reference = replace(TIED.reference, unrolled=FrozenMap({"pp": ranks, "dp": 3}))
+    placed = tuple(replace(e, where=(*e.where, Clause("pp", 0))) if e.verb == "norm" else e for e in TIED.events)
+    step = Step(reference, placed)
+    seen = on_ends(step, TABLE)
+    assert seen.reference == replace(reference, mesh=seen.reference.mesh, unrolled=FrozenMap({
+        "pp_ends": min(ranks, 2), "dp": 3}))
+    assert seen.reference.mesh.names == tuple("pp_ends" if a == "pp" else a for a in TIED.reference.mesh.names)
+    assert len(seen.events) == len(step.events)
+    for old, new in zip(step.events, seen.events, strict=True):
+        concerned = old.group in ("", TABLE.name) or old.verb in ("clip", "update")
+        if concerned:
+            assert new.axes == tuple("pp_ends" if a == "pp" else a for a in old.axes)
+            assert new.where == tuple(Clause("pp_ends", c.rank) if c.axis == "pp" else c for c in old.where)
+            assert replace(new, axes=old.axes, where=old.where) == old
+        else:
+            assert new == old
+    assert any(a == "pp_ends" for e in seen.events if e.group == TABLE.name for a in e.axes)
+    assert any(c.axis == "dp" for e in seen.events if e.group == TABLE.name for c in e.where)
+
+
+def test_other_groups_see_the_pipeline_itself() -> None:
+    assert on_ends(TIED, LAYER) is TIED and on_ends(UNTIED, UNTIED.reference.groups[0]) is UNTIED
+    assert on_ends(FLAT, group_of(FLAT, "embedding.weight")) is FLAT
+    assert on_ends(TIED, Group("", "", (), (), ())) is TIED
+
+
+def test_an_inner_stage_is_no_end() -> None:
+    update = next(e for e in TIED.events if e.verb == "update" and e.group == TABLE.name)
+    other = next(e for e in TIED.events if e.verb == "update" and e.group == LAYER.name)
+
+    def told(*events: Event, step: Step = TIED, group: Group = TABLE) -> list[Event]:
+        return list(no_end(replace(step, events=events), group))
+    inner = replace(update, where=(Clause("pp", 1),))
+    assert told(update, inner) == [inner]
+    assert told(replace(update, where=(Clause("pp", 0),)), replace(update, where=(Clause("pp"),))) == []
+    assert told(replace(update, where=(Clause("dp", 1),)), replace(other, where=(Clause("pp", 1),))) == []
+    assert told(replace(other, where=(Clause("pp", 1),)), group=LAYER) == []
+    assert told(inner, group=Group("", "", (), (), ())) == []
+    flat = group_of(FLAT, "embedding.weight")
+    assert told(replace(inner, group=flat.name), step=FLAT, group=flat) == []
+
+
+def test_what_a_use_of_a_tied_parameter_adds_counts_at_its_own_end() -> None:
+    held = (Value((Term(ONE, FrozenMap({"dp": "at:batch"})),), frozenset({("pp", "stage:first"), ("dp", "at:seq")})),)
+    (value,) = at_the_ends(held, TIED.reference)
+    assert value.mask == {("dp", "at:seq")}
+    assert value.terms == (Term(ONE, FrozenMap({"dp": "at:batch", "pp_ends": "stage:first"})),)
+
+
+def stages() -> Stages:
+    return Stages(TIED.reference, Tensors(TIED))
+
+
+def held_at(*places: str) -> tuple[Value, ...]:
+    return (Value((Term(ONE),), frozenset({("dp", "at:batch"), *(("pp", p) for p in places)})),)
+
+
+def test_an_op_finds_what_is_held_on_its_stage() -> None:
+    here = stages().here
+    assert here("layer", held_at("stage:layer")) == held_at("stage:layer")
+    assert here("layer", held_at("stage:first")) == held_at("stage:layer"), "the first instance runs where that stands"
+    assert here("layer", held_at("stage:last")) == held_at("stage:layer")
+    assert here("head", held_at("stage:layer")) == held_at("stage:last")
+    assert here("embedding", held_at("stage:layer")) == held_at("stage:first")
+    assert here("layer", held_at()) == held_at("stage:layer"), "what is held all along the pipeline is there"
+    (value,) = here("layer", held_at("stage:layer'"))
+    assert value.mask == held_at("stage:layer")[0].mask
+    assert value.sides == equality("pp", "stage:layer'", "stage:layer")
+    (value,) = here("embedding", held_at("stage:last"))
+    assert value.sides == equality("pp", "stage:first", "stage:last")
+
+
+def test_neighbours_and_anywhere() -> None:
+    there = stages()
+    assert there.at("layer") == "stage:layer" and there.at("head") == "stage:last" and there.least == 2
+    assert there.neighbour(held_at("stage:layer"), "layer") == held_at("stage:layer'")
+    assert there.neighbour(held_at("stage:first"), "layer") == held_at("stage:first")
+    sided = tuple(replace(v, sides=equality("pp", "stage:layer", "stage:last") | equality("dp", DEVICE, "0"))
+                  for v in held_at("stage:layer"))
+    assert there.anywhere(sided) == tuple(replace(v, sides=equality("dp", DEVICE, "0")) for v in held_at())
+
+
+def test_without_a_pipeline_nothing_happens() -> None:
+    flat = Stages(FLAT.reference, Tensors(FLAT))
+    held = (Value((Term(ONE),), frozenset({("", "stage:layer"), ("dp", "at:batch")})),)
+    assert flat.here("layer", held) == flat.neighbour(held, "layer") == flat.anywhere(held) == held
+    assert (flat.least, flat.axis) == (1, "")

@@ -1,0 +1,113 @@
+"""One mesh with one choice of everything that the calculus leaves open: what each rank holds, in plain numbers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import z3
+
+from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
+from placealg.prove.contribution import DEVICE, EXISTS, OWN_DRAW, PEER, SIZE_ONE, Equality, Term, Value, count_cell
+from placealg.prove.correct import constants
+
+Rank = Mapping[str, int]
+GARBAGE = "garbage"
+MICROBATCHES = 2
+
+
+@dataclass(frozen=True)
+class World:
+    """A mesh, and one choice of everything that is unknown. `named` fixes positions, `peers` what "peer" stands for."""
+
+    sizes: FrozenMap[str, int]
+    seed: int = 0
+    named: FrozenMap[str, int] = FrozenMap()
+    peers: FrozenMap[str, int] = FrozenMap()
+
+    def ranks(self) -> list[dict[str, int]]:
+        return [dict(zip(self.sizes, at, strict=True)) for at in product(*(range(n) for n in self.sizes.values()))]
+
+    def position(self, axis: str, name: str, rank: Rank) -> int:
+        """The coordinate that a position names on a rank."""
+        if name == DEVICE:
+            return rank[axis]
+        if name == PEER:
+            return self.peers[axis]
+        if name.isdigit():
+            return int(name)
+        if OWN_DRAW in name:
+            name = name.replace(OWN_DRAW, f"^{rank[axis]}^")
+        if "^" in name:
+            base, drawer, key = name.split("^")
+            name = f"{base}^{drawer if drawer.isdigit() else self.position(axis, drawer, rank)}^{key}"
+        if f"{axis}:{name}" in self.named:
+            return self.named[f"{axis}:{name}"]
+        return zlib.crc32(f"{self.seed}|{axis}|{name}".encode()) % self.sizes.get(axis, MICROBATCHES)
+
+    def symbol(self, name: str, rank: Rank) -> Fraction:
+        """A size, or the tokens of a cell, summed along the axes that it does not fix."""
+        cell = count_cell(name)
+        if cell is None:
+            return Fraction(MICROBATCHES if name == "m" else self.sizes[name])
+        fixed = {a: self.position(a, p, rank) for a, p in cell.items()}
+        free = [a for a in (*self.sizes, "microbatch") if a not in fixed]
+        cells = ({**fixed, **dict(zip(free, at, strict=True))}
+                 for at in product(*(range(self.sizes.get(a, MICROBATCHES)) for a in free)))
+        return Fraction(sum(1 + zlib.crc32(repr((self.seed, sorted(c.items()))).encode()) % 7 for c in cells))
+
+    def number(self, monomial: Monomial, rank: Rank) -> Fraction:
+        result = Fraction(monomial.coefficient)
+        for name, power in monomial.powers:
+            result *= self.symbol(name, rank) ** power
+        return result
+
+    def holds(self, condition: Equality, rank: Rank) -> bool:
+        axis, p, q = condition
+        if p == SIZE_ONE:
+            return self.sizes[axis] == 1
+        if p == EXISTS:
+            return self.sizes[axis] > int(q)
+        return self.position(axis, p, rank) == self.position(axis, q, rank)
+
+    def stands(self, pairs: Iterable[tuple[str, str]], rank: Rank) -> bool:
+        return all(rank[a] == self.position(a, p, rank) for a, p in pairs)
+
+    def total(self, terms: Iterable[Term], rank: Rank) -> Fraction:
+        return sum((self.number(t.coefficient, rank) for t in terms if self.stands(t.at.items(), rank)
+                    and all(self.holds(e, rank) for e in t.given)), Fraction(0))
+
+    def on(self, value: Value, rank: Rank) -> Any:
+        """What a rank holds: a number, garbage, or None. A condition on a peer is one on every peer."""
+        if not value.held or not self.stands(value.mask, rank):
+            return None
+        worlds = [replace(self, peers=FrozenMap(dict(zip(self.sizes, at, strict=True))))
+                  for at in product(*(range(n) for n in self.sizes.values()))]
+        if value.garbage or not all(w.holds(e, rank) for w in worlds for e in value.sides):
+            return GARBAGE
+        return self.total(value.terms, rank)
+
+    def true(self, formula: Any, rank: Rank) -> bool:
+        """Whether a formula of the solver holds on a rank."""
+        def value(name: str) -> int:
+            position, at, axis = name.rpartition("@")
+            if not at or name.startswith("N["):
+                return int(self.symbol(name, rank))
+            return self.position(axis, position, rank)
+        known = [(c, z3.IntVal(value(str(c)))) for c in constants(formula)]
+        result = z3.simplify(z3.substitute(formula, *known) if known else formula)
+        assert z3.is_true(result) or z3.is_false(result), result
+        return z3.is_true(result)
+
+
+WORLDS = [World(FrozenMap({"dp": dp, "tp": tp}), seed) for dp, tp in ((1, 2), (2, 1), (3, 2)) for seed in (1, 2)]
+
+
+def holds(formula: Any) -> bool:
+    """Whether a formula holds on every rank of every world."""
+    return all(world.true(formula, rank) for world in WORLDS for rank in world.ranks())

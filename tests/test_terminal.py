@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from conftest import ROOT
 from placealg import announce
 from placealg.cli import attend
 from placealg.cli.together import together
+from placealg.unfinished import uninterrupted
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the line is drawn by a POSIX timer")
 
@@ -155,3 +157,25 @@ def test_what_work_raises_elsewhere_is_raised_here() -> None:
     assert together(fails, [1, 2, 3], "numbers") == [1, 0, 0]
     with pytest.raises(ZeroDivisionError):
         together(fails, [1, 0, 2], "numbers")
+
+
+def test_an_interrupt_that_another_thread_takes_waits_too() -> None:
+    """The signal goes to a thread that does not mask it, as those of numeric libraries do not."""
+    asked, done = threading.Event(), threading.Event()
+
+    def take() -> None:
+        asked.wait()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        done.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    passed = False
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        asked.set()
+        done.wait()
+        for _ in range(1000):
+            passed = not passed
+        passed = True
+    thread.join()
+    assert passed

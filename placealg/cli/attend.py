@@ -7,7 +7,6 @@ the work waits for a solver; no thread runs, because solvers are forked.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -48,10 +47,19 @@ class Attended:
         if self.descriptor is None or not self.text:
             return
         told = f"{self.text} … {time.monotonic() - self.since:.0f} s"
-        room = shutil.get_terminal_size().columns - 1
+        room = self.width() - 1
         told = told if len(told) <= room else told[:max(room - 1, 0)] + "…"
         _write(self.descriptor, _ERASE + told.encode("utf-8", "replace"))
         self.shown = True
+
+    def width(self) -> int:
+        """The columns of the terminal: what COLUMNS says, else its own, else 80."""
+        said = os.environ.get("COLUMNS", "")
+        if said.isdigit() and int(said):
+            return int(said)
+        with suppress(OSError):
+            return os.get_terminal_size(self.descriptor or 0).columns or 80
+        return 80
 
     def erase(self) -> None:
         """Leave the terminal as it was before the line."""

@@ -56,7 +56,7 @@ def code(text: str) -> str:
     r"""Text as code in a table of Markdown; "" stays empty.
 
     >>> code("a|b"), code("")
-    ('`a\\\\|b`', '')
+    ('`a\\|b`', '')
     """
     return f"`{text.replace('|', chr(92) + '|').replace('`', chr(39))}`" if text else ""
 

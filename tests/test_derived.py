@@ -38,6 +38,8 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "skip_on_host": ("zero2*offload_optimizer", '[optimizer]\nskip = "overflow"\nname = "lamb"\n'),
     "only_gradients": ("dp", '[states]\ngradients = { dp = "S" }\n'),
     "only_gradients_muon": ("dp", '[states]\ngradients = { dp = "S" }\n[optimizer]\nname = "muon"\n'),
+    "only_parameters": ("dp", '[states]\nparameters = { dp = "S*" }\n'),
+    "only_parameters_on_host": ("dp*offload_parameters", '[states]\nparameters = { dp = "S*" }\n'),
     "idle_axis": ("zero1", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n[states]\ngradients = { dp = "S", tp = "S" }\n'
                            'optimizer = { tp = "S" }\n'),
     "sharded_sequence_gpt": ("zero3*cp", '[states]\ngradients = { cp = "S" }\noptimizer = { cp = "S" }\n'),

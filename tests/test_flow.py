@@ -16,13 +16,15 @@ from worlds import World
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated
+from placealg.placement import Kind
 from placealg.prove.contribution import Value
 from placealg.prove.flow import Flows
-from placealg.prove.paths import mask_of, substituted
+from placealg.prove.paths import at, mask_of, substituted
 from placealg.prove.record import SEED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
+from placealg.step.split import place
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import strategy_on
 
@@ -78,6 +80,15 @@ def test_a_derived_program_is_whole(strategy: str, model: str) -> None:
     for parts in flow.parts.values():
         for (parameter, _), part in parts.items():
             assert part.held and all(counts_once(step, parameter, v) for v in part.held), part
+
+
+@pytest.mark.parametrize(("lists", "model"), [("dp*cp*tp", "llama"), ("tp over groups", "llama"), ("mlp", "mlp")])
+def test_results_are_held_where_the_split_rule_puts_them(lists: str, model: str) -> None:
+    step = step_of(lists, model)
+    placed = place(MODELS[model].graph, {axis: tuple(dims) for axis, dims in LISTS[lists].items()})
+    masks = Flows(step).at("only").masks
+    for made in placed.ops[:-1]:
+        assert masks[made.op.output] == {(a, at(p.dim)) for a, p in made.result.items() if p.kind is Kind.S}
 
 
 SUM = "where a sum in it is not complete, or counts too much"

@@ -43,7 +43,7 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "idle_axis": ("zero1", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n[states]\ngradients = { dp = "S", tp = "S" }\n'
                            'optimizer = { tp = "S" }\n'),
     "sharded_sequence_gpt": ("zero3*cp", '[states]\ngradients = { cp = "S" }\noptimizer = { cp = "S" }\n'),
-    "shares_on_host_moe": ("ep*offload_optimizer", ""),
+    "shares_on_host_moe": ("zero2*ep*offload_optimizer", ""),
     "tp_mlp": ("tp", FFN), "ep_moe": ("ep", ""), "pipeline_mlp": ("hsdp*pp", ""),
     "tp_gpt": ("zero3*tp", ""), "sequence_gpt": ("tp_sp*recompute_selective", ""), "ring_gpt": ("cp_ring", ""),
     "again_gpt": ("tp*recompute_full", ""), "ulysses_llama": ("cp_ulysses", ""),

@@ -46,7 +46,7 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "shares_on_host_moe": ("zero2*ep*offload_optimizer", ""),
     "tp_mlp": ("tp", FFN), "ep_moe": ("ep", ""), "pipeline_mlp": ("hsdp*pp", ""),
     "tp_gpt": ("zero3*tp", ""), "sequence_gpt": ("tp_sp*recompute_selective", ""), "ring_gpt": ("cp_ring", ""),
-    "again_gpt": ("tp*recompute_full", ""), "ulysses_llama": ("cp_ulysses", ""),
+    "again_gpt": ("tp_sp*recompute_full", ""), "ulysses_llama": ("cp_ulysses", ""),
     "each_use_gpt": ("dp*tp_sp_keep", '[schedule]\nsharing = "per_use"\n'),
 }
 """Name -> (strategy, tables); a name ends in its model where that is not the abstract one."""

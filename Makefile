@@ -32,8 +32,8 @@ test: $(STAMP)  ## the default suite, doctests included
 test-slow: $(STAMP)  ## the long random runs
 	$(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
 
-MUTANTS ?=  # which, by name: placealg.prove.moves*
-mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: hours, on Linux
+MUTANTS ?=  # which, and how: placealg.prove.moves --every 4; --help says more
+mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: long, on Linux, resumed
 	$(BIN)/python tests/mutate.py $(MUTANTS)
 
 lint: $(STAMP)  ## ruff and mypy --strict

@@ -1,9 +1,9 @@
 """Tries the mutants of the prover and the derivation (`make mutate`), and prints how many the tests kill.
 
 `mutmut` makes the mutants; they run in forks of one process that has everything loaded. A mutant is run against those
-cases of test_mutation.py that reach its statement, the ones that killed its neighbours first, and counts as killed by
-the first that fails. What came out is kept, by mutant and the text of its function: a second run goes on where the
-first ended.
+cases of CASES that reach its statement, the ones that killed its neighbours first, and counts as killed by the first
+that fails. What came out is kept in build/mutants, by mutant and the text of its function: a second run goes on where
+the first ended.
 """
 
 from __future__ import annotations

@@ -38,13 +38,15 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "skip_on_host": ("zero2*offload_optimizer", '[optimizer]\nskip = "overflow"\nname = "lamb"\n'),
     "only_gradients": ("dp", '[states]\ngradients = { dp = "S" }\n'),
     "only_gradients_muon": ("dp", '[states]\ngradients = { dp = "S" }\n[optimizer]\nname = "muon"\n'),
+    "only_parameters": ("dp", '[states]\nparameters = { dp = "S*" }\n'),
+    "only_parameters_on_host": ("dp*offload_parameters", '[states]\nparameters = { dp = "S*" }\n'),
     "idle_axis": ("zero1", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n[states]\ngradients = { dp = "S", tp = "S" }\n'
                            'optimizer = { tp = "S" }\n'),
     "sharded_sequence_gpt": ("zero3*cp", '[states]\ngradients = { cp = "S" }\noptimizer = { cp = "S" }\n'),
-    "shares_on_host_moe": ("ep*offload_optimizer", ""),
+    "shares_on_host_moe": ("zero2*ep*offload_optimizer", ""),
     "tp_mlp": ("tp", FFN), "ep_moe": ("ep", ""), "pipeline_mlp": ("hsdp*pp", ""),
     "tp_gpt": ("zero3*tp", ""), "sequence_gpt": ("tp_sp*recompute_selective", ""), "ring_gpt": ("cp_ring", ""),
-    "again_gpt": ("tp*recompute_full", ""), "ulysses_llama": ("cp_ulysses", ""),
+    "again_gpt": ("tp_sp*recompute_full", ""), "ulysses_llama": ("cp_ulysses", ""),
     "each_use_gpt": ("dp*tp_sp_keep", '[schedule]\nsharing = "per_use"\n'),
 }
 """Name -> (strategy, tables); a name ends in its model where that is not the abstract one."""

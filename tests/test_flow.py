@@ -16,13 +16,15 @@ from worlds import World
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated
+from placealg.placement import Kind
 from placealg.prove.contribution import Value
 from placealg.prove.flow import Flows
-from placealg.prove.paths import mask_of, substituted
+from placealg.prove.paths import at, mask_of, substituted
 from placealg.prove.record import SEED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
+from placealg.step.split import place
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import strategy_on
 
@@ -80,6 +82,15 @@ def test_a_derived_program_is_whole(strategy: str, model: str) -> None:
             assert part.held and all(counts_once(step, parameter, v) for v in part.held), part
 
 
+@pytest.mark.parametrize(("lists", "model"), [("dp*cp*tp", "llama"), ("tp over groups", "llama"), ("mlp", "mlp")])
+def test_results_are_held_where_the_split_rule_puts_them(lists: str, model: str) -> None:
+    step = step_of(lists, model)
+    placed = place(MODELS[model].graph, {axis: tuple(dims) for axis, dims in LISTS[lists].items()})
+    masks = Flows(step).at("only").masks
+    for made in placed.ops[:-1]:
+        assert masks[made.op.output] == {(a, at(p.dim)) for a, p in made.result.items() if p.kind is Kind.S}
+
+
 SUM = "where a sum in it is not complete, or counts too much"
 BROKEN: tuple[tuple[str, str, list[dict[str, Any]], str, str], ...] = (
     # forward: the first op that reads what is not whole
@@ -130,6 +141,9 @@ BROKEN: tuple[tuple[str, str, list[dict[str, Any]], str, str], ...] = (
      "backward.layer.out.grad.compute", "hands on what enters instances of layer, and that does not repeat"),
     ("zero1*tp", "gpt", [{"double": "backward.loss.sum.grad.compute"}],
      "backward.loss.sum.grad.compute#2", "starts the backward once more"),
+    ("zero1*tp", "llama", [{"drop": "backward.layer.norm2.out.grad.all_reduce[tp]"},
+                           {"double": "backward.layer.attn.out.grad.compute"}],
+     "backward.layer.attn.out.grad.compute#2", "adds to the gradient of layer.attn.core.mixed once more"),
     ("zero1*tp", "gpt", [{"double": "backward.layer.in.grad.assign"}],
      "backward.layer.in.grad.assign#2", "hands on what enters instances of layer once more"),
     ("mlp", "mlp", [{"drop": "backward.layer.in.grad.assign"}],
@@ -144,6 +158,7 @@ def test_a_broken_program_says_where(strategy: str, model: str, changes: list[di
     first = next(iter((*flow.faults, *flow.open)))
     assert (first.event, first.says) == (event, says)
     assert all(demand.mask == mask_of(demand.held) for demand in flow.demands)
+    assert all((demand.held, demand.mask) == ((), frozenset()) for demand in flow.open)
 
 
 MISCOUNTED: tuple[tuple[str, str, list[dict[str, Any]], str], ...] = (

@@ -1,4 +1,4 @@
-"""The tests that every mutant of the prover and the derivation runs against (`make mutate`): small, quick, exact.
+"""Whole proofs that every mutant of the prover and the derivation runs against (`make mutate`): small, quick, exact.
 
 A program is proved or refuted; where it is refuted, the obligation, the event, the weight and the words are given, so
 that a prover which is right for the wrong reason fails. Derived programs are run besides.

@@ -11,10 +11,13 @@ from placealg.arith import Monomial, parse
 from placealg.errors import InputError
 from placealg.model.build import graph
 from placealg.model.graph import Graph
-from placealg.model.transformer import GPT, Style, gpt
+from placealg.model.model import Model
+from placealg.model.transformer import GPT, Style, gpt, moe
 from placealg.placement import DUAL, SENT, Kind
+from placealg.step.derive import derive
 from placealg.step.saved import saved_tensors
-from placealg.step.split import Move, Place, Placed, place, summed
+from placealg.step.split import Move, Place, Placed, _Rule, place, summed
+from placealg.strategy.spec import strategy_on
 
 TP = {"tp": ("heads", "ffn", "vocab")}
 TP_SP = {"tp": ("loss.none", "heads", "ffn", "vocab", "seq")}
@@ -161,3 +164,51 @@ def test_equal_rows_on_several_axes_are_one_event() -> None:
     from placealg.frozen import FrozenMap
     move = Move("x", FrozenMap({"a": partial, "b": partial}), FrozenMap({"a": whole, "b": whole}))
     assert [(r.axes, r.row.event) for r in move.rows()] == [(("a", "b"), "all_reduce")]
+
+
+# what is carried on, and what is refused
+
+def test_a_partial_sum_is_carried_through_where_nothing_else_needs_a_gradient() -> None:
+    routed = moe().graph
+    ops = {op.output: op for op in routed.ops}
+    rule = _Rule(routed, {}, True, {})
+    dispatch, combine, add = ops["layer.dispatch.pairs"], ops["layer.combine.sum"], ops["layer.residual1"]
+    for op, letters, carried in (
+            (dispatch, "PI", True), (dispatch, "IP", False), (dispatch, "PR", False), (dispatch, "PS", False),
+            (dispatch, "PP", False), (dispatch, "II", False), (combine, "PII", False), (add, "PP", True),
+            (add, "PI", False), (ops["layer.norm1.out"], "PI", False)):
+        assert rule.carries(op, [Kind(letter) for letter in letters]) == carried, (op.output, letters)
+
+
+def test_the_gradient_of_a_tied_parameter_is_summed_over_the_stages() -> None:
+    found = summed(of({"pp": ("layer",), "tp": ("heads", "ffn", "vocab")}))
+    assert found["embedding.weight"] == ("pp",) and found["layer.mlp.up.weight"] == ()
+
+
+def used_twice(first: str, second: str) -> Graph:
+    """Two products with one vector, in two regions."""
+    g = graph(batch="b", seq="s", embed="h")
+    weight = g.parameter("net.weight", "embed")
+    x = g.mul(first, g.data("data.x", "batch seq embed"), weight)
+    y = g.mul(second, g.unary("net.tanh", x, "tanh"), weight)
+    g.sum("net.rows", y, to="batch seq")
+    g.sum("loss.sum", "net.rows")
+    return g.build()
+
+
+@pytest.mark.parametrize("region", ["one", "two"])
+def test_a_parameter_is_split_at_all_of_its_uses_or_at_none(region: str) -> None:
+    made = place(used_twice("net.one.y", "net.two.y"), {"tp": (f"{region}.seq",)})
+    split, whole = ("net.one.y", "net.two.y") if region == "one" else ("net.two.y", "net.one.y")
+    with pytest.raises(InputError) as error:
+        summed(made)
+    assert str(error.value) == (f"'net.weight' is used by '{split}', which tp splits, and by '{whole}', which it keeps "
+                                "whole: its gradient would be partly a sum; split both, or neither")
+
+
+def test_a_region_with_the_name_of_a_tensor_is_not_recomputed() -> None:
+    model = Model.of_graph("named", used_twice("net.one", "net.one.y"))
+    strategy = strategy_on("mine", {"dp": None}, dims={"dp": ["batch"]},
+                           states={"activations": {"region:one": "M"}})
+    with pytest.raises(InputError, match="region 'net\\.one' is not recomputed: a tensor has its name"):
+        derive(strategy, model)

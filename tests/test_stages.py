@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from test_flow import step_of
 
-from placealg.arith import ONE
+from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
+from placealg.model.backward import GRAD
+from placealg.prove import paths
 from placealg.prove.contribution import DEVICE, Term, Value, equality
-from placealg.prove.stages import Stages, at_the_ends, ends, no_end, on_ends, tied
-from placealg.prove.tensors import Tensors
+from placealg.prove.stages import UNSENT, Stages, at_the_ends, ends, no_end, on_ends, tied
+from placealg.prove.tensors import SLOT, Tensors
 from placealg.step.event import Clause, Event
 from placealg.step.program import Group, Step
 
@@ -120,3 +122,55 @@ def test_without_a_pipeline_nothing_happens() -> None:
     held = (Value((Term(ONE),), frozenset({("", "stage:layer"), ("dp", "at:batch")})),)
     assert flat.here("layer", held) == flat.neighbour(held, "layer") == flat.anywhere(held) == held
     assert (flat.least, flat.axis) == (1, "")
+
+
+# messages
+
+def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int = 2) -> tuple[str, paths.Sum | None]:
+    """What `receive` says, and what the instance is handed then."""
+    there = stages()
+    there.passes = passes
+    (loop,) = there.graph.loops
+    value = loop.last + GRAD if reverse else loop.slot
+    if local and reverse:
+        there.tensors.gradients[loop.last, ""] = {SLOT: local}
+    elif local:
+        there.tensors.made[loop.slot, ""] = local
+    if sent is not None:
+        there.sent[reverse] = sent
+    there.sent[not reverse] = held_at("stage:elsewhere")
+    event = next(e for e in TIED.events if e.verb == "recv" and e.value == value)
+    said = there.receive(event, loop)
+    assert set(there.sent) == {not reverse}
+    uses = there.tensors.gradients.get((loop.last, ""))
+    return said, (uses and uses.get(SLOT)) if reverse else there.tensors.made.get((loop.slot, ""))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_instance_is_handed_the_same_locally_and_by_message(reverse: bool) -> None:
+    near, here = held_at("stage:layer'"), held_at("stage:layer")
+    half = tuple(replace(v, terms=(Term(ONE / Monomial.of("dp")),)) for v in here)
+    for passes in (2, 3):
+        assert passing(reverse, near, here, passes) == ("", here)
+        assert passing(reverse, here, here, passes) == ("", here)
+    assert passing(reverse, near, held_at()) == ("", here), "what is held all along the pipeline is sent as well"
+    said, both = passing(reverse, near, half)
+    assert said == "" and both is not None and {v.terms for v in both} == {here[0].terms, half[0].terms}
+    assert passing(reverse, (), here) == ("", ())
+    assert passing(reverse, near, None) == passing(reverse, near, ()) == (UNSENT, near)
+    other = (Value((Term(ONE),), frozenset({("pp", "stage:layer")})),)
+    assert passing(reverse, near, other) == ("is handed one thing on its own stage, another from the next", near)
+
+
+def test_the_ends_of_the_repeated_units_wait_for_no_message() -> None:
+    """The first instance forward, the last backward; between two repeated units there is a message."""
+    assert passing(False, held_at("stage:layer"), None, passes=1) == ("", held_at("stage:layer"))
+    assert passing(True, held_at("stage:layer"), None, passes=1) == ("", held_at("stage:layer"))
+    step = step_of("zero1*pp", "deepseek")
+    there = Stages(step.reference, Tensors(step))
+    first, *_, last = there.graph.loops
+    assert first != last
+    for loop, reverse, alone in ((first, False, True), (first, True, False), (last, False, False), (last, True, True)):
+        value = loop.last + GRAD if reverse else loop.slot
+        event = next(e for e in step.events if e.verb == "recv" and e.value == value)
+        assert there.receive(event, loop) == ("" if alone else UNSENT)

@@ -226,6 +226,8 @@ GRADIENT_RULES: tuple[tuple[Event, tuple[str, str], Number], ...] = (
     (event("accumulate", "grad_sum", tier="host"), ("grad_sum", "host"), _added),
     (event("assign", "grad_sum"), ("grad_sum", "device"), number_of("grad")),
     (event("assign", "grad_sum", source="grad_sum", tier="device->host"), ("grad_sum", "host"), number_of("grad_sum")),
+    (event("assign", "grad_sum", source="grad_sum", tier="host->device"), ("grad_sum", "device"),
+     number_of("grad_sum", "host")),
     (event("offload", "grad", tier="device->host"), ("grad", "host"), number_of("grad")),
     (event("offload", "grad_sum", tier="device->host", source="grad"), ("grad_sum", "host"), number_of("grad")),
     (event("offload", "grad", tier="device->host", source="grad_sum"), ("grad", "host"), number_of("grad_sum")),
@@ -266,6 +268,8 @@ def test_a_zero_is_a_zero_and_what_is_set_is_not() -> None:
     before = MACHINES[0]
     assert run(before, event("zero", "grad_sum")).value("grad_sum").zero
     assert run(before, event("zero", "grad_sum"), event("accumulate", "grad_sum")).value("grad_sum").zero is False
+    split = replace(before, group=replace(GROUP, split=("tp",)))
+    assert run(split, event("zero", "grad_sum")).value("grad_sum").mask == {("tp", "own:own")}
 
 
 def test_a_divisor_that_reads_no_count_makes_garbage() -> None:
@@ -548,7 +552,8 @@ def test_what_is_stored_must_be_the_next_version_and_comes_back(before: Machine,
     (read,) = after.reads
     back = run(after, event("load", "weight", phase="resume", tier="host"))
     again = run(after, replace(store, value="weight", where=MARKED, tier="host"))
-    assert (read.kind, read.want) == ("store", NEXT) and back.version("weight") == before.version("weight")
+    assert (read.event, read.kind, read.position, read.want) == (store.path, "store", "", NEXT)
+    assert back.version("weight") == before.version("weight")
     for world in WORLDS:
         for rank in world.ranks():
             held, stores = leaf(before.version("weight"), world, rank), runs(store, world, rank)

@@ -49,8 +49,8 @@ class Operations:
     moved: FrozenMap[int, str]
 
     @staticmethod
-    def of(placed: Placed, sharded: tuple[str, ...] = (), recomputed: tuple[str, ...] = (),
-           replay: str = "whole", ring: tuple[str, ...] = ()) -> Operations:
+    def of(placed: Placed, sharded: tuple[str, ...], recomputed: tuple[str, ...], replay: str,
+           ring: tuple[str, ...]) -> Operations:
         """The operations of a placed graph, its versions labelled by the axes on which they differ from their source.
 
         A copy of a copy has its source's label as a prefix, so that every reader can tell where it came from.

@@ -25,7 +25,7 @@ from placealg.prove.contribution import (
     DEVICE,
     EXISTS,
     OPAQUE,
-    OWN_DRAW,
+    ALONG,
     PEER,
     UNIT,
     Equality,
@@ -52,7 +52,7 @@ def opaque(value: Value | Slot) -> bool:
     return any(n.startswith(OPAQUE) for t in value.terms for n in t.coefficient.names())
 
 
-POSITIONS = (UNIT, "own:own", "own:other", "at:batch", "at:batch~mine", "0", "1")
+POSITIONS = (UNIT, "own:own", "own:other", "at:batch", "at:batch!mine~dp", "0", "1")
 CELLS = ({"dp": DEVICE, "microbatch": UNIT}, {"microbatch": UNIT}, {"dp": UNIT}, {})
 
 
@@ -133,7 +133,7 @@ def test_adding_what_is_not_held_or_is_garbage_or_was_changed() -> None:
 
 @pytest.mark.parametrize("axes", [("dp",), ("dp", "tp"), ("tp",)])
 def test_a_sum_over_ranks(axes: tuple[str, ...]) -> None:
-    for value in (v for v in VALUES if not any(OWN_DRAW in p for _, p in v.mask)):
+    for value in (v for v in VALUES if not any(ALONG in p for _, p in v.mask)):
         def summed(world: World, rank: Rank, value: Value = value) -> Any:
             if not held_across(value, axes, world, rank):
                 return None
@@ -169,7 +169,7 @@ def test_an_equality_that_became_true_is_gone() -> None:
 
 
 def test_a_sum_without_closed_form_is_unknown_and_equal_ones_are_equal() -> None:
-    draws = Term(ONE, FrozenMap({"dp": "at:batch~mine", "tp": UNIT}), equality("tp", DEVICE, "own:own"))
+    draws = Term(ONE, FrozenMap({"dp": "at:batch!mine~dp", "tp": UNIT}), equality("tp", DEVICE, "own:own"))
     depending = Term(ONE / Monomial.of(count_name(CELLS[0])))
     sided = Term(ONE, given=equality("dp", DEVICE, UNIT))
     unknown = [sum_over([t], "dp") for t in (
@@ -183,7 +183,7 @@ def test_a_sum_without_closed_form_is_unknown_and_equal_ones_are_equal() -> None
     assert sum_over([replace(sided, given=equality("tp", DEVICE, UNIT))], "dp")[0].coefficient == Monomial.of("dp")
 
 
-@pytest.mark.parametrize("places", [{"dp": "own:own"}, {"tp": "1"}, {"dp": "0", "tp": UNIT}, {"dp": "at:batch~mine"}])
+@pytest.mark.parametrize("places", [{"dp": "own:own"}, {"tp": "1"}, {"dp": "0", "tp": UNIT}, {"dp": "at:batch!mine~dp"}])
 def test_what_the_rank_at_a_place_holds(places: dict[str, str]) -> None:
     for value in VALUES:
         def there(world: World, rank: Rank, value: Value = value) -> Any:
@@ -194,7 +194,7 @@ def test_what_the_rank_at_a_place_holds(places: dict[str, str]) -> None:
                 return GARBAGE
             held = world.on(value, source)
             return GARBAGE if held is None else held
-        if "at:batch~mine" not in places.values():
+        if "at:batch!mine~dp" not in places.values():
             same(value.gathered(places), there)
     assert ABSENT.gathered(places) == Value(held=True, garbage=True)
 
@@ -414,9 +414,9 @@ def test_a_product_is_summed_over_what_a_rank_holds() -> None:
 
 
 def test_names_of_dims() -> None:
-    (value,) = paths.renamed((Value((Term(ONE, FrozenMap({"dp": "at:seq~mine", "tp": "op/seq"})),),
+    (value,) = paths.renamed((Value((Term(ONE, FrozenMap({"dp": "at:seq!mine~dp", "tp": "op/seq"})),),
                                     frozenset({("tp", "at:ffn")})),), {"seq": "batch"})
-    assert value.terms[0].at == {"dp": "at:batch~mine", "tp": "op/seq"} and value.mask == {("tp", "at:ffn")}
+    assert value.terms[0].at == {"dp": "at:batch!mine~dp", "tp": "op/seq"} and value.mask == {("tp", "at:ffn")}
 
 
 def test_redistributions_of_sums() -> None:

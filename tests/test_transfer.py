@@ -205,7 +205,7 @@ SHARE = ONE / Monomial.of("tp")
     ("all_gather", {"source": "S(seq)", "to": "R"}, HELD, paths.exact()),
     ("all_to_all", {"source": "S(seq)", "to": "S(embed)"}, HELD, paths.exact([("tp", "at:embed")])),
     ("slice", {"to": "S(seq)"}, paths.exact(), HELD),
-    ("slice", {"to": "S(seq)", "layout": "shuffled(tp)"}, paths.exact(), paths.exact([("tp", "at:seq~shuffled")])),
+    ("slice", {"to": "S(seq)", "layout": "shuffled(tp)"}, paths.exact(), paths.exact([("tp", "at:seq!shuffled~tp")])),
     ("pad", {"source": "S(seq)"}, HELD, (Value((Term(ONE, FrozenMap({"tp": "at:seq"})),)),)),
     ("scale", {"divisor": PER_RANK}, HELD, paths.scaled(HELD, SHARE)),
 ])
@@ -222,7 +222,7 @@ def test_what_a_redistribution_makes_of_a_tensor(verb: str, change: dict[str, An
 
 def test_a_sum_over_a_written_out_axis_is_written_out() -> None:
     tensors = Tensors(replace(FFN, reference=replace(FFN.reference, unrolled=FrozenMap({"tp": 2}))))
-    tensors.made[MADE, ""] = (Value((Term(ONE, FrozenMap({"tp": "at:seq~mine"})),)),)
+    tensors.made[MADE, ""] = (Value((Term(ONE, FrozenMap({"tp": "at:seq!mine~tp"})),)),)
     event = next(e for e in FFN.events if e.verb == "reduce_scatter" and e.phase == "forward")
     moves.MOVES["all_reduce"](tensors, replace(event, verb="all_reduce", value=MADE, version="", op="sum"))
     (value,) = tensors.made[MADE, ""]

@@ -446,7 +446,7 @@ def test_all_reduces_of_norms_and_flags() -> None:
     assert stale is not None and not stale.defined
     nothing = run(replace(MACHINES[0], slot=None, skip=None), total("dp", value="skip"), total("dp", value="norm"))
     assert (nothing.slot, nothing.skip) == (None, None)
-    own = replace(slot, terms=(Term(ONE, FrozenMap({"dp": "at:batch~mine"})),))
+    own = replace(slot, terms=(Term(ONE, FrozenMap({"dp": "at:batch!mine~dp"})),))
     unrolled = replace(before, slot=own, skip=own, reference=replace(STEP.reference, unrolled=FrozenMap({"dp": 2})))
     for value in ("norm", "skip"):
         after = run(unrolled, total("dp", value=value))

@@ -13,7 +13,18 @@ import z3
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove.contribution import DEVICE, EXISTS, OWN_DRAW, PEER, SIZE_ONE, Equality, Term, Value, count_cell
+from placealg.prove.contribution import (
+    DEVICE,
+    EXISTS,
+    PEER,
+    SIZE_ONE,
+    Equality,
+    Term,
+    Value,
+    count_cell,
+    elsewhere,
+    varies,
+)
 from placealg.prove.correct import constants
 
 Rank = Mapping[str, int]
@@ -41,11 +52,12 @@ class World:
             return self.peers[axis]
         if name.isdigit():
             return int(name)
-        if OWN_DRAW in name:
-            name = name.replace(OWN_DRAW, f"^{rank[axis]}^")
+        if along := varies(name):
+            name = elsewhere(name, along, str(rank[along]))
         if "^" in name:
-            base, drawer, key = name.split("^")
-            name = f"{base}^{drawer if drawer.isdigit() else self.position(axis, drawer, rank)}^{key}"
+            base, _, said = name.rpartition("^")
+            along, _, place = said.partition("=")
+            name = f"{base}^{along}={self.position(along, place, rank)}"
         if f"{axis}:{name}" in self.named:
             return self.named[f"{axis}:{name}"]
         return zlib.crc32(f"{self.seed}|{axis}|{name}".encode()) % self.sizes.get(axis, MICROBATCHES)

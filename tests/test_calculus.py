@@ -22,10 +22,10 @@ from placealg.frozen import FrozenMap
 from placealg.prove import paths
 from placealg.prove.contribution import (
     ABSENT,
+    ALONG,
     DEVICE,
     EXISTS,
     OPAQUE,
-    ALONG,
     PEER,
     UNIT,
     Equality,
@@ -183,7 +183,8 @@ def test_a_sum_without_closed_form_is_unknown_and_equal_ones_are_equal() -> None
     assert sum_over([replace(sided, given=equality("tp", DEVICE, UNIT))], "dp")[0].coefficient == Monomial.of("dp")
 
 
-@pytest.mark.parametrize("places", [{"dp": "own:own"}, {"tp": "1"}, {"dp": "0", "tp": UNIT}, {"dp": "at:batch!mine~dp"}])
+@pytest.mark.parametrize("places", [{"dp": "own:own"}, {"tp": "1"}, {"dp": "0", "tp": UNIT},
+                                    {"dp": "at:batch!mine~dp"}])
 def test_what_the_rank_at_a_place_holds(places: dict[str, str]) -> None:
     for value in VALUES:
         def there(world: World, rank: Rank, value: Value = value) -> Any:

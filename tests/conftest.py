@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -12,6 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked `some(k)` every k-th runs by default; the others are slow."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("some")
+        test = item.location[0], item.name.partition("[")[0]
+        if mark and seen[test] % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+        seen[test] += 1
 
 
 @dataclass(frozen=True)

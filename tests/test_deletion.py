@@ -97,6 +97,7 @@ def harmless(mutant: Mutant) -> bool:
                for e in mutant.events)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_deletion_is_refuted_iff_the_simulator_differs(name: str) -> None:
     step = derive(parse_strategy_file(STRATEGIES[name]).strategy, abstract())

@@ -60,6 +60,7 @@ def step_of(text: str, model: str = "moe", **tables: Any) -> Step:
 DERIVED = ("ep", "dp*ep", "zero1*ep", "zero3[fsdp]*tp_sp[inner]*ep[across]", *LISTS)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("loss", ["mean_of_means", "token_mean"])
 @pytest.mark.parametrize("strategy", DERIVED)
@@ -93,6 +94,7 @@ def test_a_router_that_is_recomputed_leaves_what_others_read(model: str, replay:
     assert simulate(step, Setting.equal(step.reference, dict.fromkeys(dims, 2), 1, 1)).difference is None
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", ["moe", "mixtral-8x7b"])
 @pytest.mark.parametrize("strategy", DERIVED)
 def test_a_run_is_the_single_device_s(strategy: str, model: str) -> None:
@@ -124,6 +126,7 @@ REFUTED_EDITS: list[tuple[str, list[dict[str, Any]], str, str | None]] = [
 ]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("strategy", "changes", "obligation", "mass"), REFUTED_EDITS,
                          ids=[f"{s}: {c[0]}" for s, c, _, _ in REFUTED_EDITS])
 def test_broken_experts_are_refuted_with_a_replay(strategy: str, changes: list[dict[str, Any]], obligation: str,

@@ -112,6 +112,7 @@ def held_at(formula: Formula, sizes: Mapping[str, Fraction]) -> Fraction:
     return Fraction(value)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("text", CASES)
 @given(limit=st.integers(100, 2_000_000))
 @settings(max_examples=6, deadline=None)
@@ -126,6 +127,7 @@ def test_the_largest_microbatch_fits_and_the_next_does_not(text: str, limit: int
     assert held_at(formula, exact(**CASES[text][1], b=best + 1)) > limit
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("text", CASES)
 def test_the_smallest_degree_is_that_of_all_sizes_tried(text: str) -> None:
     _, strategy, model = MADE[text]
@@ -230,6 +232,7 @@ def test_the_largest_argument_stands_for_a_maximum() -> None:
     assert attained(formula, exact(b=4, s=7, h=1)).text() == "2·b + h"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("text", CASES)
 def test_terms_sum_to_what_is_held(text: str) -> None:
     held = stages(MADE[text][0])[0].held

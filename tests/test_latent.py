@@ -55,6 +55,7 @@ CASES = [
 ]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("model", "strategy"), CASES)
 def test_it_is_proved_for_all_sizes_and_runs_as_on_one_device(model: str, strategy: str) -> None:
     step = step_of(strategy, model, **TOKEN_MEAN)
@@ -89,6 +90,7 @@ REFUTED_EDITS: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("model", "strategy", "change", "obligation"), REFUTED_EDITS,
                          ids=[f"{m}, {s}: {c}" for m, s, c, _ in REFUTED_EDITS])
 def test_broken_ones_are_refuted_with_a_replay(model: str, strategy: str, change: dict[str, Any],

@@ -33,6 +33,7 @@ def found_of(name: str) -> Exhibit:
     return exhibit(path_of(name))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", names())
 def test_a_bug_is_as_its_file_says(name: str) -> None:
     found = found_of(name)
@@ -123,6 +124,7 @@ def correct() -> Iterator[Case]:
             yield case
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("case", list(correct()), ids=lambda c: c.strategy.name)
 def test_without_its_edits_a_bug_is_proved(case: Case) -> None:
     report = prove(case.base)

@@ -40,6 +40,7 @@ def step_of(strategy: str, model: str = "gpt", **tables: Any) -> Step:
     return derive(parse_strategy(strategy), MODELS[model])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", TRANSFORMERS)
 @pytest.mark.parametrize("strategy", DERIVED)
 def test_every_strategy_is_proved_for_all_sizes(strategy: str, model: str) -> None:
@@ -49,6 +50,7 @@ def test_every_strategy_is_proved_for_all_sizes(strategy: str, model: str) -> No
     assert [h.partition(" ")[0] for h in report.hypotheses] == ["equal_counts"], "the ops are proved, not assumed"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("replay", ["whole", "by_dependency", "early_stop"])
 @pytest.mark.parametrize("region", ["layer", "core", "mlp"])
 def test_every_replay_of_every_region_is_proved(region: str, replay: str) -> None:
@@ -108,6 +110,7 @@ REFUTED_EDITS: list[tuple[str, str, list[dict[str, Any]], str, str | None]] = [
 ]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("strategy", "model", "changes", "obligation", "mass"), REFUTED_EDITS,
                          ids=[f"{s} on {m}: {c[0]}" for s, m, c, _, _ in REFUTED_EDITS])
 def test_broken_programs_are_refuted_with_a_replay(strategy: str, model: str, changes: list[dict[str, Any]],
@@ -155,6 +158,7 @@ def test_data_that_is_not_sliced_is_waste_or_a_bug(preset: str, verdict: str) ->
     assert (report.counterexample.mass if report.counterexample else None) == ("dp" if verdict == REFUTED else None)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("strategy", "model", "changes"), [
     ("zero3*tp_sp", "gpt", [{"drop": "*.layer.norm1.out.free"}]),
     ("zero1*tp*recompute_full", "llama", [{"drop": "backward.layer.out.compute"}]),

@@ -64,10 +64,13 @@ def text_of(assertions: Iterable[Any]) -> str:
 
 
 def z3_answer(text: str, limit: int) -> Answer:
-    """Z3's answer, in this process; raises Z3Exception on text that it cannot read."""
+    """Z3's answer, in this process; raises Z3Exception on text that it cannot read.
+
+    A context of its own keeps a model from depending on what was asked before.
+    """
     if z3.get_version()[:2] < OLDEST_Z3:
         return Answer(UNKNOWN, {}, f"{versions()} is too old: {'.'.join(map(str, OLDEST_Z3))} or later is needed")
-    solver = z3.Solver()
+    solver = z3.Solver(ctx=z3.Context())
     solver.set("rlimit", limit)
     solver.set("random_seed", SEED)
     solver.from_string(text)

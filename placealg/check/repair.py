@@ -78,7 +78,7 @@ def _edits(step: Step, base: Step) -> Iterator[list[Table]]:
         yield _drops(paths)
     for paths in missing:
         yield _inserts(step, base, paths, [])
-    for paths in _kinds(there, _out_of_place(list(here), list(there))):
+    for paths in _kinds(there, out_of_place(list(here), list(there))):
         yield _moves(list(here), list(there), paths)
 
 
@@ -91,7 +91,7 @@ def _kinds(events: Mapping[str, Event], paths: list[str]) -> list[list[str]]:
     return list(found.values())
 
 
-def _out_of_place(here: list[str], there: list[str]) -> list[str]:
+def out_of_place(here: list[str], there: list[str]) -> list[str]:
     """The fewest paths without which two programs run what they share in one order."""
     order = {path: k for k, path in enumerate(there)}
     shared = [path for path in here if path in order]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
+from placealg.check.repair import out_of_place
 from placealg.model.backward import GRAD
 from placealg.step.event import MICROBATCH
 from placealg.step.fields import FIELDS
@@ -59,14 +59,11 @@ def likeness(obligation: str, strategy: Strategy, step: Step, base: Step) -> Lik
 def _differences(step: Step, base: Step) -> Iterator[tuple[str, Event, Event | None]]:
     """(how, event, what it was) of every event that is not as derived."""
     here, there = {e.path: e for e in step.events}, {e.path: e for e in base.events}
-    kept = [p for p in there if p in here]
-    order = [p for p in here if p in there]
-    blocks = SequenceMatcher(None, kept, order, autojunk=False).get_matching_blocks() if kept != order else ()
-    still = {p for a, _, n in blocks for p in kept[a:a + n]} if blocks else set(kept)
+    moved = set(out_of_place(list(here), list(there)))
     for path, event in there.items():
         if path not in here:
             yield "missing", event, None
-        elif path not in still:
+        elif path in moved:
             yield "moved", event, None
         if path in here and here[path].plain != event.plain:
             yield "changed", here[path], event

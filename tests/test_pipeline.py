@@ -127,6 +127,23 @@ def test_the_messages_and_what_both_ends_share(path: str) -> None:
     assert compare(without(TIED, path)).report.verdict == REFUTED
 
 
+@pytest.mark.parametrize("path", ["forward.layer.out.send[pp]", "backward.layer.in.grad.send[pp]"])
+def test_a_message_that_nobody_receives(path: str) -> None:
+    """Sent twice and received once, a real channel would hang, or take the second message for the next one."""
+    def twice(*paths: str) -> Step:
+        return Step(TIED.reference, tuple(replace(e, copy=copy) for e in TIED.events
+                                          for copy in range(1, 2 + (e.path in paths))))
+
+    report = compare(twice(path)).report
+    (failed,) = [o for o in report.obligations if o.verdict == REFUTED]
+    assert (failed.id, failed.event) == ("schedule", f"{path}#2")
+    assert compare(twice(path, MATE[path])).report.verdict == PROVED
+
+
+MATE = {"forward.layer.out.send[pp]": "forward.layer.in.recv[pp]",
+        "backward.layer.in.grad.send[pp]": "backward.layer.out.grad.recv[pp]"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [e.path for e in TIED.events if "embedding.weight" in e.path or e.value == "norm"])
 def test_the_tied_embedding(path: str) -> None:

@@ -118,7 +118,7 @@ OF_THE_PIPELINE = {
     "init.embedding.weight.broadcast[pp]": "forward.head.logits.compute",
     "forward.layer.in.recv[pp]": "forward.loss.compute",
     "forward.layer.out.send[pp]": "deadlock at forward.layer.in.recv[pp]",
-    "backward.layer.out.grad.recv[pp]": "save.embedding.weight.store",
+    "backward.layer.out.grad.recv[pp]": "deadlock at backward.layer.in.grad.send[pp]",
     "backward.layer.in.grad.send[pp]": "deadlock at backward.layer.out.grad.recv[pp]",
     "reduce.embedding.weight.grad_sum.reduce[pp]": "save.embedding.weight.store",
     "update.norm.all_reduce[pp]": "save.embedding.weight.store",
@@ -169,7 +169,8 @@ def test_any_program_has_an_outcome(text: str) -> None:
     ("forward.loss.compute", lambda s: move(s, "forward.layer.in.recv*", "forward.layer.out.compute")),
     ("save.embedding.weight.store", lambda s: move(s, "backward.*.send*", "backward.layer.norm1.*.compute")),
     ("save.embedding.weight.store", lambda s: move(s, "backward.*.recv*", "backward.layer.mlp.up.grad.compute")),
-    ("", lambda s: double(s, "forward.layer.out.send*")),
+    ("deadlock at forward.layer.out.send[pp]#2", lambda s: double(s, "forward.layer.out.send*")),
+    ("deadlock at backward.layer.in.grad.send[pp]#2", lambda s: double(s, "backward.*.send*")),
     ("", lambda s: double(double(s, "*.send*"), "*.recv*"))])
 def test_messages(at: str, edited: Callable[[Step], Step]) -> None:
     assert where(tried(edited(derived("dp*pp")), pp=3, m=3)) == at

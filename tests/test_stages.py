@@ -12,7 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD
 from placealg.prove import paths
 from placealg.prove.contribution import DEVICE, Term, Value, equality
-from placealg.prove.stages import UNSENT, Stages, at_the_ends, ends, no_end, on_ends, tied
+from placealg.prove.stages import UNSENT, Sent, Stages, at_the_ends, ends, no_end, on_ends, tied
 from placealg.prove.tensors import SLOT, Tensors
 from placealg.step.event import Clause, Event
 from placealg.step.program import Group, Step
@@ -136,12 +136,11 @@ def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int
         there.tensors.gradients[loop.last, ""] = {SLOT: local}
     elif local:
         there.tensors.made[loop.slot, ""] = local
-    if sent is not None:
-        there.sent[reverse] = sent
-    there.sent[not reverse] = held_at("stage:elsewhere")
+    other = Sent(("layer", 1), "elsewhere", held_at("stage:elsewhere"))
+    there.sent = {reverse: [] if sent is None else [Sent(("layer", passes - 1), "here", sent)], not reverse: [other]}
     event = next(e for e in TIED.events if e.verb == "recv" and e.value == value)
     said = there.receive(event, loop)
-    assert set(there.sent) == {not reverse}
+    assert there.sent == {reverse: [], not reverse: [other]}
     uses = there.tensors.gradients.get((loop.last, ""))
     return said, (uses and uses.get(SLOT)) if reverse else there.tensors.made.get((loop.slot, ""))
 
@@ -174,3 +173,22 @@ def test_the_ends_of_the_repeated_units_wait_for_no_message() -> None:
         value = loop.last + GRAD if reverse else loop.slot
         event = next(e for e in step.events if e.verb == "recv" and e.value == value)
         assert there.receive(event, loop) == ("" if alone else UNSENT)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_messages_are_received_in_order_and_each_of_them(reverse: bool) -> None:
+    """Those of one instance wait for its neighbour; one that still waits when that sends its own waits without end."""
+    there = stages()
+    (loop,) = there.graph.loops
+    value = loop.slot + GRAD if reverse else loop.last
+    first = next(e for e in TIED.events if e.verb == "send" and e.value == value)
+    second = replace(first, copy=2)
+    received = next(e for e in TIED.events if e.verb == "recv" and e.on_gradient == reverse)
+    assert (there.send(first), there.send(second)) == ("", "")
+    assert [s.path for s in there.sent[reverse]] == [first.path, second.path]
+    assert there.sent[not reverse] == []
+    there.passes = 2
+    there.receive(received, loop)
+    assert [s.path for s in there.sent[reverse]] == [second.path]
+    assert (there.send(first), there.send(second)) == (second.path, "")
+    assert [(s.path, s.instance) for s in there.sent[reverse]] == [(e.path, (loop.unit, 2)) for e in (first, second)]

@@ -29,7 +29,7 @@ from placealg.prove.microbatches import Case
 from placealg.prove.obligations import MISSES, Failure
 from placealg.prove.prover import Candidate
 from placealg.prove.reading import ELEMENTS, PADDED
-from placealg.prove.stages import ENDS, ends, tied
+from placealg.prove.stages import ENDS, UNRECEIVED, UNSENT, ends, tied
 from placealg.prove.symbols import CELL
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
 from placealg.step.program import Reference
@@ -203,7 +203,8 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
         return failure.says, want, None, f"{failure.event} {failure.says}"
     if failure.read:
         return _copy(failure.read, place, failure.says)
-    return failure.says, OWN_WANT.get(failure.obligation, "every rank"), None, f"{failure.event} {failure.says}"
+    want = OWN_WANT.get(failure.says) or OWN_WANT.get(failure.obligation, "every rank")
+    return failure.says, want, None, f"{failure.event} {failure.says}"
 
 
 def _sums(failure: Failure, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
@@ -221,6 +222,8 @@ OWN_WANT = {
     "random": "the stream keyed by logical coordinates",
     "forward": "what the reference's op reads",
     "schedule": "every rank of the group takes part, or none",
+    UNSENT: "one send for each message that is received",
+    UNRECEIVED: "one receive for each message that is sent",
 }
 
 

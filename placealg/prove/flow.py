@@ -16,7 +16,7 @@ from placealg.prove.moves import MOVES
 from placealg.prove.operators import Operators
 from placealg.prove.paths import Sum
 from placealg.prove.record import Demand, Flow
-from placealg.prove.stages import UNSENT, Stages
+from placealg.prove.stages import UNRECEIVED, UNSENT, Stages
 from placealg.prove.tensors import SLOT, Instance, Tensors, name_and_label
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
 from placealg.step.program import Loop as EventLoop
@@ -220,7 +220,9 @@ class _Follower:
     def message(self, event: Event) -> None:
         """From stage to stage: what an instance hands on, and what its neighbour makes of it."""
         if event.verb == "send":
-            self.stages.send(event)
+            left = self.stages.send(event)
+            if left:
+                self.flow.demands.append(Demand(left, UNRECEIVED, (), frozenset(), "schedule"))
             return
         loop = next(x for x in self.graph.loops if event.tensor in (x.slot, x.last))
         wrong = self.stages.receive(event, loop)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
@@ -26,10 +27,19 @@ ENDS = "_ends"
 """Ends the name of the axis that consists of a pipeline's first and last stage."""
 
 UNSENT = "waits for a message that nobody sends"
+UNRECEIVED = "sends a message that nobody receives"
+
+
+class Sent(NamedTuple):
+    """A message on its way: the instance that sent it, the path of the event, what it carries."""
+
+    instance: tuple[str, int]
+    path: str
+    held: Sum
 
 
 class Stages:
-    """The stages of one microbatch, and the last message in each direction; without a pipeline nothing happens.
+    """The stages of one microbatch, and the messages on their way each way; without a pipeline nothing happens.
 
     `passes` counts the instances of a repeated unit that were followed.
     """
@@ -39,7 +49,7 @@ class Stages:
         self.graph: Graph = tensors.graph
         self.tensors = tensors
         self.passes = 1
-        self.sent: dict[bool, Sum] = {}
+        self.sent: dict[bool, list[Sent]] = {False: [], True: []}
 
     @property
     def least(self) -> int:
@@ -73,9 +83,16 @@ class Stages:
         return paths.each(held, lambda v: replace(v, mask=_others(v.mask, self.axis),
                                                   sides=frozenset(e for e in v.sides if e[0] != self.axis)))
 
-    def send(self, event: Event) -> None:
-        """The message of an instance in one direction."""
-        self.sent[event.on_gradient] = self.tensors.here(event)
+    def send(self, event: Event) -> str:
+        """The message of an instance in one direction: the path of one that it received none of, if there is any.
+
+        What came from the instance before should be received by now: what an instance hands on comes last.
+        """
+        instance, waiting = (event.unit, self.passes), self.sent[event.on_gradient]
+        left = next((s.path for s in waiting if s.instance != instance), "")
+        waiting[:] = [s for s in waiting if s.instance == instance]
+        waiting.append(Sent(instance, event.path, self.tensors.here(event)))
+        return left
 
     def receive(self, event: Event, loop: Loop) -> str:
         """What an instance is handed: locally, or by message where its neighbour runs on another stage.
@@ -87,7 +104,8 @@ class Stages:
             return ""
         local = (tensors.gradients.get((event.tensor, ""), {}).get(SLOT, ()) if event.on_gradient
                  else tensors.made.get((loop.slot, ""), ()))
-        message = self.sent.pop(event.on_gradient, ())
+        waiting = self.sent[event.on_gradient]
+        message = waiting.pop(0).held if waiting else ()
         if not message:
             return UNSENT
         if self.passes > 1:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -49,6 +49,14 @@ class Deadlock(Exception):
     def __init__(self, event: Event, rank: int | None = None):
         super().__init__(event.path)
         self.event, self.rank = event, rank
+
+
+class Sent(NamedTuple):
+    """A message on its way: the `send`, the rank that sent it, what it carries."""
+
+    event: Event
+    rank: int
+    box: Box | None
 
 
 class Watch(Protocol):
@@ -115,7 +123,7 @@ class Machine:
         self.axes = {a: i for i, a in enumerate(reference.mesh.names)}
         self.stages = stages_of(reference, setting)
         self.meeting: frozenset[int] | None = None
-        self.messages: dict[Message, list[Box | None]] = {}
+        self.messages: dict[Message, list[Sent]] = {}
         self.coordinates = tuple(itertools.product(*(range(setting.sizes[a]) for a in self.axes)))
         self.ranks = range(len(self.coordinates))
         self.slots, self.chain = slots(reference, setting.layers), chain(reference, setting.layers)

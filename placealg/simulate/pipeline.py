@@ -6,7 +6,8 @@ first chunk (`Stages.runs`). A stage goes on until it has to wait: in `recv` for
 pipeline axis for the other stages that take part. The run ends in a Deadlock when all that are left wait.
 
 A message goes from a rank to the one with equal other coordinates, and is received once; messages of one tensor,
-instance and microbatch are received in the order in which they were sent.
+instance and microbatch are received in the order in which they were sent. One that nobody receives is a Deadlock too:
+its sender may not return from it, or what follows on the channel is taken for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from placealg.errors import InputError
 from placealg.model.backward import GRAD
-from placealg.simulate.machine import Deadlock, Machine, Message
+from placealg.simulate.machine import Deadlock, Machine, Message, Sent
 from placealg.simulate.operate import gradient
 from placealg.simulate.stages import Instance, Stages
 from placealg.step.program import Event, Node
@@ -56,6 +57,10 @@ def run_stages(m: Machine, stages: Stages, body: Sequence[Node], act: Callable[[
         task = left[stage][-1]
         _turn_to(m, task, frozenset({stage}))
         raise Deadlock(task.event, m.on_stages(frozenset({stage}))[0])
+    for (_, _, instance, microbatch), sent in m.messages.items():
+        if sent:
+            _turn_to(m, Task(sent[0].event, instance, microbatch), frozenset())
+            raise Deadlock(sent[0].event, sent[0].rank)
     m.enter(None)
     m.instance, m.meeting = 0, None
     m.messages.clear()
@@ -110,7 +115,7 @@ def message(m: Machine, e: Event) -> None:
         return
     if e.verb == RECV:
         for key in _awaited(m, m.stages, Task(e, m.instance, m.microbatch)):
-            received = m.messages[key].pop(0)
+            received = m.messages[key].pop(0).box
             store, name = m.stores[key[0]], (e.tensor, m.instance)
             if e.on_gradient:
                 store.replace(name, "", received)
@@ -125,7 +130,7 @@ def message(m: Machine, e: Event) -> None:
             name = (e.tensor, m.instance)
             sent = gradient(m, rank, name, e.version) if e.on_gradient else m.stores[rank].read(name, e.version)
             key = _across(m, m.stages, rank, neighbour), e.value, m.instance, m.microbatch
-            m.messages.setdefault(key, []).append(sent)
+            m.messages.setdefault(key, []).append(Sent(e, rank, sent))
 
 
 def _across(m: Machine, stages: Stages, rank: int, there: Instance) -> int:

@@ -12,6 +12,8 @@ from agreement import compare
 from placealg.check.prove import prove
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
+from placealg.prove import lemmas
+from placealg.prove.solver import UNKNOWN, Answer, SolverProcess
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit
@@ -188,14 +190,29 @@ def test_a_report_has_no_truth_value() -> None:
 
 
 def test_unknown_is_never_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from placealg.prove import prover
-    from placealg.prove.solver import UNKNOWN, Answer
-    monkeypatch.setattr(prover.PROCESS, "ask", lambda *_, **__: Answer(UNKNOWN, {}, "gave up"))
+    monkeypatch.setattr(lemmas.PROCESS, "ask", lambda *_, **__: Answer(UNKNOWN, {}, "gave up"))
     assert _verdict_of_dp() == UNDECIDED
+    lemmas._proved.cache_clear()
+    report = prove(step_of("dp"))
+    assert report.verdict == UNDECIDED
+    assert {o.reason for o in report.obligations} == {
+        "lemma sum_of_owner is not proved: gave up", "no model of the premises was found at sizes 3: gave up"}
+
+
+def test_nothing_is_proved_on_an_unproved_lemma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refuted replays on the simulator, and stays refuted; all else is open."""
+    def ask(assertions: Any, **_: Any) -> Answer:
+        return Answer(UNKNOWN, {}, "killed") if "tau" in str(assertions) else plain(assertions)
+
+    plain = lemmas.PROCESS.ask
+    lemmas._proved.cache_clear()
+    monkeypatch.setattr(lemmas.PROCESS, "ask", ask)
+    assert {o.verdict for o in prove(step_of("zero3")).obligations} == {UNDECIDED}
+    dropped = edit(step_of("dp"), {"drop": "reduce.*.grad_sum.reduce[dp]"})
+    assert {o.verdict for o in prove(dropped).obligations} == {UNDECIDED, REFUTED}
 
 
 def test_a_killed_solver_is_an_answer() -> None:
-    from placealg.prove.solver import UNKNOWN, SolverProcess
     process = SolverProcess()
     hard = "(declare-const x Int)(declare-const y Int)(declare-const z Int)" \
            "(assert (and (> x 2) (> y 2) (> z 2) (= (+ (* x x x) (* y y y)) (* z z z))))(check-sat)"

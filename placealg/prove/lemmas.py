@@ -17,6 +17,10 @@ from placealg.prove.solver import PROCESS, UNSAT
 from placealg.step.program import Step
 
 
+class Unproved(Exception):
+    """The solver did not prove a lemma: what rests on it is open."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lemma:
     """A closed form: what it says, its summand f(k) and its partial sum S(k).
@@ -63,15 +67,14 @@ def used(step: Step) -> tuple[Lemma, ...]:
 
 
 def proved_lemmas(chosen: Iterable[Lemma] = LEMMAS) -> tuple[str, ...]:
-    """Lemmas, each proved by the solver in this process, as `name: statement`."""
+    """Lemmas, each proved by the solver in this process, as `name: statement`; raises Unproved for one that is not."""
     return tuple(_proved(lemma) for lemma in chosen)
 
 
 @lru_cache(maxsize=16)
 def _proved(lemma: Lemma) -> str:
-    """Raises ArithmeticError when the lemma fails: nothing may be proved on it."""
     for part in obligations(lemma):
         answer = PROCESS.ask(part)
         if answer.status != UNSAT:
-            raise ArithmeticError(f"lemma {lemma.name} is not proved: {answer.status} {answer.reason}")
+            raise Unproved(f"lemma {lemma.name} is not proved: {answer.reason or answer.status}")
     return f"{lemma.name}: {lemma.statement}"

@@ -63,7 +63,7 @@ class Findings:
 def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups that are treated alike are checked once."""
     say("proving the lemmas")
-    proved = lemmas.proved_lemmas(lemmas.used(step))
+    proved, unproved = _lemmas(step)
     verdicts: list[Verdict] = [_vacuity(step)]
     candidates: list[Candidate] = []
     flows = Flows(step) if step.reference.graph else None
@@ -94,9 +94,20 @@ def examine(step: Step) -> Findings:
     clash = _disagreement(step, candidates)
     verdicts.append(clash.verdict if clash else _partition(step))
     candidates += [clash] if clash else []
+    if unproved:
+        verdicts = [replace(v, verdict=UNDECIDED, cls=None, reason=unproved) if v.verdict == PROVED else v
+                    for v in verdicts]
     order = list(OBLIGATIONS)
     verdicts.sort(key=lambda v: order.index(v.id))
     return Findings(tuple(verdicts), tuple(candidates), hypotheses(step), proved, versions())
+
+
+def _lemmas(step: Step) -> tuple[tuple[str, ...], str]:
+    """The lemmas on which verdicts rest, all proved; or none, and why there is one that is not."""
+    try:
+        return lemmas.proved_lemmas(lemmas.used(step)), ""
+    except lemmas.Unproved as gap:
+        return (), str(gap)
 
 
 def hypotheses(step: Step) -> tuple[str, ...]:
@@ -373,9 +384,12 @@ def _vacuity(step: Step) -> Verdict:
     questions, reason = occurrences(step), ""
     for number in VACUITY_SIZES:
         *pinned, together = occurring(step, number)
-        if ask(step, [*pinned, together]).status != SAT:
+        answer = ask(step, [*pinned, together])
+        if answer.status == UNSAT:
             failed = next((text for text, q in questions.items() if ask(step, [*pinned, q]).status != SAT), "")
             reason = f"{failed or 'the premises have no common model'} at sizes {number}"
+        elif answer.status != SAT:
+            reason = f"no model of the premises was found at sizes {number}: {answer.reason}"
     return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
                    None if reason else PARAMETRIC, len(VACUITY_SIZES) * len(questions), time.perf_counter() - start,
                    reason)

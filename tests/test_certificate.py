@@ -19,7 +19,7 @@ from placealg.check.prove import judge
 from placealg.check.recheck import cross_check, files_of, recheck
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
-from placealg.prove import prover, replay
+from placealg.prove import correct, prover, replay
 from placealg.prove.certificate import Query, certificate
 from placealg.prove.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
 from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, z3_answer
@@ -99,7 +99,7 @@ def test_a_prover_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reads_that_are_wrongly_called_right_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prover.correct, "always_right", lambda _: True)
+    monkeypatch.setattr(correct, "always_right", lambda _: True)
     report, queries = queries_of("zero1", drop="publish.*.publish[dp]")
     assert report.of("invariant")[0].verdict == PROVED
     found = cross_check(queries, report)

@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, ...]]]:
         return ask(listed, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prover.PROCESS, "ask", recorded)
+        patch.setattr(PROCESS, "ask", recorded)
         yield seen
 
 

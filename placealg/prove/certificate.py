@@ -14,15 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from placealg.prove import lemmas, prover, symbols
+from placealg.prove import lemmas, symbols
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations, sites_of
 from placealg.prove.obligations import Failure, Obligations, obligations
 from placealg.prove.premises import premises
-from placealg.prove.prover import Candidate, in_case, occurrences, occurring, of_group, of_ops
+from placealg.prove.prover import Candidate, in_case, of_group, of_ops
 from placealg.prove.reading import NoRule
 from placealg.prove.smtlib import Writer, comment, declarations, header
 from placealg.prove.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
+from placealg.prove.vacuity import VACUITY_SIZES, occurrences, occurring
 from placealg.prove.verdict import OBLIGATIONS, PROVED, Report, Verdict
 from placealg.step.program import Step
 
@@ -96,7 +97,7 @@ class _Files:
         """The premises have models."""
         verdict, checked = self.verdicts["vacuity", ""], len(occurrences(self.step))
         expected = SAT if verdict.verdict == PROVED else ""
-        for number in prover.VACUITY_SIZES:
+        for number in VACUITY_SIZES:
             *pinned, together = occurring(self.step, number)
             sizes = {str(p.arg(0)): number for p in pinned}
             head = self.head(f"vacuity: {OBLIGATIONS['vacuity']}", "",

@@ -1,14 +1,15 @@
-"""What may be assumed of the constants that a question mentions: sizes, counts, positions, the stages of a pipeline."""
+"""What may be assumed of the constants that a question mentions, and a question asked under it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import z3
 
 from placealg.prove import correct, symbols
 from placealg.prove.contribution import STAGE, count_cell
+from placealg.prove.solver import PROCESS, Answer
 from placealg.prove.stages import ends
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import Reference, Step
@@ -25,6 +26,12 @@ def premises(step: Step, assertions: list[Any]) -> list[Any]:
     sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
     return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
             *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]
+
+
+def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+    """The solver's answer, under the premises of every constant that the assertions mention."""
+    listed = list(assertions)
+    return PROCESS.ask([*premises(step, listed), *listed])
 
 
 def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:

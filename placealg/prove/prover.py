@@ -7,28 +7,29 @@ independent engine, which this floor does not know.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import z3
 
 from placealg.announce import say
-from placealg.prove import correct, lemmas, symbols
-from placealg.prove.contribution import Term, count_name
+from placealg.prove import lemmas, symbols
+from placealg.prove.alike import signature
+from placealg.prove.contribution import Term
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Site, Updated
 from placealg.prove.microbatches import CASES
-from placealg.prove.network import WHOLE, network_obligations, site_signature, sites_of, supposed, unfollowed
+from placealg.prove.network import WHOLE, network_obligations, sites_of, supposed, unfollowed
 from placealg.prove.obligations import Failure, Obligations, obligations
-from placealg.prove.premises import premises
-from placealg.prove.reading import NoRule, pairs
+from placealg.prove.premises import ask
+from placealg.prove.reading import NoRule
 from placealg.prove.schedule import acyclic
-from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer, versions
+from placealg.prove.solver import SAT, UNSAT, Answer, versions
+from placealg.prove.vacuity import vacuity
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
-from placealg.step.event import PARTIALS, READERS, STEP_PHASES
-from placealg.step.program import LOOPED, Event, Group, Step
+from placealg.step.event import STEP_PHASES
+from placealg.step.program import LOOPED, Group, Step
 
 OF_OPS = ("forward", "random")
 PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
@@ -64,7 +65,7 @@ def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups that are treated alike are checked once."""
     say("proving the lemmas")
     proved, unproved = _lemmas(step)
-    verdicts: list[Verdict] = [_vacuity(step)]
+    verdicts: list[Verdict] = [vacuity(step)]
     candidates: list[Candidate] = []
     flows = Flows(step) if step.reference.graph else None
     if flows:
@@ -74,7 +75,7 @@ def examine(step: Step) -> Findings:
     for group in step.reference.groups:
         try:
             sites = sites_of(step, group, flows)
-            key = _signature(step, group, sites, flows)
+            key = signature(step, group, sites, flows)
         except NoRule as gap:
             verdicts += _open(group.name, of_group(flows), gap)
             continue
@@ -126,57 +127,6 @@ def hypotheses(step: Step) -> tuple[str, ...]:
     if step.reference.microbatches == 1:
         named.append("microbatches = 1")
     return tuple(named)
-
-
-def _signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows | None) -> object:
-    """Groups with equal signatures have equal obligations.
-
-    In a step that runs op by op each use of a parameter has its own. Else, where every unit runs exactly once in
-    every microbatch, in order, the other units say nothing about a group but when the backward starts; else their
-    computations are part of the signature.
-    """
-    if flows:
-        return (frozenset(site_signature(step, group, site, flows) for site in sites), _readers(step, group),
-                group.locality, group.whole_reads, group.split)
-    units = [u.name for u in step.reference.units]
-    order = {name: k for k, name in enumerate(units)}
-    plain = _units_in_order(step, units)
-
-    def alike(event: Event) -> Iterator[object]:
-        if event.verb != "compute" or event.unit not in order:
-            yield event.plain
-            return
-        place = tuple((order[event.unit] > order[s]) - (order[event.unit] < order[s]) for s in group.sites)
-        if plain and event.phase == "backward" and event.unit == units[-1]:
-            yield "backward starts"
-        if not plain:
-            yield event.phase, event.at, event.where, place
-        elif event.unit in group.sites:
-            yield event.phase, group.sites.index(event.unit)
-    own = (e for e in step.events if e.group in ("", group.name))
-    return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites), group.locality,
-            group.whole_reads, group.statistic)
-
-
-def _units_in_order(step: Step, units: list[str]) -> bool:
-    """Whether all units run once in every microbatch on every rank: forward in order, the loss, backward reversed."""
-    beside = ("count", "skip", "grad")
-    ran = [(e.phase, e.unit) for e in step.events
-           if e.verb == "compute" and e.value not in beside and not e.at and not e.where]
-    losses = [("forward", loss) for loss in step.reference.losses]
-    wanted = [("forward", u) for u in units] + losses + [("backward", u) for u in reversed(units)]
-    return ran == wanted and len(ran) == sum(e.verb == "compute" and e.value not in beside for e in step.events)
-
-
-def _readers(step: Step, group: Group) -> frozenset[object]:
-    """Where clips and updates of other groups stand among the events that make this group's norm and flag."""
-    made, found = Counter[str](), set()
-    for event in step.events:
-        if event.value in PARTIALS and event.group in ("", group.name):
-            made[event.value] += 1
-        elif event.verb in READERS and event.group not in ("", group.name):
-            found.add((event.verb, made[READERS[event.verb]], event.phase, event.at, event.where, event.layout))
-    return frozenset(found)
 
 
 def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[list[Verdict], list[Candidate]]:
@@ -296,12 +246,6 @@ def in_case(failure: Failure) -> Any:
     return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
 
 
-def ask(step: Step, assertions: Iterable[Any]) -> Answer:
-    """The solver's answer, under the premises of every constant that the assertions mention."""
-    listed = list(assertions)
-    return PROCESS.ask([*premises(step, listed), *listed])
-
-
 _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
 """Bounds tried for a counterexample: smallest and largest axis size, largest m."""
 
@@ -354,42 +298,3 @@ def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
     verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, len(layouts(step)),
                       None, reason, first.failure.event)
     return replace(first, verdict=verdict)
-
-
-VACUITY_SIZES = (2, 3)
-"""The sizes, of every axis and of m, at which the premises must have a model."""
-
-
-def occurrences(step: Step) -> dict[str, Any]:
-    """What would be vacuous -> a formula without a model if it is: the premises on counts, and every `where`."""
-    data = step.reference.data_axes
-    cells = [count_name({}), count_name({**dict.fromkeys(data, "unit"), symbols.MICROBATCH: "unit"}),
-             count_name({**dict.fromkeys(data, "c"), symbols.MICROBATCH: "unit"})]
-    wheres = {pairs(e): e.path for e in step.events if e.where}
-    return {"the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
-            **{f"no rank satisfies the `where` of {path}": symbols.at_pairs(w) for w, path in wheres.items()}}
-
-
-def occurring(step: Step, number: int) -> list[Any]:
-    """All occurrences at once, each on its own rank; every size is `number`, or that at which it is written out."""
-    axes, unrolled = step.reference.mesh.names, step.reference.unrolled
-    pinned = [symbols.size(a) == unrolled.get(a, number) for a in (*axes, symbols.MICROBATCH)]
-    return [*pinned, z3.And([correct.on_rank(q, {a: f"some{k}" for a in axes})
-                             for k, q in enumerate(occurrences(step).values())])]
-
-
-def _vacuity(step: Step) -> Verdict:
-    """The premises, those on token counts included, have models at sizes 2 and 3; every `where` holds on some rank."""
-    start = time.perf_counter()
-    questions, reason = occurrences(step), ""
-    for number in VACUITY_SIZES:
-        *pinned, together = occurring(step, number)
-        answer = ask(step, [*pinned, together])
-        if answer.status == UNSAT:
-            failed = next((text for text, q in questions.items() if ask(step, [*pinned, q]).status != SAT), "")
-            reason = f"{failed or 'the premises have no common model'} at sizes {number}"
-        elif answer.status != SAT:
-            reason = f"no model of the premises was found at sizes {number}: {answer.reason}"
-    return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
-                   None if reason else PARAMETRIC, len(VACUITY_SIZES) * len(questions), time.perf_counter() - start,
-                   reason)

@@ -1,0 +1,54 @@
+"""That the premises can hold: nothing is proved from premises that contradict each other."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import z3
+
+from placealg.prove import correct, symbols
+from placealg.prove.contribution import count_name
+from placealg.prove.premises import ask
+from placealg.prove.reading import pairs
+from placealg.prove.solver import SAT, UNSAT
+from placealg.prove.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED, Verdict
+from placealg.step.program import Step
+
+VACUITY_SIZES = (2, 3)
+"""The sizes, of every axis and of m, at which the premises must have a model."""
+
+
+def occurrences(step: Step) -> dict[str, Any]:
+    """What would be vacuous -> a formula without a model if it is: the premises on counts, and every `where`."""
+    data = step.reference.data_axes
+    cells = [count_name({}), count_name({**dict.fromkeys(data, "unit"), symbols.MICROBATCH: "unit"}),
+             count_name({**dict.fromkeys(data, "c"), symbols.MICROBATCH: "unit"})]
+    wheres = {pairs(e): e.path for e in step.events if e.where}
+    return {"the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
+            **{f"no rank satisfies the `where` of {path}": symbols.at_pairs(w) for w, path in wheres.items()}}
+
+
+def occurring(step: Step, number: int) -> list[Any]:
+    """All occurrences at once, each on its own rank; every size is `number`, or that at which it is written out."""
+    axes, unrolled = step.reference.mesh.names, step.reference.unrolled
+    pinned = [symbols.size(a) == unrolled.get(a, number) for a in (*axes, symbols.MICROBATCH)]
+    return [*pinned, z3.And([correct.on_rank(q, {a: f"some{k}" for a in axes})
+                             for k, q in enumerate(occurrences(step).values())])]
+
+
+def vacuity(step: Step) -> Verdict:
+    """The premises, those on token counts included, have models at sizes 2 and 3; every `where` holds on some rank."""
+    start = time.perf_counter()
+    questions, reason = occurrences(step), ""
+    for number in VACUITY_SIZES:
+        *pinned, together = occurring(step, number)
+        answer = ask(step, [*pinned, together])
+        if answer.status == UNSAT:
+            failed = next((text for text, q in questions.items() if ask(step, [*pinned, q]).status != SAT), "")
+            reason = f"{failed or 'the premises have no common model'} at sizes {number}"
+        elif answer.status != SAT:
+            reason = f"no model of the premises was found at sizes {number}: {answer.reason}"
+    return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
+                   None if reason else PARAMETRIC, len(VACUITY_SIZES) * len(questions), time.perf_counter() - start,
+                   reason)

@@ -14,7 +14,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from placealg.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from placealg.cost.communication import Communication

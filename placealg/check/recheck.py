@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from placealg.prove.replay import Rechecked, asked, replays, require_cvc5, solve
 from placealg.prove.solver import SAT, UNSAT
 from placealg.prove.verdict import OBLIGATIONS, PROVED, Certified, Report
 from placealg.unfinished import beside, uninterrupted
+from placealg.version import VERSION
 
 MANIFEST, PROGRAM = "manifest.json", "program.toml"
 FORMAT = 1
@@ -33,7 +33,7 @@ def files_of(queries: Iterable[Query], report: Report, program: str, strategy: s
     listed = list(queries)
     files = {PROGRAM: program, **{q.name: q.text for q in listed}}
     manifest = {
-        "placealg_certificate": FORMAT, "placealg": version("placealg"), "solver": report.versions,
+        "placealg_certificate": FORMAT, "placealg": VERSION, "solver": report.versions,
         "strategy": report.strategy, "model": report.model, "verdict": report.verdict, "class": report.cls,
         "hypotheses": list(report.hypotheses), "not_covered": list(report.not_covered), "lemmas": list(report.lemmas),
         "strategy_text": strategy,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from placealg.cli.attend import INTERRUPTED, SAYS, attended
 from placealg.errors import InputError
+from placealg.version import VERSION
 
 DONE, BAD_INPUT = 0, 2
 
@@ -44,9 +45,7 @@ def _run(words: Sequence[str]) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     if chosen.version:
-        from importlib.metadata import version
-
-        print(version("placealg"))
+        print(VERSION)
         return DONE
     if hasattr(sys.stdout, "reconfigure") and (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8"):
         sys.stdout.reconfigure(encoding="utf-8")

@@ -36,7 +36,8 @@ def test_what_is_tied() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_tied_group_sees_the_ends_in_place_of_the_pipeline(ranks: int) -> None:
     reference = replace(TIED.reference, unrolled=FrozenMap({"pp": ranks, "dp": 3}))
-    placed = tuple(replace(e, where=(*e.where, Clause("pp", 0))) if e.verb == "norm" else e for e in TIED.events)
+    placed = tuple(replace(e, where=(*e.where, Clause("pp", 0)), layout="mine(pp)") if e.verb == "norm" else e
+                   for e in TIED.events)
     step = Step(reference, placed)
     seen = on_ends(step, TABLE)
     assert seen.reference == replace(reference, mesh=seen.reference.mesh, unrolled=FrozenMap({
@@ -48,7 +49,8 @@ def test_a_tied_group_sees_the_ends_in_place_of_the_pipeline(ranks: int) -> None
         if concerned:
             assert new.axes == tuple("pp_ends" if a == "pp" else a for a in old.axes)
             assert new.where == tuple(Clause("pp_ends", c.rank) if c.axis == "pp" else c for c in old.where)
-            assert replace(new, axes=old.axes, where=old.where) == old
+            assert new.layout == old.layout.replace("(pp)", "(pp_ends)")
+            assert replace(new, axes=old.axes, where=old.where, layout=old.layout) == old
         else:
             assert new == old
     assert any(a == "pp_ends" for e in seen.events if e.group == TABLE.name for a in e.axes)
@@ -159,6 +161,18 @@ def test_an_instance_is_handed_the_same_locally_and_by_message(reverse: bool) ->
     assert passing(reverse, near, None) == passing(reverse, near, ()) == (UNSENT, near)
     other = (Value((Term(ONE),), frozenset({("pp", "stage:layer")})),)
     assert passing(reverse, near, other) == ("is handed one thing on its own stage, another from the next", near)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_part_that_the_sender_does_not_hold_is_received_only_where_it_stands(reverse: bool) -> None:
+    """The sender is a neighbour, at a position of its own: what is not at hand there is not sent."""
+    there, elsewhere = held_at("stage:layer"), held_at("stage:first")
+    elsewhere = tuple(replace(v, terms=(Term(ONE / Monomial.of("dp")),)) for v in elsewhere)
+    for passes in (2, 3):
+        said, got = passing(reverse, held_at("stage:layer'"), (*there, *elsewhere), passes)
+        assert said == "" and got is not None
+        assert {v.terms: v.sides for v in got} == {
+            there[0].terms: frozenset(), elsewhere[0].terms: equality("pp", "stage:first", "stage:layer'")}
 
 
 def test_the_ends_of_the_repeated_units_wait_for_no_message() -> None:

@@ -129,8 +129,8 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "`to` that it owns, as after a reduce_scatter. What is read of it is read block by block"),
     Verb("send", False, (HANDED_ON,), True,
          "a message to the stage of the neighbouring instance, forward the next one's and backward the last one's, if "
-         "that is another stage: what leaves the instance, or the gradient of what entered it; a program in which nobody "
-         "receives it does not end"),
+         "that is another stage: what leaves the instance, or the gradient of what entered it; a program in which "
+         "nobody receives it does not end"),
     Verb("recv", False, (HANDED,), True,
          "if the neighbouring instance, forward the last and backward the next, runs on another stage, what it sent "
          "becomes what enters this one, or the gradient of what leaves it; a rank waits until the message is there, "

@@ -264,7 +264,7 @@ class _Rule:
 
     def use(self, op: Op, name: str, wanted: Layout) -> Layout:
         """The tensor in the wanted layout: as it is known, or by a move from where that is cheapest."""
-        if self.graph.tensors[name].kind == "data" and all(p.kind is not Kind.S for p in wanted.values()):
+        if self.graph.tensors[name].kind == "data" and all(p in (WHOLE, USED) for p in wanted.values()):
             return wanted
         known = self.versions[name] if self.shared else self.versions[name][:1]
         if wanted not in known:

@@ -117,6 +117,28 @@ def test_a_gathered_copy_is_freed_and_gathered_again_only_under_gather_for_use()
     assert max(back) < order.index("backward.layer.norm1.out.grad.reduce_scatter[tp]")
 
 
+SPLITS = (["heads", "ffn", "seq"], ["heads", "seq"], ["ffn", "seq"], ["heads"], ["ffn"])
+
+
+@pytest.mark.parametrize("sharded", [("x",), ("x", "y")])
+@pytest.mark.parametrize("y", SPLITS)
+@pytest.mark.parametrize("x", SPLITS)
+def test_whatever_is_gathered_for_use_ends_with_its_last_use(x: list[str], y: list[str],
+                                                             sharded: tuple[str, ...]) -> None:
+    """Attention and the MLP read one value in two layouts, which may be two copies, or a copy and a copy of that."""
+    step = on("gpt, parallel", {"x": x, "y": y}, states={"activations": dict.fromkeys(sharded, "S*")})
+    order = paths(step)
+    layer = [e for e in step.phase("forward") if e.on_tensor and e.unit == "layer"]
+    gathered = {(e.value, e.version) for e in layer if e.verb == "all_gather" and set(e.axes) & set(sharded)}
+    freed = {(e.value, e.version): order.index(e.path) for e in layer if e.verb == "free"}
+    assert set(freed) == gathered
+    for (value, version), end in freed.items():
+        uses = [order.index(e.path) for e in layer for r in e.reads if f"{r}/".startswith(f"{value}@{version}/")]
+        assert end == max(uses) + 1 or order[end - 1].endswith(".free")
+    if any("/" in e.version for e in layer):
+        assert verdict(step) == (PROVED, None)
+
+
 def test_every_use_has_its_own_redistribution_where_nothing_is_shared() -> None:
     dims = {"dp": ["batch"], "tp": ["heads", "ffn", "vocab"]}
     shared, own = (on("gpt", dims, schedule={"sharing": s}) for s in ("shared", "per_use"))

@@ -217,7 +217,7 @@ class _Rule:
     def run(self, op: Op) -> None:
         """Place one op."""
         self.enter(op)
-        natives = [self.versions.get(n, [_whole(self.lists)])[0] for n in op.inputs]
+        natives = [self.versions[n][0] for n in op.inputs]
         if op.row.view:
             made = FrozenMap({a: Place(p.kind, op.rename.get(p.dim, p.dim)) for a, p in natives[0].items()})
             self.ops.append(PlacedOp(op, FrozenMap(dict.fromkeys(self.lists, "")), (natives[0],), made))

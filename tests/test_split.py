@@ -248,6 +248,11 @@ def test_a_view_is_not_split_itself() -> None:
     placed = of({"dp": ("batch",), **TP})
     views = [p for p in placed.ops if p.op.row.view]
     assert views and all(p.split == {"dp": "", "tp": ""} for p in views)
+    for view in views:
+        (read,), made = view.uses, view.result
+        assert made == placed.native[view.op.output]
+        assert {a: (at.kind, view.op.rename.get(at.dim, at.dim)) for a, at in read.items()} == {
+            a: (at.kind, at.dim) for a, at in made.items()}
 
 
 def test_the_loss_is_made_of_whole_values() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from random_dims import MODELS as DECODERS
 
-from placealg.model.abstract import abstract
+from placealg.model.abstract import abstract, statistics
 from placealg.model.model import Model
 from placealg.model.transformer import mlp, moe
 from placealg.step.derive import derive
@@ -22,9 +22,12 @@ from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "derived"
-MODELS: Mapping[str, Model] = {"abstract": abstract(), "moe": moe(), **DECODERS, "mlp": mlp()}
+MODELS: Mapping[str, Model] = {"abstract": abstract(), "moe": moe(), **DECODERS, "mlp": mlp(),
+                              "statistics": statistics()}
 NVME = '[parameters]\ntier = "nvme"\n[optimizer]\ntier = "nvme"\n'
 FFN = '[dims]\ntp = ["ffn", "vocab"]\n'
+COUNTED = ('mesh = { cp = "symbolic" }\ndims = { cp = ["batch"] }\nstates = { gradients = { dp = "S", cp = "S" } }\n'
+           'loss = { preset = "token_mean", count_axes = ["cp"], assume = ["equal_counts"] }\n')
 PROGRAMS: Mapping[str, tuple[str, str]] = {
     "dp": ("dp", ""), "zero1": ("zero1", ""), "zero2": ("zero2", ""), "zero3": ("zero3", ""), "hsdp": ("hsdp", ""),
     "fsdp_no_reshard": ("fsdp_no_reshard", ""), "zeropp": ("zeropp", ""),
@@ -47,6 +50,9 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "tp_mlp": ("tp", FFN), "ep_moe": ("ep", ""), "pipeline_mlp": ("hsdp*pp", ""),
     "tp_gpt": ("zero3*tp", ""), "sequence_gpt": ("tp_sp*recompute_selective", ""), "ring_gpt": ("cp_ring", ""),
     "again_gpt": ("tp_sp*recompute_full", ""), "ulysses_llama": ("cp_ulysses", ""),
+    "partly_counted": ("zero2", COUNTED),
+    "dp_statistics": ("dp", ""), "tokens_statistics": ("zero3", '[loss]\npreset = "token_mean"\n'),
+    "all_tokens_statistics": ("dp", '[loss]\npreset = "token_mean"\ncount_axes = ["dp", "microbatch"]\n'),
     "each_use_gpt": ("dp*tp_sp_keep", '[schedule]\nsharing = "per_use"\n'),
 }
 """Name -> (strategy, tables); a name ends in its model where that is not the abstract one."""

@@ -16,7 +16,7 @@ from conftest import ROOT
 from random_programs import two_units
 
 from placealg.check.prove import prove
-from placealg.model.abstract import abstract
+from placealg.model.abstract import abstract, statistics
 from placealg.model.model import Model
 from placealg.model.transformer import mlp, moe
 from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
@@ -30,7 +30,8 @@ from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import strategy_on
 
 MODELS: Mapping[str, Callable[[], Model]] = {
-    "abstract": abstract, "mlp": mlp, "moe": moe, "units": lambda: two_units(tied=True)}
+    "abstract": abstract, "mlp": mlp, "moe": moe, "statistics": statistics,
+    "units": lambda: two_units(tied=True)}
 OWN: Mapping[str, Mapping[str, Any]] = {
     "ffn": {"dims": {"tp": ["ffn", "vocab"]}},
     "ffn, again": {"dims": {"tp": ["ffn", "vocab"]}, "states": {"activations": {"region:layer": "M"}}},
@@ -65,7 +66,8 @@ PROVED_PROGRAMS = (
     ('base = "zero3"\n' + TOKENS, "abstract"), ('base = "zero3"\n[optimizer]\nname = "muon"\n', "abstract"),
     ('base = "dp"\n[optimizer]\nclip = "none"\n[schedule]\nmicrobatches = 1\n', "abstract"),
     ("zero1*pp", "mlp"), ("ffn", "mlp"), ("ffn, again", "mlp"), ("ffn, sharded", "mlp"), ("idle", "abstract"),
-    ("ffn, ring", "mlp"), ("ep", "moe"), ("zero1", "units"),
+    ("ffn, ring", "mlp"), ("ep", "moe"), ("zero1", "units"), ("dp", "statistics"),
+    ('base = "zero3"\n' + TOKENS, "statistics"),
 )
 EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
     ("dp", "abstract", {"drop": "reduce.*.grad_sum.reduce[dp]"}, "gradient", "1"),
@@ -90,6 +92,15 @@ EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
     ("ffn, again", "mlp", {"drop": "backward.layer.mlp.gelu.compute"}, "forward", None),
     ("zero1*pp", "mlp", {"drop": "forward.layer.in.recv[pp]"}, "forward", None),
     ("zero1*pp", "mlp", {"drop": "backward.layer.in.grad.send[pp]"}, "gradient", None),
+    ("dp", "statistics", {"drop": "reduce.layer.running.grad_sum.reduce[dp]"}, "gradient", "1"),
+    ("dp", "statistics", {"set": "forward.layer.running.grad.compute", "divisor": "tokens"}, "gradient", "m"),
+    ("dp", "statistics", {"set": "forward.layer.running.grad.compute", "where": "rank(dp)=0"}, "gradient", None),
+    ("dp", "statistics", {"move": "forward.layer.running.grad.compute", "before": "forward.layer.compute"},
+     "gradient", None),
+    ('base = "zero3"\n' + TOKENS, "statistics", {"set": "forward.layer.running.grad.compute", "divisor": "tokens"},
+     "gradient", "dp*m"),
+    ('base = "zero3"\n' + TOKENS, "statistics", {"set": "backward.layer.running.grad.reduce[dp]", "op": "mean"},
+     "gradient", "1/dp"),
 )
 
 

@@ -14,6 +14,7 @@ from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.placement import DUAL, Kind, redistribution
 from placealg.prove.verdict import PROVED, REFUTED
+from placealg.simulate import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.operations import VERB_OF
@@ -116,6 +117,28 @@ def test_a_gathered_copy_is_freed_and_gathered_again_only_under_gather_for_use()
     assert max(back) < order.index("backward.layer.norm1.out.grad.reduce_scatter[tp]")
 
 
+SPLITS = (["heads", "ffn", "seq"], ["heads", "seq"], ["ffn", "seq"], ["heads"], ["ffn"])
+
+
+@pytest.mark.parametrize("sharded", [("x",), ("x", "y")])
+@pytest.mark.parametrize("y", SPLITS)
+@pytest.mark.parametrize("x", SPLITS)
+def test_whatever_is_gathered_for_use_ends_with_its_last_use(x: list[str], y: list[str],
+                                                             sharded: tuple[str, ...]) -> None:
+    """Attention and the MLP read one value in two layouts, which may be two copies, or a copy and a copy of that."""
+    step = on("gpt, parallel", {"x": x, "y": y}, states={"activations": dict.fromkeys(sharded, "S*")})
+    order = paths(step)
+    layer = [e for e in step.phase("forward") if e.on_tensor and e.unit == "layer"]
+    gathered = {(e.value, e.version) for e in layer if e.verb == "all_gather" and set(e.axes) & set(sharded)}
+    freed = {(e.value, e.version): order.index(e.path) for e in layer if e.verb == "free"}
+    assert set(freed) == gathered
+    for (value, version), end in freed.items():
+        uses = [order.index(e.path) for e in layer for r in e.reads if f"{r}/".startswith(f"{value}@{version}/")]
+        assert end == max(uses) + 1 or order[end - 1].endswith(".free")
+    if any("/" in e.version for e in layer):
+        assert verdict(step) == (PROVED, None)
+
+
 def test_every_use_has_its_own_redistribution_where_nothing_is_shared() -> None:
     dims = {"dp": ["batch"], "tp": ["heads", "ffn", "vocab"]}
     shared, own = (on("gpt", dims, schedule={"sharing": s}) for s in ("shared", "per_use"))
@@ -155,6 +178,96 @@ def test_policies_replay_less_and_less() -> None:
                   schedule={"replay": policy})
         return {e.value for e in step.phase("backward") if e.verb == "compute" and e.on_tensor and not e.on_gradient}
     assert replayed("by_dependency") < replayed("early_stop") < replayed("whole")
+
+
+def stack(enters: str) -> Model:
+    """Layers without a residual: what leaves each is the partial sum of its last product."""
+    g = graph(batch="b", embed="h", ffn="f")
+    x = g.data("data.x", "batch embed")
+    if enters == "embedding.in":
+        x = g.mul(enters, x, g.parameter("embedding.weight", "embed"))
+    x = g.unary("layer.act", g.linear("layer.up", g.repeat("layer", "L", x), "batch ffn", "embed ffn"), "relu")
+    x = g.linear("layer.down", x, "batch embed", "ffn embed")
+    g.sum("loss.sum", g.sum("head.rows", g.mul("head.square", x, x), to="batch"))
+    return Model.of_graph("stack", g.build())
+
+
+@pytest.mark.parametrize(("enters", "unit"), [("embedding.in", "embedding"), ("data.x", "layer")])
+def test_what_enters_layers_that_hand_on_a_partial_sum_is_shared_out_first(enters: str, unit: str) -> None:
+    """Each rank enters with its share, so that every layer begins with the same sum."""
+    step = on(stack(enters), {"tp": ["ffn"]})
+    shared = step.event(f"forward.{enters}.scale[tp]")
+    assert (shared.unit, shared.source, shared.to, shared.op, str(shared.divisor)) == (unit, "I", "P", "", "tp")
+    assert redistributions(step, "forward")[-1] == "in.all_reduce[tp]"
+    assert step.event("forward.layer.in.assign").reads == (f"{enters}@tp",)
+    assert runs_alike(step)
+    assert not runs_alike(edit(step, drop=shared.path)) and not runs_alike(edit(step, set=shared.path, divisor="1"))
+
+
+def runs_alike(step: Step) -> bool:
+    """Whether a run on two ranks along every axis gives what the single device gives."""
+    return simulate(step, Setting.equal(step.reference, dict.fromkeys(step.reference.mesh.names, 2), 1, 1)).equal
+
+
+def two_loops() -> Model:
+    """Layers with a residual, then layers of a single op each."""
+    g = graph(batch="b", embed="h", ffn="f")
+    x = g.mul("embedding.in", g.data("data.x", "batch embed"), g.parameter("embedding.weight", "embed"))
+    x = g.repeat("one", "L", x)
+    y = g.unary("one.act", g.linear("one.up", x, "batch ffn", "embed ffn"), "relu")
+    x = g.repeat("two", "K", g.add("one.out", x, g.linear("one.down", y, "batch embed", "ffn embed")))
+    x = g.mul("two.scaled", x, g.parameter("two.weight", "embed"))
+    g.sum("loss.sum", g.sum("head.rows", g.mul("head.square", x, x), to="batch"))
+    return Model.of_graph("two loops", g.build())
+
+
+def test_what_stands_between_two_repeated_units_runs_once_and_in_neither() -> None:
+    step = on(two_loops(), {"tp": ["ffn", "two.embed"]})
+    there, back = step.event("forward.one.out.slice[tp]"), step.event("backward.one.out.grad.all_gather[tp]")
+    assert (there.unit, back.unit) == ("", "")
+    order = paths(step)
+    assert order.index("forward.one.out.compute") < order.index(there.path) < order.index("forward.two.in.assign")
+    assert order.index("backward.two.in.grad.assign") < order.index(back.path) < order.index(
+        "backward.one.out.grad.compute")
+    assert step.event("forward.two.in.assign").reads == ("one.out@tp",)
+    assert verdict(step) == (PROVED, None)
+    assert verdict(edit(step, drop=back.path))[0] == REFUTED
+
+
+def test_a_ring_brings_a_value_to_products_only_and_along_its_own_axes_only() -> None:
+    """A gate that multiplies element by element is gathered at once; so is what another axis splits."""
+    step = on(routed(), {"tp": ["ffn", "seq"]}, schedule={"gather": {"tp": "ring"}})
+    assert redistributions(step, "forward", "net") == ["gate.all_gather[tp]", "down.reduce_scatter[tp]"]
+    assert step.event("forward.net.norm.out.shift[tp]").to == "R" and verdict(step) == (PROVED, None)
+    both = on("gpt", {"x": ["seq"], "y": ["seq"]}, schedule={"gather": {"x": "ring"}})
+    keys = [(e.phase, e.verb, e.axes, e.source, e.to) for e in both.events
+            if e.tensor == "layer.attn.core.keys" and e.source]
+    assert keys == [("forward", "all_gather", ("y",), "S(seq_kv)", "R"), ("forward", "shift", ("x",), "S(seq_kv)", "R"),
+                    ("backward", "reduce_scatter", ("y",), "P", "S(seq_kv)"),
+                    ("backward", "shift", ("x",), "P", "S(seq_kv)")]
+
+
+@pytest.mark.parametrize("name", ["net.MIX.y", "net.one.one.y"])
+def test_a_region_is_named_whole_and_ends_once(name: str) -> None:
+    """What lies in a part of the region of the same name ends with it."""
+    region = name.split(".")[1]
+    g = graph(batch="b", embed="h")
+    x = g.mul(f"net.{region}.x", g.data("data.x", "batch embed"), g.parameter("net.weight", "embed"))
+    x = g.unary(name, x, "tanh")
+    g.sum("loss.sum", g.sum("net.rows", g.mul("net.square", x, x), to="batch"))
+    step = on(Model.of_graph("named", g.build()), {"dp": ["batch"]},
+              states={"activations": {f"region:{region}": "M"}})
+    assert [e.path for e in step.events if e.verb == "free" and e.on_tensor] == [f"forward.net.{region}.free"]
+    assert verdict(step) == (PROVED, None)
+
+
+def test_a_copy_of_a_copy_is_labelled_under_it() -> None:
+    """One axis gathers what another then uses for itself: the label of the second begins with that of the first."""
+    step = on("gpt, parallel", {"x": ["heads", "ffn", "seq"], "y": ["ffn"]})
+    assert step.event("forward.layer.attn.q.compute").reads[0] == "layer.norm1.out@x"
+    assert step.event("forward.layer.mlp.up.compute").reads[0] == "layer.norm1.out@x/y"
+    assert step.event("backward.layer.norm1.out.grad.all_reduce[y]").version == "x/y"
+    assert verdict(step) == (PROVED, None)
 
 
 # what follows from the redistribution table

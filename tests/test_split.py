@@ -16,7 +16,18 @@ from placealg.model.transformer import GPT, Style, gpt, moe
 from placealg.placement import DUAL, SENT, Kind
 from placealg.step.derive import derive
 from placealg.step.saved import saved_tensors
-from placealg.step.split import Move, Place, Placed, _Rule, place, summed
+from placealg.step.split import (
+    Move,
+    Place,
+    Placed,
+    _Rule,
+    data_axes,
+    entry_dims,
+    place,
+    split_dims,
+    split_of,
+    summed,
+)
 from placealg.strategy.spec import strategy_on
 
 TP = {"tp": ("heads", "ffn", "vocab")}
@@ -210,5 +221,72 @@ def test_a_region_with_the_name_of_a_tensor_is_not_recomputed() -> None:
     model = Model.of_graph("named", used_twice("net.one", "net.one.y"))
     strategy = strategy_on("mine", {"dp": None}, dims={"dp": ["batch"]},
                            states={"activations": {"region:one": "M"}})
-    with pytest.raises(InputError, match="region 'net\\.one' is not recomputed: a tensor has its name"):
+    with pytest.raises(InputError) as error:
         derive(strategy, model)
+    assert str(error.value) == "region 'net.one' is not recomputed: a tensor has its name; did you mean 'net'?"
+
+
+def test_of_several_dims_that_an_entry_names_an_axis_takes_the_first() -> None:
+    made = gpt(Style(grouped=True)).graph
+    ops = {op.output: op for op in made.ops}
+    query = ops["layer.attn.q"]
+    assert {"kv", "group"} <= set(made.iteration_dims(query))
+    assert entry_dims("heads", query, made.iteration_dims(query)) == ("kv",)
+
+
+def test_no_axis_splits_an_op_along_what_it_normalises() -> None:
+    """A lookup and a loss can be: what they give is a partial sum, or merged."""
+    made = gpt().graph
+    over = {op.output: split_of(op.over, op, made) for op in made.ops if op.over}
+    assert {name: dim for name, dim in over.items() if dim} == {
+        "embedding.tokens": "vocab", "embedding.positions": "position", "head.loss": "vocab"}
+    assert set(over) > {"layer.norm1.out", "layer.attn.core.probs"}
+
+
+def test_a_view_is_not_split_itself() -> None:
+    """It is laid out as what it views, whatever the lists say."""
+    placed = of({"dp": ("batch",), **TP})
+    views = [p for p in placed.ops if p.op.row.view]
+    assert views and all(p.split == {"dp": "", "tp": ""} for p in views)
+    for view in views:
+        (read,), made = view.uses, view.result
+        assert made == placed.native[view.op.output]
+        assert {a: (at.kind, view.op.rename.get(at.dim, at.dim)) for a, at in read.items()} == {
+            a: (at.kind, at.dim) for a, at in made.items()}
+
+
+def test_the_loss_is_made_of_whole_values() -> None:
+    """A partial sum is not carried into the last op: along that axis every rank has the whole loss."""
+    g = graph(batch="b", embed="h", ffn="f")
+    x = g.einsum("net.up", g.data("data.x", "batch embed"), g.parameter("net.up.weight", "embed ffn"), to="batch ffn")
+    g.sum("loss.sum", g.einsum("net.down", x, g.parameter("net.down.weight", "ffn embed"), to="batch embed"))
+    placed = place(g.build(), {"tp": ("ffn",), "dp": ("batch",)})
+    (summed_up,) = placed.moves_before("loss.sum")
+    assert summed_up.tensor == "net.down" and [r.row.event for r in summed_up.rows()] == ["all_reduce"]
+    assert data_axes(placed) == ("dp",)
+
+
+def test_redistributions_are_shared_unless_it_is_said_otherwise() -> None:
+    made = gpt().graph
+    assert place(made, TP) == place(made, TP, True) != place(made, TP, False)
+
+
+def test_a_pipeline_splits_all_but_tied_parameters_by_layers() -> None:
+    placed = of({"pp": ("layer",), **TP})
+    dims = split_dims(placed)
+    assert (placed.pipeline, of(TP).pipeline) == ("pp", "")
+    assert dims["embedding.weight"] == {"tp": "vocab"}
+    assert {name for name, found in dims.items() if "pp" not in found} == {"embedding.weight"}
+    assert dims["layer.mlp.up.weight"] == {"tp": "ffn", "pp": "layer"}
+
+
+def test_a_repeated_unit_whose_layout_never_settles_is_refused() -> None:
+    """A product with a partial sum, all of data: partial where a whole value enters, whole where a partial one does."""
+    g = graph(batch="b", embed="h", inner="f")
+    x = g.repeat("one", "L", g.data("data.x", "batch embed"))
+    y = g.einsum("one.y", g.data("data.a", "batch inner"), g.data("data.b", "inner embed"), to="batch embed")
+    g.einsum("one.out", x, y, to="batch embed")
+    g.sum("loss.sum", g.mul("head.scaled", "one.out", g.parameter("head.weight", "embed")))
+    with pytest.raises(InputError) as error:
+        place(g.build(), {"tp": ("inner",)})
+    assert str(error.value) == "what leaves a repeated unit is never laid out as what entered it"

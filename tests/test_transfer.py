@@ -77,6 +77,7 @@ def test_every_event_of_a_derived_program_is_covered(step: Any) -> None:
     ("update", {"phase": "backward"}, "an update inside the loop over microbatches"),
     ("update", {"phase": "backward", "group": ""}, ""),
     ("update", {"phase": "update"}, ""),
+    ("update", {"divisor": HALF}, ""),
 ])
 def test_what_no_rule_of_a_state_or_gradient_covers(verb: str, change: dict[str, Any], says: str) -> None:
     first = next((e for e in DP.events if e.verb == verb and (e.group or verb in ("compute", "all_reduce"))),

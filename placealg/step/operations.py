@@ -204,19 +204,21 @@ class Operations:
         return graph.tensors[move.tensor].kind == "activation" and move.tensor in needs_gradient(graph)
 
     def _held_as_shards(self, unit: str) -> Iterator[tuple[str, str, Move, tuple[str, ...]]]:
-        """(tensor, label, move, readers) of every gathered version that backward gathers again."""
-        moves = {(move.tensor, label): (at, move) for (at, move), label in
-                 zip(self.placed.moves, self.moved.values(), strict=True)}
+        """(tensor, label, move, readers) of every gathered version that backward gathers again.
+
+        Who reads a copy of it reads it too.
+        """
+        readers: dict[str, list[str]] = {}
         for kept in saved_tensors(self.placed, unit, self.sharded):
-            if kept.again is None:
-                continue
-            for reader in kept.readers:
-                label = self.made.get((reader, kept.again.tensor), "")
-                if (kept.again.tensor, label) in moves:
-                    at, move = moves[kept.again.tensor, label]
-                    if not any(in_region(self.placed.op(at).op, r) for r in self.recomputed):
-                        yield kept.again.tensor, label, move, kept.readers
-                        break
+            if kept.again is not None:
+                readers.setdefault(kept.again.tensor, []).extend(kept.readers)
+        for (at, move), label in zip(self.placed.moves, self.moved.values(), strict=True):
+            reading = tuple(r for r in readers.get(move.tensor, ())
+                            if _under(self.made.get((r, move.tensor), ""), label))
+            gathered = any(move.source[a].kind is Kind.S and move.target[a].kind in (Kind.R, Kind.I)
+                           for a in self.sharded)
+            if reading and gathered and not any(in_region(self.placed.op(at).op, r) for r in self.recomputed):
+                yield move.tensor, label, move, reading
 
     def _gathered_again(self, unit: str) -> tuple[dict[str, list[tuple[str, Move]]],
                                                   dict[str, list[tuple[str, str]]]]:
@@ -230,13 +232,11 @@ class Operations:
         return again, done
 
     def _last_uses(self, unit: str) -> dict[str, list[tuple[str, str]]]:
-        """Op -> the gathered versions that end after it in forward: the last to read it or to be made of it."""
+        """Op -> the gathered versions that end after it in forward: the last to read it or a copy of it."""
         found: dict[str, list[tuple[str, str]]] = {}
         for name, label, _, _ in self._held_as_shards(unit):
-            derived = {at for (at, move), made in zip(self.placed.moves, self.moved.values(), strict=True)
-                       if move.tensor == name and made.startswith(f"{label}/")}
             users = [p.op.output for p in self.placed.ops if p.op.unit == unit
-                     and (self.made.get((p.op.output, name)) == label or p.op.output in derived)]
+                     and _under(self.made.get((p.op.output, name), ""), label)]
             found.setdefault(users[-1], []).append((name, label))
         return found
 
@@ -277,6 +277,11 @@ def _label(move: Move, parent: str, used: set[tuple[str, str]]) -> str:
     return label
 
 
+def _under(label: str, root: str) -> bool:
+    """Whether a version is the one labelled `root`, or a copy of it."""
+    return f"{label}/".startswith(f"{root}/")
+
+
 def _row(row: Row, value: str, label: str, phase: str, unit: str, rule: Rule | None) -> Iterator[Event]:
     """The event of one row of the redistribution table; a row without one yields nothing."""
     if row.row.event == "none":
@@ -284,7 +289,7 @@ def _row(row: Row, value: str, label: str, phase: str, unit: str, rule: Rule | N
     verb = VERB_OF.get(row.row.event, row.row.event)
     divisor = Monomial.of(*row.axes) if verb == "scale" else ONE
     yield Event(phase, verb, value, unit=unit, axes=row.axes, divisor=divisor, version=label, source=row.source.text,
-                to=row.target.text, op="sum" if row.source.kind is Kind.P and verb != "scale" else "",
+                to=row.target.text, op="sum" if row.source.kind is Kind.P else "",
                 bytes="act" if verb in (*SENT, RING) else "", rule=rule or Rule("redistribute", _why(row, value)))
 
 

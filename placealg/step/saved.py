@@ -73,7 +73,7 @@ def saved_tensors(placed: Placed, unit: str, sharded: Collection[str] = (), stat
 
 
 Read = tuple[Tensor, Layout, str, Move | None]
-"""A tensor, the layout in which it is read, the op that reads it, and the move that made it so."""
+"""A tensor, the layout in which it is read, the op that reads it, and the way on which it came to be so."""
 
 
 def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[str], replay: str) -> Iterator[Read]:
@@ -84,8 +84,12 @@ def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[s
     inside = {op.output for region in recomputed for op in members(placed.graph, region)}
 
     def move(maker: int | None) -> Move | None:
+        """The whole way of a tensor that moves took to a layout, from where it was made."""
         what = None if maker is None else items[maker].what
-        return what if isinstance(what, Move) else None
+        if maker is None or not isinstance(what, Move):
+            return None
+        before = move(items[maker].reads[0][1])
+        return Move(what.tensor, before.source, what.target) if before else what
 
     for need in needs(placed, unit):
         reader = items[need.item].at

@@ -217,7 +217,7 @@ class _Rule:
     def run(self, op: Op) -> None:
         """Place one op."""
         self.enter(op)
-        natives = [self.versions.get(n, [_whole(self.lists)])[0] for n in op.inputs]
+        natives = [self.versions[n][0] for n in op.inputs]
         if op.row.view:
             made = FrozenMap({a: Place(p.kind, op.rename.get(p.dim, p.dim)) for a, p in natives[0].items()})
             self.ops.append(PlacedOp(op, FrozenMap(dict.fromkeys(self.lists, "")), (natives[0],), made))
@@ -264,7 +264,7 @@ class _Rule:
 
     def use(self, op: Op, name: str, wanted: Layout) -> Layout:
         """The tensor in the wanted layout: as it is known, or by a move from where that is cheapest."""
-        if self.graph.tensors[name].kind == "data" and all(p.kind is not Kind.S for p in wanted.values()):
+        if self.graph.tensors[name].kind == "data" and all(p in (WHOLE, USED) for p in wanted.values()):
             return wanted
         known = self.versions[name] if self.shared else self.versions[name][:1]
         if wanted not in known:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from random_dims import MODELS
 
+from placealg.check.prove import prove
 from placealg.model.backward import needs_gradient
 from placealg.model.build import graph
 from placealg.model.config import resolve_model
@@ -420,3 +421,14 @@ def test_a_router_s_gradient_is_whole_once_the_gate_s_is_summed() -> None:
     twice = {"insert": {"path": f"reduce.{group.name}.grad_sum.reduce[tp]", "op": "sum", "to": "I"},
              "after": f"reduce.{group.name}.grad_sum.reduce[dp]"}
     assert verdict(edit(step, twice)) == (REFUTED, "tp")
+
+
+@pytest.mark.parametrize(("region", "replay"), [("mlp", "whole"), ("attn", "by_dependency"), ("mlp", "early_stop")])
+def test_what_runs_again_reads_what_was_gathered_again(region: str, replay: str) -> None:
+    """In a parallel block attention and MLP read one gathered norm: it is there before either runs again."""
+    step = on("gpt, parallel", {"x": ["heads", "ffn", "seq"]}, schedule={"replay": replay},
+              states={"activations": {"x": "S*", f"region:{region}": "M"}})
+    assert prove(step).verdict == PROVED
+    events = [e for e in step.events if e.phase == "backward" and e.unit == "layer"]
+    gathered = [e.path for e in events].index("backward.layer.norm1.out.all_gather[x]")
+    assert gathered < min(k for k, e in enumerate(events) if e.verb == "compute" and not e.on_gradient)

@@ -117,17 +117,16 @@ class Operations:
         ops = [p for p in self.placed.ops if p.op.unit == unit]
         differentiated = {b.forward for b in backward(graph)}
         again, done = self._gathered_again(unit)
-        replay = {region for region in self.recomputed if any(in_region(p.op, region) for p in ops)}
+        replays = self._replays(unit)
         loop = graph.loop(unit)
         if loop:
             yield from self._pass_on("backward", "recv", loop.last + GRAD, unit)
         for at in reversed(ops):
             if at.op.output in differentiated:
-                for region in sorted(r for r in replay if in_region(at.op, r)):
-                    replay.discard(region)
-                    yield from self._replay(unit, region)
                 for label, move in again.get(at.op.output, ()):
                     yield from self._move(move, label, "backward", unit, _SHARDED)
+                for region in sorted(r for r, start in replays.items() if start == at.op.output):
+                    yield from self._replay(unit, region)
                 yield Event("backward", "compute", at.op.output + GRAD, unit=unit, reads=self.reads(at.op),
                             rule=_BACKWARD)
                 for name, label in done.get(at.op.output, ()):
@@ -209,7 +208,7 @@ class Operations:
         Who reads a copy of it reads it too.
         """
         readers: dict[str, list[str]] = {}
-        for kept in saved_tensors(self.placed, unit, self.sharded):
+        for kept in saved_tensors(self.placed, unit, self.sharded, recomputed=self.recomputed, replay=self.replay):
             if kept.again is not None:
                 readers.setdefault(kept.again.tensor, []).extend(kept.readers)
         for (at, move), label in zip(self.placed.moves, self.moved.values(), strict=True):
@@ -222,11 +221,18 @@ class Operations:
 
     def _gathered_again(self, unit: str) -> tuple[dict[str, list[tuple[str, Move]]],
                                                   dict[str, list[tuple[str, str]]]]:
-        """Op -> what its backward gathers again, and what ends after it: at the last and the first reader."""
+        """Op -> what is gathered again before its backward, and what ends after it: at the last and the first reader.
+
+        What runs again reads where its replay starts.
+        """
         again: dict[str, list[tuple[str, Move]]] = {}
         done: dict[str, list[tuple[str, str]]] = {}
+        items = forward(self.placed, unit)
+        replayed = {items[k].at: start for region, start in self._replays(unit).items()
+                    for k, operands in replayed_items(self.placed, unit, region, self.replay).items() if operands}
         for name, label, move, readers in self._held_as_shards(unit):
-            ordered = [p.op.output for p in self.placed.ops if p.op.output in readers]
+            reading = {*readers, *(replayed[r] for r in readers if r in replayed)}
+            ordered = [p.op.output for p in self.placed.ops if p.op.output in reading]
             again.setdefault(ordered[-1], []).append((label, move))
             done.setdefault(ordered[0], []).append((name, label))
         return again, done
@@ -239,6 +245,12 @@ class Operations:
                      and _under(self.made.get((p.op.output, name), ""), label)]
             found.setdefault(users[-1], []).append((name, label))
         return found
+
+    def _replays(self, unit: str) -> dict[str, str]:
+        """Recomputed region -> the op of the unit before whose backward it runs again: the last that has one."""
+        differentiated = {b.forward for b in backward(self.placed.graph)}
+        return {region: p.op.output for region in self.recomputed for p in self.placed.ops
+                if p.op.unit == unit and in_region(p.op, region) and p.op.output in differentiated}
 
     def _replay(self, unit: str, region: str) -> Iterator[Event]:
         labels = {(at, move): label for (at, move), label in

@@ -262,7 +262,11 @@ OWN = "own:mine~dp"
 """Every rank along dp has an owner along tp of its own."""
 
 HERE, THERE = Term(ONE, FrozenMap({"tp": OWN})), Term(ONE, FrozenMap({"dp": UNIT, "tp": OWN}))
-AGREE = [replace(w, named=FrozenMap({f"tp:own:mine^dp={k}": 0 for k in range(3)})) for w in WORLDS]
+AGREE, APART = ([World(FrozenMap({"dp": 3, "tp": 3}), seed, FrozenMap({f"tp:own:mine^dp={k}": k * apart
+                                                                        for k in range(3)})) for seed in range(4)]
+                for apart in (0, 1))
+"""Worlds where all ranks have one owner, and where each has another."""
+
 DIFFERING = (
     Value((HERE,)), Value((THERE,)), Value((Term(THREE, given=equality("tp", OWN, UNIT)),)),
     Value((Term(ONE),), frozenset({("tp", OWN)})), Value((THERE,), frozenset({("dp", UNIT), ("tp", OWN)})),
@@ -275,7 +279,7 @@ def test_owners_of_each_rank_s_own_are_looked_up_on_that_rank(value: Value) -> N
     """A mask stays that of the rank that holds the result; that what it got is another's makes it garbage."""
     for place in (UNIT, "0", "own:own"):
         got = value.gathered({"dp": place})
-        for world in (*WORLDS, *AGREE):
+        for world in (*WORLDS, *AGREE, *APART):
             for rank in world.ranks():
                 source = {**rank, "dp": world.position("dp", place, rank)}
                 across = [(a, p) for a, p in value.mask if a != "dp"]
@@ -290,7 +294,7 @@ def test_owners_of_each_rank_s_own_are_looked_up_on_that_rank(value: Value) -> N
                     return None
                 parts = [world.on(value, r) for r in others(rank, axes, world)]
                 return GARBAGE if None in parts or GARBAGE in parts else sum(parts)
-            same(total, summed, (*WORLDS, *AGREE))
+            same(total, summed, (*WORLDS, *AGREE, *APART))
 
 
 def test_a_sum_among_ranks_that_hold_other_elements_leaves_anything_anywhere() -> None:

@@ -153,6 +153,28 @@ def test_a_nonlinear_op_demands_whole_sums_and_goes_on_as_if_it_had_them() -> No
         assert [d.mask for d in ops.flow.demands] == [mask_of(held)]
 
 
+def test_the_gradients_of_a_sum_read_no_operand() -> None:
+    """Also of one that is summed over the dims that it lacks, whatever became of the other."""
+    g = sized()
+    g.add("net.y", "net.x", g.parameter("net.bias", "embed"))
+    ops = at_work(with_loss(g), x=HALF)
+    returned(ops, exact([DP]))
+    assert ops.flow.demands == [] and {p.parameter for parts in ops.flow.parts.values() for p in parts.values()} == {
+        "net.bias"}
+
+
+def test_a_backward_demands_the_result_and_what_was_kept_by_name() -> None:
+    g = sized()
+    g.unary("net.z", g.softmax("net.y", "net.x", "embed"), "tanh")
+    g.sum("loss.sum", g.norm("net", "net.z", "embed", bias=False))
+    ops = at_work(g.build(), z=exact([DP]), y=HALF)
+    for name, reader in (("net.out", "loss.sum/0"), ("net.y", "net.z/0")):
+        ops.tensors.gradients[name, ""] = {reader: exact([DP])}
+        ops.compute(replace(BACKWARD, value=f"{name}.grad"))
+    missing = "reads net.out.rstd, which is not there"
+    assert [says for _, says in faults(ops)] == [missing, missing, f"reads net.y {INCOMPLETE}"]
+
+
 def rotated() -> Graph:
     g = sized()
     g.rope("net.y", "net.x", over="embed")

@@ -189,9 +189,9 @@ def test_a_sum_without_closed_form_is_unknown_and_equal_ones_are_equal() -> None
 def test_what_the_rank_at_a_place_holds(places: dict[str, str]) -> None:
     for value in VALUES:
         def there(world: World, rank: Rank, value: Value = value) -> Any:
-            if not held_across(value, places, world, rank):
-                return None
             source = {**rank, **{a: world.position(a, p, rank) for a, p in places.items()}}
+            if not held_across(value, places, world, source):
+                return None
             if any(source[a] >= world.sizes[a] for a in source):
                 return GARBAGE
             held = world.on(value, source)

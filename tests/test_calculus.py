@@ -41,6 +41,7 @@ from placealg.prove.contribution import (
     merged,
     move,
     per_element,
+    put,
     size_one,
     sum_over,
 )
@@ -188,9 +189,9 @@ def test_a_sum_without_closed_form_is_unknown_and_equal_ones_are_equal() -> None
 def test_what_the_rank_at_a_place_holds(places: dict[str, str]) -> None:
     for value in VALUES:
         def there(world: World, rank: Rank, value: Value = value) -> Any:
-            if not held_across(value, places, world, rank):
-                return None
             source = {**rank, **{a: world.position(a, p, rank) for a, p in places.items()}}
+            if not held_across(value, places, world, source):
+                return None
             if any(source[a] >= world.sizes[a] for a in source):
                 return GARBAGE
             held = world.on(value, source)
@@ -255,6 +256,73 @@ def test_a_transform_is_remembered_with_the_rank_that_did_it() -> None:
     assert [t.rank for t in value.gathered({"dp": UNIT, "tp": "1"}).tags] == [{"tp": "0", "dp": UNIT},
                                                                               {"dp": UNIT, "tp": "1"}]
     assert all(t.name == "clip" and not t.mixed for t in value.reduced(("dp",), ONE).tags)
+
+
+OWN = "own:mine~dp"
+"""Every rank along dp has an owner along tp of its own."""
+
+HERE, THERE = Term(ONE, FrozenMap({"tp": OWN})), Term(ONE, FrozenMap({"dp": UNIT, "tp": OWN}))
+AGREE, APART = ([World(FrozenMap({"dp": 3, "tp": 3}), seed, FrozenMap({f"tp:own:mine^dp={k}": k * apart
+                                                                        for k in range(3)})) for seed in range(4)]
+                for apart in (0, 1))
+"""Worlds where all ranks have one owner, and where each has another."""
+
+DIFFERING = (
+    Value((HERE,)), Value((THERE,)), Value((Term(THREE, given=equality("tp", OWN, UNIT)),)),
+    Value((Term(ONE),), frozenset({("tp", OWN)})), Value((THERE,), frozenset({("dp", UNIT), ("tp", OWN)})),
+    Value((Term(ONE),), sides=equality("tp", OWN, "0")), Value((HERE,), frozenset({("dp", "at:batch!mine~dp")})),
+)
+
+
+@pytest.mark.parametrize("value", DIFFERING)
+def test_owners_of_each_rank_s_own_are_looked_up_on_that_rank(value: Value) -> None:
+    """A mask stays that of the rank that holds the result; that what it got is another's makes it garbage."""
+    for place in (UNIT, "0", "own:own"):
+        got = value.gathered({"dp": place})
+        for world in (*WORLDS, *AGREE, *APART):
+            for rank in world.ranks():
+                source = {**rank, "dp": world.position("dp", place, rank)}
+                across = [(a, p) for a, p in value.mask if a != "dp"]
+                there = world.on(value, source)
+                want = None if not world.stands(across, source) else GARBAGE if there is None else there
+                assert world.on(got, rank) == want
+    for axes in (("dp",), ("tp",)):
+        total = value.reduced(axes, ONE)
+        if not opaque(total) and not any(a == "dp" and ALONG in p for a, p in value.mask):
+            def summed(world: World, rank: Rank, axes: tuple[str, ...] = axes) -> Any:
+                if not held_across(value, axes, world, rank):
+                    return None
+                parts = [world.on(value, r) for r in others(rank, axes, world)]
+                return GARBAGE if None in parts or GARBAGE in parts else sum(parts)
+            same(total, summed, (*WORLDS, *AGREE, *APART))
+
+
+def test_a_sum_among_ranks_that_hold_other_elements_leaves_anything_anywhere() -> None:
+    apart = Value((Term(ONE),), frozenset({("tp", OWN)}))
+    assert apart.reduced(("dp",), ONE).mixed == frozenset()
+    assert apart.reduced(("tp",), ONE).mixed is None is Value((HERE,)).reduced(("dp",), ONE).mixed
+
+
+def test_a_transform_remembers_its_rank_as_a_rank_of_its_own_sees_it() -> None:
+    tag = Tag("clip", None, FrozenMap({"tp": OWN}))
+    assert tag.read_at("dp", "0").rank == {"tp": "own:mine^dp=0", "dp": "0"}
+    assert tag.read_at("tp", "0").rank == {"tp": OWN}
+
+
+def test_what_is_left_of_an_unknown_sum_says_the_same_on_all_its_ranks() -> None:
+    given = {*equality("tp", DEVICE, OWN), *equality("dp", DEVICE, UNIT), *equality("tp", DEVICE, UNIT), size_one("dp")}
+    (term,) = sum_over([Term(ONE, FrozenMap({"tp": OWN}), frozenset(given))], "dp")
+    assert term.coefficient.names()[0].startswith(OPAQUE) and not term.at
+    assert term.given == equality("tp", DEVICE, UNIT) | {size_one("dp")}
+
+
+def test_what_is_said_of_any_two_ranks_needs_a_lone_rank() -> None:
+    """That my owner is any other rank's, for any rank, is no matter of course."""
+    assert put(("tp", "own:mine^dp=peer", OWN), "dp", PEER) == size_one("dp")
+    assert put(("tp", DEVICE, OWN), "dp", PEER) == ("tp", DEVICE, "own:mine^dp=peer")
+    assert put(("dp", DEVICE, PEER), "dp", PEER) == size_one("dp")
+    assert put(("dp", DEVICE, PEER), "tp", PEER) == ("dp", DEVICE, PEER)
+    assert put(("dp", "0", DEVICE), "dp", "0") is None
 
 
 def test_a_slot_is_summed_as_a_value_is() -> None:
@@ -325,7 +393,9 @@ def test_exact_and_plain() -> None:
     two = (*exact, *half)
     assert [paths.is_exact(s) for s in (exact, half, placed, sided, two, ())] == [True] + [False] * 5
     assert [paths.is_plain(s) for s in (exact, half, placed, sided, two, ())] == [True, True] + [False] * 4
-    assert not paths.is_plain((Value(),)) and paths.undefined(frozenset())[0].garbage
+    assert not paths.is_plain((Value(),))
+    (spoilt,) = paths.undefined(frozenset({("tp", "at:seq")}))
+    assert spoilt.garbage and spoilt.held and spoilt.mask == {("tp", "at:seq")}
 
 
 def sums(seed: int, count: int = 25, most: int = 2) -> list[paths.Sum]:
@@ -381,6 +451,8 @@ def test_a_sum_of_operands_is_held_where_all_are() -> None:
     assert paths.accumulated([exact, ()]) == paths.undefined(exact[0].mask)
     assert paths.accumulated([exact, spoilt]) == paths.undefined(frozenset())
     assert paths.accumulated([exact]) == exact == paths.added([exact])
+    sided = (replace(exact[0], sides=equality("dp", DEVICE, "at:ffn")),)
+    assert paths.added([exact, sided]) == sided == paths.accumulated([exact, sided]), "what counts alike is one"
 
 
 def test_a_product_is_summed_over_what_a_rank_holds() -> None:
@@ -447,16 +519,17 @@ def test_redistributions_of_sums() -> None:
 
 
 def test_the_owner_along_a_split_is_the_owner_of_the_element() -> None:
+    alone = {("tp", EXISTS, "1"), size_one("dp")}
     value = Value((Term(ONE, FrozenMap({"tp": "at:ffn", "dp": "at:seq", "pp": "stage:layer"}),
-                        equality("tp", "at:ffn", "0") | {("tp", EXISTS, "1"), size_one("dp")}),),
+                        equality("tp", "at:ffn", "0") | equality("tp", "at:ffn", DEVICE) | alone),),
                   frozenset({("tp", "at:ffn"), ("pp", "stage:layer")}),
-                  equality("dp", "at:seq", DEVICE) | {size_one("tp")})
+                  equality("dp", "at:seq", DEVICE) | equality("tp", "at:ffn", DEVICE) | {size_one("tp")})
     owned = paths.owned(value, {"tp": "ffn", "pp": "layer"}, "stage:layer")
     assert owned.terms == (Term(ONE, FrozenMap({"tp": "own:own", "dp": "at:seq", "pp": "own:own"}),
-                                equality("tp", "own:own", "0") | {("tp", EXISTS, "1"), size_one("dp")}),)
+                                equality("tp", "own:own", "0") | equality("tp", "own:own", DEVICE) | alone),)
     assert owned.mask == {("tp", "own:own"), ("pp", "own:own")}
-    assert owned.sides == equality("dp", "at:seq", DEVICE) | {size_one("tp")}
-    assert paths.owned(Value((Term(ONE),)), {"dp": "seq"}).mask == {("dp", "own:own")}
+    assert owned.sides == equality("dp", "at:seq", DEVICE) | equality("tp", "own:own", DEVICE) | {size_one("tp")}
+    assert paths.owned(Value((Term(ONE),)), {"dp": "seq"}, "stage:layer").mask == {("dp", "own:own")}
 
 
 def test_a_symbol_is_replaced_in_its_powers() -> None:

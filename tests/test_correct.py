@@ -15,7 +15,7 @@ from worlds import GARBAGE, WORLDS, World, holds
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove import correct
+from placealg.prove import correct, symbols
 from placealg.prove.contribution import (
     ABSENT,
     DEVICE,
@@ -159,6 +159,10 @@ def test_a_matrix_needs_the_right_gradient_of_its_other_elements() -> None:
     (updated(skip=WHOLE), MEANS, GROUP, False),
     (updated(), SKIPPING, GROUP, False),
     (updated(skip=WHOLE), SKIPPING, GROUP, True),
+    # the step that is taken
+    (replace(updated(), divisor=ONE), MEANS, GROUP, True),
+    (replace(updated(), divisor=None), MEANS, GROUP, False),
+    (replace(updated(), divisor=Monomial.of("dp")), MEANS, GROUP, False),
     # a matrix
     (updated(), MEANS, MATRIX, True),
     (updated(RIGHT), MEANS, MATRIX, False),
@@ -284,6 +288,17 @@ def test_another_element_and_any_element() -> None:
     other = where(frozenset({("dp", "other:own"), ("tp", "0")}), CURRENT, SPOILT)
     assert correct.other_version(where(frozenset({("dp", "own:own"), ("tp", "0")}), CURRENT, SPOILT)) == other
     assert correct.another_element(OWN_ONLY) == Value((Term(WEIGHT, FrozenMap({"dp": "other:own"})),))
+
+
+def test_a_formula_on_another_rank_speaks_of_that_rank_and_of_owners_as_it_knows_them() -> None:
+    """The owner along tp is another for each rank along dp, and another still for each rank along both."""
+    formula = symbols.at_pairs([("tp", "own:mine~dp"), ("dp", "own:theirs~tp")])
+    for there in ({"dp": "0"}, {"dp": UNIT}, {"tp": "own:own"}, {"dp": "own:own", "tp": "0"}, {}):
+        moved = correct.on_rank(formula, there)
+        for world in WORLDS:
+            for rank in world.ranks():
+                seen = {**rank, **{a: world.position(a, p, rank) for a, p in there.items()}}
+                assert world.true(moved, rank) == world.true(formula, seen), (there, world.sizes, rank)
 
 
 def test_the_constants_of_a_formula() -> None:

@@ -56,7 +56,7 @@ def varies(position: str) -> str:
     >>> varies("own:of_stage~pp"), varies("own:own"), varies(elsewhere("own:of_stage~pp", "pp", "0"))
     ('pp', '', '')
     """
-    return position.rpartition(ALONG)[2] if ALONG in position else ""
+    return position.partition(ALONG)[2]
 
 
 def elsewhere(position: str, axis: str, rank: str) -> str:
@@ -132,8 +132,6 @@ def put(equality: Equality, axis: str, position: str) -> Equality | None:
     if not _differs(equality, axis):
         return equality
     p, q = sorted(position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places)
-    if p == q and position == PEER and p not in places:
-        return None
     if p == q and position == PEER:
         return size_one(axis)
     return None if p == q else (a, p, q)
@@ -173,7 +171,7 @@ class Term:
             content = f"{axis}|{self.coefficient}|{sorted(self.at.items())}|{sorted(self.given)}".encode()
             unknown = Monomial.of(f"{OPAQUE}{hashlib.sha1(content).hexdigest()[:10]}")
             at = FrozenMap({a: p for a, p in at.items() if varies(p) != axis})
-            return Term(unknown, at, frozenset(e for e in self.given if e[0] != axis and not _differs(e, axis)))
+            return Term(unknown, at, frozenset(e for e in self.given if not _differs(e, axis)))
         return self.times(Monomial.of(axis))
 
     def read_at(self, axis: str, position: str) -> Term:

@@ -214,12 +214,12 @@ def always_right(read: Read) -> bool:
 def on_rank(formula: Bool, rank: Mapping[str, str]) -> Bool:
     """The formula on the rank that stands at the given position along each axis."""
     places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
-    for name in sorted(symbols.VARYING):
-        position, _, axis = name.partition("@")
+    for axis, position in sorted(symbols.VARYING):
         along = varies(position)
         if along in rank:
-            places.append((z3.Int(name), symbols.coordinate(axis, elsewhere(position, along, rank[along]))))
-    return z3.substitute(formula, *places) if places else formula
+            there = elsewhere(position, along, rank[along])
+            places.append((symbols.coordinate(axis, position), symbols.coordinate(axis, there)))
+    return z3.substitute(formula, *places)
 
 
 def constants(formula: Any) -> list[Any]:

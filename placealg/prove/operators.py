@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, transposed
+from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, named, transposed
 from placealg.model.graph import Graph, Op
 from placealg.prove import paths
 from placealg.prove.contribution import Term, Value
@@ -134,25 +134,14 @@ class Operators:
             return self.product(event, op, step, labels, arriving)
         if step.kind == "rename":
             return paths.renamed(arriving, step.rename)
-        places = [op.inputs.index(n) if n in op.inputs else -1 for n in step.reads]
-        if step.kind == "einsum":
-            places = [k for k in range(len(op.inputs)) if k != step.operand]
-        read = [self.saved(event, op, n, labels, k) for n, k in zip(step.reads, places, strict=True)]
         if step.kind == "rope":
             return self.complete_rows(event, op, arriving)
-        if step.kind in ("scale", "cast", "copy"):
-            return arriving
-        known = {d for n in (op.output, *step.reads) for d in self.dims(n)}
+        partners = [k for k in range(len(op.inputs)) if k != step.operand] if step.reads else []
+        read = [self.operand(event, op, k, labels) for k in partners]
+        known = {d for n in (op.output, *step.reads) for d in self.graph.tensors[n].dims}
         extent = self.extents.get((op.output, step.operand), frozenset())
         alone = {(a, p) for a, p in extent if dim_of(p) not in known}
         return paths.narrowed(paths.contracted([arriving, *read], of, tag), alone)
-
-    def dims(self, name: str) -> tuple[str, ...]:
-        """The dims of a tensor, or of what the op keeps beside its result."""
-        if name in self.graph.tensors:
-            return tuple(self.graph.tensors[name].dims)
-        op = self.graph.producer(name.rpartition(".")[0])
-        return next((tuple(t.dims) for t, _ in kept(self.graph, op) if t.name == name), ()) if op else ()
 
     def complete_rows(self, event: Event, op: Op, held: Sum) -> Sum:
         """A gradient whose rows the op's backward mixes."""
@@ -161,25 +150,30 @@ class Operators:
             self.demand(event, op.output + GRAD, (), f"works on a part of the rows of {op.output}{GRAD}")
         return paths.each(held, lambda v: replace(v, mask=v.mask - split))
 
-    def saved(self, event: Event, op: Op, name: str, labels: list[str], position: int = -1) -> Sum:
-        """A value that the backward reads: an operand in the version that forward used, the result, or what it kept."""
-        if name in op.inputs:
-            held = self.tensors.read(name, labels[op.inputs.index(name) if position < 0 else position])
-        elif name == op.output:
-            held = self.tensors.made.get((name, ""), ())
-        else:
-            held = self.tensors.beside.get(name, ())
+    def operand(self, event: Event, op: Op, k: int, labels: list[str]) -> Sum:
+        """Operand `k` as the backward reads it, in its own version: one tensor may be two operands in two versions."""
+        return self.saved(event, op, op.inputs[k], self.tensors.read(op.inputs[k], labels[k]))
+
+    def saved(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
+        """A value that the backward reads beside the gradient: it must be exact."""
         return self.demand(event, name, self.stages.here(op.unit, held))
+
+    def played(self, event: Event, op: Op, role: str, labels: list[str]) -> Sum:
+        """What plays a role in the backward: an operand, the result, or what the op kept."""
+        if role in op.row.operands:
+            return self.operand(event, op, op.row.operands.index(role), labels)
+        name = named(op, role)
+        held = self.tensors.made.get((name, ""), ()) if role == "y" else self.tensors.beside.get(name, ())
+        return self.saved(event, op, name, held)
 
     def product(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
         """A vector-Jacobian product, step by step: at most one input of each step is linear in the gradient."""
         dims = self.roles(op)
         values: dict[str, Sum] = {"dy": arriving}
-        names = {**dict(zip(op.row.operands, op.inputs, strict=False)), "y": op.output}
         for line in step.steps:
             for role in line.inputs:
                 if role not in values:
-                    values[role] = self.saved(event, op, names.get(role, f"{op.output}.{role}"), labels)
+                    values[role] = self.played(event, op, role, labels)
             inputs = [values[role] for role in line.inputs]
             tag = self.tag(f"{op.output}.grad.{line.output}")
             added = line.kind == "add"
@@ -194,4 +188,4 @@ class Operators:
         row = tuple(d for d in result if d not in op.over)
         grid = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims
                                    if d not in op.over or d not in first))
-        return {**operands, "y": result, "row": row, "grid": grid}
+        return {**operands, "row": row, "grid": grid}

@@ -208,7 +208,7 @@ def substituted(value: Value, symbol: str, monomial: Monomial) -> Value:
     return replace(value, terms=merged(Term(put(t.coefficient), t.at, t.given) for t in value.terms))
 
 
-def owned(value: Value, split: Mapping[str, str], stage: str = "") -> Value:
+def owned(value: Value, split: Mapping[str, str], stage: str) -> Value:
     """A parameter's value with the owners along its own split dims (axis -> dim) as owners of the element.
 
     Along a pipeline axis that is the stage on which the parameter is used.

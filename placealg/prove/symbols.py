@@ -27,18 +27,17 @@ def size(axis: str) -> Int:
     return z3.Int("m" if axis == MICROBATCH else axis)
 
 
-VARYING: set[str] = set()
-"""The names of the coordinates, made so far, that differ from rank to rank: few, and of most programs none."""
+VARYING: set[tuple[str, str]] = set()
+"""(axis, position) of the coordinates, made so far, that differ from rank to rank: few, of most programs none."""
 
 
 def coordinate(axis: str, position: str) -> Int:
     """A position along an axis, as an integer."""
     if position.isdigit():
         return z3.IntVal(int(position))
-    name = f"{position}@{axis}"
     if varies(position):
-        VARYING.add(name)
-    return z3.Int(name)
+        VARYING.add((axis, position))
+    return z3.Int(f"{position}@{axis}")
 
 
 def device(axis: str) -> Int:

@@ -423,7 +423,7 @@ def test_a_router_s_gradient_is_whole_once_the_gate_s_is_summed() -> None:
     assert verdict(edit(step, twice)) == (REFUTED, "tp")
 
 
-@pytest.mark.parametrize(("region", "replay"), [("mlp", "whole"), ("attn", "by_dependency"), ("mlp", "early_stop")])
+@pytest.mark.parametrize(("region", "replay"), [("mlp", "whole"), ("attn", "whole"), ("mlp", "early_stop")])
 def test_what_runs_again_reads_what_was_gathered_again(region: str, replay: str) -> None:
     """In a parallel block attention and MLP read one gathered norm: it is there before either runs again."""
     step = on("gpt, parallel", {"x": ["heads", "ffn", "seq"]}, schedule={"replay": replay},

@@ -21,6 +21,7 @@ from placealg.prove.verdict import UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
 
 FAST, SLOW = 3, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100"))
 EACH = 100
@@ -68,6 +69,8 @@ def test_prover_and_simulator_agree_on_many(first: int) -> None:
 
 @pytest.mark.parametrize("case", DISAGREEMENTS, ids=lambda case: case["found"])
 def test_what_they_disagreed_on(case: Mapping[str, Any]) -> None:
-    step = derive(parse_strategy(case["strategy"]), MODELS[case["model"]]())
-    verdict, complaint = judged(edit(step, case["edit"]) if "edit" in case else step)
+    strategy = overlay(parse_strategy(case["strategy"]), {k: case[k] for k in ("loss",) if k in case})
+    edits = case.get("edit", [])
+    step = edit(derive(strategy, MODELS[case["model"]]()), *(edits if isinstance(edits, list) else [edits]))
+    verdict, complaint = judged(step)
     assert (verdict, complaint) == (case["verdict"], "")

@@ -266,7 +266,8 @@ def test_what_lives_where() -> None:
     assert at.holding("layer.weight", 1) == {2}
     count, last = Event("forward", "compute", "count", unit="loss"), Event("forward", "compute", "loss", unit="loss")
     assert (at.stages(count, 0), at.stages(last, 0)) == ({0, 1}, {1})
-    assert [at.runs(count, 0, 0, chunk) for chunk in range(2)] == [True, False]
+    assert [at.runs(count, 0, 0, chunk) for chunk in range(2)] == [False, True]
+    assert [at.runs(Event("update", "update", "rng"), 0, 0, chunk) for chunk in range(2)] == [True, False]
     assert [at.runs(last, 0, 1, chunk) for chunk in range(2)] == [False, True]
     send = Event("forward", "send", "dense.out", unit="dense", axes=("pp",))
     assert [at.neighbour(send, i, 1) for i in range(4)] == [None, ("dense", 2), None, ("layer", 0)]

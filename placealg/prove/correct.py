@@ -17,7 +17,9 @@ from placealg.arith import ONE, Monomial
 from placealg.prove import symbols
 from placealg.prove.contribution import (
     DEVICE,
+    EXISTS,
     OPAQUE,
+    SIZE_ONE,
     STALE,
     UNIT,
     Slot,
@@ -183,7 +185,8 @@ def other_version(version: Version) -> Version:
     """A version at another element of the same matrix."""
     if isinstance(version, Choice):
         axis, p, q = version.test
-        p, q = sorted((other_position(p), other_position(q)))
+        if p not in (EXISTS, SIZE_ONE):
+            p, q = sorted((other_position(p), other_position(q)))
         return choose((axis, p, q), other_version(version.yes), other_version(version.no))
     return version
 

@@ -153,9 +153,11 @@ def _apart(start: Machine, between: Machine, end: Machine, event: Event, iterati
     """In a pipeline, forwards of later microbatches run between a forward and its backward.
 
     That makes no difference where, after the first forward and before the last backward, no copy of a state changes,
-    and a forward changes no gradient: this is checked here; else nothing is claimed.
+    a forward changes no gradient and a backward no count: this is checked here; else nothing is claimed.
     """
     changed: list[tuple[str, str]] = []
+    if between.count != end.count and iteration.position not in ("last", "only"):
+        changed.append(("count", ""))
     for before, after, free in ((start, between, ("first", "only")), (between, end, ("last", "only"))):
         keys = {*before.versions, *after.versions} if iteration.position not in free else set()
         changed += [k for k in keys if before.version(*k) != after.version(*k)]

@@ -16,6 +16,7 @@ from placealg.prove.obligations import Failure, Obligations
 from placealg.prove.paths import dim_of
 from placealg.prove.reading import NoRule
 from placealg.prove.record import Demand, Part
+from placealg.prove.stages import out_of_turn
 from placealg.prove.uses import concerns
 from placealg.step.event import POSITIONS, Event
 from placealg.step.program import Group, Step
@@ -29,7 +30,7 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
     graph = step.reference.graph
     assert graph is not None
     for event in step.events:
-        gap = uncovered(event, graph, step.reference.pipeline)
+        gap = uncovered(event, graph, step.reference.pipeline) or out_of_turn(event, step.reference)
         if gap:
             raise NoRule(event.path, f"no transfer rule for {gap}")
     found = Obligations(full)

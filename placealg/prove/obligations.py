@@ -293,11 +293,18 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
 
 
 def _schedule(found: Obligations, step: Step, group: Group) -> None:
-    """A collective is called by all ranks of its group or by none: else the others wait for ever."""
+    """A collective is called by all ranks of its group or by none: else the others wait for ever.
+
+    Stages of a pipeline call none on each other's parameters.
+    """
     for event in step.events:
         if event.group not in ("", group.name) or not VERBS[event.verb].collective or not event.axes:
             continue
-        if not event.where:
+        if event.group and step.reference.pipeline and step.reference.pipeline.axis in event.axes:
+            several = z3.And(symbols.at_pairs(pairs(event)), symbols.size(step.reference.pipeline.axis) > 1)
+            failure = Failure("schedule", event.path, several, "waits for stages that hold other parameters: deadlock")
+            found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
+        elif not event.where:
             found.hold("schedule", "a collective without `where` is called by every rank of its group")
         else:
             called = symbols.at_pairs(pairs(event))

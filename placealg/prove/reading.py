@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.prove import versions
 from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_name, exists
 from placealg.prove.machine import Machine, Pairs, Read
@@ -14,7 +14,7 @@ from placealg.step.event import MICROBATCH, PADDING
 from placealg.step.program import LOOPED, Event
 
 PADDED, ELEMENTS = "padded:", "elements:"
-"""Begin the symbols of what shards take in a layout along an axis, padded to the largest; and of the elements."""
+"""Begin the symbols of what shards take in a layout along axes, padded to the largest; and of the elements."""
 
 
 class NoRule(Exception):
@@ -64,18 +64,30 @@ def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | 
                 return None
             factor = machine.count
         elif name == PADDING:
-            factor = Monomial.of(*(f"{PADDED}{event.layout}:{a}" for a in event.owning))
-            factor = factor / Monomial.of(*(f"{ELEMENTS}{event.layout}:{a}" for a in event.owning))
+            factor = _padding(event)
         result = result * factor**power
     return result
 
 
+def _padding(event: Event) -> Monomial:
+    """What the shards of an event take over what they hold: a number of its own for each set of axes."""
+    if event.drawn:
+        raise NoRule(event.path, "padding of shards that differ from rank to rank")
+    if not event.owning:
+        return ONE
+    shards = f"{event.layout}:{','.join(sorted(set(event.owning)))}"
+    return Monomial.of(f"{PADDED}{shards}") / Monomial.of(f"{ELEMENTS}{shards}")
+
+
 def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
-    """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside."""
+    """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside.
+
+    A loss that is summed counts those that it sums.
+    """
     cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
-    if machine.flows and event.value == "loss":
-        mask = machine.flows.at(iteration.position).loss.get(event.path, ())
-        cell = {axis: DEVICE for axis, position in mask if not position.startswith(STAGE)}
+    summed = machine.flows.at(iteration.position).loss if machine.flows else {}
+    if event.path in summed:
+        cell = {axis: DEVICE for axis, position in summed[event.path] if not position.startswith(STAGE)}
     if event.phase in LOOPED:
         cell[MICROBATCH] = UNIT if iteration.active else iteration.position
     return count_name(cell)

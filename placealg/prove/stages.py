@@ -21,7 +21,7 @@ from placealg.prove.paths import Sum
 from placealg.prove.tensors import SLOT, Tensors
 from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
-from placealg.step.program import Clause, Group, Reference, Step
+from placealg.step.program import LOOPED, Clause, Group, Reference, Step
 
 ENDS = "_ends"
 """Ends the name of the axis that consists of a pipeline's first and last stage."""
@@ -147,6 +147,25 @@ def _renamed(held: Sum, names: dict[str, str]) -> Sum:
     return paths.each(held, lambda v: replace(v, mask=frozenset((a, names.get(p, p)) for a, p in v.mask)))
 
 
+def out_of_turn(event: Event, reference: Reference) -> str:
+    """What about an event of the loop over microbatches no rule covers where a stage runs several chunks; "" if none.
+
+    The stage runs what belongs to no single chunk with one of them, and other microbatches in between, so that it may
+    come earlier or later than the program says. A count runs with the loss.
+    """
+    pipeline, several = reference.pipeline, "inside the loop over microbatches of several chunks"
+    if pipeline is None or pipeline.chunks == 1 or event.phase not in LOOPED:
+        return ""
+    if event.value in ("step", "rng", "norm", "skip"):
+        return f"{event.verb} of {event.value} {several}"
+    if "count" in event.divisor.names() and event.value != "loss":
+        return f"{event.verb} of {event.value} by a count {several}"
+    held = event.group and event.value not in ("grad", "grad_sum")
+    if held and tied(reference, reference.group(event.group).parameters[0]):
+        return f"{event.verb} of what several stages hold {several}"
+    return ""
+
+
 def tied(reference: Reference, parameter: str) -> bool:
     """Whether a parameter lives on several stages of the pipeline: at the ends of the model."""
     graph = reference.graph
@@ -181,7 +200,7 @@ def on_ends(step: Step, group: Group) -> Step:
     old, new = reference.pipeline.axis, ends(reference)
 
     def moved(event: Event) -> Event:
-        if event.group not in ("", group.name) and event.verb not in READERS:
+        if (event.group not in ("", group.name) and event.verb not in READERS) or event.value == "count":
             return event
         layout = event.layout.replace(f"({old})", f"({new})")
         return replace(event, layout=layout, axes=tuple(new if a == old else a for a in event.axes),

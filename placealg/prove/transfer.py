@@ -60,7 +60,7 @@ def uncovered(event: Event) -> str:
     kinds = ("", *(k.value for k in Kind))
     if event.source not in kinds:
         alike = any(event.value in family and event.source in family for family in (STATES, ("grad", "grad_sum")))
-        if event.verb not in COPIES or not alike:
+        if event.source != replace(event, source="").origin and (event.verb not in COPIES or not alike):
             return f"{event.verb} of {event.value} from {event.source}"
     if "->" in event.tier and event.verb not in COPIES:
         return f"{event.verb} across tiers"

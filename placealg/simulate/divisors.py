@@ -36,8 +36,9 @@ def divided(machine: Machine, event: Event, rank: int, number: Number, tokens: i
 def _padding(machine: Machine, event: Event, rank: int) -> Fraction:
     """What the shards along the axes whose owners an event names take when all are as large as the largest."""
     held: dict[tuple[int, ...], int] = {}
+    axes = set(event.owning)
     for element in machine.elements(event):
-        at = tuple(machine.owner(event, axis, element, rank) for axis in event.owning)
+        at = tuple(machine.owner(event, axis, element, rank) for axis in axes)
         held[at] = held.get(at, 0) + machine.numbers(event.group, element)
-    shards = math.prod(machine.setting.sizes[axis] for axis in event.owning)
+    shards = math.prod(machine.setting.sizes[axis] for axis in axes)
     return Fraction(shards * max(held.values()), sum(held.values()))

@@ -335,8 +335,11 @@ class Machine:
     def teams(self, event: Event) -> Iterator[tuple[int, Team]]:
         """The (element, team) pairs on which a collective acts; Deadlock where `where` splits a team.
 
-        A team that stands elsewhere along an axis that splits the parameter has no part in an element.
+        A team that stands elsewhere along an axis that splits the parameter has no part in an element. What lives on
+        one stage of a pipeline cannot meet that of another: their ranks wait for each other.
         """
+        alone = bool(event.group and self.stages and self.stages.ranks > 1 and not self.stages.tied(event.group)
+                     and self.stages.pipeline.axis in event.axes)
         for team in self._teams_of(event):
             for element in self.elements(event):
                 if not self._has(event, next(iter(team.values())), element):
@@ -344,6 +347,8 @@ class Machine:
                 entering = sum(self.chosen(event, r, element) for r in team.values()) if event.where else len(team)
                 if 0 < entering < len(team):
                     raise Deadlock(event)
+                if entering and alone:
+                    raise Deadlock(event, next(iter(team.values())))
                 if entering:
                     yield element, team
 

@@ -2,8 +2,9 @@
 
 In an item a stage runs the events of one phase, in program order, for one microbatch and the instances of one chunk.
 An event of a tied group runs on each of its stages at that stage's own item, one of no unit on every stage with its
-first chunk (`Stages.runs`). A stage goes on until it has to wait: in `recv` for a message, in a collective along the
-pipeline axis for the other stages that take part. The run ends in a Deadlock when all that are left wait.
+first chunk, a count with its last (`Stages.runs`). A stage goes on until it has to wait: in `recv` for a message, in a
+collective along the pipeline axis for the other stages that take part. The run ends in a Deadlock when all that are
+left wait.
 
 A message goes from a rank to the one with equal other coordinates, and is received once; messages of one tensor,
 instance and microbatch are received in the order in which they were sent. One that nobody receives is a Deadlock too:

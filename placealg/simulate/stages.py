@@ -61,7 +61,7 @@ class Stages:
     def chunks(self, event: Event, instance: int) -> frozenset[int]:
         """The chunks in which an event acts: those that hold its group's instance, else the one of its unit.
 
-        What is on every rank (step, random stream, counts, partial norms, flags) belongs to the first chunk of each.
+        What is on every rank (step, random stream, counts, partial norms, flags) acts on every stage.
         """
         if event.value in _EVERYWHERE:
             return frozenset(range(self.ranks))
@@ -97,8 +97,11 @@ class Stages:
     def runs(self, event: Event, instance: int, stage: int, chunk: int) -> bool:
         """Whether an event acts in the chunk-th chunk of a stage.
 
-        One that acts in several runs in the first of them: in forward before, in backward after all others.
+        One that acts in several runs in the first of them: in forward before, in backward after all others. A count
+        runs in the stage's last, on the last stage with the loss that it is for.
         """
+        if event.value == "count":
+            return chunk == (self.pipeline.chunks or 1) - 1
         return chunk == min((c // self.ranks for c in self.chunks(event, instance) if c % self.ranks == stage),
                             default=None)
 

@@ -311,6 +311,10 @@ def check_event(event: Event, reference: Reference) -> None:
         if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
             raise InputError(f"{event.path}: where = {clause} names a rank that does not exist: {clause.axis} has "
                              f"{sizes[clause.axis]}")
+    for axis in event.axes if event.verb == "broadcast" else ():
+        if event.root >= sizes.get(axis, event.root + 1):
+            raise InputError(f"{event.path}: root = {event.root} is a rank that does not exist: {axis} has "
+                             f"{sizes[axis]}")
 
 
 def _check_layout(event: Event, reference: Reference) -> None:

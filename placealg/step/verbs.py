@@ -25,8 +25,10 @@ them is and garbage where only some are. The mask of a dropout is drawn again wh
 A pipeline. Along a pipeline axis every instance of a unit has a stage, the one rank that holds its parameters; an event
 on one of its tensors acts there alone, in every microbatch, in the order of the schedule. What stands before the
 repeated units runs with the first of their instances, the rest with the last. A tied parameter lives on the stages of
-all its uses: its events act on those, and a collective along the axis is among them. Events on no tensor and no group
-run on every rank.
+all its uses: its events act on those, and a collective along the axis is among them. On any other parameter there is no
+collective along the axis: its ranks would wait for those of other stages without end. Events on no tensor and no group
+run on every rank; where a stage has several chunks, once in each microbatch, with the first of them, a count with the
+last.
 """
 
 from __future__ import annotations
@@ -129,8 +131,8 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "`to` that it owns, as after a reduce_scatter. What is read of it is read block by block"),
     Verb("send", False, (HANDED_ON,), True,
          "a message to the stage of the neighbouring instance, forward the next one's and backward the last one's, if "
-         "that is another stage: what leaves the instance, or the gradient of what entered it; a program in which "
-         "nobody receives it does not end"),
+         "that is another stage: what leaves the instance, or the gradient of what entered it; the sender goes on, "
+         "and a program in which nobody receives the message does not end"),
     Verb("recv", False, (HANDED,), True,
          "if the neighbouring instance, forward the last and backward the next, runs on another stage, what it sent "
          "becomes what enters this one, or the gradient of what leaves it; a rank waits until the message is there, "

@@ -69,7 +69,7 @@ def test_prover_and_simulator_agree_on_many(first: int) -> None:
 
 @pytest.mark.parametrize("case", DISAGREEMENTS, ids=lambda case: case["found"])
 def test_what_they_disagreed_on(case: Mapping[str, Any]) -> None:
-    strategy = overlay(parse_strategy(case["strategy"]), {k: case[k] for k in ("loss",) if k in case})
+    strategy = overlay(parse_strategy(case["strategy"]), {k: case[k] for k in ("loss", "schedule") if k in case})
     edits = case.get("edit", [])
     step = edit(derive(strategy, MODELS[case["model"]]()), *(edits if isinstance(edits, list) else [edits]))
     verdict, complaint = judged(step)

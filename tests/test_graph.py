@@ -442,3 +442,12 @@ def test_op_table_is_whole() -> None:
             for step in steps:
                 assert set(step.inputs) <= made
                 made.add(step.output)
+
+
+def test_the_ops_of_a_unit_stand_together() -> None:
+    g = graph(batch="b", embed="h")
+    x = g.unary("net.x", g.data("data.x", "batch embed"), "gelu")
+    x = g.unary("other.x", g.mul("other.y", x, g.parameter("other.w", "embed")), "gelu")
+    g.sum("net.sum", x)
+    with pytest.raises(InputError, match=r"op 'net.sum' stands behind unit 'other'; the ops of 'net' stand together"):
+        g.build()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placealg.arith import Monomial
@@ -291,6 +292,10 @@ def _check(graph: Graph) -> None:
     for loop in graph.loops:
         _check_loop(loop, graph, ready)
     _check_used(graph)
+    for last, op in pairwise(graph.ops):
+        if last.unit != op.unit and graph.of_unit(op.unit)[0] != op:
+            raise InputError(f"op '{op.output}' stands behind unit '{last.unit}'; the ops of '{op.unit}' stand "
+                             "together")
 
 
 def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:

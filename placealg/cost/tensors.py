@@ -267,8 +267,10 @@ class _Walk:
         touch.box = box = box.union(*map(self.box_of, grads))
         versions = [version for _, version in self.operands(op, touch.event)]
         for step in self.transposed.get(op.output, ()):
-            for name in step.reads:
-                found = self.find(*(versions[op.inputs.index(name)] if name in op.inputs else (name, "")))
+            read = [version for k, (name, version) in enumerate(zip(op.inputs, versions, strict=True))
+                    if name in step.reads and not (step.kind == "einsum" and k == step.operand)]
+            for version in (*read, *((name, "") for name in step.reads if name not in op.inputs)):
+                found = self.find(*version)
                 if found:
                     touch.reads[found] = self.held[found]
             tensor = self.graph.tensors[step.of]

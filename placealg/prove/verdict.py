@@ -56,6 +56,9 @@ NOT_COVERED = (
 )
 """What no verdict covers."""
 
+BLOCKING = "a send that waits for its receiver: stages go on once a message is on its way"
+"""What no verdict on a pipeline covers, besides."""
+
 _WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gradients while they are reduced")}
 """Element size on the wire -> that at rest, and of what."""
 
@@ -68,7 +71,7 @@ def not_covered(reference: Reference) -> tuple[str, ...]:
             sent, kept = types.get(wire, types[rest]), types[rest]
             if sent != kept:
                 found[f"rounding of {what} (bytes per element: {sent} on the wire, {kept} at rest)"] = None
-    return (*NOT_COVERED, *reference.left_out, *found)
+    return (*NOT_COVERED, *([BLOCKING] if reference.pipeline else []), *reference.left_out, *found)
 
 
 @dataclass(frozen=True, slots=True)

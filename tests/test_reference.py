@@ -65,7 +65,6 @@ def test_what_a_strategy_says_and_its_model_has_stands_in_the_reference() -> Non
     assert reference.split_dims[up] == {"tp": "ffn", "pp": "layer"}
     assert reference.split_dims[head] == {"tp": "embed", "pp": "layer"}
     assert reference.group("layer.weight").split == ("tp", "pp")
-    assert reference.group("layer.mlp.down.bias").split == ("pp",)
 
 
 def test_only_the_axes_that_split_the_loss_s_tokens_hold_data() -> None:

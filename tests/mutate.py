@@ -43,7 +43,7 @@ REASONS = ROOT / "tests" / "equivalent_mutants.toml"
 CASES = {
     "placealg.prove": ("test_calculus", "test_correct", "test_transfer", "test_transfer_rules", "test_stages",
                        "test_flow"),
-    "placealg.step": ("test_reference", "test_step_graph", "test_derived", "test_split",
+    "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_derived", "test_split",
                       "test_operations"),
     "placealg": ("test_mutation",),
 }

@@ -12,6 +12,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
 from placealg.model.abstract import abstract, statistics, two_losses
+from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.model.transformer import mlp, moe
 from placealg.step.derive import averaging_of, derive, operations_of, reference_of, strategy_types
@@ -73,6 +74,46 @@ def test_only_the_axes_that_split_the_loss_s_tokens_hold_data() -> None:
     assert on(mlp(), dims).reference.data_axes == ("y",)
 
 
+def test_whatever_dim_of_the_loss_is_split_its_axis_holds_data() -> None:
+    """Tokens of this model are pixels, of which strategies know nothing."""
+    step = on(pixels(), {"x": ["pixel"], "y": ["embed"]})
+    assert step.reference.data_axes == ("x",)
+    assert step.event("reduce.net.weight.grad_sum.reduce[x]").op == "mean"
+
+
+def pixels() -> Model:
+    g = graph(batch="b", pixel="n", embed="h")
+    x = g.mul("net.in", g.data("data.x", "batch pixel embed"), g.parameter("net.weight", "embed"))
+    g.sum("loss.sum", g.sum("net.rows", g.mul("net.square", x, x), to="batch pixel"))
+    return Model.of_graph("pixels", g.build())
+
+
+def test_what_the_loss_alone_splits_is_sliced_before_it_and_gathered_back() -> None:
+    step = on(mlp(), {"x": ["loss.batch"]})
+    assert step.reference.data_axes == ("x",)
+    paths = [e.path for e in step.phase("forward", "backward")]
+    at = paths.index("forward.loss.compute")
+    assert paths[at - 2:at + 5] == [
+        "forward.head.loss.compute", "forward.head.loss.slice[x]", "forward.loss.compute", "backward.loss.scale",
+        "backward.loss.sum.grad.compute", "backward.head.loss.grad.all_gather[x]", "backward.head.loss.grad.compute"]
+    assert step.event("forward.loss.compute").reads == ("head.loss@x",)
+
+
+def test_what_enters_a_loop_in_another_layout_is_moved_before_it_and_its_gradient_after_it() -> None:
+    g = graph(batch="b", embed="h")
+    x = g.mul("first.out", g.data("data.x", "batch embed"), g.parameter("first.weight", "embed"))
+    x = g.repeat("layer", "L", x)
+    g.unary("layer.out", g.mul("layer.scaled", x, g.parameter("layer.weight", "embed")), "tanh")
+    g.sum("loss.sum", g.sum("head.rows", g.mul("head.square", "layer.out", "layer.out"), to="batch"))
+    step = on(Model.of_graph("entered", g.build()), {"x": ["layer.embed"]})
+    paths = [e.path for e in step.phase("forward", "backward")]
+    at = paths.index("forward.first.out.slice[x]")
+    assert paths[at - 1:at + 2] == ["forward.first.out.compute", "forward.first.out.slice[x]",
+                                    "forward.layer.in.assign"]
+    at = paths.index("backward.first.out.grad.all_gather[x]")
+    assert paths.index("backward.layer.in.grad.assign") < at < paths.index("backward.first.out.grad.compute")
+
+
 def test_a_model_s_losses_and_an_unknown_number_of_microbatches_stand_in_the_reference() -> None:
     reference = on(two_losses(), {"dp": ["batch"]}).reference
     assert (reference.losses, reference.microbatches) == (("loss", "ahead"), None)
@@ -89,6 +130,12 @@ def test_an_op_graph_is_placed_axis_by_axis_and_units_without_one_are_not() -> N
     assert (operations.replay, operations.ring) == ("early_stop", ("tp",))
     product = next(p for p in operations.placed.ops if p.op.output == "layer.mlp.up")
     assert product.split == {"tp": "ffn", "dp": "batch"}
+
+
+def test_an_axis_that_says_nothing_splits_nothing() -> None:
+    operations = operations_of(strategy_on("mine", {"tp": None, "dp": None}, dims={"tp": ["ffn"]}), mlp())
+    assert operations is not None and operations.placed.axes == ("tp", "dp")
+    assert {p.split["dp"] for p in operations.placed.ops} == {""}
 
 
 def test_uses_share_a_redistribution_unless_the_schedule_says_per_use() -> None:

@@ -116,7 +116,7 @@ def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
     numbered = []
     for event in events:
         seen[event.path] += 1
-        numbered.append(replace(event, copy=seen[event.path]) if seen[event.path] > 1 else event)
+        numbered.append(replace(event, copy=seen[event.path]))
     return tuple(numbered)
 
 

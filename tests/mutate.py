@@ -43,8 +43,8 @@ REASONS = ROOT / "tests" / "equivalent_mutants.toml"
 CASES = {
     "placealg.prove": ("test_calculus", "test_correct", "test_transfer", "test_transfer_rules", "test_stages",
                        "test_flow"),
-    "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_derived", "test_split",
-                      "test_operations"),
+    "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_recompute", "test_saved",
+                      "test_derived", "test_split", "test_operations"),
     "placealg": ("test_mutation",),
 }
 """Where a mutant is -> the files with cases for it, the small ones first."""

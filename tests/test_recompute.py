@@ -20,7 +20,7 @@ from placealg.step.recompute import (
     replayed,
     replayed_items,
 )
-from placealg.step.split import Move, Placed, PlacedOp, place
+from placealg.step.split import Move, PlacedOp, place
 
 
 def layers() -> Graph:

@@ -155,6 +155,14 @@ def test_two_losses_and_statistics_do_not_go_together() -> None:
     assert reference_of(mine({"dp": ["batch"]}), statistics(), ()).losses == ("loss",)
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"losses": ("loss", "ahead")}, "several losses"), ({"statistics": ("head.weight",)}, "running statistics")])
+def test_an_op_graph_knows_one_loss_and_no_statistics(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as error:
+        on(replace(mlp(), **changes), {"dp": ["batch"]})
+    assert str(error.value) == f"model 'mlp' has {told} and runs op by op: of these its op graph says nothing"
+
+
 def test_a_strategy_is_checked_before_anything_is_derived() -> None:
     with pytest.raises(InputError):
         on(abstract(), {"dp": ["ffn"]})

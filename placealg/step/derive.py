@@ -62,6 +62,9 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     if model.statistics and len(model.losses) > 1:
         raise InputError(f"model '{model.name}' has several losses and running statistics: it is not said of whose "
                          "tokens")
+    for told, said in (("several losses", len(model.losses) > 1), ("running statistics", model.statistics)):
+        if operations and said:
+            raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")
     placed = operations.placed if operations else None
     data = data_axes(placed) if placed else strategy.data_axes
     loss = strategy.loss()

@@ -155,6 +155,16 @@ def test_two_losses_and_statistics_do_not_go_together() -> None:
     assert reference_of(mine({"dp": ["batch"]}), statistics(), ()).losses == ("loss",)
 
 
+def test_a_statistic_belongs_to_one_unit() -> None:
+    """Of what enters two units there are two statistics: the single device's step would not be said."""
+    model = replace(two_units(tied=True), statistics=("embedding.weight",))
+    with pytest.raises(InputError) as error:
+        on(model, {"dp": ["batch"]})
+    assert str(error.value) == ("statistic 'embedding.weight' of model 'two units' is used by embedding, head: it is "
+                                "not said of what enters which")
+    assert on(replace(model, statistics=("layer.weight",)), {"dp": ["batch"]}).reference.group("layer.weight").statistic
+
+
 @pytest.mark.parametrize(("changes", "told"), [
     ({"losses": ("loss", "ahead")}, "several losses"), ({"statistics": ("head.weight",)}, "running statistics")])
 def test_an_op_graph_knows_one_loss_and_no_statistics(changes: dict[str, Any], told: str) -> None:

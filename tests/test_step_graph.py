@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from random_programs import two_units
 from test_derived import step_of
 
 from placealg.model.build import graph
@@ -194,15 +193,6 @@ def test_a_gradient_that_is_divided_by_a_count_reads_the_first_loss_s() -> None:
     step = edit(derived("dp"), set="reduce.layer.weight.grad_sum.reduce[dp]", divisor="count")
     event = step.event("reduce.layer.weight.grad_sum.reduce[dp]")
     assert told(reads(event, step.reference)) == [f"{LAYER}|grad_sum", "loss|count"]
-
-
-def test_a_statistic_of_several_units_gets_no_gradient_in_any() -> None:
-    model = replace(two_units(tied=True), statistics=(E,))
-    step = derive(strategy_on("mine", {"dp": None}, dims={"dp": ["batch"]}), model)
-    for unit in ("head", "embedding"):
-        event = step.event(f"backward.{unit}.compute")
-        assert told(writes(event, step.reference)) == [f"{unit}|gradient"]
-        assert f"{E}|grad" not in told(reads(event, step.reference))
 
 
 def test_a_copy_of_a_copy_reads_all_that_it_may_come_from() -> None:

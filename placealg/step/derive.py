@@ -62,6 +62,10 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     if model.statistics and len(model.losses) > 1:
         raise InputError(f"model '{model.name}' has several losses and running statistics: it is not said of whose "
                          "tokens")
+    for p in model.parameters:
+        if p.name in model.statistics and len(p.sites) > 1:
+            raise InputError(f"statistic '{p.name}' of model '{model.name}' is used by {', '.join(p.sites)}: it is not "
+                             "said of what enters which")
     for told, said in (("several losses", len(model.losses) > 1), ("running statistics", model.statistics)):
         if operations and said:
             raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")

@@ -102,8 +102,7 @@ def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
     yield from ((g.name, "weight", "device") for g in _used(event, reference))
     yield "", "rng", "device"
     if event.phase == "backward":
-        yield from ((g.name, "grad", "device") for g in _used(event, reference)
-                    if event.unit != g.sites[-1] and not g.statistic)
+        yield from ((g.name, "grad", "device") for g in _used(event, reference) if event.unit != g.sites[-1])
         yield event.unit, "activation", "device"
         last = here + 1 == len(units)
         yield from ((u, "loss" if last else "gradient", "device") for u in (

@@ -68,7 +68,8 @@ def _read_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
         yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
         if event.on_gradient:
             yield "", event.value, "device"
-            yield from (("loss", "loss", "device") for _ in (0,) if op == graph.ops[-1])
+            if op == graph.ops[-1]:
+                yield "loss", "loss", "device"
         elif op and op.row.random:
             yield "", "rng", "device"
     elif event.verb not in ("free", "recv"):

@@ -48,6 +48,8 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "only_parameters_on_host": ("dp*offload_parameters", '[states]\nparameters = { dp = "S*" }\n'),
     "idle_axis": ("zero1", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n[states]\ngradients = { dp = "S", tp = "S" }\n'
                            'optimizer = { tp = "S" }\n'),
+    "idle_axis_on_host": ("zero1*offload_optimizer", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n'
+                          '[states]\noptimizer = { tp = "S" }\n[optimizer]\nskip = "overflow"\nname = "lamb"\n'),
     "sharded_sequence_gpt": ("zero3*cp", '[states]\ngradients = { cp = "S" }\noptimizer = { cp = "S" }\n'),
     "shares_on_host_moe": ("zero2*ep*offload_optimizer", ""),
     "tp_mlp": ("tp", FFN), "ep_moe": ("ep", ""), "pipeline_mlp": ("hsdp*pp", ""),

@@ -248,5 +248,20 @@ def test_an_optimizer_that_is_sharded_where_nothing_is_summed_reads_a_whole_grad
     assert (plan.owned, plan.summed, plan.grad_sum_axes) == (("x",), (), ())
 
 
+@pytest.mark.parametrize(("gradients", "optimizer", "axes"), [
+    ({}, {"x": "S"}, ("x",)), ({}, {"idle": "S"}, ("idle",)), ({}, {"x": "S", "idle": "S"}, ("x", "idle")),
+    ({"x": "S"}, {"idle": "S"}, ("x",)), ({"idle": "S"}, {"x": "S"}, ("x", "idle"))])
+def test_what_follows_to_the_host_is_what_a_rank_owns(gradients: dict[str, str], optimizer: dict[str, str],
+                                                      axes: tuple[str, ...]) -> None:
+    """Along an axis without data nothing is summed, and yet only the owner's part goes to the host.
+
+    Where each microbatch's gradient follows, it is as the gradients rest.
+    """
+    strategy = strategy_on("mine", {"x": None, "idle": None}, dims={"x": ["batch"], "idle": []},
+                           states={"gradients": gradients, "optimizer": optimizer}, optimizer={"tier": "host"})
+    plan, = group_parameters(strategy, abstract())
+    assert plan.summed == ("x",) and plan.grad_sum_axes == axes
+
+
 def test_owners_are_one_condition_for_each_axis() -> None:
     assert owners(("x", "y")) == (Clause("x"), Clause("y")) and owners(()) == ()

@@ -148,6 +148,8 @@ def test_optimizers_of_matrices_treat_vectors_elementwise(name: str) -> None:
     assert groups["layer.norm"].locality == "elementwise"
     assert (groups["layer.weight"].optimizer, groups["layer.weight"].locality) == (name, "matrix")
     assert groups["layer.weight"].whole_reads == ("grad_sum", "moments")
+    alike = group_parameters(mine(optimizer={"name": name}), replace(SMALL, abstract=True))
+    assert [len(p.group.parameters) for p in alike] == [1, 3]
     whole, = group_parameters(mine(optimizer={"name": name}), abstract())
     assert (whole.group.optimizer, whole.group.locality) == (name, "matrix")
 

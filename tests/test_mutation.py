@@ -86,7 +86,7 @@ EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
     ("hsdp", "abstract", {"set": "init.*.broadcast*", "axes": ["dp_shard"]}, "init", None),
     ("hsdp", "abstract", {"set": "update.*.norm", "where": "owner(dp_shard)"}, "update", "dp_replicate"),
     ("zero1", "abstract", {"set": "publish.*", "layout": "other"}, "partition", None),
-    ("idle, on host", "abstract", {"set": "update.*.norm", "where": "rank(tp)=0"}, "update", None),
+    ("idle, on host", "abstract", {"set": "update.*.norm", "where": "rank(tp)=0"}, "update", "1/tp"),
     ("zero2*offload_optimizer", "abstract", {"drop": "resume.*.master.*"}, "init", None),
     ("ffn", "mlp", {"drop": "forward.layer.mlp.down.all_reduce[tp]"}, "forward", "1/tp"),
     ("ffn", "mlp", {"drop": "backward.layer.mlp.up.grad.compute"}, "gradient", None),

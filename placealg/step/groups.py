@@ -133,7 +133,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return
-    largest = max(classes.values(), key=lambda members: sum((_size(model, p) for p in members), Fraction(0)))
+    largest = max(classes.values(), key=lambda members: sum(_size(model, p) for p in members))
     for members in classes.values():
         named = [(f"{unit.name}.weight", members)] if members is largest else [(p.name, [p]) for p in members]
         for name, parameters in named:

@@ -173,3 +173,14 @@ def test_a_redistributed_copy_ends_with_its_region_though_its_source_goes_on() -
     g.sum("loss.sum", g.sum("two.rows", g.mul("two.square", g.add("two.sum", x, z), z), to="batch"))
     placed = place(g.build(), {"tp": ("ffn",)}, True)
     assert [said(v) for v in ends(placed, "one", "one")] == ["one.x R", "one.up S(ffn)"]
+
+
+def test_what_an_instance_hands_on_stays_though_nothing_behind_the_layers_reads_it() -> None:
+    g = graph(batch="b", embed="h")
+    first = g.mul("first.out", g.data("data.x", "batch embed"), g.parameter("first.weight", "embed"))
+    x = g.repeat("layer", "L", first)
+    scaled = g.mul("layer.scaled", x, g.parameter("layer.weight", "embed"))
+    g.unary("layer.out", scaled, "tanh")
+    g.sum("loss.sum", g.sum("head.rows", g.mul("head.square", first, first), to="batch"))
+    placed = place(g.build(), {"tp": ("batch",)}, True)
+    assert [said(v) for v in ends(placed, "layer", "layer")] == ["layer.scaled S(batch)"]

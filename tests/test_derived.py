@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from random_dims import MODELS as DECODERS
+from random_programs import two_units
 
-from placealg.model.abstract import abstract, statistics
+from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.model import Model
 from placealg.model.transformer import mlp, moe
 from placealg.step.derive import derive
@@ -23,11 +24,13 @@ from placealg.strategy.file import parse_strategy_file
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "derived"
 MODELS: Mapping[str, Model] = {"abstract": abstract(), "moe": moe(), **DECODERS, "mlp": mlp(),
-                              "statistics": statistics()}
+                              "statistics": statistics(), "losses": two_losses(), "units": two_units(tied=True)}
 NVME = '[parameters]\ntier = "nvme"\n[optimizer]\ntier = "nvme"\n'
 FFN = '[dims]\ntp = ["ffn", "vocab"]\n'
 COUNTED = ('mesh = { cp = "symbolic" }\ndims = { cp = ["batch"] }\nstates = { gradients = { dp = "S", cp = "S" } }\n'
            'loss = { preset = "token_mean", count_axes = ["cp"], assume = ["equal_counts"] }\n')
+LIVES = ('mesh = { cp = "symbolic" }\ndims = { cp = ["batch"] }\n'
+         'states = { parameters = { dp = "S*", cp = "S*" }, optimizer = { dp = "S", cp = "S" } }\n')
 PROGRAMS: Mapping[str, tuple[str, str]] = {
     "dp": ("dp", ""), "zero1": ("zero1", ""), "zero2": ("zero2", ""), "zero3": ("zero3", ""), "hsdp": ("hsdp", ""),
     "fsdp_no_reshard": ("fsdp_no_reshard", ""), "zeropp": ("zeropp", ""),
@@ -45,6 +48,8 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "only_parameters_on_host": ("dp*offload_parameters", '[states]\nparameters = { dp = "S*" }\n'),
     "idle_axis": ("zero1", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n[states]\ngradients = { dp = "S", tp = "S" }\n'
                            'optimizer = { tp = "S" }\n'),
+    "idle_axis_on_host": ("zero1*offload_optimizer", '[mesh]\ntp = "symbolic"\n[dims]\ntp = []\n'
+                          '[states]\noptimizer = { tp = "S" }\n[optimizer]\nskip = "overflow"\nname = "lamb"\n'),
     "sharded_sequence_gpt": ("zero3*cp", '[states]\ngradients = { cp = "S" }\noptimizer = { cp = "S" }\n'),
     "shares_on_host_moe": ("zero2*ep*offload_optimizer", ""),
     "tp_mlp": ("tp", FFN), "ep_moe": ("ep", ""), "pipeline_mlp": ("hsdp*pp", ""),
@@ -53,6 +58,12 @@ PROGRAMS: Mapping[str, tuple[str, str]] = {
     "partly_counted": ("zero2", COUNTED),
     "dp_statistics": ("dp", ""), "tokens_statistics": ("zero3", '[loss]\npreset = "token_mean"\n'),
     "all_tokens_statistics": ("dp", '[loss]\npreset = "token_mean"\ncount_axes = ["dp", "microbatch"]\n'),
+    "dp_losses": ("dp", ""), "tokens_losses": ("zero3", '[loss]\npreset = "token_mean"\n'),
+    "partly_counted_losses": ("zero2", COUNTED),
+    "lives_on_host_units": ("zero1*offload_parameters",
+                            LIVES + 'schedule = { lifetime = { dp = "use", cp = "step" } }\n'),
+    "lives_units": ("zero1", LIVES + 'schedule = { lifetime = { dp = "use", cp = "microbatch" } }\n'),
+    "stages_gpt": ("zero3*pp", '[schedule]\nlifetime = { dp = "microbatch" }\n'),
     "each_use_gpt": ("dp*tp_sp_keep", '[schedule]\nsharing = "per_use"\n'),
 }
 """Name -> (strategy, tables); a name ends in its model where that is not the abstract one."""

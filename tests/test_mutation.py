@@ -39,6 +39,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "ffn, ring": {"dims": {"tp": ["loss.none", "ffn", "embed"]}, "states": {"activations": {"tp": "S*"}},
                   "schedule": {"gather": {"tp": "ring"}}},
     "idle": {"dims": {"tp": []}},
+    "idle, on host": {"dims": {"tp": []}, "states": {"optimizer": {"tp": "S"}}, "optimizer": {"tier": "host"}},
 }
 """Lists of dims of one axis, for models without attention."""
 
@@ -66,7 +67,7 @@ PROVED_PROGRAMS = (
     ('base = "zero3"\n' + TOKENS, "abstract"), ('base = "zero3"\n[optimizer]\nname = "muon"\n', "abstract"),
     ('base = "dp"\n[optimizer]\nclip = "none"\n[schedule]\nmicrobatches = 1\n', "abstract"),
     ("zero1*pp", "mlp"), ("ffn", "mlp"), ("ffn, again", "mlp"), ("ffn, sharded", "mlp"), ("idle", "abstract"),
-    ("ffn, ring", "mlp"), ("ep", "moe"), ("zero1", "units"), ("dp", "statistics"),
+    ("idle, on host", "abstract"), ("ffn, ring", "mlp"), ("ep", "moe"), ("zero1", "units"), ("dp", "statistics"),
     ('base = "zero3"\n' + TOKENS, "statistics"),
 )
 EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
@@ -85,6 +86,7 @@ EDITED: tuple[tuple[str, str, dict[str, Any], str, str | None], ...] = (
     ("hsdp", "abstract", {"set": "init.*.broadcast*", "axes": ["dp_shard"]}, "init", None),
     ("hsdp", "abstract", {"set": "update.*.norm", "where": "owner(dp_shard)"}, "update", "dp_replicate"),
     ("zero1", "abstract", {"set": "publish.*", "layout": "other"}, "partition", None),
+    ("idle, on host", "abstract", {"set": "update.*.norm", "where": "rank(tp)=0"}, "update", "1/tp"),
     ("zero2*offload_optimizer", "abstract", {"drop": "resume.*.master.*"}, "init", None),
     ("ffn", "mlp", {"drop": "forward.layer.mlp.down.all_reduce[tp]"}, "forward", "1/tp"),
     ("ffn", "mlp", {"drop": "backward.layer.mlp.up.grad.compute"}, "gradient", None),

@@ -62,6 +62,13 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     if model.statistics and len(model.losses) > 1:
         raise InputError(f"model '{model.name}' has several losses and running statistics: it is not said of whose "
                          "tokens")
+    for p in model.parameters:
+        if p.name in model.statistics and len(p.sites) > 1:
+            raise InputError(f"statistic '{p.name}' of model '{model.name}' is used by {', '.join(p.sites)}: it is not "
+                             "said of what enters which")
+    for told, said in (("several losses", len(model.losses) > 1), ("running statistics", model.statistics)):
+        if operations and said:
+            raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")
     placed = operations.placed if operations else None
     data = data_axes(placed) if placed else strategy.data_axes
     loss = strategy.loss()
@@ -116,7 +123,7 @@ def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
     numbered = []
     for event in events:
         seen[event.path] += 1
-        numbered.append(replace(event, copy=seen[event.path]) if seen[event.path] > 1 else event)
+        numbered.append(replace(event, copy=seen[event.path]))
     return tuple(numbered)
 
 

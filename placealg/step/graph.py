@@ -68,7 +68,8 @@ def _read_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
         yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
         if event.on_gradient:
             yield "", event.value, "device"
-            yield from (("loss", "loss", "device") for _ in (0,) if op == graph.ops[-1])
+            if op == graph.ops[-1]:
+                yield "loss", "loss", "device"
         elif op and op.row.random:
             yield "", "rng", "device"
     elif event.verb not in ("free", "recv"):
@@ -102,8 +103,7 @@ def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
     yield from ((g.name, "weight", "device") for g in _used(event, reference))
     yield "", "rng", "device"
     if event.phase == "backward":
-        yield from ((g.name, "grad", "device") for g in _used(event, reference)
-                    if event.unit != g.sites[-1] and not g.statistic)
+        yield from ((g.name, "grad", "device") for g in _used(event, reference) if event.unit != g.sites[-1])
         yield event.unit, "activation", "device"
         last = here + 1 == len(units)
         yield from ((u, "loss" if last else "gradient", "device") for u in (

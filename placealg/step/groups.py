@@ -51,9 +51,13 @@ class Plan:
 
     @property
     def grad_sum_axes(self) -> tuple[str, ...]:
-        """Axes over which the reduced gradient is sharded when the optimizer reads it."""
-        once = {a for a in self.reduced_once if a in self.owned}
-        return tuple(a for a in self.axes if a in self.scattered or a in once)
+        """Axes over which the reduced gradient is sharded when the optimizer reads it.
+
+        Of what follows its reduction to the host, each rank keeps what it owns, whether it is summed there or not.
+        """
+        follows = self.updates_on_host and not self.accumulates_on_host
+        apart = self.axes if follows else self.reduced_once
+        return tuple(a for a in self.axes if a in self.scattered or (a in self.owned and a in apart))
 
     @property
     def updates_on_host(self) -> bool:
@@ -129,7 +133,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return
-    largest = max(classes.values(), key=lambda members: sum((_size(model, p) for p in members), Fraction(0)))
+    largest = max(classes.values(), key=lambda members: sum(_size(model, p) for p in members))
     for members in classes.values():
         named = [(f"{unit.name}.weight", members)] if members is largest else [(p.name, [p]) for p in members]
         for name, parameters in named:

@@ -143,5 +143,6 @@ def _mark(event: Event, site: Site, flows: Flows, step: Step) -> object:
 
 
 def _share(part: Part, site: Site) -> object:
+    """What is added to the site; of several classes also at which use, for that must not add twice."""
     value = part.held[min(site.part, len(part.held) - 1)]
-    return part.use == site.use, value
+    return part.use == site.use, value, part.use if len(part.held) > 1 else ""

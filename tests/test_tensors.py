@@ -9,6 +9,7 @@ import pytest
 from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
 from placealg.prove import paths
 from placealg.prove.contribution import Term, Value
 from placealg.prove.paths import OWNER, Sum, at, exact
@@ -283,9 +284,12 @@ def test_a_contribution_that_could_not_be_computed_is_garbage_in_every_instance(
     assert flow.of(PART.event, PART.parameter)[0].held == (*garbage, *HELD)
 
 
+SPLIT = (Value((Term(ONE, FrozenMap({"tp": OWNER})),)),)
+
+
 @pytest.mark.parametrize(("held", "right"), [
-    (HELD, True), (exact(), True), (HALF, False), (TWO_CLASSES, False), (NOTHING, False),
-    (paths.undefined(paths.mask_of(HELD)), False), ((Value((Term(ONE, HELD[0].terms[0].at.plus({"tp": OWNER})),)),), False)])
+    (HELD, True), (exact(), True), (HALF, False), (TWO_CLASSES, False), (NOTHING, False), (SPLIT, False),
+    (paths.undefined(paths.mask_of(HELD)), False)])
 def test_a_demand_is_fulfilled_where_every_contribution_counts_once(held: Sum, right: bool) -> None:
     demand = Demand("forward.x.compute", "reads x", held, paths.mask_of(held))
     other = Demand("forward.y.compute", "waits", NOTHING, frozenset(), "schedule")

@@ -78,11 +78,13 @@ def test_which_ops_concern_a_parameter() -> None:
 
 
 def test_the_backward_of_an_op_reads_the_parameters_that_other_gradients_need() -> None:
-    flows = Flows(GPT)
-    reading = {(op.output, name): flows.reads_parameter(op, name) for op in flows.step.reference.graph.ops  # type: ignore[union-attr]
-               for name in op.inputs if flows.step.reference.graph.tensors[name].kind == "parameter"}  # type: ignore[union-attr]
+    flows, graph = Flows(GPT), GPT.reference.graph
+    assert graph is not None
+    reading = {(op.output, name): flows.reads_parameter(op, name) for op in graph.ops for name in op.inputs
+               if graph.tensors[name].kind == "parameter"}
     assert {key for key, reads in reading.items() if reads} == {
-        *((f"layer.{n}", f"layer.{n}.weight") for n in ("attn.q", "attn.k", "attn.v", "attn.out", "mlp.up", "mlp.down")),
+        *((n, f"{n}.weight") for n in ("layer.attn.q", "layer.attn.k", "layer.attn.v", "layer.attn.out",
+                                       "layer.mlp.up", "layer.mlp.down")),
         *((f"{n}.out", f"{n}.weight") for n in ("layer.norm1", "layer.norm2", "head.norm")),
         ("head.logits", "embedding.weight")}
     assert all(isinstance(reads, bool) for reads in reading.values())
@@ -124,11 +126,10 @@ def test_an_op_reads_its_own_share_of_a_parameter_forward_and_where_its_backward
     share = where([("tp", OWNER)], HELD, foreign)
     for path in ("forward.layer.mlp.up.compute", "backward.layer.mlp.up.grad.compute"):
         assert read_by(machine_of(MLP), MLP, path) == [Read(path, "weight", "middle", share, CURRENT)]
-    bias = "layer.mlp.up.bias"
+    bias = machine_of(MLP, "layer.mlp.up.biased/1", "layer.mlp.up.bias")
     path = "forward.layer.mlp.up.biased.compute"
-    assert read_by(machine_of(MLP, "layer.mlp.up.biased/1", bias), MLP, path) == [
-        Read(path, "weight", "middle", share, CURRENT)]
-    assert read_by(machine_of(MLP, "layer.mlp.up.biased/1", bias), MLP, "backward.layer.mlp.up.biased.grad.compute") == []
+    assert read_by(bias, MLP, path) == [Read(path, "weight", "middle", share, CURRENT)]
+    assert read_by(bias, MLP, "backward.layer.mlp.up.biased.grad.compute") == []
     assert read_by(machine_of(MLP), MLP, "forward.layer.mlp.down.compute") == [], "another parameter"
 
 
@@ -246,7 +247,8 @@ def test_later_contributions_are_added() -> None:
     other = "layer.mlp.up/0"
     machine = machine_of(MLP)
     machine.flow[STARTED] = ONE / TOKENS
-    flows = Known(MLP, Part(BACKWARD, WEIGHT, USE, (contribution(),)), Part(BACKWARD, WEIGHT, other, (contribution(2),)))
+    flows = Known(MLP, Part(BACKWARD, WEIGHT, USE, (contribution(),)),
+                  Part(BACKWARD, WEIGHT, other, (contribution(2),)))
     machine.values["grad", "device"] = Value((Term(ONE),), garbage=True)
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
     assert machine.value("grad") == replace(contribution(), terms=counted())

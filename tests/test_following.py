@@ -184,7 +184,7 @@ def test_an_instance_in_several_parts_cannot_be_followed() -> None:
     forward = [d for d in told(flow.open) if d[0].startswith("forward")]
     assert forward == [(FIRST, f"{ENTERS}, and that does not repeat"),
                        ("forward.layer.mlp.down.compute", "runs instances of layer in several parts")]
-    assert "layer.mlp.down" in flow.masks and flow.loss, "the rest is run all the same"
+    assert "forward.layer.mlp.down.compute" in flow.masks and flow.loss, "the rest is run all the same"
     found = told(followed(moved(MLP, targets.path, assign.path)).open)
     assert [d for d in found if d[0].startswith("forward")] == [
         (FIRST, f"{ENTERS}, and that does not repeat"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,13 +11,17 @@ from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
+from placealg.model.build import graph
+from placealg.model.model import Model
 from placealg.prove import paths
 from placealg.prove.contribution import Term, Value
 from placealg.prove.paths import OWNER, Sum, at, exact
 from placealg.prove.record import Demand, Flow, Part
 from placealg.prove.tensors import SLOT, Tensors
+from placealg.step.derive import derive
 from placealg.step.event import Event
 from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
 
 GPT, DEEPSEEK, MLP = step_of("zero1*tp", "gpt"), step_of("tp", "deepseek"), step_of("mlp", "mlp")
 HELD = exact({("dp", at("batch"))})
@@ -200,10 +205,10 @@ def test_a_version_is_freed_by_its_name() -> None:
 def everything(step: Step) -> Tensors:
     """Every tensor made, every version that is read, and all that ops keep."""
     tensors = Tensors(step)
-    graph = tensors.graph
-    names = [op.output for op in graph.ops] + [loop.slot for loop in graph.loops]
+    ops = tensors.graph.ops
+    names = [op.output for op in ops] + [loop.slot for loop in tensors.graph.loops]
     tensors.made = {(n, ""): HELD for n in names} | dict.fromkeys(tensors.users, HELD)
-    tensors.beside = {f"{op.output}.kept": HELD for op in graph.ops}
+    tensors.beside = {f"{op.output}.kept": HELD for op in ops}
     return tensors
 
 
@@ -225,8 +230,7 @@ def test_a_region_frees_what_nobody_outside_reads() -> None:
 
 def test_the_region_of_a_whole_layer_keeps_what_enters_and_leaves_it() -> None:
     step = step_of("zero3*tp_sp*recompute_full", "llama")
-    graph = Tensors(step).graph
-    ops = {op.output for op in graph.ops if op.unit == "layer"}
+    ops = {op.output for op in Tensors(step).graph.ops if op.unit == "layer"}
     versions, kept = freed(step, "layer")
     labelled = {f"layer.{n}@tp" for n in ("norm1.out", "attn.out", "norm2.out", "mlp.down")}
     assert versions == (ops - {"layer.out"}) | labelled
@@ -241,6 +245,44 @@ def test_a_part_of_a_layer_frees_the_versions_that_only_it_reads() -> None:
     assert versions == (ops - {"layer.attn.out"}) | {"layer.norm1.out@tp"}
     assert freed(step, "layer.norm1") == (set(), {"layer.norm1.out.kept"}), "who reads it stands outside"
     assert freed(step, "layer.att") == (set(), set()), "the beginning of a name is no region"
+
+
+def test_a_version_is_freed_by_who_reads_it_and_a_tensor_by_who_reads_that() -> None:
+    """Another version of the residual stream is read behind the region, or this one is."""
+    name, inside, outside = "layer.residual1", "layer.norm2.out", "layer.out"
+
+    def left(*readers: str) -> set[tuple[str, str]]:
+        tensors = made({(name, ""): HELD, (name, "tp"): HELD})
+        tensors.users[name, "tp"] = set(readers)
+        tensors.free(Event("forward", "free", "layer.norm2", unit="layer"))
+        return set(tensors.made)
+    assert left(inside) == {(name, "")}
+    assert left(inside, outside) == left(outside) == left() == {(name, ""), (name, "tp")}
+
+
+def two_ways(regions: Mapping[str, str]) -> Step:
+    """Layers and an op beside them read what the stem makes, and the head reads both; units in other regions."""
+    g = graph(batch="b", embed="h")
+    stem = g.linear("stem.x", g.data("data.input", "batch embed"), "batch embed", "embed embed")
+    beside = g.unary("stem.beside", stem, "gelu")
+    layer = g.repeat("layer", "L", stem)
+    up = g.unary("layer.first", layer, "gelu", region=regions.get("layer"))
+    out = g.unary("layer.out", up, "gelu")
+    g.sum("loss.sum", g.add("head.x", out, beside, region=regions.get("head")))
+    step = derive(parse_strategy("dp"), Model.of_graph("two ways", g.build()))
+    made = step.reference.graph
+    assert made is not None
+    ops = tuple(replace(op, region=regions.get(op.unit, op.region)) if op.unit == "stem" else op for op in made.ops)
+    return Step(replace(step.reference, graph=replace(made, ops=ops)), step.events)
+
+
+def test_what_a_unit_hands_on_stays_although_only_its_region_reads_it() -> None:
+    """What leaves it, and what enters it from outside; what enters it in the same region goes with that."""
+    assert freed(two_ways({}), "stem")[0] == {"data.input@dp"}, "what is beside the layers is read by the head"
+    assert freed(two_ways({}), "layer")[0] == {"layer.first"}
+    assert freed(two_ways({"head": "layer.head"}), "layer")[0] == {"layer.first"}
+    inside = two_ways({"stem": "layer.part", "layer": "layer.part"})
+    assert freed(inside, "layer.part")[0] == {"stem.x", "data.input@dp"}
 
 
 def test_what_enters_the_first_of_two_repeated_units_and_what_the_second_takes_over() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from test_flow import step_of
 
 from placealg.model.transformer import mlp
@@ -119,15 +120,29 @@ def test_a_fault_in_an_instance_leaves_nothing_open_behind_it() -> None:
     assert flow.open == []
 
 
-UNEVEN = derive(strategy_on("two", {"dp": None, "cp": None}, dims={"dp": ["batch"], "cp": ["batch"]}), mlp())
+UNEVEN, UNEVEN_STAGES = (derive(strategy_on("uneven", dict.fromkeys(dims), dims=dims), mlp()) for dims in (
+    {"dp": ["batch"], "cp": ["batch"]}, {"dp": ["batch"], "cp": ["batch"], "pp": ["layer"]}))
 
 
-def uneven(*backward: Event) -> Step:
+def uneven(*backward: Event, of: Step = UNEVEN) -> Step:
     """The first instance runs on the same rows all along cp, what leaves it is split, and so is the rest."""
     cut = Event("forward", "slice", OUT, unit="layer", axes=("cp",), source="I", to="S(batch)")
-    step = behind(UNEVEN, f"forward.{OUT}.compute", cut)
+    step = behind(of, f"forward.{OUT}.compute", cut)
     step = with_events(step, lambda e: [replace(e, axes=("dp",)) if e.value == "data.input" else e])
     return instead(step, f"backward.{OUT}.grad.compute", *backward, step.event(f"backward.{OUT}.grad.compute"))
+
+
+def late(step: Step, axis: str) -> Step:
+    """The backward of an instance reads a slice of what entered before it is made: there is none in any instance."""
+    up = step.event("backward.layer.mlp.up.grad.compute")
+    cut = Event("backward", "slice", "layer.in", unit="layer", axes=(axis,), source="I", to="S(embed)", version="x")
+    return instead(step, up.path, replace(up, reads=("layer.in@x", up.reads[1])), cut)
+
+
+def test_an_instance_finds_nothing_that_another_one_made_in_the_backward() -> None:
+    for step, axis in ((STAGED, "dp"), (uneven(), "cp")):
+        flow = followed(late(step, axis))
+        assert (flow.faults, flow.open) == ([], []) and parts(flow) == parts(followed(step))
 
 
 GATHER = Event("backward", "all_gather", f"{OUT}.grad", unit="layer", axes=("cp",), source="S(batch)", to="I")
@@ -145,10 +160,20 @@ def test_the_backward_runs_through_first_instances_that_hold_something_else() ->
     assert [d.mask for d in forward] == [{HERE}, {HERE, ("cp", at("batch"))}]
 
 
-def test_a_gradient_of_all_rows_counts_too_often_in_the_first_instance_alone() -> None:
-    flow = followed(uneven(GATHER))
+def test_along_a_pipeline_first_instances_that_hold_something_else_are_run_through_as_well() -> None:
+    flow = followed(uneven(of=UNEVEN_STAGES))
+    assert (flow.faults, flow.open) == ([], []) and parts(flow) == parts(followed(UNEVEN_STAGES))
+    backward = [d.mask for d in flow.demands if d.event == "backward.layer.mlp.gelu.grad.compute"]
+    stage, split = ("pp", "stage:layer"), ("cp", at("batch"))
+    assert backward == [{HERE, split, stage}, {HERE, split, stage}, {HERE, stage}]
+    assert all(d.exact for d in flow.demands)
+
+
+@pytest.mark.parametrize("of", [UNEVEN, UNEVEN_STAGES], ids=["flat", "staged"])
+def test_a_gradient_of_all_rows_counts_too_often_in_the_first_instance_alone(of: Step) -> None:
+    flow = followed(uneven(GATHER, of=of))
     assert (flow.faults, flow.open) == ([], [])
-    once = parts(followed(UNEVEN))
+    once = parts(followed(of))
     for name in ("layer.mlp.up.weight", "layer.mlp.up.bias", "layer.mlp.down.weight"):
         (value,) = once[name]
         (term,) = value.terms
@@ -172,8 +197,8 @@ def test_instances_that_hand_nothing_on() -> None:
     for path in ("forward.layer.in.assign", "forward.layer.mlp.gelu.compute", "forward.layer.mlp.down.compute",
                  "forward.layer.mlp.down.all_reduce[tp]", "forward.layer.mlp.down.biased.compute"):
         step = instead(step, path)
-    layer = [d for d in told(followed(step).open) if d[0].startswith("forward.layer")]
-    assert layer == [("forward.layer.mlp.up.biased.compute", "hands nothing from one instance of layer to the next")]
+    forward = [d for d in told(followed(step).open) if d[0].startswith("forward")]
+    assert forward == [("forward.layer.mlp.up.biased.compute", "hands nothing from one instance of layer to the next")]
 
 
 # what is no whole instance
@@ -196,6 +221,12 @@ def test_the_backward_in_several_parts_cannot_be_followed() -> None:
     found = told(followed(step).open)
     assert [d for d in found if "several parts" in d[1]] == [
         ("backward.layer.mlp.gelu.grad.compute", "runs instances of layer in several parts")]
+
+
+def test_what_enters_gets_no_gradient_of_a_part_of_an_instance() -> None:
+    flow = followed(moved(GPT, "backward.head.weight.grad_sum.accumulate", "backward.layer.mlp.gelu.grad.compute"))
+    assert all(v.garbage for v in parts(flow)["embedding.position.weight"])
+    assert not any(v.garbage for v in parts(flow)["head.norm.weight"])
 
 
 def test_what_stands_alone_and_computes_nothing_is_no_part_of_an_instance() -> None:
@@ -242,6 +273,11 @@ def test_a_slot_outside_of_its_instances_cannot_be_followed() -> None:
                      ("forward.layer.in.assign", "forward.head.logits.compute")):
         step = moved(MLP, path, to, unit="")
         assert (path, elsewhere(step.event(path).value)) in told(followed(step).open)
+
+
+def test_a_slot_alone_cannot_be_followed() -> None:
+    slot = replace(MLP.event("backward.layer.in.grad.assign"), unit="")
+    assert told(followed(Step(MLP.reference, (slot,))).open) == [(slot.path, elsewhere("layer.in.grad"))]
 
 
 def test_redistributions_stand_where_their_tensors_are() -> None:
@@ -291,6 +327,10 @@ def test_the_loss_sums_what_it_reads_or_the_last_op_does() -> None:
 def test_a_loss_of_what_is_not_there_starts_no_backward() -> None:
     flow = followed(instead(MLP, "forward.head.loss.compute[tp]"))
     assert told(flow.faults)[0] == (LOSS, "reads head.loss, which is not there")
+    assert flow.loss == {} and all(v.garbage for held in parts(flow).values() for v in held)
+    free = Event("forward", "free", "head.loss", unit="head")
+    flow = followed(behind(MLP, "forward.head.loss.compute[tp]", free))
+    assert told(flow.faults) == [(LOSS, "reads head.loss, which is not there")]
     assert flow.loss == {} and all(v.garbage for held in parts(flow).values() for v in held)
 
 

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from test_flow import step_of
 
+from placealg.arith import Monomial
+from placealg.model.build import graph
+from placealg.model.model import Model
 from placealg.model.transformer import mlp
 from placealg.prove.contribution import Value
 from placealg.prove.flow import Flows
@@ -23,6 +26,7 @@ from placealg.strategy.spec import strategy_on
 
 MLP, STAGED, GPT = step_of("mlp", "mlp"), step_of("zero1*pp", "mlp"), step_of("zero1*tp", "gpt")
 OUT = "layer.mlp.down.biased"
+SEND, RECV = f"forward.{OUT}.send[pp]", "forward.layer.in.recv[pp]"
 ENTERS = "hands on what enters instances of layer"
 HERE = ("dp", at("batch"))
 
@@ -192,13 +196,16 @@ def test_what_grows_from_instance_to_instance_cannot_be_followed() -> None:
     assert all("acts on" not in d.says for d in flow.open)
 
 
-def test_instances_that_hand_nothing_on() -> None:
-    step = MLP
-    for path in ("forward.layer.in.assign", "forward.layer.mlp.gelu.compute", "forward.layer.mlp.down.compute",
-                 "forward.layer.mlp.down.all_reduce[tp]", "forward.layer.mlp.down.biased.compute"):
-        step = instead(step, path)
+@pytest.mark.parametrize("step", [MLP, STAGED], ids=["flat", "staged"])
+def test_instances_that_hand_nothing_on(step: Step) -> None:
+    dropped = {f"forward.layer.{n}" for n in ("in.assign", "mlp.gelu.compute", "mlp.down.compute",
+                                              "mlp.down.all_reduce[tp]", "mlp.down.biased.compute")} | {SEND}
+    step = with_events(step, lambda e: [] if e.path in dropped else [e])
     forward = [d for d in told(followed(step).open) if d[0].startswith("forward")]
-    assert forward == [("forward.layer.mlp.up.biased.compute", "hands nothing from one instance of layer to the next")]
+    assert forward[0] == (
+        "forward.layer.mlp.up.biased.compute", "hands nothing from one instance of layer to the next")
+    repeats = [(FIRST, f"{ENTERS}, and that does not repeat")] if step.reference.pipeline else []
+    assert forward[1:] == repeats, "along a pipeline one instance is no evidence"
 
 
 # what is no whole instance
@@ -354,9 +361,6 @@ def test_a_slot_that_names_no_operand_reads_what_enters_the_unit() -> None:
 
 # messages
 
-SEND, RECV = f"forward.{OUT}.send[pp]", "forward.layer.in.recv[pp]"
-
-
 def test_messages_that_nobody_sends_or_receives_are_faults_of_the_schedule() -> None:
     missing = [d for d in followed(instead(STAGED, SEND)).demands if d.obligation == "schedule"]
     assert missing[0] == Demand(RECV, UNSENT, (), frozenset(), "schedule")
@@ -372,3 +376,19 @@ def test_a_message_is_what_is_handed_on_locally() -> None:
     gather = Event("forward", "all_gather", OUT, unit="layer", axes=("dp",), source="S(batch)", to="I")
     found = told(followed(behind(STAGED, SEND, gather)).open)
     assert (RECV, "is handed one thing on its own stage, another from the next") in found
+
+
+def test_what_enters_an_instance_is_what_it_was_handed_by_message_as_well() -> None:
+    """Units without an op that needs a whole sum pass a wrong message on, as they found it."""
+    g = graph(batch="b", embed="h")
+    layer = g.repeat("layer", "L", g.data("data.input", "batch embed"))
+    out = g.linear("layer.out", layer, "batch embed", "embed embed")
+    g.sum("loss.sum", g.unary("head.x", out, "gelu"))
+    dims = {"dp": ["batch"], "pp": ["layer"]}
+    step = derive(strategy_on("linear", dict.fromkeys(dims), dims=dims), Model.of_graph("linear", g.build()))
+    assert (followed(step).faults, followed(step).open) == ([], [])
+    wrong = Event("forward", "scale", "layer.out", unit="layer", axes=("dp",), divisor=Monomial.of("dp"), version="x")
+    send = step.event("forward.layer.out.send[pp]")
+    flow = followed(instead(step, send.path, wrong, replace(send, version="x")))
+    assert flow.open == [] and told(flow.faults)[0] == (
+        "forward.head.x.compute", "reads layer.out where a sum in it is not complete, or counts too much")

@@ -87,8 +87,9 @@ def test_results_are_held_where_the_split_rule_puts_them(lists: str, model: str)
     step = step_of(lists, model)
     placed = place(MODELS[model].graph, {axis: tuple(dims) for axis, dims in LISTS[lists].items()})
     masks = Flows(step).at("only").masks
+    events = {e.tensor: e.path for e in step.phase("forward") if e.verb == "compute"}
     for made in placed.ops[:-1]:
-        assert masks[made.op.output] == {(a, at(p.dim)) for a, p in made.result.items() if p.kind is Kind.S}
+        assert masks[events[made.op.output]] == {(a, at(p.dim)) for a, p in made.result.items() if p.kind is Kind.S}
 
 
 SUM = "where a sum in it is not complete, or counts too much"

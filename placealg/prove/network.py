@@ -17,7 +17,6 @@ from placealg.prove.paths import dim_of
 from placealg.prove.reading import NoRule
 from placealg.prove.record import Demand, Part
 from placealg.prove.stages import out_of_turn
-from placealg.prove.uses import concerns
 from placealg.step.event import POSITIONS, Event
 from placealg.step.program import Group, Step
 
@@ -81,8 +80,8 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
         known = len(found.failures)
         for key in step.reference.random_keys:
             name, _, inside = key.rstrip(")").partition("(")
-            masks = flows.at("only").masks.get(op.output, frozenset())
-            places = [(inside, "c")] if name == "rank" else [(a, p) for a, p in masks if dim_of(p) == inside]
+            held = {pair for position in POSITIONS for pair in flows.at(position).masks.get(event.path, ())}
+            places = [(inside, "c")] if name == "rank" else [(a, p) for a, p in sorted(held) if dim_of(p) == inside]
             elsewhere = [symbols.coordinate(a, p) != 0 for a, p in places]
             if key == "local(batch)":
                 elsewhere.append(symbols.size(symbols.MICROBATCH) > 1)
@@ -135,8 +134,9 @@ def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object
 def _mark(event: Event, site: Site, flows: Flows, step: Step) -> object:
     """What an op does to one use of a parameter: reads it, draws, adds to its gradient."""
     graph = step.reference.graph
-    op = graph.producer(event.tensor) if graph else None
-    assert graph is not None and op is not None and concerns(event, site.parameter, step.reference)
+    assert graph is not None
+    op = graph.producer(event.tensor)
+    assert op is not None
     added = tuple(tuple(_share(p, site) for p in flows.at(position).of(event.path, site.parameter))
                   for position in POSITIONS) if event.on_gradient else ()
     reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(op, site.parameter))
@@ -144,5 +144,6 @@ def _mark(event: Event, site: Site, flows: Flows, step: Step) -> object:
 
 
 def _share(part: Part, site: Site) -> object:
+    """What is added to the site; of several classes also at which use, for that must not add twice."""
     value = part.held[min(site.part, len(part.held) - 1)]
-    return part.use == site.use, value
+    return part.use == site.use, value, part.use if len(part.held) > 1 else ""

@@ -53,7 +53,7 @@ class Operators:
             self.transpose(event, op, labels)
         else:
             self.tensors.made[op.output, ""] = result = self.apply(event, op, labels)
-            self.flow.masks[op.output] = paths.mask_of(result)
+            self.flow.masks[event.path] = self.flow.masks.get(event.path, frozenset()) | paths.mask_of(result)
 
     def apply(self, event: Event, op: Op, labels: list[str]) -> Sum:
         """The result of an op, by its family."""

@@ -43,7 +43,10 @@ class Part:
 
 @dataclass(slots=True)
 class Flow:
-    """One microbatch: what went wrong, what parameters received, how each loss was split, what cannot be followed."""
+    """One microbatch: what went wrong, what parameters received, how each loss was split, what cannot be followed.
+
+    `masks` says of every event of an op, by its path, where its results were held, in any instance of its unit.
+    """
 
     demands: list[Demand] = field(default_factory=list)
     parts: dict[str, dict[tuple[str, str], Part]] = field(default_factory=dict)

@@ -1,0 +1,337 @@
+"""The states that a run reaches: initialise, step after step until the state repeats, resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from test_flow import step_of
+
+from placealg.arith import ONE, Monomial
+from placealg.model.abstract import abstract
+from placealg.prove import versions
+from placealg.prove.contribution import UNIT, count_name
+from placealg.prove.explore import (
+    AGAIN,
+    OUTSIDE,
+    Chain,
+    Program,
+    Run,
+    chain,
+    execute,
+    initial,
+    initialised,
+    observed,
+    resumed,
+    run_step,
+    settled,
+    shapes,
+    top,
+    trusting,
+)
+from placealg.prove.flow import Flows
+from placealg.prove.machine import Machine, Read, Site
+from placealg.prove.microbatches import CASES, Case
+from placealg.prove.paths import OWNER
+from placealg.prove.reading import NoRule
+from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, where
+from placealg.step.derive import derive
+from placealg.step.event import Event
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+
+ZERO2, ZERO3, DP = (derive(parse_strategy(name), abstract()) for name in ("zero2", "zero3", "dp"))
+GPT, STAGED = step_of("zero1*tp", "gpt"), step_of("zero1*pp", "gpt")
+GROUP = ZERO2.reference.groups[0]
+SITE = Site("layer")
+ONLY = CASES[0]
+LATER = next(c for c in CASES if any(i.many for i in c.iterations))
+
+
+def edited(step: Step, path: str, *events: Event) -> Step:
+    """The step with other events in place of one."""
+    assert any(e.path == path for e in step.events), path
+    return Step(step.reference, tuple(n for e in step.events for n in (events if e.path == path else (e,))))
+
+
+def changed(step: Step, path: str, **fields: Any) -> Step:
+    return edited(step, path, replace(step.event(path), **fields))
+
+
+def program_of(step: Step) -> Program:
+    return Program.of(step, step.reference.groups[0])
+
+
+def started(step: Step) -> Machine:
+    return initialised(step.reference, step.reference.groups[0], SITE, program_of(step), None)
+
+
+def steps_of(step: Step, case: Case = ONLY) -> Chain:
+    return chain(started(step), program_of(step), case)
+
+
+# the program of a group
+
+def test_a_group_sees_its_own_events_the_global_ones_and_who_reads_its_norm_and_flag() -> None:
+    group = next(g for g in GPT.reference.groups if g.name == "layer.weight")
+    program = Program.of(GPT, group, "layer.mlp.up.weight")
+    told = {e.path for e in program.everything}
+    wanted = {e.path for e in GPT.events if not e.on_tensor and (
+        e.group in ("", group.name) or e.verb in ("clip", "update"))}
+    ops = {f"{phase}.{op}.compute" for phase, op in (
+        ("forward", "layer.mlp.up"), ("backward", "layer.mlp.up.grad"), ("backward", "loss.sum.grad"),
+        *(("forward", f"{n}dropped") for n in ("embedding.", "layer.attn.core.", "layer.attn.", "layer.mlp.")))}
+    assert told == wanted | ops
+    assert [e.path for e in program.everything] == [e.path for e in GPT.events if e.path in told]
+    for phases, events in ((("init",), program.init), (("save",), program.save), (("resume",), program.resume),
+                           (("prepare", "forward", "backward", "reduce", "update", "publish"), program.step)):
+        assert events and {e.phase for e in events} <= set(phases)
+    without = {e.path for e in Program.of(GPT, group).everything}
+    assert without == told - {"forward.layer.mlp.up.compute", "backward.layer.mlp.up.grad.compute"}
+
+
+def test_an_event_that_no_rule_covers_is_no_program() -> None:
+    zero = next(e.path for e in ZERO2.events if e.verb == "zero")
+    with pytest.raises(NoRule, match=r"no transfer rule for zero of grad_sum with a divisor"):
+        program_of(changed(ZERO2, zero, divisor=Monomial.of("dp")))
+
+
+# before and after init, and after resuming
+
+def test_before_init_the_first_rank_holds_the_weights() -> None:
+    machine = initial(ZERO2.reference, GROUP, SITE, None)
+    assert machine.versions == {("weight", "device"): where([("dp", "0")], CURRENT, GARBAGE)}
+    assert (machine.stored, machine.values, machine.steps, machine.flows) == ({}, {}, 0, None)
+    split = next(g for g in GPT.reference.groups if g.split)
+    flows = Flows(GPT)
+    machine = initial(GPT.reference, split, Site("x", split.parameters[0]), flows)
+    assert machine.flows is flows and split.split == ("tp",)
+    assert machine.versions["weight", "device"] == where(
+        [("tp", OWNER)], where([("dp", "0")], CURRENT, GARBAGE), UNHELD), "every owner along its own axes"
+
+
+def test_init_and_what_is_resumed_are_the_state_in_which_a_step_starts() -> None:
+    for step in (DP, ZERO2, ZERO3):
+        start = started(step)
+        steps = steps_of(step)
+        assert start.version("weight") in (CURRENT, where([("dp", "own:own")], CURRENT, UNHELD))
+        assert steps.runs[-1].end.stored
+        again = resumed(settled(steps.runs[-1].end), program_of(step))
+        assert again.version("weight") == start.version("weight") and again.stored == {}
+        assert again.version("moments") == start.version("moments")
+        assert again.snapshot() in [r.start.snapshot() for r in steps.runs]
+
+
+def test_who_resumes_without_loading_holds_garbage() -> None:
+    program = replace(program_of(DP), resume=())
+    end = steps_of(DP).runs[-1].end
+    assert resumed(end, program).versions == {("weight", "device"): GARBAGE}
+    split = next(g for g in GPT.reference.groups if g.split)
+    machine = initial(GPT.reference, split, Site("x", split.parameters[0]), Flows(GPT))
+    machine.stored["weight"] = where([("dp", "0")], NEXT, UNHELD)
+    found = resumed(machine, replace(program, resume=()))
+    assert found.versions == {("weight", "device"): where([("tp", OWNER)], GARBAGE, UNHELD)}
+    assert (found.site, found.group, found.flows, found.stored) == (machine.site, split, machine.flows, {})
+    load = next(e for e in GPT.events if e.phase == "resume" and e.group == split.name and e.value == "weight")
+    loaded = resumed(machine, replace(program, resume=(load,)))
+    assert GARBAGE not in leaves(loaded.version("weight")), "what was stored is trusted"
+
+
+def leaves(version: versions.Version) -> set[object]:
+    """Everything that a rank may hold."""
+    if isinstance(version, versions.Choice):
+        return leaves(version.yes) | leaves(version.no)
+    return {version}
+
+
+def test_events_outside_the_loop_run_for_no_unit() -> None:
+    machine = initial(ZERO2.reference, GROUP, SITE, None)
+    assert execute(machine, program_of(ZERO2).init) is machine
+    assert (OUTSIDE.position, OUTSIDE.active, OUTSIDE.many) == ("", False, False)
+    assert GARBAGE not in leaves(machine.version("weight"))
+    zero = next(e for e in DP.events if e.verb == "zero")
+    assert execute(initial(DP.reference, DP.reference.groups[0], SITE, None), (zero,)).value("grad_sum").zero
+
+
+# one step
+
+def test_one_step_counts_the_units_microbatch_once_wherever_it_stands() -> None:
+    program, start = program_of(DP), started(DP)
+    for case in CASES:
+        run = run_step(start, program, case, 3)
+        assert (run.case, run.start, run.index, run.whole) == (case, start, 3, True)
+        (update,) = run.end.updates
+        assert len(update.gradient.terms) == 1 and not update.gradient.garbage
+        assert run.end.stored and run.end.steps == 0
+        position = next(i.position for i in case.iterations if i.active)
+        cell = count_name({"dp": UNIT, "microbatch": UNIT})
+        assert update.gradient.terms[0].coefficient == ONE / Monomial.of(cell) / Monomial.of("m") / Monomial.of("dp")
+        ran = {r.position for r in run.end.ran if r.phase == "backward"}
+        assert ran == {i.position for i in case.iterations} and position in ran
+    assert start.updates == [] and start.stored == {}, "the state before is left as it is"
+
+
+def test_the_first_microbatch_alone_does_what_is_restricted_to_it() -> None:
+    accumulate = next(e.path for e in DP.events if e.verb == "accumulate")
+    program, start = program_of(changed(DP, accumulate, at=("first",))), started(DP)
+    counted = {c.name for c in CASES if run_step(start, program, c).end.updates[0].gradient.terms}
+    assert counted == {"only", "first"}
+
+
+def test_more_microbatches_change_nothing_or_the_step_stands_for_small_m_only() -> None:
+    accumulate = next(e for e in DP.events if e.verb == "accumulate")
+    program, start = program_of(DP), started(DP)
+    assert all(run_step(start, program, c).whole for c in CASES)
+    scale = replace(accumulate, verb="scale", divisor=Monomial.of("dp"), source="", copy=2)
+    growing = program_of(edited(DP, accumulate.path, accumulate, scale))
+    wholes = {c: run_step(start, growing, c).whole for c in CASES}
+    assert {c for c, whole in wholes.items() if not whole} <= {c for c in CASES if any(i.many for i in c.iterations)}
+    assert not all(wholes.values())
+
+
+def test_a_second_passive_microbatch_reads_at_a_position_of_its_own_where_that_differs() -> None:
+    """A weight that each microbatch spoils is right for the first of them only."""
+    compute = DP.event("forward.layer.compute")
+    free = Event("forward", "free", "weight", DP.reference.groups[0].name)
+    run = run_step(started(DP), program_of(edited(DP, compute.path, compute, free)), LATER)
+    positions = [r.position for r in run.end.reads if r.kind == "weight" and r.event == compute.path]
+    assert positions[0] == LATER.iterations[0].position
+    plain = run_step(started(DP), program_of(DP), LATER)
+    assert AGAIN not in {r.position for r in plain.end.reads} | {r.position for r in plain.end.ran}
+    late = changed(edited(DP, compute.path, compute, replace(free, at=("middle",))), free.path, at=("middle",))
+    found = run_step(started(DP), program_of(late), LATER)
+    assert {r.version for r in found.end.reads if r.position == AGAIN and r.event == compute.path} == {UNHELD}
+    assert {r.version for r in found.end.reads if r.position == "middle" and r.event == compute.path} == {CURRENT}
+
+
+# the chain of steps
+
+def test_the_chain_ends_where_the_state_was_seen_before() -> None:
+    for step in (DP, ZERO2, ZERO3):
+        steps = steps_of(step)
+        assert steps.closed and [r.index for r in steps.runs] == list(range(len(steps.runs)))
+        assert steps.runs[0].start.snapshot() == started(step).snapshot()
+        seen = [r.start.snapshot() for r in steps.runs]
+        assert steps.last.snapshot() in seen
+        for run, later in zip(steps.runs, (*(r.start for r in steps.runs[1:]), steps.last), strict=True):
+            assert later.snapshot() == settled(run.end.next_step()).snapshot()
+
+
+def test_a_chain_that_does_not_repeat_is_open() -> None:
+    class Growing(Machine):
+        def snapshot(self) -> tuple[object, ...]:
+            return (self.steps,)
+    start = started(DP)
+    growing = Growing(**{name: getattr(start, name) for name in start.__dataclass_fields__})
+    steps = chain(growing, program_of(DP), ONLY)
+    assert not steps.closed and len(steps.runs) == 4
+    assert steps.last.steps == 4 and [r.start.steps for r in steps.runs] == [0, 1, 2, 3]
+
+
+def test_cases_by_the_number_of_microbatches() -> None:
+    every = shapes(DP.reference)
+    assert [c for cases in every for c in cases] == list(CASES)
+    assert [{c.shape for c in cases} for cases in every] == [{"1"}, {"2"}, {"3+"}]
+    assert shapes(replace(DP.reference, microbatches=1)) == ((CASES[0],),)
+    assert shapes(replace(DP.reference, microbatches=2)) == every
+
+
+def test_the_best_state_holds_everything_right() -> None:
+    start = started(ZERO2)
+    best = top(start)
+    assert best.versions == dict.fromkeys(start.versions, CURRENT) and len(start.versions) > 1
+    assert (best.reference, best.group, best.site, best.flows) == (start.reference, start.group, start.site, None)
+    flows = Flows(GPT)
+    assert top(initial(GPT.reference, GPT.reference.groups[0], SITE, flows)).flows is flows
+
+
+GUARDED = Guarded(frozenset({("right1:a", versions.FrozenMap()), ("right2:b", versions.FrozenMap())}), NEXT)
+
+
+def test_trusting_updates() -> None:
+    machine = started(DP)
+    held = where([("dp", "0")], GUARDED, UNHELD)
+    machine.versions["weight", "device"] = held
+    machine.stored["weight"] = held
+    machine.reads = [Read("e", "weight", "only", held, CURRENT)]
+    right = settled(machine)
+    assert right.versions["weight", "device"] == right.stored["weight"] == where([("dp", "0")], NEXT, UNHELD)
+    assert machine.versions["weight", "device"] == held and right.reads == []
+    first = Guarded(frozenset({("right1:a", versions.FrozenMap())}), NEXT)
+    trusted = trusting(machine, "right1:")
+    assert trusted.versions["weight", "device"] == where([("dp", "0")], first, UNHELD)
+    assert [r.version for r in trusted.reads] == [where([("dp", "0")], first, UNHELD)]
+    assert (trusted.reads[0].event, trusted.reads[0].want) == ("e", CURRENT)
+    assert trusting(machine, "right3:").versions["weight", "device"] == where([("dp", "0")], NEXT, UNHELD)
+    assert machine.reads[0].version == held
+
+
+def test_what_shows_an_update_is_what_is_stored_and_what_later_steps_read() -> None:
+    for step in (DP, ZERO2, ZERO3):
+        run = steps_of(step).runs[0]
+        shown = observed(run, program_of(step))
+        names = {name for r in shown for leaf in leaves(r.version) if isinstance(leaf, Guarded)
+                 for name, _ in leaf.updates}
+        assert names and all(name.startswith("right0:") for name in names)
+        assert {r.kind for r in shown} <= {"weight", "store"} and len(set(shown)) == len(shown)
+        assert "store" in {r.kind for r in shown} and all(r.version != r.want for r in shown)
+        assert len({(r.version, r.want) for r in shown}) == len(shown)
+
+
+def test_an_update_of_what_nobody_stores_shows_in_the_next_step_only() -> None:
+    stored = [e.path for e in DP.events if e.phase == "save"]
+    step = Step(DP.reference, tuple(e for e in DP.events if e.path not in stored))
+    shown = observed(steps_of(step).runs[0], program_of(step))
+    assert {r.kind for r in shown} == {"weight"}
+
+
+# microbatches that overlap in a pipeline
+
+def staged(step: Step, case: Case = LATER) -> Run:
+    group = next(g for g in step.reference.groups if "layer.mlp.up.weight" in g.parameters)
+    site, flows = Site("layer.mlp.up/1", "layer.mlp.up.weight"), Flows(step)
+    program = Program.of(step, group, site.parameter)
+    return run_step(initialised(step.reference, group, site, program, flows), program, case)
+
+
+def test_microbatches_overlap_where_none_changes_a_state() -> None:
+    for case in CASES:
+        assert staged(STAGED, case).end.updates
+    spoilt = {
+        "weight": Event("backward", "free", "weight", "layer.weight", unit=""),
+        "grad_sum": Event("forward", "zero", "grad_sum", "layer.weight", unit=""),
+    }
+    last = [e.path for e in STAGED.events if e.phase == "backward"][-1]
+    up = "forward.layer.mlp.up.compute"
+    for value, at in (("weight", last), ("grad_sum", up)):
+        step = edited(STAGED, at, STAGED.event(at), spoilt[value])
+        with pytest.raises(NoRule) as found:
+            staged(step)
+        assert "microbatches overlap in a pipeline, and each changes" in str(found.value)
+        assert f"{value} of layer.weight" in str(found.value)
+        assert found.value.event == [e.path for e in Program.of(step, step.reference.group(
+            "layer.weight"), "layer.mlp.up.weight").step if e.phase in ("forward", "backward")][-1]
+
+
+def test_no_forward_stands_behind_a_backward_in_a_pipeline() -> None:
+    first = next(e for e in STAGED.events if e.phase == "backward" and e.verb == "compute")
+    draw = STAGED.event("forward.layer.mlp.dropped.compute")
+    step = edited(edited(STAGED, draw.path), first.path, first, draw)
+    with pytest.raises(NoRule) as found:
+        staged(step)
+    assert str(found.value) == f"{draw.path}: a forward behind a backward of its microbatch, in a pipeline"
+    flat = step_of("zero1*tp", "gpt")
+    assert staged(edited(edited(flat, draw.path), first.path, first, draw))
+
+
+def test_a_count_that_the_next_forward_may_change_is_no_divisor_in_a_pipeline() -> None:
+    count = Event("forward", "compute", "count")
+    scale = STAGED.event("backward.loss.scale")
+    late = replace(scale, divisor=Monomial.of("count"))
+    loss = STAGED.event("forward.loss.compute")
+    step = edited(edited(STAGED, scale.path, late), loss.path, loss, count)
+    with pytest.raises(NoRule) as found:
+        staged(step)
+    assert str(found.value) == f"{late.path}: in a pipeline the next forward may have changed the count"
+    assert staged(edited(STAGED, loss.path, loss, count)), "nothing is divided by it"

@@ -17,6 +17,7 @@ from placealg.arith import ONE, Monomial
 from placealg.prove import symbols
 from placealg.prove.contribution import (
     DEVICE,
+    EXISTS,
     OPAQUE,
     STALE,
     UNIT,
@@ -183,7 +184,8 @@ def other_version(version: Version) -> Version:
     """A version at another element of the same matrix."""
     if isinstance(version, Choice):
         axis, p, q = version.test
-        p, q = sorted((other_position(p), other_position(q)))
+        if p != EXISTS:
+            p, q = sorted((other_position(p), other_position(q)))
         return choose((axis, p, q), other_version(version.yes), other_version(version.no))
     return version
 

@@ -94,7 +94,10 @@ def read_at(version: Version, axis: str, position: str) -> Version:
     if isinstance(version, Choice):
         yes, no = read_at(version.yes, axis, position), read_at(version.no, axis, position)
         a, *places = version.test
-        p, q = sorted(position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places)
+        there = [position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places]
+        if there == places:
+            return choose(version.test, yes, no)
+        p, q = sorted(there)
         return yes if p == q else choose((a, p, q), yes, no)
     if isinstance(version, Guarded):
         return Guarded(frozenset((u, _rank_at(rank, axis, position)) for u, rank in version.updates), version.version)

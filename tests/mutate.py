@@ -41,8 +41,8 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "mutants"
 REASONS = ROOT / "tests" / "equivalent_mutants.toml"
 CASES = {
-    "placealg.prove": ("test_calculus", "test_correct", "test_transfer", "test_transfer_rules", "test_stages",
-                       "test_flow"),
+    "placealg.prove": ("test_versions", "test_premises", "test_obligations", "test_calculus", "test_correct",
+                       "test_transfer", "test_transfer_rules", "test_stages", "test_flow"),
     "placealg.step": ("test_derived", "test_split", "test_operations"),
     "placealg": ("test_mutation",),
 }

@@ -132,6 +132,16 @@ BROKEN: tuple[tuple[str, str, str, Sequence[dict[str, Any]], set[Row]], ...] = (
      | updates("update.embedding.weight.clip", *BOTH, words=MISSES["norm"])
      | updates("update.embedding.weight.update", *BOTH, words=MISSES["skip"])
      | updates("update.step.update", *BOTH, words=MISSES["skip"])),
+    ("zero3", "units", "embedding.weight", ({"drop": "update.embedding.weight.norm"},
+                                            {"move": "update.layer.weight.update",
+                                             "before": "update.layer.weight.clip"}),
+     updates("update.embedding.weight.update", "update")
+     | updates("update.layer.weight.clip", "update", words=MISSES["norm"])),
+    ('base = "zero3"\n[optimizer]\nclip = "none"\nskip = "overflow"\n', "units", "embedding.weight",
+     ({"drop": "update.embedding.weight.skip.compute"},),
+     updates("update.embedding.weight.update", "update")
+     | updates("update.layer.weight.update", "update", words=MISSES["skip"])
+     | updates("update.step.update", "update", words=MISSES["skip"])),
     # nobody clips, or nothing is skipped: what a norm or a flag would miss does not matter
     ('base = "zero3"\n[optimizer]\nclip = "none"\n', "units", "embedding.weight", (), set()),
     ("zero3", "units", "embedding.weight", (), set()),
@@ -141,7 +151,13 @@ BROKEN: tuple[tuple[str, str, str, Sequence[dict[str, Any]], set[Row]], ...] = (
 
 @pytest.mark.parametrize(("text", "model", "name", "changes", "expected"), BROKEN)
 def test_what_can_fail(text: str, model: str, name: str, changes: Sequence[dict[str, Any]], expected: set[Row]) -> None:
-    assert rows(wrong(edited(text, model, *changes), name)) == expected
+    failures = wrong(edited(text, model, *changes), name)
+    assert rows(failures) == expected
+    for failure in failures:
+        assert failure.exact and bool(failure.cases) == (failure.obligation != "schedule")
+        assert len(failure.slot) == (failure.says in MISSES.values())
+        assert bool(failure.update and failure.site) == (failure.says in WRONG.values())
+        assert bool(failure.read) == (" copy " in failure.says)
 
 
 def test_a_unit_that_does_not_run_and_those_that_need_it() -> None:
@@ -151,7 +167,7 @@ def test_a_unit_that_does_not_run_and_those_that_need_it() -> None:
     for place in ("only", "first", "middle", "last"):
         assert {e for e, says in broken if says == f"runs before its input is there ({place} microbatch)"} == {*later}
         assert {e for e, says in broken if says == f"does not run ({place} microbatch)"} == {"forward.head.compute"}
-    assert len(broken) == 4 * 5
+    assert len(broken) == 4 * 5 and all(f.exact for f in failures)
 
 
 def test_a_unit_that_runs_on_some_ranks_fails_on_the_others() -> None:
@@ -293,6 +309,17 @@ def test_a_loop_without_a_fixpoint_is_open_and_claims_small_m_only() -> None:
     assert {case for _, _, case in found.updates} == steady and inexact == {*CASES} - steady
 
 
+def test_without_a_fixpoint_all_that_a_later_microbatch_shows_is_for_small_m_only() -> None:
+    step = edited("dp", "units", {"move": "reduce.layer.weight.grad_sum.reduce[dp]",
+                                  "before": "backward.layer.weight.grad_sum.accumulate", "op": "sum"},
+                  {"set": "backward.layer.compute", "where": "rank(dp)=0"})
+    failures = wrong(step)
+    for says in ("runs before its input is there (middle microbatch)", WRONG["gradient"], MISSES["norm"]):
+        exact = {f.exact: set(f.cases) for f in failures if f.says == says}
+        assert exact[False] and all(any(i.many for i in c.iterations) for c in exact[False] if c.least > 4)
+    assert {f.exact for f in failures if f.says == MISSES["norm"]} == {True, False}
+
+
 def test_states_that_do_not_repeat_soon_are_open() -> None:
     """What is not held moves on by one copy in each step."""
     def moves(phase: str) -> list[Event]:
@@ -351,6 +378,12 @@ def test_a_stream_keyed_by_rank_or_locally_draws_other_numbers(key: str, elsewhe
     alone = z3.Solver()
     alone.add(draw.formula, z3.Int("m") == 1, z3.Int("unit@dp") == 0, z3.Int("c@tp") == 0)
     assert alone.check() == z3.unsat
+    there, two = z3.Int("c@tp" if key == "rank(tp)" else "unit@dp") == 1, z3.Int("m") == 2
+    for one, draws_otherwise in ((there, True), (two, key == "local(batch)")):
+        alone = z3.Solver()
+        alone.add(draw.formula, one, *([two] if one is two else [z3.Int("m") == 1]),
+                  *([z3.Int("unit@dp") == 0, z3.Int("c@tp") == 0] if one is two else []))
+        assert (alone.check() == z3.sat) == draws_otherwise
 
 
 def test_a_stream_is_drawn_from_where_a_unit_runs() -> None:
@@ -358,6 +391,8 @@ def test_a_stream_is_drawn_from_where_a_unit_runs() -> None:
     draws = [f for f in wrong(step) if f.obligation == "random"]
     assert Counter(f.event for f in draws) == {f"forward.{u}.compute": 2 for u in ("embedding", "layer", "head")}
     assert all(f.instances == 1 and not f.cases for f in draws)
+    before = generated(step_of("dp", "units")).instances["random"]
+    assert generated(step).instances["random"] == before + len(draws)
 
 
 def test_a_collective_that_some_ranks_call() -> None:
@@ -375,6 +410,10 @@ def test_a_collective_that_some_ranks_call() -> None:
     step = edited("hsdp", "abstract", {"set": "backward.*.grad.reduce[dp_shard]", "where": "rank(dp_shard)=0"})
     (call,) = [f for f in wrong(step) if f.obligation == "schedule"]
     assert [r["dp_shard"] for r in world.ranks() if world.true(call.formula, r)] == [0, 0]
+    assert {str(c) for c in correct.constants(call.formula)} == {"c@dp_shard", "peer@dp_shard"}
+    both = edit(step, {"set": "update.norm.all_reduce*", "where": "rank(dp_shard)=0"})
+    assert {f.event.rpartition(".")[2] for f in wrong(both) if f.obligation == "schedule"} == {
+        "reduce[dp_shard]", "all_reduce[dp_replicate,dp_shard]"}
 
 
 def test_a_group_answers_for_its_own_collectives_and_those_of_all() -> None:

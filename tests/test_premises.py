@@ -89,6 +89,15 @@ def test_a_monomial_as_a_term(monomial: Monomial) -> None:
             assert world.true(symbols.product(monomial) == int(world.number(monomial, rank)), rank)
 
 
+def test_nothing_is_multiplied_that_need_not_be() -> None:
+    dp = Monomial.of("dp")
+    assert z3.eq(symbols.product(dp), z3.Product([z3.Int("dp")])) and z3.eq(symbols.product(ONE), z3.IntVal(1))
+    assert symbols._denominator([]) == symbols._denominator([ONE, dp, TWO]) == ONE
+    third = ONE / Monomial(Fraction(3))
+    assert symbols._denominator([third / dp ** 2, dp / TWO, ONE / dp, ONE]) == (
+        Monomial(Fraction(6)) * dp ** 2)
+
+
 SUMS: tuple[tuple[tuple[Term, ...], Monomial], ...] = (
     ((), Monomial(Fraction(0))), ((), ONE), ((Term(ONE),), ONE), ((Term(TWO),), ONE), ((Term(ONE),), TWO),
     ((Term(ONE / TWO), Term(ONE / TWO)), ONE), ((Term(ONE / Monomial.of("dp")),), ONE),
@@ -100,6 +109,8 @@ SUMS: tuple[tuple[tuple[Term, ...], Monomial], ...] = (
     ((Term(ONE / Monomial.of(HERE)),), ONE / ALL), ((Term(Monomial.of(HERE) / ALL),), Monomial.of(HERE) / ALL),
     ((Term(ONE / Monomial(Fraction(3))), Term(TWO / Monomial(Fraction(3)))), ONE),
     ((Term(ONE / Monomial(Fraction(3))),), ONE / TWO / Monomial(Fraction(3))),
+    ((Term(ONE / TWO / Monomial.of("dp")),), ONE / TWO / Monomial.of("dp")),
+    ((Term(ONE / TWO), Term(ONE / Monomial(Fraction(3)))), Monomial(Fraction(5, 6))),
 )
 
 

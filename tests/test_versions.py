@@ -78,11 +78,12 @@ def test_a_choice_between_two_versions(test: Equality) -> None:
 
 
 def test_a_version_is_ordered_and_asks_nothing_twice() -> None:
-    for version in [*VERSIONS, *(choose(t, a, b) for t in TESTS for a, b in zip(VERSIONS[:8], VERSIONS[8:16],
+    read = [versions.read_at(v, axis, at) for v in VERSIONS for axis, at in (("dp", "own:own"), ("tp", UNIT))]
+    for version in [*VERSIONS, *read, *(choose(t, a, b) for t in TESTS for a, b in zip(VERSIONS[:8], VERSIONS[8:16],
                                                                                strict=True))]:
         for tests in paths(version):
             assert list(tests) == sorted(set(tests))
-            assert not any(p.isdigit() and q.isdigit() for _, p, q in tests)
+            assert not any((p.isdigit() and q.isdigit()) or p == q for _, p, q in tests)
 
 
 def test_equal_functions_are_equal_versions() -> None:
@@ -127,6 +128,12 @@ def test_what_is_held_on_another_rank(axis: str, position: str) -> None:
         for world, rank in everywhere():
             there = {**rank, axis: world.position(axis, position, rank)}
             assert held(read, world, rank) == held(version, world, there)
+
+
+def test_an_update_is_one_on_the_rank_that_is_read() -> None:
+    read = versions.read_at(LEAVES[5], "dp", "1")
+    assert read == Guarded(frozenset({("a", FrozenMap({"dp": "own:own"})),
+                                      ("b", FrozenMap({"tp": "at:batch!mine^dp=1", "dp": "1"}))}), CURRENT)
 
 
 def test_what_the_next_step_sees() -> None:
@@ -287,6 +294,9 @@ def test_the_tokens_of_a_loss_that_is_split_are_those_of_its_ranks() -> None:
         {**{a: DEVICE for a, p in mask if not p.startswith("stage:")}, "microbatch": UNIT})
     unknown = reading.tokens(made, replace(scale, unit="other"), ONLY)
     assert unknown == count_name({"microbatch": UNIT})
+    outside = replace(loss, at=("first", "last"))
+    placed = replace(step, events=tuple(outside if e == loss else e for e in step.events))
+    assert reading.tokens(replace(made, flows=Flows(placed)), outside, ONLY) == reading.tokens(made, loss, ONLY)
     count = Event("prepare", "compute", "count", unit="loss")
     assert reading.tokens(made, count, ONLY) == count_name(dict.fromkeys(step.reference.data_axes, DEVICE))
 

@@ -19,7 +19,6 @@ from placealg.prove.contribution import (
     DEVICE,
     EXISTS,
     OPAQUE,
-    SIZE_ONE,
     STALE,
     UNIT,
     Slot,
@@ -185,7 +184,7 @@ def other_version(version: Version) -> Version:
     """A version at another element of the same matrix."""
     if isinstance(version, Choice):
         axis, p, q = version.test
-        if p not in (EXISTS, SIZE_ONE):
+        if p != EXISTS:
             p, q = sorted((other_position(p), other_position(q)))
         return choose((axis, p, q), other_version(version.yes), other_version(version.no))
     return version

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from placealg.frozen import FrozenMap
-from placealg.prove.contribution import DEVICE, EXISTS, SIZE_ONE, Equality, elsewhere
+from placealg.prove.contribution import DEVICE, Equality, elsewhere
 
 CURRENT, NEXT, GARBAGE, UNHELD = 0, 1, -1, -2
 
@@ -94,9 +94,10 @@ def read_at(version: Version, axis: str, position: str) -> Version:
     if isinstance(version, Choice):
         yes, no = read_at(version.yes, axis, position), read_at(version.no, axis, position)
         a, *places = version.test
-        if places[0] in (EXISTS, SIZE_ONE):
+        there = [position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places]
+        if there == places:
             return choose(version.test, yes, no)
-        p, q = sorted(position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places)
+        p, q = sorted(there)
         return yes if p == q else choose((a, p, q), yes, no)
     if isinstance(version, Guarded):
         return Guarded(frozenset((u, _rank_at(rank, axis, position)) for u, rank in version.updates), version.version)

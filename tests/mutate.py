@@ -54,8 +54,8 @@ AGAIN = ("survived", "no tests", "unfinished")
 TRACED = 2
 """How much longer a case takes while it is traced, roughly."""
 
-SECONDS = 60
-"""Processor time of one mutant beyond which it is as good as failed."""
+SECONDS, BYTES = 30, 4 * 2**30
+"""Processor time and address space of one mutant beyond which it is as good as failed: it does not end."""
 
 
 @dataclass
@@ -325,6 +325,7 @@ def _digest(*texts: str) -> str:
 def tried(mutant: Mutant, order: Sequence[Case]) -> str:
     """The first case that fails with the mutant; "" when none does."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
     mutant.activate()
     for case in order:
         try:

@@ -292,6 +292,20 @@ def test_what_shows_an_update_is_what_is_stored_and_what_later_steps_read() -> N
         assert len({(r.version, r.want) for r in shown}) == len(shown)
 
 
+def test_what_is_stored_counts_in_the_step_itself_and_in_later_ones() -> None:
+    """A copy of the last step's weights that is stored shows that step's update one step later."""
+    group, zero = DP.reference.groups[0].name, "prepare.layer.weight.grad_sum.zero"
+    step = edited(DP, zero, Event("prepare", "offload", "weight", group), DP.event(zero))
+    step = changed(step, "save.layer.weight.store", tier="host")
+
+    def right(version: int) -> Guarded:
+        return Guarded(frozenset({("right0:0", versions.FrozenMap())}), version)
+    shown = {(r.event, r.version, r.want) for r in observed(steps_of(step).runs[0], program_of(step))}
+    assert shown == {("save.layer.weight.store", CURRENT, NEXT), ("save.layer.weight.store", right(CURRENT), NEXT),
+                     ("save.layer.weight.moments.store", right(NEXT), NEXT),
+                     ("backward.layer.compute", right(CURRENT), CURRENT)}
+
+
 def test_an_update_of_what_nobody_stores_shows_in_the_next_step_only() -> None:
     stored = [e.path for e in DP.events if e.phase == "save"]
     step = Step(DP.reference, tuple(e for e in DP.events if e.path not in stored))

@@ -132,7 +132,8 @@ def test_who_resumes_without_loading_holds_garbage() -> None:
     machine.stored["weight"] = where([("dp", "0")], NEXT, UNHELD)
     found = resumed(machine, replace(program, resume=()))
     assert found.versions == {("weight", "device"): where([("tp", OWNER)], GARBAGE, UNHELD)}
-    assert (found.site, found.group, found.flows, found.stored) == (machine.site, split, machine.flows, {})
+    assert (found.reference, found.site, found.group) == (GPT.reference, machine.site, split)
+    assert found.flows is machine.flows and found.stored == {}
     load = next(e for e in GPT.events if e.phase == "resume" and e.group == split.name and e.value == "weight")
     loaded = resumed(machine, replace(program, resume=(load,)))
     assert GARBAGE not in leaves(loaded.version("weight")), "what was stored is trusted"
@@ -169,6 +170,7 @@ def test_one_step_counts_the_units_microbatch_once_wherever_it_stands() -> None:
         assert update.gradient.terms[0].coefficient == ONE / Monomial.of(cell) / Monomial.of("m") / Monomial.of("dp")
         ran = {r.position for r in run.end.ran if r.phase == "backward"}
         assert ran == {i.position for i in case.iterations} and position in ran
+    assert run_step(start, program, ONLY).index == 0
     assert start.updates == [] and start.stored == {}, "the state before is left as it is"
 
 
@@ -205,6 +207,17 @@ def test_a_second_passive_microbatch_reads_at_a_position_of_its_own_where_that_d
     assert {r.version for r in found.end.reads if r.position == "middle" and r.event == compute.path} == {CURRENT}
 
 
+def test_a_second_passive_microbatch_that_runs_otherwise_is_noted_apart() -> None:
+    """The first in the middle has no count to divide by, the second finds that of the first."""
+    loss = DP.event("forward.loss.compute")
+    count = Event("forward", "compute", "count", at=("middle",))
+    step = edited(DP, loss.path, replace(loss, divisor=Monomial.of("count")), count)
+    ran = run_step(started(step), program_of(step), LATER).end.ran
+    ready = {(r.position, r.ready) for r in ran if r.phase == "backward"}
+    assert {("middle", False), (AGAIN, True)} <= ready and (AGAIN, False) not in ready
+    assert {r.phase for r in ran if r.position == AGAIN} == {"backward"}, "what is the same is noted once"
+
+
 # the chain of steps
 
 def test_the_chain_ends_where_the_state_was_seen_before() -> None:
@@ -225,7 +238,7 @@ def test_a_chain_that_does_not_repeat_is_open() -> None:
     start = started(DP)
     growing = Growing(**{name: getattr(start, name) for name in start.__dataclass_fields__})
     steps = chain(growing, program_of(DP), ONLY)
-    assert not steps.closed and len(steps.runs) == 4
+    assert steps.closed is False and len(steps.runs) == 4
     assert steps.last.steps == 4 and [r.start.steps for r in steps.runs] == [0, 1, 2, 3]
 
 
@@ -279,6 +292,20 @@ def test_what_shows_an_update_is_what_is_stored_and_what_later_steps_read() -> N
         assert len({(r.version, r.want) for r in shown}) == len(shown)
 
 
+def test_what_is_stored_counts_in_the_step_itself_and_in_later_ones() -> None:
+    """A copy of the last step's weights that is stored shows that step's update one step later."""
+    group, zero = DP.reference.groups[0].name, "prepare.layer.weight.grad_sum.zero"
+    step = edited(DP, zero, Event("prepare", "offload", "weight", group), DP.event(zero))
+    step = changed(step, "save.layer.weight.store", tier="host")
+
+    def right(version: int) -> Guarded:
+        return Guarded(frozenset({("right0:0", versions.FrozenMap())}), version)
+    shown = {(r.event, r.version, r.want) for r in observed(steps_of(step).runs[0], program_of(step))}
+    assert shown == {("save.layer.weight.store", CURRENT, NEXT), ("save.layer.weight.store", right(CURRENT), NEXT),
+                     ("save.layer.weight.moments.store", right(NEXT), NEXT),
+                     ("backward.layer.compute", right(CURRENT), CURRENT)}
+
+
 def test_an_update_of_what_nobody_stores_shows_in_the_next_step_only() -> None:
     stored = [e.path for e in DP.events if e.phase == "save"]
     step = Step(DP.reference, tuple(e for e in DP.events if e.path not in stored))
@@ -314,6 +341,24 @@ def test_microbatches_overlap_where_none_changes_a_state() -> None:
             "layer.weight"), "layer.mlp.up.weight").step if e.phase in ("forward", "backward")][-1]
 
 
+@pytest.mark.parametrize(("phase", "position", "fine"), [
+    ("forward", "first", True), ("forward", "last", False), ("backward", "last", True), ("backward", "first", False)])
+def test_states_change_before_the_first_backward_and_behind_the_last_forward(phase: str, position: str,
+                                                                             fine: bool) -> None:
+    behind = "forward.layer.mlp.up.compute" if phase == "forward" else [
+        e.path for e in STAGED.events if e.phase == "backward"][-1]
+    free = Event(phase, "free", "weight", "layer.weight", at=(position,))
+    step = edited(STAGED, behind, STAGED.event(behind), free, replace(free, value="moments"))
+    for case in CASES:
+        if fine or case is ONLY:
+            assert staged(step, case).end.updates
+        else:
+            with pytest.raises(NoRule) as found:
+                staged(step, case)
+            assert str(found.value).endswith(
+                ": microbatches overlap in a pipeline, and each changes moments, weight of layer.weight")
+
+
 def test_no_forward_stands_behind_a_backward_in_a_pipeline() -> None:
     first = next(e for e in STAGED.events if e.phase == "backward" and e.verb == "compute")
     draw = STAGED.event("forward.layer.mlp.dropped.compute")
@@ -331,7 +376,11 @@ def test_a_count_that_the_next_forward_may_change_is_no_divisor_in_a_pipeline() 
     late = replace(scale, divisor=Monomial.of("count"))
     loss = STAGED.event("forward.loss.compute")
     step = edited(edited(STAGED, scale.path, late), loss.path, loss, count)
-    with pytest.raises(NoRule) as found:
-        staged(step)
-    assert str(found.value) == f"{late.path}: in a pipeline the next forward may have changed the count"
+    for case in CASES:
+        with pytest.raises(NoRule) as found:
+            staged(step, case)
+        assert str(found.value) == f"{late.path}: in a pipeline the next forward may have changed the count"
+    before = edited(edited(STAGED, scale.path, late), "prepare.layer.weight.grad_sum.zero", STAGED.event(
+        "prepare.layer.weight.grad_sum.zero"), replace(count, phase="prepare"))
+    assert staged(before), "it counts before the microbatches"
     assert staged(edited(STAGED, loss.path, loss, count)), "nothing is divided by it"

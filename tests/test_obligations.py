@@ -187,6 +187,14 @@ def test_a_unit_that_runs_on_some_ranks_fails_on_the_others() -> None:
     assert [world.true(two["forward.head.compute"].formula, rank) for rank in world.ranks()] == [False, False, True]
 
 
+def test_a_unit_that_runs_otherwise_is_named_by_its_event() -> None:
+    halves = edited("zero3", "units", {"double": "forward.head.compute"})
+    second = tuple(replace(e, where=(Clause("dp", 0),)) if e.path == "forward.head.compute#2" else e
+                   for e in halves.events if e.path != "forward.head.compute")
+    failures = wrong(replace(halves, events=second))
+    assert {f.event for f in failures if f.obligation == "forward"} == {"forward.head.compute#2"}
+
+
 def test_a_unit_that_runs_twice_is_judged_once() -> None:
     assert not wrong(edited("zero3", "units", {"double": "forward.head.compute"}))
 
@@ -216,7 +224,8 @@ def test_every_microbatch_of_every_case_and_step_is_checked(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "model", "name", "edits", "fails"), [
     ("zero3", "abstract", "layer.weight", (), ()), (SKIPPING, "units", "embedding.weight", (), ()),
-    ("zero2*offload_optimizer", "abstract", "layer.weight", ({"drop": "resume.*.master.*"},), ("init",))])
+    ("zero2*offload_optimizer", "abstract", "layer.weight", ({"drop": "resume.*.master.*"},), ("init",)),
+    ("zero3", "units", "layer.weight", ({"drop": "forward.head.compute"},), ("forward", *BOTH))])
 def test_in_full_every_instance_is_behind_a_formula_or_a_fact(text: str, model: str, name: str, edits: Any,
                                                               fails: tuple[str, ...]) -> None:
     step = edited(text, model, *edits)
@@ -229,6 +238,8 @@ def test_in_full_every_instance_is_behind_a_formula_or_a_fact(text: str, model: 
         assert not failure.read or {(c.name, c.least) for c in failure.cases} <= FIRST
         assert not failure.read or failure.cases
     assert not any(correct.always_right(f.read) for f in short.failures.values() if f.read)
+    possible = [rows(f for f in made.failures.values() if can_happen(step, f)) for made in (short, full)]
+    assert possible[0] == possible[1]
     for obligation, number in full.instances.items():
         assert number == behind[obligation] + full.facts.get(obligation, Counter()).total()
     says = {(f.obligation, f.says) for f in full.failures.values()}

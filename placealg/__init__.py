@@ -14,10 +14,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from placealg.version import VERSION
-
-__version__ = VERSION
-
 if TYPE_CHECKING:
     from placealg.cost.communication import Communication
     from placealg.cost.comparison import Answer
@@ -214,6 +210,7 @@ class _Face(ModuleType):
 sys.modules[__name__].__class__ = _Face
 
 if TYPE_CHECKING:
+    __version__: str
     prove: _Prove
     simulate: _Simulate
 
@@ -221,6 +218,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _CALLABLE:
         return import_module(f"placealg.{name}")
+    if name == "__version__":
+        return import_module("placealg.version").VERSION
     if name not in _HOME:
         raise AttributeError(f"module 'placealg' has no attribute '{name}'")
     value = getattr(import_module(_HOME[name]), name)

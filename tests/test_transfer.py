@@ -41,7 +41,7 @@ def test_every_event_of_a_derived_program_is_covered(step: Any) -> None:
     ("assign", {**STATE, "source": "grad"}, "assign of weight from grad"),
     ("assign", {**STATE, "value": "grad", "source": "master"}, "assign of grad from master"),
     ("assign", {**STATE, "source": "elsewhere"}, "assign of weight from elsewhere"),
-    ("publish", {**STATE, "source": "master"}, "publish of weight from master"),
+    ("publish", {**STATE, "source": "moments"}, "publish of weight from moments"),
     ("offload", {"tier": "device->host"}, ""),
     ("assign", {"tier": "device->host"}, ""),
     ("fetch", {"tier": "host->device"}, ""),

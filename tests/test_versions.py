@@ -268,8 +268,10 @@ def test_what_an_event_divides_by() -> None:
     assert by(Monomial.of("count")) is None and by(Monomial.of("count", "dp")) is None
     assert by(Monomial.of("count", "dp") ** 2, Monomial.of("tp")) == Monomial.of("tp", "dp") ** 2
     padded = by(Monomial.of("padding") * Monomial.of("m"), layout="rows", axes=("dp", "tp"))
-    assert padded == Monomial.of(f"{PADDED}rows:dp", f"{PADDED}rows:tp", "m") / Monomial.of(
-        f"{ELEMENTS}rows:dp", f"{ELEMENTS}rows:tp")
+    assert padded == Monomial.of(f"{PADDED}rows:dp,tp", "m") / Monomial.of(f"{ELEMENTS}rows:dp,tp")
+    assert by(Monomial.of("padding"), axes=()) == ONE
+    with pytest.raises(reading.NoRule, match="padding of shards that differ from rank to rank"):
+        by(Monomial.of("padding"), layout="rows(tp)", axes=("dp",))
 
 
 def test_the_tokens_of_a_rank() -> None:
@@ -293,7 +295,7 @@ def test_the_tokens_of_a_loss_that_is_split_are_those_of_its_ranks() -> None:
     assert reading.tokens(made, loss, ONLY) == count_name(
         {**{a: DEVICE for a, p in mask if not p.startswith("stage:")}, "microbatch": UNIT})
     unknown = reading.tokens(made, replace(scale, unit="other"), ONLY)
-    assert unknown == count_name({"microbatch": UNIT})
+    assert unknown == count_name({**dict.fromkeys(step.reference.data_axes, DEVICE), "microbatch": UNIT})
     outside = replace(loss, at=("first", "last"))
     placed = replace(step, events=tuple(outside if e == loss else e for e in step.events))
     assert reading.tokens(replace(made, flows=Flows(placed)), outside, ONLY) == reading.tokens(made, loss, ONLY)

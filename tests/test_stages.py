@@ -12,7 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD
 from placealg.prove import paths
 from placealg.prove.contribution import DEVICE, Term, Value, equality
-from placealg.prove.stages import UNSENT, Sent, Stages, at_the_ends, ends, no_end, on_ends, tied
+from placealg.prove.stages import UNSENT, Sent, Stages, at_the_ends, ends, no_end, on_ends, out_of_turn, tied
 from placealg.prove.tensors import SLOT, Tensors
 from placealg.step.event import Clause, Event
 from placealg.step.program import Group, Step
@@ -206,3 +206,29 @@ def test_messages_are_received_in_order_and_each_of_them(reverse: bool) -> None:
     assert [s.path for s in there.sent[reverse]] == [second.path]
     assert (there.send(first), there.send(second)) == (second.path, "")
     assert [(s.path, s.instance) for s in there.sent[reverse]] == [(e.path, (loop.unit, 2)) for e in (first, second)]
+
+
+SEVERAL = step_of("zero3*pp_interleaved", "gpt")
+INSIDE = "inside the loop over microbatches of several chunks"
+
+
+@pytest.mark.parametrize(("event", "says"), [
+    (Event("forward", "update", "rng"), "update of rng"), (Event("backward", "update", "step"), "update of step"),
+    (Event("backward", "all_reduce", "norm", axes=("dp",)), "all_reduce of norm"),
+    (Event("backward", "all_reduce", "skip", axes=("dp",)), "all_reduce of skip"),
+    (Event("backward", "reduce", "grad", LAYER.name, axes=("dp",), divisor=Monomial.of("count")),
+     "reduce of grad by a count"),
+    (Event("forward", "gather", "weight", TABLE.name, axes=("dp",)), "gather of what several stages hold"),
+    (Event("backward", "free", "master", TABLE.name), "free of what several stages hold"),
+    (Event("forward", "compute", "count", unit="loss"), ""),
+    (Event("forward", "compute", "loss", unit="loss", divisor=Monomial.of("count")), ""),
+    (Event("forward", "gather", "weight", LAYER.name, axes=("dp",)), ""),
+    (Event("backward", "reduce", "grad", TABLE.name, axes=("dp",)), ""),
+    (Event("backward", "accumulate", "grad_sum", TABLE.name), ""),
+])
+def test_what_belongs_to_no_single_chunk_has_no_rule_inside_the_loop_of_several(event: Event, says: str) -> None:
+    """A stage runs it with one of its chunks, and other microbatches in between; a count runs with its loss."""
+    assert SEVERAL.reference.pipeline and SEVERAL.reference.pipeline.chunks != 1
+    assert out_of_turn(event, SEVERAL.reference) == (f"{says} {INSIDE}" if says else "")
+    assert out_of_turn(event, TIED.reference) == out_of_turn(event, FLAT.reference) == "", "one chunk, or no pipeline"
+    assert out_of_turn(replace(event, phase="update"), SEVERAL.reference) == ""

@@ -359,6 +359,19 @@ def test_states_change_before_the_first_backward_and_behind_the_last_forward(pha
                 ": microbatches overlap in a pipeline, and each changes moments, weight of layer.weight")
 
 
+@pytest.mark.parametrize(("position", "fine"), [("last", True), ("first", False), ("middle", False)])
+def test_a_backward_changes_no_count_that_a_later_forward_reads(position: str, fine: bool) -> None:
+    last = [e.path for e in STAGED.events if e.phase == "backward"][-1]
+    count = Event("backward", "compute", "count", unit="loss", at=(position,))
+    step = edited(STAGED, last, STAGED.event(last), count)
+    assert staged(step, ONLY).end.updates
+    if fine:
+        assert staged(step).end.updates
+    else:
+        with pytest.raises(NoRule, match=r"each changes count of layer\.weight"):
+            staged(step)
+
+
 def test_no_forward_stands_behind_a_backward_in_a_pipeline() -> None:
     first = next(e for e in STAGED.events if e.phase == "backward" and e.verb == "compute")
     draw = STAGED.event("forward.layer.mlp.dropped.compute")

@@ -14,6 +14,7 @@ from worlds import WORLDS, World
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
+from placealg.model.transformer import gpt
 from placealg.prove import correct
 from placealg.prove.explore import AGAIN
 from placealg.prove.flow import Flows
@@ -24,9 +25,11 @@ from placealg.prove.obligations import MISSES, WRONG, Failure, Obligations, obli
 from placealg.prove.premises import premises
 from placealg.prove.prover import in_case
 from placealg.prove.reading import NoRule
+from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event
 from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
 
 SKIPPING = 'base = "zero3"\n[optimizer]\nskip = "overflow"\n'
 TOKENS = 'base = "dp"\n[loss]\npreset = "token_mean"\n'
@@ -426,6 +429,23 @@ def test_a_collective_that_some_ranks_call() -> None:
     both = edit(step, {"set": "update.norm.all_reduce*", "where": "rank(dp_shard)=0"})
     assert {f.event.rpartition(".")[2] for f in wrong(both) if f.obligation == "schedule"} == {
         "reduce[dp_shard]", "all_reduce[dp_replicate,dp_shard]"}
+
+
+def test_stages_that_call_on_each_other_for_what_one_holds_wait_without_end() -> None:
+    """Wherever there are two of them; `where` may leave them out."""
+    for where, alone in (("", ""), ("rank(dp)=0", "dp"), ("rank(pp)=1", "pp")):
+        step = edited("dp*pp", "mlp", {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "axes": ["dp", "pp"],
+                                       **({"where": where} if where else {})})
+        (call,) = [f for f in generated(step, full=True).failures.values() if f.obligation == "schedule"]
+        assert (call.event, call.says, call.cases) == (
+            "reduce.layer.weight.grad_sum.reduce[dp,pp]", "waits for stages that hold other parameters: deadlock", ())
+        for stages in (1, 2, 3):
+            world = World(FrozenMap({"dp": 2, "pp": stages}))
+            waiting = [r for r in world.ranks() if world.true(call.formula, r)]
+            wanted = {"": 2 * stages, "dp": stages, "pp": 2}[alone] if stages > 1 else 0
+            assert len(waiting) == wanted
+    tied = derive(parse_strategy("dp*pp"), gpt())
+    assert not [f for f in generated(tied, "embedding.weight", True).failures.values() if f.obligation == "schedule"]
 
 
 def test_a_group_answers_for_its_own_collectives_and_those_of_all() -> None:

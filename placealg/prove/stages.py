@@ -84,9 +84,9 @@ class Stages:
                                                   sides=frozenset(e for e in v.sides if e[0] != self.axis)))
 
     def send(self, event: Event) -> str:
-        """The message of an instance in one direction: the path of one that it received none of, if there is any.
+        """The message of an instance in one direction; returns the path of a `send` that nobody receives, or "".
 
-        What came from the instance before should be received by now: what an instance hands on comes last.
+        What the instance before sent is received by now: what an instance hands on comes last.
         """
         instance, waiting = (event.unit, self.passes), self.sent[event.on_gradient]
         left = next((s.path for s in waiting if s.instance != instance), "")

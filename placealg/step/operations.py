@@ -115,7 +115,7 @@ class Operations:
         """The events of one instance of a unit's backward: the ops in reverse, what they need again before them."""
         graph = self.placed.graph
         ops = [p for p in self.placed.ops if p.op.unit == unit]
-        differentiated = {b.forward for b in backward(graph)}
+        differentiated = self._differentiated
         again, done = self._gathered_again(unit)
         replays = self._replays(unit)
         loop = graph.loop(unit)
@@ -248,9 +248,14 @@ class Operations:
 
     def _replays(self, unit: str) -> dict[str, str]:
         """Recomputed region -> the op of the unit before whose backward it runs again: the last that has one."""
-        differentiated = {b.forward for b in backward(self.placed.graph)}
+        differentiated = self._differentiated
         return {region: p.op.output for region in self.recomputed for p in self.placed.ops
                 if p.op.unit == unit and in_region(p.op, region) and p.op.output in differentiated}
+
+    @property
+    def _differentiated(self) -> set[str]:
+        """The ops that have a backward."""
+        return {step.forward for step in backward(self.placed.graph)}
 
     def _replay(self, unit: str, region: str) -> Iterator[Event]:
         labels = {(at, move): label for (at, move), label in

@@ -34,6 +34,7 @@ from placealg.strategy.expression import parse_strategy
 SKIPPING = 'base = "zero3"\n[optimizer]\nskip = "overflow"\n'
 TOKENS = 'base = "dp"\n[loss]\npreset = "token_mean"\n'
 STALE = "reads a stale or undefined copy in step"
+LAYER_WEIGHT = "layer.weight"
 UNSET = "reads a copy that initialisation did not set, in step"
 LOST = "reads a copy that resuming did not restore, in step"
 LAYER = ("forward.layer.compute", "backward.layer.compute")
@@ -539,3 +540,52 @@ def test_what_is_divided_by_a_count_is_judged_with_equal_counts_and_without() ->
     assert "equal_counts" in step.reference.hypotheses
     assert {f.obligation for f in wrong(assumed)} == {"normalizer"}
     assert Monomial.of("m") in [e.divisor for e in step.events]
+
+
+@pytest.mark.parametrize(("copied", "stored", "expected"), [
+    (f"update.{LAYER_WEIGHT}.clip", "host", set()),
+    (f"reduce.{LAYER_WEIGHT}.grad_sum.reduce[dp]", "host", {("update", f"update.{LAYER_WEIGHT}.update#2")}),
+    (f"reduce.{LAYER_WEIGHT}.grad_sum.reduce[dp]", "device", set()),
+])
+def test_a_read_shows_whether_its_own_update_was_right(copied: str, stored: str,
+                                                       expected: set[tuple[str, str]]) -> None:
+    """The host updates a copy of its own, wrongly where its gradient was not clipped: seen only if that is stored."""
+    phase, name = copied.partition(".")[0], LAYER_WEIGHT
+    there = {"tier": "device->host"}
+    step = edit(
+        step_of("dp", "abstract"),
+        {"insert": {"path": f"init.{name}.master.offload", **there}, "after": f"init.{name}.master.assign"},
+        {"insert": {"path": f"init.{name}.moments.assign", "tier": "host"}, "after": f"init.{name}.moments.assign"},
+        {"insert": {"path": f"{phase}.{name}.grad_sum.offload", **there}, "after": copied},
+        {"insert": {"path": f"update.{name}.update", "tier": "host"}, "after": f"update.{name}.update"},
+        {"set": f"save.{name}.moments.store", "tier": stored},
+        {"insert": {"path": f"resume.{name}.master.offload", **there}, "after": f"resume.{name}.master.assign"},
+        {"insert": {"path": f"resume.{name}.moments.offload", **there}, "after": f"resume.{name}.moments.load"})
+    failures = wrong(step)
+    assert {(f.obligation, f.event) for f in failures} == expected
+    tiers = [e.tier for e in step.events if e.verb == "update" and e.group]
+    assert tiers == ["device", "host"] and all(f.update and f.update.gradient.terms for f in failures)
+
+
+def test_a_read_that_goes_wrong_in_the_third_step_is_the_fault_of_the_steps_alone() -> None:
+    """Moments of the last checkpoint are loaded in every step: a checkpoint of step n is read in n + 2."""
+    step = edited("dp", "abstract", {"move": f"resume.{LAYER_WEIGHT}.moments.load", "after": "update.step.update"})
+    assert rows(wrong(step)) == (reads("invariant", f"{STALE} 2", f"save.{LAYER_WEIGHT}.store")
+                                 | reads("invariant", f"{STALE} 3", *LAYER, f"save.{LAYER_WEIGHT}.store"))
+
+
+@pytest.mark.parametrize(("root", "lost"), [(None, True), (1, True), (0, False)])
+def test_a_run_may_be_resumed_from_its_first_checkpoint(root: int | None, lost: bool) -> None:
+    """In the first step rank 0 alone holds optimizer states, and stores them; from the second on all ranks do."""
+    name = LAYER_WEIGHT
+    again = {"insert": {"path": f"resume.{name}.moments.broadcast[dp]", "root": root or 0},
+             "after": f"resume.{name}.moments.load"}
+    step = edit(
+        step_of("dp", "abstract"),
+        *({"set": f"init.{name}.{state}.assign", "where": "rank(dp)=0"} for state in ("master", "moments")),
+        {"insert": {"path": f"publish.{name}.broadcast[dp]"}, "after": f"publish.{name}.publish"},
+        *({"insert": {"path": f"save.{name}.{state}.broadcast[dp]"}, "after": f"save.{name}.moments.store"}
+          for state in ("master", "moments")),
+        *([] if root is None else [again]))
+    failures = rows(wrong(step))
+    assert bool(failures) == lost and all(kind == "init" and says.startswith(LOST) for kind, _, says in failures)

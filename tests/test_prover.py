@@ -109,7 +109,7 @@ def test_a_wrong_gradient_is_a_candidate_with_its_verdict() -> None:
         assert (c.verdict.cls, c.verdict.event, c.verdict.reason) == (BOUNDED, c.failure.event, c.failure.says)
         assert c.group == LAYER and c.failure.event == "update.layer.weight.update"
         assert c.verdict.instances > 1 and c.verdict.seconds is not None and c.verdict.seconds > 0
-        assert (c.model["dp"], c.model["m"]) == (2, 1) and set(c.siblings) == {"first", "middle", "last"}
+        assert c.model["dp"] == 2 and c.model["m"] <= 3 and set(c.siblings) == {"first", "middle", "last"}
 
 
 def test_what_no_rule_covers_is_open_and_supposed_wrong() -> None:
@@ -516,6 +516,14 @@ def test_a_candidate_knows_the_same_update_of_other_microbatches() -> None:
     assert found and found.siblings == {"first": update, "middle": update, "last": update}
 
 
+def test_a_candidate_that_is_not_found_again_keeps_its_sizes() -> None:
+    answers = iter([Answer(SAT, {"dp": 7, "m": 9})])
+    failure = wrong(RANKS == 7)
+    ended, found = decide(made(failure), lambda *_: next(answers, Answer(UNKNOWN, {}, "timeout")))
+    assert found == Candidate(ended, LAYER, failure, {"dp": 7, "m": 9}, {})
+    assert (ended.verdict, ended.reason) == (REFUTED, "is wrong")
+
+
 @pytest.mark.parametrize(("said", "reason"), [("timeout", "timeout"), ("", "the solver gave up")])
 def test_unknown_is_open(said: str, reason: str) -> None:
     def unknown(step: Step, assertions: Iterable[Any]) -> Answer:
@@ -604,7 +612,8 @@ def test_what_cannot_be_asked_again_is_shown_as_it_was_found() -> None:
         return Answer(UNKNOWN, {"dp": 1}, "timeout")
     first, second = wrong(YES, NORM), wrong(YES, UPDATE)
     assert smallest(second, first, ask=ask, step=DP, model={"dp": 5}) == (first, {"dp": 5})
-    assert len(asked) == 2 * 5 and all(step is DP for step, _ in asked) and {n for _, n in asked} == {1, 3}
+    assert len(asked) == 2 * (len(prover._SIZES) + 1) and {n for _, n in asked} == {1, 3}
+    assert all(step is DP for step, _ in asked)
     assert smallest(first, ask=ask, step=DP, model={"dp": 5}) == (first, {"dp": 5})
 
 

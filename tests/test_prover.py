@@ -309,11 +309,10 @@ def counting(phase: str) -> Event:
 @pytest.mark.parametrize(("step", "said"), [
     (DP, (EQUAL, INDEPENDENT)),
     (STAGED, (EQUAL,)),
-    (FFN, ()),
+    (program(FFN, microbatches=1), ("microbatches = 1",)),
     (program(HSDP), ("equal_counts over {dp_replicate, dp_shard, microbatch}", INDEPENDENT)),
     (program(STAGED, hypotheses=()), ()),
     (program(STAGED, hypotheses=("another",)), ()),
-    (program(FFN, hypotheses=("equal_counts",)), ()),
     (program(STAGED, divided("tokens")), (EQUAL,)),
     (program(STAGED, counting("forward"), divided("count")), (EQUAL,)),
     (program(STAGED, divided("tokens"), hypotheses=()), (NONZERO,)),

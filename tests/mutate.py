@@ -41,9 +41,9 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "mutants"
 REASONS = ROOT / "tests" / "equivalent_mutants.toml"
 CASES = {
-    "placealg.prove": ("test_versions", "test_tensors", "test_uses", "test_network", "test_following", "test_explore",
-                       "test_premises", "test_obligations", "test_calculus", "test_correct", "test_transfer",
-                       "test_transfer_rules", "test_stages", "test_operators", "test_flow"),
+    "placealg.prove": ("test_versions", "test_tensors", "test_uses", "test_network", "test_prover", "test_following",
+                       "test_explore", "test_premises", "test_obligations", "test_calculus", "test_correct",
+                       "test_transfer", "test_transfer_rules", "test_stages", "test_operators", "test_flow"),
     "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_recompute", "test_saved",
                       "test_derived", "test_split", "test_operations"),
     "placealg": ("test_mutation",),

@@ -22,9 +22,11 @@ from placealg.prove.contribution import ABSENT, DEVICE, STALE, UNIT, Slot, Tag, 
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Site
 from placealg.prove.microbatches import Iteration
+from placealg.prove.reading import NoRule, tokens
 from placealg.prove.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
 from placealg.prove.versions import GARBAGE as SPOILT
 from placealg.step.derive import derive
+from placealg.step.edit import edit
 from placealg.step.event import Clause, Event
 from placealg.strategy.spec import strategy_on
 
@@ -734,3 +736,23 @@ def test_a_statistic_is_of_a_forward_that_ran() -> None:
     assert owned == Value((Term(ONE, UNIT_AT),), frozenset({("dp", "own:own")}))
     backward = run(before, FORWARD, take(), unit("forward", "loss"), unit("backward", "layer"))
     assert backward.value("grad") == Value((Term(ONE, UNIT_AT),)), "no gradient reaches a statistic"
+
+
+def test_padding_that_differs_from_rank_to_rank_has_no_rule() -> None:
+    drawn = event("scale", "grad_sum", axes=("dp",), divisor=Monomial.of("padding"), layout="mine(tp)")
+    with pytest.raises(NoRule) as found:
+        run(MACHINES[0], drawn)
+    assert found.value.event == drawn.path
+    assert str(found.value) == f"{drawn.path}: padding of shards that differ from rank to rank"
+
+
+@pytest.mark.parametrize(("drop", "cell"), [((), {"dp": DEVICE}), (({"drop": "forward.data.*.slice[dp]"},), {})])
+def test_a_loss_counts_the_tokens_that_it_sums_where_it_runs(drop: tuple[dict[str, str], ...],
+                                                             cell: dict[str, str]) -> None:
+    """Data that are not sliced are all there; at a position without a loss, those of the rank's share are counted."""
+    step = edit(pipelined("dp", "mlp"), *drop, {"set": "forward.loss.compute", "at": ["first"]})
+    group, loss = step.reference.groups[0], step.event("forward.loss.compute")
+    machine = Machine(step.reference, group, Site(group.sites[0]), Flows(step))
+    for position, summed in (("first", cell), ("middle", {"dp": DEVICE})):
+        here = Iteration(position, False)
+        assert tokens(machine, loss, here) == count_name({**summed, "microbatch": position})

@@ -98,7 +98,7 @@ def test_a_derived_step_is_proved_whole_and_group_by_group(step: Step) -> None:
     for v in found.verdicts:
         assert v.reason == ("owner functions are total" if v.id == "partition" else
                             f"no event of {v.group or 'the ops'} has anything to check"
-                            if v.id in ("random", "schedule") and not (v.instances and v.group) else "")
+                            if v.id in ("random", "schedule") and not v.instances else "")
 
 
 def test_a_wrong_gradient_is_a_candidate_with_its_verdict() -> None:
@@ -309,6 +309,7 @@ def counting(phase: str) -> Event:
 @pytest.mark.parametrize(("step", "said"), [
     (DP, (EQUAL, INDEPENDENT)),
     (STAGED, (EQUAL,)),
+    (program(FFN), ("equal_counts over {microbatch}",)),
     (program(FFN, microbatches=1), ("microbatches = 1",)),
     (program(HSDP), ("equal_counts over {dp_replicate, dp_shard, microbatch}", INDEPENDENT)),
     (program(STAGED, hypotheses=()), ()),
@@ -325,13 +326,22 @@ def counting(phase: str) -> Event:
     (program(STAGED, counting("backward"), divided("count"), hypotheses=()), (NONZERO,)),
     (program(STAGED, counting("prepare"), divided("count"), hypotheses=()), ()),
     (program(STAGED, divided("count", "forward"), hypotheses=()), ()),
-    (program(STAGED, microbatches=1), (EQUAL, "microbatches = 1")),
+    (program(STAGED, microbatches=1), ("equal_counts over {dp}", "microbatches = 1")),
     (program(STAGED, microbatches=2), (EQUAL,)),
     (Step(STAGED.reference, (Event("save", "store", "step"),)), (EQUAL, NEVER)),
     (replace(DP, events=DP.phase("update")), (EQUAL, INDEPENDENT, NEVER)),
 ])
 def test_the_hypotheses_in_words(step: Step, said: tuple[str, ...]) -> None:
     assert hypotheses(step) == said
+
+
+@pytest.mark.parametrize(("microbatches", "failing"), [(None, {"normalizer"}), (1, set())])
+def test_without_data_axes_microbatches_hold_equally_many_tokens(microbatches: int | None, failing: set[str]) -> None:
+    """The mean of the microbatches' means is the mean over all tokens only then: so the proof names it."""
+    step = FFN if microbatches is None else program(FFN, *FFN.events, microbatches=microbatches)
+    alone = Step(replace(step.reference, hypotheses=()), FFN.events)
+    assert not step.reference.data_axes and not examine(step).candidates
+    assert {c.verdict.id for c in examine(alone).candidates} == failing
 
 
 # what is checked, and what an event without a rule leaves open
@@ -403,7 +413,8 @@ def test_an_order_of_stages_is_one_more_fact(ended: Conclusion) -> None:
     before = verdict("schedule", "", ended, BOUNDED, 4, 1.0, "said", "an event")
     acyclic = Mock(return_value=Fact("1f1b", "no cycle", PROVED, PARAMETRIC, "for all sizes"))
     with patch.object(prover, "acyclic", acyclic):
-        assert prover._ordered(STAGED, before) == replace(before, instances=5)
+        words = "" if ended == PROVED else "said"
+        assert prover._ordered(STAGED, before) == replace(before, instances=5, reason=words)
         acyclic.assert_called_once_with(STAGED.reference.pipeline)
         for other in (UNDECIDED, REFUTED):
             acyclic.return_value = Fact("1f1b", "no cycle", other, PARAMETRIC, "gave up")

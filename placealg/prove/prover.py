@@ -28,7 +28,7 @@ from placealg.prove.schedule import acyclic
 from placealg.prove.solver import SAT, UNSAT, Answer, versions
 from placealg.prove.vacuity import vacuity
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
-from placealg.step.event import STEP_PHASES
+from placealg.step.event import MICROBATCH, STEP_PHASES
 from placealg.step.program import LOOPED, Group, Step
 
 OF_OPS = ("forward", "random")
@@ -114,8 +114,9 @@ def _lemmas(step: Step) -> tuple[tuple[str, ...], str]:
 def hypotheses(step: Step) -> tuple[str, ...]:
     """The named hypotheses under which the verdicts hold, in words."""
     named = []
-    if "equal_counts" in step.reference.hypotheses and step.reference.data_axes:
-        named.append(f"equal_counts over {{{', '.join((*step.reference.data_axes, 'microbatch'))}}}")
+    cells = (*step.reference.data_axes, *((MICROBATCH,) if step.reference.microbatches != 1 else ()))
+    if "equal_counts" in step.reference.hypotheses and cells:
+        named.append(f"equal_counts over {{{', '.join(cells)}}}")
     if step.reference.graph is None:
         named.append("units_independent: the model outside the parameters is computed alike on every device")
     divisors = {n for e in step.events for n in e.divisor.names()}
@@ -146,8 +147,10 @@ def _ordered(step: Step, verdict: Verdict) -> Verdict:
     assert step.reference.pipeline is not None
     fact = acyclic(step.reference.pipeline)
     verdict = replace(verdict, instances=verdict.instances + 1)
-    if verdict.verdict != PROVED or fact.verdict == PROVED:
+    if verdict.verdict != PROVED:
         return verdict
+    if fact.verdict == PROVED:
+        return replace(verdict, reason="")
     return replace(verdict, verdict=UNDECIDED, cls=None, reason=f"the order {fact.order}: {fact.reason}")
 
 

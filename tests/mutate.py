@@ -274,6 +274,13 @@ def ended(process: int, pipe: int) -> Any:
     return result
 
 
+def end_what_is_left(process: int) -> None:
+    """Where a fork ended by its time limit, end what it started: that would hold the pipe open for good."""
+    if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        with suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
+
+
 def traced(case: Case) -> tuple[float, set[tuple[str, int]]]:
     """How long a case takes, and the lines of mutated modules that it reaches; 0 for one that fails as it is."""
     files = {f"<{name}>" for name in modules()}
@@ -356,7 +363,9 @@ def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int,
             affordable = order[:max(1, bisect_right(spent, most))]
             process, pipe = in_fork(lambda m=mutant, o=affordable: tried(m, o))
             running[pipe] = mutant, process, len(affordable) < len(order)
-        ready, _, _ = select.select(list(running), [], [], SECONDS) if running else ([], [], [])
+        ready, _, _ = select.select(list(running), [], [], 1) if running else ([], [], [])
+        for _, process, _ in running.values():
+            end_what_is_left(process)
         for pipe in ready:
             mutant, process, cut = running.pop(pipe)
             killer = ended(process, pipe)

@@ -342,9 +342,9 @@ def tried(mutant: Mutant, order: Sequence[Case]) -> str:
     return ""
 
 
-def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int,
-             most: float) -> Iterator[tuple[Mutant, str, str]]:
-    """(mutant, how it ended, the case that killed it), as they end."""
+def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int, most: float,
+             only: str) -> Iterator[tuple[Mutant, str, str]]:
+    """(mutant, how it ended, the case that killed it), as they end; `most` and `only` as in `main`."""
     kills: defaultdict[Any, Counter[str]] = defaultdict(Counter)
     running: dict[int, tuple[Mutant, int, bool]] = {}
     waiting = list(reversed(todo))
@@ -359,8 +359,9 @@ def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int,
             if not order:
                 yield mutant, "no tests", ""
                 continue
-            spent = list(accumulate(c.seconds for c in order))
-            affordable = order[:max(1, bisect_right(spent, most))]
+            named = [c for c in order if only in c.name]
+            spent = list(accumulate(c.seconds for c in named))
+            affordable = named[:max(1, bisect_right(spent, most))]
             process, pipe = in_fork(lambda m=mutant, o=affordable: tried(m, o))
             running[pipe] = mutant, process, len(affordable) < len(order)
         ready, _, _ = select.select(list(running), [], [], 1) if running else ([], [], [])
@@ -383,6 +384,7 @@ def main() -> None:
     words.add_argument("--every", type=int, default=1, help="try every k-th mutant only")
     words.add_argument("--again", action="store_true", help="try survivors without a reason again")
     words.add_argument("--most", type=float, default=math.inf, help="seconds of cases that a mutant is tried against")
+    words.add_argument("--cases", default="", help="try mutants against cases only that have this in their names")
     words.add_argument("--children", type=int, default=2)
     asked = words.parse_args()
     names = tuple(asked.names) or ("",)
@@ -401,7 +403,8 @@ def main() -> None:
         print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
               flush=True)
         start, number = time.monotonic(), 0
-        for number, (mutant, status, by) in enumerate(outcomes(todo, tests, asked.children, asked.most), 1):
+        for number, (mutant, status, by) in enumerate(outcomes(todo, tests, asked.children, asked.most,
+                                                                      asked.cases), 1):
             found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text}
             if number % 25 == 0 or number == len(todo):
                 for kept in found.values():

@@ -445,6 +445,12 @@ def test_stages_that_call_on_each_other_for_what_one_holds_wait_without_end() ->
             waiting = [r for r in world.ranks() if world.true(call.formula, r)]
             wanted = {"": 2 * stages, "dp": stages, "pp": 2}[alone] if stages > 1 else 0
             assert len(waiting) == wanted
+    several = edited("dp*pp", "mlp", {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "axes": ["dp", "pp"]},
+                     {"double": "reduce.layer.weight.grad_sum.reduce*"})
+    found, before = generated(several), generated(step_of("dp*pp", "mlp"))
+    assert sum(f.obligation == "schedule" for f in found.failures.values()) == 2
+    assert found.instances["schedule"] == before.instances["schedule"] + 1 and found.instances.keys() == (
+        before.instances.keys())
     tied = derive(parse_strategy("dp*pp"), gpt())
     assert not [f for f in generated(tied, "embedding.weight", True).failures.values() if f.obligation == "schedule"]
 

@@ -13,6 +13,7 @@ from placealg.model.backward import needs_gradient
 from placealg.model.build import graph
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
+from placealg.model.transformer import moe
 from placealg.placement import DUAL, Kind, redistribution
 from placealg.prove.verdict import PROVED, REFUTED
 from placealg.simulate import Setting, simulate
@@ -432,3 +433,17 @@ def test_what_runs_again_reads_what_was_gathered_again(region: str, replay: str)
     events = [e for e in step.events if e.phase == "backward" and e.unit == "layer"]
     gathered = [e.path for e in events].index("backward.layer.norm1.out.all_gather[x]")
     assert gathered < min(k for k, e in enumerate(events) if e.verb == "compute" and not e.on_gradient)
+    assert sum(e.value == "layer.norm1.out" and e.verb == "all_gather" for e in events) == 1
+
+
+@pytest.mark.parametrize(("replay", "first"), [("whole", "dispatch.pairs"), ("by_dependency", "router.logits.grad")])
+def test_a_value_is_gathered_again_for_the_first_that_reads_it_again(replay: str, first: str) -> None:
+    """Dispatch hands tokens on, so that its backward reads none of them; its replay does, where it runs again."""
+    step = derive(strategy_on("mine", {"x": None}, dims={"x": ["expert", "seq"]}, schedule={"replay": replay},
+                              states={"activations": {"x": "S*", "region:dispatch": "M"}}), moe())
+    assert prove(step).verdict == PROVED
+    events = [e for e in step.events if e.phase == "backward" and e.unit == "layer"]
+    gathered = [e.path for e in events].index("backward.layer.norm2.out.all_gather[x]")
+    readers = [k for k, e in enumerate(events) if any(r.startswith("layer.norm2.out@") for r in e.reads)
+               and e.value != "layer.dispatch.pairs.grad"]
+    assert events[readers[0]].value == f"layer.{first}" and gathered == readers[0] - 1

@@ -80,6 +80,17 @@ def with_loss(g: Builder) -> Graph:
     return g.build()
 
 
+def test_what_an_op_holds_in_any_instance_of_its_unit_is_remembered() -> None:
+    ops = at_work(product(sized()), x=exact([DP]))
+    result(ops)
+    ops.tensors.made["net.x", ""] = exact([("dp", at("embed"))])
+    ops.compute(replace(FORWARD, phase="backward"))
+    assert ops.flow.masks == {FORWARD.path: {DP}, replace(FORWARD, phase="backward").path: frozenset()}
+    ops.tensors.made["net.x", ""] = exact([("tp", at("batch"))])
+    result(ops)
+    assert ops.flow.masks[FORWARD.path] == {DP, ("tp", at("batch"))}
+
+
 # what is summed over a split dim
 
 def product(g: Builder) -> Graph:

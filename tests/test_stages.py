@@ -12,6 +12,9 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD
 from placealg.prove import paths
 from placealg.prove.contribution import DEVICE, Term, Value, equality
+from placealg.prove.flow import Flows
+from placealg.prove.network import network_obligations
+from placealg.prove.reading import NoRule
 from placealg.prove.stages import UNSENT, Sent, Stages, at_the_ends, ends, no_end, on_ends, out_of_turn, tied
 from placealg.prove.tensors import SLOT, Tensors
 from placealg.step.event import Clause, Event
@@ -232,3 +235,14 @@ def test_what_belongs_to_no_single_chunk_has_no_rule_inside_the_loop_of_several(
     assert out_of_turn(event, SEVERAL.reference) == (f"{says} {INSIDE}" if says else "")
     assert out_of_turn(event, TIED.reference) == out_of_turn(event, FLAT.reference) == "", "one chunk, or no pipeline"
     assert out_of_turn(replace(event, phase="update"), SEVERAL.reference) == ""
+
+
+def test_ops_are_judged_where_every_event_of_a_loop_of_several_chunks_has_a_rule() -> None:
+    assert network_obligations(SEVERAL, Flows(SEVERAL)).instances["forward"]
+    last = [k for k, e in enumerate(SEVERAL.events) if e.phase == "backward"][-1]
+    drawn = Event("backward", "update", "rng")
+    step = replace(SEVERAL, events=(*SEVERAL.events[:last + 1], drawn, *SEVERAL.events[last + 1:]))
+    with pytest.raises(NoRule) as found:
+        network_obligations(step, Flows(step))
+    assert (str(found.value), found.value.event) == (
+        f"{drawn.path}: no transfer rule for update of rng {INSIDE}", drawn.path)

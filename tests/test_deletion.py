@@ -13,11 +13,12 @@ from random_dims import judged
 
 from placealg.errors import InputError
 from placealg.model.abstract import abstract
+from placealg.model.backward import backward
 from placealg.model.model import Model
 from placealg.model.transformer import Style, gpt, mla, mlp, moe
 from placealg.prove.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
-from placealg.step.program import Step
+from placealg.step.program import Event, Step
 from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
@@ -89,12 +90,22 @@ def wrong(mutants: Iterable[Mutant]) -> Iterator[str]:
 def harmless(mutant: Mutant) -> bool:
     """Whether a deletion may go unnoticed.
 
-    Of what gives memory back, or computes again what is still there, or keeps a random stream that nobody draws from.
+    Of what gives memory back, or computes again what is still there, or keeps a random stream that nobody draws from,
+    or gathers for the backward of a unit those of its parameters that no backward reads.
     """
     graph = mutant.step.reference.graph
     drawn = graph is None or any(op.draws for op in graph.ops)
     return all(e.verb in HARMLESS_DELETIONS or e.rule.name == "recompute" or (e.value == "rng" and not drawn)
-               for e in mutant.events)
+               or unread(mutant.step, e) for e in mutant.events)
+
+
+def unread(step: Step, event: Event) -> bool:
+    """Whether an event gathers parameters for backward that no backward reads, such as a bias."""
+    graph, group = step.reference.graph, event.group
+    if graph is None or event.verb != "gather" or event.phase != "backward":
+        return False
+    read = {name for op in backward(graph) for name in op.reads}
+    return read.isdisjoint(step.reference.group(group).parameters)
 
 
 @pytest.mark.some(3)
@@ -153,3 +164,16 @@ def test_a_disagreement_is_seen() -> None:
     event = next(e for e in step.events if e.verb == "reduce")
     assert list(wrong([Mutant("nothing at all", step, (event,), ())]))
     assert not list(wrong([Mutant("nothing at all", step, (event,), (event,))]))
+
+
+def test_a_bias_is_gathered_for_backward_and_not_read_there() -> None:
+    step = step_of("zero3*tp_sp")
+    gathers = [e for e in step.events if e.verb == "gather" and e.phase == "backward"]
+    idle = {name: unread(step, e) for e in gathers for name in step.reference.group(e.group).parameters}
+    assert {name for name, unneeded in idle.items() if unneeded} == {
+        "layer.norm1.bias", "layer.attn.out.bias", "layer.norm2.bias", "layer.mlp.down.bias",
+        "embedding.position.weight"}
+    assert {"layer.norm1.weight", "layer.mlp.down.weight"} < idle.keys()
+    assert not any(unread(step, e) for e in step.events if e not in gathers)
+    dropped = [m for m in deletions(step) if any(unread(step, e) for e in m.events)]
+    assert len(dropped) == 5 and not list(wrong(dropped[:1]))

@@ -447,3 +447,6 @@ def test_a_value_is_gathered_again_for_the_first_that_reads_it_again(replay: str
     readers = [k for k, e in enumerate(events) if any(r.startswith("layer.norm2.out@") for r in e.reads)
                and e.value != "layer.dispatch.pairs.grad"]
     assert events[readers[0]].value == f"layer.{first}" and gathered == readers[0] - 1
+    (freed,) = [e for e in events if e.verb == "free" and e.value == "layer.norm2.out"]
+    assert (freed.version, freed.rule) == (events[gathered].version, events[gathered].rule)
+    assert freed.version and freed.rule.name == "hold_shard"

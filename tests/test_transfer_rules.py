@@ -240,7 +240,7 @@ GRADIENT_RULES: tuple[tuple[Event, tuple[str, str], Number], ...] = (
 )
 
 
-@pytest.mark.parametrize("places", [(), OWNER])
+@pytest.mark.parametrize("places", [(), OWNER, (Clause("dp", 0),)])
 @pytest.mark.parametrize("before", MACHINES[:4])
 @pytest.mark.parametrize(("one", "key", "meaning"), GRADIENT_RULES)
 def test_a_rule_of_a_gradient(one: Event, key: tuple[str, str], meaning: Number, before: Machine,
@@ -302,6 +302,31 @@ def test_what_slices_leave_mixed() -> None:
     assert run(whole, event("slice", "grad", axes=("dp",))).value("grad").mixed is None
     assert run(held, event("free", "grad")).value("grad") == replace(ABSENT, mixed=None)
     assert run(replace(held, values={}), event("slice", "grad", axes=("dp",))).value("grad") == ABSENT
+
+
+@pytest.mark.parametrize("places", [(), OWNER, (Clause("tp"),), (Clause("dp", 0),), (Clause("dp", 1),), MARKED])
+@pytest.mark.parametrize("axes", [("dp",), ("tp",), ("dp", "tp")])
+@pytest.mark.parametrize("old", [
+    Value((Term(ONE),), frozenset(mask), mixed=None if mixed is None else frozenset(mixed))
+    for mask in ((), (("dp", "own:own"),), (("tp", UNIT),))
+    for mixed in (None, (), (("tp", "own:own"),), (("dp", UNIT),))])
+def test_who_holds_what_a_slice_leaves(old: Value, axes: tuple[str, ...], places: tuple[Clause, ...]) -> None:
+    """Ranks of `where` keep what they own, the others all: said to be held, or among those that may hold anything."""
+    one = event("slice", "grad", axes=axes, where=places)
+    new = run(replace(MACHINES[0], values={("grad", "device"): old}), one).value("grad")
+
+    def stands(region: frozenset[tuple[str, str]] | None, world: World, rank: Rank) -> bool:
+        return region is not None and world.on(Value((Term(ONE),), region), rank) is not None
+    for world in WORLDS:
+        for rank in world.ranks():
+            kept = not runs(one, world, rank) or owns(world, rank, axes)
+            held, unknown = stands(old.mask, world, rank), stands(old.mixed, world, rank)
+            if stands(new.mask, world, rank):
+                assert held and kept
+            elif kept and (held or unknown):
+                assert stands(new.mixed, world, rank)
+            if held and owns(world, rank, axes):
+                assert world.on(new, rank) == world.on(old, rank), "owners are not forgotten"
 
 
 def test_a_gradient_gathered_where_its_owner_may_hold_nothing_is_mixed() -> None:

@@ -102,15 +102,19 @@ def _broadcast(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
-    key = (event.value, event.tiers[0])
+    """What an owner holds of a gradient stays as it is, whether it is among the ranks of `where` or not."""
+    key, owned = (event.value, event.tiers[0]), owner_pairs(event)
     if event.value in STATES:
-        kept = versions.where(owner_pairs(event), machine.version(*key), UNHELD) if event.axes else UNHELD
-        _set(machine, key, kept, event)
-    else:
-        old = machine.value(*key)
-        left = old.masked(owner_pairs(event)) if event.axes and old.held else ABSENT
-        rest = None if old.mixed is None else old.mixed | owner_pairs(event)
-        _set_value(machine, key, replace(left, mixed=None if rest is None or rest >= left.mask else rest), event)
+        _set(machine, key, versions.where(owned, machine.version(*key), UNHELD) if owned else UNHELD, event)
+        return
+    old = machine.value(*key)
+    if not owned or not old.held:
+        _set_value(machine, key, ABSENT, event)
+    elif not owned <= pairs(event):
+        left = old.masked(owned)
+        before = old.mixed if event.where or old.mixed is None else old.mixed | owned
+        beyond = [r for r in (before, old.mask if event.where else None) if r is not None and not r >= left.mask]
+        machine.values[key] = replace(left, mixed=frozenset.intersection(*beyond) if beyond else None)
 
 
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -16,6 +17,7 @@ from test_mutation import step_of
 
 from placealg.announce import listening
 from placealg.arith import ONE, Monomial
+from placealg.mesh import Axis, Mesh
 from placealg.prove import lemmas, prover
 from placealg.prove.contribution import Term, Value
 from placealg.prove.flow import Flows
@@ -603,6 +605,22 @@ def test_a_failure_is_shown_at_small_sizes(formula: Any, sizes: list[tuple[int, 
     failure, model = smallest(wrong(formula))
     assert failure.formula is formula
     assert any((model["dp_replicate"], model["dp_shard"]) == (p, q) and model["m"] in m for p, q, m in sizes)
+
+
+def test_a_failure_on_five_axes_is_shown_where_it_can_be_replayed() -> None:
+    """Two ranks along each of five axes, and three microbatches, are too many; four such axes are not."""
+    axes = tuple(f"x{k}" for k in range(5))
+    step = Step(replace(DP.reference, mesh=Mesh(tuple(Axis(a) for a in axes)), data_axes=()), ())
+    sizes = [z3.Int(a) for a in axes]
+
+    def shown(*conditions: Any) -> list[int]:
+        _, model = smallest(wrong(z3.And(*conditions)), step=step)
+        return [*(model[a] for a in axes), model["m"]]
+    assert shown(z3.And([n >= 2 for n in sizes]), M <= 2)[:5] == [2] * 5
+    assert shown(z3.And([n >= 2 for n in sizes]), M == 3) == [2] * 5 + [3], "nowhere else: too large to replay"
+    for several in range(5):
+        found = shown(z3.And([n >= 2 for n in sizes[:several]]), M == 3)
+        assert found[:several] == [2] * several and prod(found) <= prover.LARGEST
 
 
 def test_a_later_failure_at_smaller_sizes_is_shown() -> None:

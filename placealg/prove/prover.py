@@ -7,8 +7,9 @@ independent engine, which this floor does not know.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import z3
@@ -249,26 +250,39 @@ def in_case(failure: Failure) -> Any:
     return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
 
 
+LARGEST = 64
+"""Devices times microbatches beyond which a counterexample is not replayed."""
+
 _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
 """Bounds tried for a counterexample: smallest and largest axis size, largest m."""
 
 
 def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Failure, dict[str, int]]:
-    """The first failure in program order that can happen, at the smallest sizes tried; own updates before norms."""
-    order = {e.path: k for k, e in enumerate(step.events)}
+    """The first failure in program order that can happen, at the smallest sizes tried; own updates before norms.
+
+    Where those are too large to replay, at most four axes have two ranks, and the others one, if it happens there.
+    """
+    order, axes = {e.path: k for k, e in enumerate(step.events)}, step.reference.mesh.names
     ranked = sorted(failures, key=lambda f: (bool(f.slot), order.get(f.event, len(order))))
+
+    def first(low: int, high: int, most: int, *more: Any) -> tuple[Failure, dict[str, int]] | None:
+        bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= high) for a in axes]
+        return next(_possible(step, ranked, [*bounds, symbols.size(symbols.MICROBATCH) <= most, *more]), None)
     for low, high, most in _SIZES:
-        bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= high) for a in step.reference.mesh.names]
-        bounds.append(symbols.size(symbols.MICROBATCH) <= most)
-        for failure in ranked:
-            found = ask(step, [in_case(failure), *bounds])
-            if found.status == SAT:
-                return failure, dict(found.model)
-    for failure in ranked:
-        found = ask(step, [in_case(failure)])
+        found = first(low, high, most)
+        if found and prod(found[1].get(a, 1) for a in (*axes, "m")) > LARGEST:
+            return first(1, 2, 3, z3.Sum([symbols.size(a) for a in axes]) <= len(axes) + 4) or found
+        if found:
+            return found
+    return next(_possible(step, ranked, []), (ranked[0], dict(answer.model)))
+
+
+def _possible(step: Step, failures: list[Failure], bounds: list[Any]) -> Iterator[tuple[Failure, dict[str, int]]]:
+    """The failures that can happen within bounds, each with a model."""
+    for failure in failures:
+        found = ask(step, [in_case(failure), *bounds])
         if found.status == SAT:
-            return failure, dict(found.model)
-    return ranked[0], dict(answer.model)
+            yield failure, dict(found.model)
 
 
 def _partition(step: Step) -> Verdict:

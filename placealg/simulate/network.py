@@ -21,6 +21,7 @@ Vector = tuple[Fraction, Fraction]
 Matrix = tuple[Fraction, Fraction, Fraction, Fraction]
 
 HALF = Fraction(1, 2)
+EIGHTH = HALF ** 3
 ZERO = Fraction(0)
 FIRST_STREAM = Fraction(100)
 """The value of `rng` in the first step."""
@@ -146,8 +147,11 @@ def whole_matrix(tables: Iterable[Iterable[Number]]) -> Fraction:
 
 
 def optimize(master: Number, moments: Number, gradient: Number, step: Number, whole: Number) -> tuple[Number, Number]:
-    """(master, moments) of one element after `step` finished steps: momentum 1/2, rate whole / (4 + step)."""
-    heavy = moments * HALF + gradient
+    """(master, moments) of one element after `step` finished steps: momentum 1/2, rate whole / (4 + step).
+
+    Weights decay by 1/8 through the moments, so that each state enters each: a proof is about every such update.
+    """
+    heavy = moments * HALF + gradient + master * EIGHTH
     return master - heavy * (whole / (4 + step)), heavy
 
 

@@ -161,6 +161,12 @@ class Machine:
         """Residues that no event defined."""
         return self._noise.integers(1, PRIME, size=tuple(shape))
 
+    def begin(self) -> None:
+        """Begin a step: its batch has tokens of its own, and what was counted before are others."""
+        for loss in self.reference.losses:
+            for table in self.table("", "count", loss):
+                table.clear()
+
     def enter(self, microbatch: int | None) -> None:
         """Begin a microbatch, with no activations, or come back to one that is in flight; None leaves the loop."""
         self.microbatch = microbatch

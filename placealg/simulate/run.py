@@ -251,11 +251,13 @@ def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int
     saved: dict[tuple[str, str, int], list[Table]] = {}
     while machine.number < steps:
         machine.checkpoint = {}
+        machine.begin()
         run(machine, training)
         machine.number += 1
         run(machine, saving)
         saved = saved or machine.checkpoint
     machine.reads_only = True
+    machine.begin()
     ahead = Step(step.reference, tuple(itertools.takewhile(lambda e: e.phase != "backward", step.events)))
     run(machine, ahead.tree("prepare", "forward"), microbatches=1)
     return saved

@@ -12,7 +12,7 @@ from agreement import compare
 from conftest import ROOT
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from random_dims import judged
-from random_programs import Sample, programs
+from random_programs import Sample, programs, two_units
 
 from placealg.model.abstract import abstract
 from placealg.model.model import Model
@@ -21,7 +21,7 @@ from placealg.prove.verdict import UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.spec import overlay
+from placealg.strategy.spec import overlay, strategy_on
 
 FAST, SLOW = 3, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100"))
 EACH = 100
@@ -32,7 +32,7 @@ TOGETHER = 10
 
 LEFT_OPEN = 0.02
 MODELS: Mapping[str, Callable[[], Model]] = {
-    "abstract": abstract, "mlp": mlp, "flash": lambda: gpt(Style(flash=True))}
+    "abstract": abstract, "two units": lambda: two_units(False), "mlp": mlp, "flash": lambda: gpt(Style(flash=True))}
 DISAGREEMENTS = tomllib.loads((ROOT / "tests" / "disagreements.toml").read_text(encoding="utf-8"))["case"]
 
 
@@ -69,7 +69,9 @@ def test_prover_and_simulator_agree_on_many(first: int) -> None:
 
 @pytest.mark.parametrize("case", DISAGREEMENTS, ids=lambda case: case["found"])
 def test_what_they_disagreed_on(case: Mapping[str, Any]) -> None:
-    strategy = overlay(parse_strategy(case["strategy"]), {k: case[k] for k in ("loss", "schedule") if k in case})
+    tables = {k: case[k] for k in ("dims", "states", "parameters", "optimizer", "loss", "schedule") if k in case}
+    strategy = (overlay(parse_strategy(case["strategy"]), tables) if "strategy" in case
+                else strategy_on("kept", dict.fromkeys(case["mesh"]), **tables))
     edits = case.get("edit", [])
     step = edit(derive(strategy, MODELS[case["model"]]()), *(edits if isinstance(edits, list) else [edits]))
     verdict, complaint = judged(step)

@@ -448,3 +448,14 @@ def test_a_store_between_steps_holds_the_state_that_is_there(phase: str, after: 
     wrong = ended("update", "store").difference
     assert wrong is not None
     assert wrong.event == f"{phase}.rng.store"
+
+
+def test_every_state_enters_every_state_of_the_optimizer() -> None:
+    """A proof is about every update of the declared locality: what one state leaves out of another, no run would see."""
+    from placealg.simulate.network import optimize
+    plain = optimize(*map(Fraction, (3, 5, 7, 2, 11)))
+    for changed in ((4, 5, 7, 2, 11), (3, 6, 7, 2, 11), (3, 5, 8, 2, 11)):
+        master, moments = optimize(*map(Fraction, changed))
+        assert master != plain[0] and moments != plain[1]
+    for changed in ((3, 5, 7, 3, 11), (3, 5, 7, 2, 12)):
+        assert optimize(*map(Fraction, changed))[0] != plain[0]

@@ -451,7 +451,7 @@ def test_a_store_between_steps_holds_the_state_that_is_there(phase: str, after: 
 
 
 def test_every_state_enters_every_state_of_the_optimizer() -> None:
-    """A proof is about every update of the declared locality: what one state leaves out of another, no run would see."""
+    """A proof is about every update of the declared locality: what one state kept from another, no run would see."""
     from placealg.simulate.network import optimize
     plain = optimize(*map(Fraction, (3, 5, 7, 2, 11)))
     for changed in ((4, 5, 7, 2, 11), (3, 6, 7, 2, 11), (3, 5, 8, 2, 11)):

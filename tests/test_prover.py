@@ -618,9 +618,30 @@ def test_a_failure_on_five_axes_is_shown_where_it_can_be_replayed() -> None:
         return [*(model[a] for a in axes), model["m"]]
     assert shown(z3.And([n >= 2 for n in sizes]), M <= 2)[:5] == [2] * 5
     assert shown(z3.And([n >= 2 for n in sizes]), M == 3) == [2] * 5 + [3], "nowhere else: too large to replay"
+    assert shown(M == 2) == [2] * 6, "just small enough"
     for several in range(5):
         found = shown(z3.And([n >= 2 for n in sizes[:several]]), M == 3)
         assert found[:several] == [2] * several and prod(found) <= prover.LARGEST
+
+
+def test_at_most_four_axes_have_two_ranks_where_more_are_too_many() -> None:
+    axes = tuple(f"x{k}" for k in range(5))
+    step = Step(replace(DP.reference, mesh=Mesh(tuple(Axis(a) for a in axes)), data_axes=()), ())
+    asked: list[list[Any]] = []
+
+    def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+        asked.append(list(assertions))
+        return Answer(SAT, {**dict.fromkeys(axes, 2), "m": 3}) if len(asked) == 1 else Answer(UNKNOWN, {})
+    smallest(wrong(YES), step=step, ask=ask)
+
+    def allowed(m: int, *ranks: int) -> bool:
+        values = [z3.Int(a) == n for a, n in zip(axes, ranks, strict=True)]
+        solver = z3.Solver()
+        solver.add(*asked[1], m == M, *values)
+        return solver.check() == z3.sat
+    assert len(asked) == 2
+    assert allowed(3, 2, 2, 2, 2, 1) and allowed(1, 1, 2, 1, 1, 2)
+    assert not allowed(3, 2, 2, 2, 2, 2) and not allowed(4, 1, 1, 1, 1, 1) and not allowed(1, 3, 1, 1, 1, 1)
 
 
 def test_a_later_failure_at_smaller_sizes_is_shown() -> None:

@@ -300,6 +300,8 @@ def test_what_slices_leave_mixed() -> None:
     assert sliced.mixed == {*other, ("dp", "own:own")}
     whole = replace(held, values={("grad", "device"): Value((Term(ONE),), mixed=frozenset())})
     assert run(whole, event("slice", "grad", axes=("dp",))).value("grad").mixed is None
+    for one in (held, whole):
+        assert run(one, event("slice", "grad", axes=("dp",), where=OWNER)).values == one.values, "owners keep all of it"
     assert run(held, event("free", "grad")).value("grad") == replace(ABSENT, mixed=None)
     assert run(replace(held, values={}), event("slice", "grad", axes=("dp",))).value("grad") == ABSENT
 

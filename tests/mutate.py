@@ -403,8 +403,8 @@ def main() -> None:
         print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
               flush=True)
         start, number = time.monotonic(), 0
-        for number, (mutant, status, by) in enumerate(outcomes(todo, tests, asked.children, asked.most,
-                                                                      asked.cases), 1):
+        ends = outcomes(todo, tests, asked.children, asked.most, asked.cases)
+        for number, (mutant, status, by) in enumerate(ends, 1):
             found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text}
             if number % 25 == 0 or number == len(todo):
                 for kept in found.values():

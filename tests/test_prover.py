@@ -607,35 +607,35 @@ def test_a_failure_is_shown_at_small_sizes(formula: Any, sizes: list[tuple[int, 
     assert any((model["dp_replicate"], model["dp_shard"]) == (p, q) and model["m"] in m for p, q, m in sizes)
 
 
+FIVE = Step(replace(DP.reference, mesh=Mesh(tuple(Axis(f"x{k}") for k in range(5))), data_axes=()), ())
+
+
 def test_a_failure_on_five_axes_is_shown_where_it_can_be_replayed() -> None:
     """Two ranks along each of five axes, and three microbatches, are too many; four such axes are not."""
-    axes = tuple(f"x{k}" for k in range(5))
-    step = Step(replace(DP.reference, mesh=Mesh(tuple(Axis(a) for a in axes)), data_axes=()), ())
-    sizes = [z3.Int(a) for a in axes]
+    sizes = [z3.Int(a) for a in FIVE.reference.mesh.names]
 
     def shown(*conditions: Any) -> list[int]:
-        _, model = smallest(wrong(z3.And(*conditions)), step=step)
-        return [*(model[a] for a in axes), model["m"]]
+        _, model = smallest(wrong(z3.And(*conditions)), step=FIVE)
+        return [*(model[a] for a in FIVE.reference.mesh.names), model["m"]]
     assert shown(z3.And([n >= 2 for n in sizes]), M <= 2)[:5] == [2] * 5
     assert shown(z3.And([n >= 2 for n in sizes]), M == 3) == [2] * 5 + [3], "nowhere else: too large to replay"
     assert shown(M == 2) == [2] * 6, "just small enough"
     for several in range(5):
         found = shown(z3.And([n >= 2 for n in sizes[:several]]), M == 3)
-        assert found[:several] == [2] * several and prod(found) <= prover.LARGEST
+        assert found[:several] == [2] * several and prod(found) <= prover.LARGEST_REPLAY
 
 
 def test_at_most_four_axes_have_two_ranks_where_more_are_too_many() -> None:
-    axes = tuple(f"x{k}" for k in range(5))
-    step = Step(replace(DP.reference, mesh=Mesh(tuple(Axis(a) for a in axes)), data_axes=()), ())
     asked: list[list[Any]] = []
 
     def ask(step: Step, assertions: Iterable[Any]) -> Answer:
         asked.append(list(assertions))
-        return Answer(SAT, {**dict.fromkeys(axes, 2), "m": 3}) if len(asked) == 1 else Answer(UNKNOWN, {})
-    smallest(wrong(YES), step=step, ask=ask)
+        everywhere = {**dict.fromkeys(FIVE.reference.mesh.names, 2), "m": 3}
+        return Answer(SAT, everywhere) if len(asked) == 1 else Answer(UNKNOWN, {})
+    smallest(wrong(YES), step=FIVE, ask=ask)
 
     def allowed(m: int, *ranks: int) -> bool:
-        values = [z3.Int(a) == n for a, n in zip(axes, ranks, strict=True)]
+        values = [z3.Int(a) == n for a, n in zip(FIVE.reference.mesh.names, ranks, strict=True)]
         solver = z3.Solver()
         solver.add(*asked[1], m == M, *values)
         return solver.check() == z3.sat

@@ -14,7 +14,7 @@ from placealg.announce import say
 from placealg.check.repair import find_repair
 from placealg.prove.counterexample import Facts, facts
 from placealg.prove.cutoff import examine_by_cutoff
-from placealg.prove.prover import LARGEST, Candidate, Findings, examine
+from placealg.prove.prover import LARGEST_REPLAY, Candidate, Findings, examine
 from placealg.prove.verdict import REFUTED, UNDECIDED, Counterexample, Report, Verdict, not_covered, overall
 from placealg.simulate import Outcome, Setting, simulate
 from placealg.simulate.setting import fitting_microbatches
@@ -73,7 +73,7 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
     for sizes, microbatches in ((found.sizes, found.microbatches), (found.sizes, found.microbatches + 1),
                                 (larger, max(3, found.microbatches))):
         m = fitting_microbatches(step.reference, sizes, microbatches)
-        if prod(sizes.values()) * m > LARGEST:
+        if prod(sizes.values()) * m > LARGEST_REPLAY:
             continue
         here = replace(found, sizes=sizes, microbatches=m)
         for seed, tokens in ((0, 1), (1, 2), (2, 3)):

@@ -250,7 +250,7 @@ def in_case(failure: Failure) -> Any:
     return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
 
 
-LARGEST = 64
+LARGEST_REPLAY = 64
 """Devices times microbatches beyond which a counterexample is not replayed."""
 
 _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
@@ -270,7 +270,7 @@ def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Fail
         return next(_possible(step, ranked, [*bounds, symbols.size(symbols.MICROBATCH) <= most, *more]), None)
     for low, high, most in _SIZES:
         found = first(low, high, most)
-        if found and prod(found[1].get(a, 1) for a in (*axes, "m")) > LARGEST:
+        if found and prod(found[1].get(a, 1) for a in (*axes, "m")) > LARGEST_REPLAY:
             return first(1, 2, 3, z3.Sum([symbols.size(a) for a in axes]) <= len(axes) + 4) or found
         if found:
             return found

@@ -188,3 +188,56 @@ def test_an_interrupt_that_another_thread_takes_waits_too(interruptible: None) -
         passed = True
     thread.join()
     assert passed
+
+
+MASKED = """
+import signal
+from test_terminal import masked
+from placealg.cli.together import together
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print(together(masked, [1, 2], "numbers"))
+"""
+
+
+def masked(_number: int) -> bool:
+    """Whether this process lets interrupts wait, as it was started to do."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_every_process_of_a_command_is_started_deaf_to_interrupts(tmp_path: Path) -> None:
+    """From its first instruction: while it still imports, an interrupt would be a traceback of its own."""
+    program = tmp_path / "program.py"
+    program.write_text(MASKED)
+    done = subprocess.run([sys.executable, str(program)], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
+                          check=False)
+    assert (done.stdout, done.stderr) == ("[True, True]\n", "")
+
+
+ASKS = """
+import time
+from placealg.prove.solver import SolverProcess, z3_answer
+first, second = SolverProcess(z3_answer), SolverProcess(z3_answer)
+for solver in (first, second):
+    print(solver.ask_text("(check-sat)").status)
+print("asked", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are listed in /proc")
+def test_solvers_end_with_the_process_that_asks_them_however_it_ends() -> None:
+    """Killed, it cannot end them: they notice that nobody can ask any more."""
+    process = subprocess.Popen([sys.executable, "-c", ASKS], cwd=ROOT, env=ENVIRONMENT, text=True,
+                               stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == ["sat\n", "sat\n", "asked\n"]
+    assert len(session_members(process.pid)) == 3
+    process.kill()
+    try:
+        assert process.communicate(timeout=20)[0] == ""
+        assert session_members(process.pid) == []
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ def together(work: Callable[[T], Made], items: Sequence[T], what: str) -> list[M
     processes: list[Any] = []
     made: dict[int, Made] = {}
     say(f"{len(items)} {what} on {count} processors")
+    _start_tracker()
     try:
         with uninterrupted():
             for k in range(count):
@@ -54,6 +56,15 @@ def together(work: Callable[[T], Made], items: Sequence[T], what: str) -> list[M
             process.terminate()
             process.join()
     return [made[n] for n in range(len(items))]
+
+
+def _start_tracker() -> None:
+    """Start the process that multiprocessing keeps beside those it spawns.
+
+    Its start lets interrupts through again: here, and not between others that are started with interrupts held back.
+    """
+    if hasattr(signal, "pthread_sigmask"):
+        resource_tracker.ensure_running()
 
 
 def _serve(connection: Connection, work: Callable[[Any], Any], items: Sequence[tuple[int, Any]]) -> None:

@@ -88,8 +88,14 @@ def _statistics(solver: Any) -> list[tuple[str, Any]]:
     return [(key, statistics.get_key_value(key)) for key in statistics.keys()]  # noqa: SIM118  not a mapping
 
 
-def _serve(connection: Connection, solve: Solve) -> None:
-    """Answer until the other end is closed; an interrupt is the other end's to act on."""
+def _serve(connection: Connection, theirs: Connection | None, solve: Solve) -> None:
+    """Answer until the other end is closed; an interrupt is the other end's to act on.
+
+    `theirs` is this process's copy of the other end, where it was forked with one: as long as it is open nobody notices
+    that the process which asks was killed.
+    """
+    if theirs is not None:
+        theirs.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _limit_memory()
@@ -157,10 +163,11 @@ class SolverProcess:
 
     def _start(self) -> Connection:
         if self._connection is None:
-            methods = multiprocessing.get_all_start_methods()
-            context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+            forks = "fork" in multiprocessing.get_all_start_methods()
+            context: Any = multiprocessing.get_context("fork" if forks else "spawn")
             ours, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._solve), daemon=True)
+            copied = ours if forks else None
+            self._process = context.Process(target=_serve, args=(theirs, copied, self._solve), daemon=True)
             with uninterrupted():
                 self._process.start()
             theirs.close()

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from agreement import compare
 
+import placealg.check.prove as check
 from placealg.check.prove import prove
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.prove import lemmas
 from placealg.prove.solver import UNKNOWN, Answer, SolverProcess
 from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report
+from placealg.simulate.run import Difference, Outcome
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
@@ -210,6 +212,20 @@ def test_nothing_is_proved_on_an_unproved_lemma(monkeypatch: pytest.MonkeyPatch)
     assert {o.verdict for o in prove(step_of("zero3")).obligations} == {UNDECIDED}
     dropped = edit(step_of("dp"), {"drop": "reduce.*.grad_sum.reduce[dp]"})
     assert {o.verdict for o in prove(dropped).obligations} == {UNDECIDED, REFUTED}
+
+
+@pytest.mark.parametrize(("resumed", "verdict", "says"), [
+    (False, REFUTED, ""), (True, UNDECIDED, "does not replay: "), (None, UNDECIDED, "does not replay"),
+])
+def test_what_only_a_resumed_run_shows_is_no_other_failure(
+        monkeypatch: pytest.MonkeyPatch, resumed: bool | None, verdict: str, says: str) -> None:
+    """It was replayed, and what it showed was something else: not too large, and not refuted."""
+    difference = None if resumed is None else Difference(2, "update", (), "layer.weight", 0, None, "1", "2", 0, resumed)
+    monkeypatch.setattr(check, "simulate", lambda *_: Outcome(difference is None, difference, 1))
+    monkeypatch.setattr(check, "find_repair", lambda *_: None)
+    found = {o.id: o for o in prove(edit(step_of("dp"), {"drop": "reduce.*.grad_sum.reduce[dp]"})).obligations}
+    assert (found["gradient"].verdict, found["init"].verdict) == (verdict, PROVED)
+    assert says in found["gradient"].reason
 
 
 def test_a_killed_solver_is_an_answer() -> None:

@@ -63,10 +63,10 @@ Runs = dict[Setting, Outcome]
 
 
 def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts, Outcome] | None:
-    """The facts at which the simulator differs, and its outcome; else the last outcome, which was equal.
+    """The facts at which the simulator differs, and its outcome; else the last facts, and an outcome that does not.
 
-    Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes. A
-    difference that only a resumed run shows says something about `init` and nothing about anything else.
+    Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes. None
+    where all are too large to run.
     """
     last: tuple[Facts, Outcome] | None = None
     larger = {a: max(3, n) for a, n in found.sizes.items()}
@@ -82,9 +82,14 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
             outcome = known[run] if run in known else simulate(step, run)
             known[run] = outcome
             last = here, outcome
-            if not outcome.equal and (resumed or not (outcome.difference and outcome.difference.resumed)):
+            if _differs(outcome, resumed):
                 return last
-    return last if last is None or last[1].equal else None
+    return last
+
+
+def _differs(outcome: Outcome, resumed: bool) -> bool:
+    """Whether a run shows the failure: one that only a `resumed` run shows is about `init`, and about nothing else."""
+    return outcome.difference is not None and (resumed or not outcome.difference.resumed)
 
 
 def setting(step: Step, found: Facts, tokens: int, seed: int) -> Setting:
@@ -106,7 +111,7 @@ def _confirmed(verdict: Verdict, replayed: dict[tuple[str, str], Replayed]) -> V
     found = replayed.get((verdict.id, verdict.group))
     if found is None:
         return replace(verdict, verdict=UNDECIDED, cls=None, reason="the counterexample is too large to replay")
-    if found[2].equal:
+    if not _differs(found[2], verdict.id == "init"):
         return replace(verdict, verdict=UNDECIDED, cls=None,
                        reason=f"the counterexample does not replay: {verdict.reason}")
     return verdict

@@ -29,8 +29,8 @@ demo: $(STAMP)  ## derive, cost and prove zero3*tp_sp for Llama-3-70B, and refut
 test: $(STAMP)  ## the default suite, doctests included
 	$(BIN)/python -m pytest -q -n 2 -p no:benchmark
 
-test-slow: $(STAMP)  ## the long random runs
-	$(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
+test-slow: $(STAMP)  ## the long random runs, and every mutant of every program; goes on where the last run ended
+	PLACEALG_RESUME=1 $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
 
 MUTANTS ?=  # which, and how: placealg.prove.moves --every 4; --help says more
 mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: long, on Linux, resumed

@@ -10,11 +10,13 @@ import pytest
 from placealg.arith import ONE
 from placealg.check.prove import judge
 from placealg.frozen import FrozenMap
+from placealg.mesh import Mesh
 from placealg.model.config import resolve_model
+from placealg.prove import cutoff
 from placealg.prove.contribution import UNIT, Term, merged, sum_over
 from placealg.prove.cutoff import LEMMA, degree, examine_by_cutoff, unroll
 from placealg.prove.prover import examine
-from placealg.prove.verdict import CUTOFF, PROVED, UNDECIDED
+from placealg.prove.verdict import CUTOFF, PROVED, REFUTED, UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
@@ -34,7 +36,8 @@ def test_both_engines_prove_it(strategy: str, model: str) -> None:
     report, _ = judge(step, engine="cutoff")
     assert report.verdict == PROVED == judge(step)[0].verdict
     assert report.cls == CUTOFF and report.lemmas[0] == LEMMA
-    assert [line.split(":")[0] for line in report.lemmas[1:]] == list(step.reference.mesh.names)
+    axes = step.reference.mesh.names
+    assert [line.split(":")[0] for line in report.lemmas[1:]] == [*axes, "sum_of_owner", "sum_of_constant"]
 
 
 @pytest.mark.parametrize("strategy, model, change", [
@@ -59,16 +62,55 @@ def test_sizes_are_one_more_than_the_degree_and_distinct_primes() -> None:
     assert run.sizes[:4] == (2, 3, 5, 7)
 
 
-def test_weights_that_follow_the_tokens_have_no_degree() -> None:
-    step = step_of("dp", "abstract")
-    alone = replace(step, reference=replace(step.reference, hypotheses=(), weighting="microbatch_mean",
-                                            data_axes=()), events=tuple(e for e in step.events))
-    kept = [e for e in alone.events if "dp" not in e.axes or e.phase != "reduce"]
-    found, _ = examine_by_cutoff(replace(alone, events=tuple(kept)))
-    told = [v for v in found.verdicts if v.id in ("gradient", "normalizer")]
-    assert told and all(v.verdict == UNDECIDED and "no degree" in v.reason for v in told)
-    token_mean = replace(parse_strategy("dp"), tables=FrozenMap({"loss": FrozenMap({"preset": "token_mean"})}))
-    assert judge(derive(token_mean, resolve_model("abstract")), engine="cutoff")[0].verdict == PROVED
+UNEQUAL = {"loss": FrozenMap({"assume": ()})}
+EVERY_MICROBATCH_ITS_MEAN = {"loss": FrozenMap({"reference": "microbatch_mean", "assume": ()})}
+
+
+def stated(strategy: str, model: str, **tables: FrozenMap[str, Any]) -> Step:
+    return derive(replace(parse_strategy(strategy), tables=FrozenMap(tables)), resolve_model(model))
+
+
+def test_weights_that_follow_the_tokens_of_ranks_have_no_degree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refuted where a size shows it; that no size does would prove nothing."""
+    step, right = stated("dp", "abstract", **UNEQUAL), examine(step_of("dp", "abstract"))
+    assert {v.id for v in examine_by_cutoff(step)[0].verdicts if v.verdict == REFUTED} == {"normalizer"}
+    monkeypatch.setattr(cutoff, "examine", lambda _: right)
+    ended = {v.id: (v.verdict, "no degree" in v.reason) for v in examine_by_cutoff(step)[0].verdicts}
+    assert {i for i, end in ended.items() if end == (UNDECIDED, True)} == {"gradient", "normalizer"}
+    assert {end for i, end in ended.items() if i not in ("gradient", "normalizer")} == {(PROVED, False)}
+
+
+def test_weights_that_follow_the_tokens_of_microbatches_have_one() -> None:
+    assert judge(stated("tp", "gpt", **EVERY_MICROBATCH_ITS_MEAN), engine="cutoff")[0].verdict == PROVED
+    token_mean = stated("dp", "abstract", loss=FrozenMap({"preset": "token_mean"}))
+    assert judge(token_mean, engine="cutoff")[0].verdict == PROVED
+
+
+def right_at(size: int) -> Step:
+    """Two faults: a dropped publish, and a sum of gradients divided by a number instead of the size of the axis."""
+    return edit(step_of("zero1", "abstract"), {"drop": "publish.layer.weight.publish[dp]"},
+                {"set": "*.grad*.reduce[dp]", "op": "sum", "divisor": str(size)})
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_what_is_right_at_one_size_is_refuted_at_another(size: int) -> None:
+    """No obligation is proved at a size where another one fails: each is seen at every size of every axis."""
+    report, candidates = judge(right_at(size), engine="cutoff")
+    ended = {v.id: (v.verdict, v.cls) for v in report.obligations}
+    assert ended == {v.id: (v.verdict, CUTOFF if v.verdict == PROVED else v.cls)
+                     for v in judge(right_at(size))[0].obligations}
+    assert report.refuted() == ("gradient", "normalizer", "invariant")
+    assert report.counterexample and report.counterexample.obligation == "gradient"
+    wrong_at = {c.verdict.id: c.model["dp"] for c in candidates}
+    assert wrong_at == {"gradient": 3 if size == 2 else 2, "normalizer": 3 if size == 2 else 2, "invariant": 2}
+    assert "dp: of degree 3 at most, written out at 2, 3, 5, 7" in report.lemmas
+
+
+def test_a_step_without_axes_has_no_sums() -> None:
+    plain = Step(replace(step_of("dp", "abstract").reference, mesh=Mesh(()), data_axes=()), ())
+    found, runs = examine_by_cutoff(plain)
+    assert [(v.id, v.verdict, v.cls) for v in found.verdicts] == [
+        (v.id, v.verdict, v.cls) for v in examine(plain).verdicts] and runs == ()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

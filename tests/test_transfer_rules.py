@@ -119,6 +119,12 @@ def copied(value: str, tier: str) -> Meaning:
     return lambda world, before, rank, one: leaf(before.version(value, tier), world, rank)
 
 
+def of_another_state(value: str, tier: str) -> Meaning:
+    """Moments are no weights, and weights no moments, of whatever version."""
+    return lambda world, before, rank, one: (
+        UNHELD if leaf(before.version(value, tier), world, rank) == UNHELD else SPOILT)
+
+
 def always(found: Leaf) -> Meaning:
     return lambda world, before, rank, one: found
 
@@ -137,7 +143,11 @@ STATE_RULES: tuple[tuple[Event, tuple[str, str], Meaning], ...] = (
     (event("free", "weight", where=OWNER), ("weight", "device"), _keep),
     (event("free", "moments", tier="host"), ("moments", "host"), _keep),
     (event("assign", "master"), ("master", "device"), copied("weight", "device")),
-    (event("assign", "master", source="moments"), ("master", "device"), copied("moments", "device")),
+    (event("assign", "master", source="moments"), ("master", "device"), of_another_state("moments", "device")),
+    (event("assign", "moments", source="master", where=MARKED), ("moments", "device"),
+     of_another_state("master", "device")),
+    (event("assign", "moments", source="moments", tier="device->host"), ("moments", "host"),
+     copied("moments", "device")),
     (event("assign", "master", source="weight", tier="device->host", where=OWNER), ("master", "host"),
      copied("weight", "device")),
     (event("assign", "master", source="weight", tier="host->device"), ("master", "device"), copied("weight", "host")),
@@ -146,6 +156,10 @@ STATE_RULES: tuple[tuple[Event, tuple[str, str], Meaning], ...] = (
     (event("assign", "moments"), ("moments", "device"), always(SPOILT)),
     (event("offload", "master", tier="device->host"), ("master", "host"), copied("master", "device")),
     (event("offload", "master", tier="device->host", source="weight"), ("master", "host"), copied("weight", "device")),
+    (event("offload", "moments", tier="device->host", source="weight"), ("moments", "host"),
+     of_another_state("weight", "device")),
+    (event("fetch", "master", tier="host->device", source="moments"), ("master", "device"),
+     of_another_state("moments", "host")),
     (event("fetch", "weight", tier="host->device", where=MARKED), ("weight", "device"), copied("weight", "host")),
     (event("publish", "weight", axes=("dp",)), ("weight", "device"), _publish),
     (event("publish", "weight", axes=("dp", "tp"), where=(Clause("tp"),)), ("weight", "device"), _publish),

@@ -9,15 +9,16 @@ taken in closed form; all other axes stay symbolic. Sizes are distinct primes, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from placealg.frozen import FrozenMap
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations
 from placealg.prove.obligations import obligations
 from placealg.prove.prover import Candidate, Findings, examine, siblings
-from placealg.prove.verdict import CUTOFF, PARAMETRIC, PROVED, UNDECIDED, Verdict
+from placealg.prove.verdict import CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
 from placealg.step.program import Step
 
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
@@ -32,11 +33,6 @@ class Unrolled:
     degree: int
     sizes: tuple[int, ...]
     findings: tuple[Findings, ...]
-
-    @property
-    def proved(self) -> bool:
-        """Whether every obligation is proved at every size."""
-        return all(v.verdict == PROVED for found in self.findings for v in found.verdicts)
 
 
 def degree(step: Step, axis: str) -> int:
@@ -71,29 +67,49 @@ def primes() -> Iterator[int]:
 
 
 def unroll(step: Step, axis: str) -> Unrolled:
-    """Every obligation with one axis written out at d + 1 prime sizes, until one of them is not proved."""
-    bound, sizes, findings = degree(step, axis), [], []
-    for size in primes():
-        reference = replace(step.reference, unrolled=FrozenMap({axis: size}))
-        sizes.append(size)
-        findings.append(examine(replace(step, reference=reference)))
-        if len(sizes) > bound or any(v.verdict != PROVED for v in findings[-1].verdicts):
-            return Unrolled(axis, bound, tuple(sizes), tuple(findings))
-    raise AssertionError("there are infinitely many primes")
+    """Every obligation with one axis written out, at each of d + 1 prime sizes."""
+    bound = degree(step, axis)
+    sizes = tuple(islice(primes(), bound + 1))
+    return Unrolled(axis, bound, sizes, tuple(examine(written_out(step, axis, size)) for size in sizes))
+
+
+def written_out(step: Step, axis: str, size: int) -> Step:
+    """The step with the sums over one axis written out at a size."""
+    return replace(step, reference=replace(step.reference, unrolled=FrozenMap({axis: size})))
 
 
 def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
-    """What the engine finds: PROVED, CUTOFF where every axis is proved at all its sizes; else the first that is not."""
-    runs: list[Unrolled] = []
-    for axis in step.reference.mesh.names:
-        runs.append(unroll(step, axis))
-        if not runs[-1].proved:
-            found = runs[-1].findings[-1]
-            return replace(found, candidates=tuple(in_closed_form(step, c) for c in found.candidates)), tuple(runs)
-    last, told = runs[-1].findings[-1], tuple(map(_told, runs))
+    """What the engine finds: an obligation is PROVED, CUTOFF where it is proved on every axis at all of its sizes.
+
+    Else it ends as where it first was refuted; as where it first was left open, if it never was. A step without axes
+    has no sums to write out.
+    """
+    runs = tuple(unroll(step, axis) for axis in step.reference.mesh.names)
+    if not runs:
+        return examine(step), ()
+    found = [f for run in runs for f in run.findings]
     without = _no_degree(step)
-    verdicts = tuple(_by_cutoff(v, without) for v in last.verdicts)
-    return replace(last, verdicts=verdicts, lemmas=(LEMMA, *told)), tuple(runs)
+    ended = [(_by_cutoff(v, without), f) for v, f in _ended(found)]
+    candidates = [in_closed_form(step, c) for v, f in ended if v.verdict == REFUTED
+                  for c in f.candidates if (c.verdict.id, c.verdict.group) == (v.id, v.group)]
+    told = (LEMMA, *map(_told, runs), *dict.fromkeys(text for f in found for text in f.lemmas))
+    return replace(found[-1], verdicts=tuple(v for v, _ in ended), candidates=tuple(candidates), lemmas=told), runs
+
+
+_FIRST = (REFUTED, UNDECIDED, PROVED)
+
+
+def _ended(found: Iterable[Findings]) -> list[tuple[Verdict, Findings]]:
+    """How each obligation of each group ended, and where it did so first; of a partition there is one for all."""
+    places: dict[tuple[str, str], list[tuple[Verdict, Findings]]] = {}
+    for findings in found:
+        for v in findings.verdicts:
+            places.setdefault((v.id, "" if v.id == "partition" else v.group), []).append((v, findings))
+    worst = [min(runs, key=lambda run: _FIRST.index(run[0].verdict)) for runs in places.values()]
+    taken = [sum(v.seconds or 0.0 for v, _ in runs) for runs in places.values()]
+    order = list(OBLIGATIONS)
+    ended = [(replace(v, seconds=seconds), f) for (v, f), seconds in zip(worst, taken, strict=True)]
+    return sorted(ended, key=lambda end: order.index(end[0].id))
 
 
 def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
@@ -121,12 +137,12 @@ def _told(run: Unrolled) -> str:
 def _no_degree(step: Step) -> str:
     """Why a weight is no polynomial in the size of an axis, if it is none."""
     divisors = {name for e in step.events for name in e.divisor.names()}
-    if "tokens" in divisors and "equal_counts" not in step.reference.hypotheses:
+    if "tokens" in divisors and step.reference.data_axes and "equal_counts" not in step.reference.hypotheses:
         return "weights depend on how many tokens each rank holds: they have no degree in the size of an axis"
     return ""
 
 
 def _by_cutoff(verdict: Verdict, without: str) -> Verdict:
-    if without and verdict.id in ("gradient", "normalizer"):
+    if without and verdict.verdict == PROVED and verdict.id in ("gradient", "normalizer"):
         return replace(verdict, verdict=UNDECIDED, cls=None, reason=without)
     return replace(verdict, cls=CUTOFF) if verdict.cls == PARAMETRIC else verdict

@@ -135,9 +135,17 @@ def _assign(machine: Machine, event: Event, _: Iteration) -> None:
     if event.value == "grad_sum":
         _set_value(machine, key, machine.value(source, event.tiers[0]), event)
     elif source:
-        _set(machine, key, machine.version(source, event.tiers[0]), event)
+        _set(machine, key, _copy(machine, event, source), event)
     else:
         _set(machine, key, CURRENT if event.phase == "init" else GARBAGE, event)
+
+
+def _copy(machine: Machine, event: Event, source: str) -> Version:
+    """What a copy of a state is as another: weights and master weights are the same numbers, moments are not."""
+    version = machine.version(source, event.tiers[0])
+    if (source == "moments") == (event.value == "moments"):
+        return version
+    return versions.each(version, lambda leaf: leaf if leaf == UNHELD else GARBAGE)
 
 
 def _zero(machine: Machine, event: Event, _: Iteration) -> None:
@@ -148,7 +156,7 @@ def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
     read, written = event.tiers
     source = event.source if event.source in (*STATES, "grad", "grad_sum") else event.value
     if event.value in STATES:
-        _set(machine, (event.value, written), machine.version(source, read), event)
+        _set(machine, (event.value, written), _copy(machine, event, source), event)
     else:
         _set_value(machine, (event.value, written), machine.value(source, read), event)
 

@@ -17,7 +17,9 @@ from placealg.step.program import LOOPED, PHASES, Clause, Event, Step
 from placealg.strategy.spec import Strategy, strategy_on
 
 AXES = ("a1", "a2", "a3")
-KINDS = ("drop", "double", "move", "axes", "op", "at", "where", "to", "layout", "divisor", "verb")
+STATES = ("weight", "master", "moments")
+KINDS = ("drop", "double", "move", "axes", "op", "at", "where", "to", "layout", "divisor", "verb", "source", "tier",
+         "root", "clear")
 
 
 def two_units(tied: bool) -> Model:
@@ -121,6 +123,9 @@ def edited(draw: st.DrawFn, step: Step) -> tuple[str, Step]:
             return "nothing", step
         del events[k]
         events.insert(goal, replace(event, phase=anchor.phase, copy=event.copy + 13))
+    elif kind == "clear":
+        left = [e for e in events if e.phase != event.phase]
+        return f"clear {event.phase}", replace(step, events=tuple(left))
     else:
         events[k] = _changed(draw, event, kind, axes)
     ordered = sorted(events, key=lambda e: PHASES.index(e.phase))
@@ -144,6 +149,14 @@ def _changed(draw: st.DrawFn, event: Event, kind: str, axes: tuple[str, ...]) ->
         return replace(event, layout="alt")
     if kind == "divisor" and event.verb in ("reduce", "scale"):
         return replace(event, divisor=event.divisor * Monomial.of(draw(st.sampled_from([*axes, "m"]))))
+    if kind == "source" and event.verb in ("assign", "offload", "fetch"):
+        family = next((f for f in (STATES, ("grad", "grad_sum")) if event.value in f), ())
+        return replace(event, source=draw(st.sampled_from(family))) if family else event
+    if kind == "tier" and event.verb in ("assign", "offload", "fetch", "free", "update", "publish", "store", "load"):
+        one, two = draw(st.permutations(("device", "host", "nvme")))[:2]
+        return replace(event, tier=f"{one}->{two}" if "->" in event.tier else one)
+    if kind == "root" and event.verb == "broadcast":
+        return replace(event, root=1)
     if kind == "verb" and event.verb in ("accumulate", "assign") and event.value == "grad_sum":
         return replace(event, verb="assign" if event.verb == "accumulate" else "accumulate")
     return event

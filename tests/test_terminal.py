@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +146,14 @@ def test_the_state_before_is_the_state_after() -> None:
         assert handlers() != before
     assert handlers() == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_interrupt_while_processes_are_still_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes in the midst of an import: then there are no children."""
+    monkeypatch.setitem(sys.modules, "multiprocessing", types.ModuleType("multiprocessing"))
+    attend._end_children()
+    monkeypatch.delitem(sys.modules, "multiprocessing")
+    attend._end_children()
 
 
 def test_a_loop_that_is_left_by_an_error_listens_to_nobody() -> None:

@@ -6,7 +6,7 @@ counts, differs from the single device. One that does not replay is UNDECIDED.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -16,7 +16,7 @@ from placealg.prove.counterexample import Facts, facts
 from placealg.prove.cutoff import examine_by_cutoff
 from placealg.prove.prover import LARGEST_REPLAY, Candidate, Findings, examine
 from placealg.prove.verdict import REFUTED, UNDECIDED, Counterexample, Report, Verdict, not_covered, overall
-from placealg.simulate import Outcome, Setting, simulate
+from placealg.simulate import Difference, Outcome, Setting, simulate
 from placealg.simulate.setting import fitting_microbatches
 from placealg.step.program import Step
 
@@ -127,6 +127,7 @@ def _counterexample(step: Step, base: Step | None, verdicts: tuple[Verdict, ...]
     candidate, found, outcome = replayed[lead.id, lead.group]
     difference = outcome.difference
     assert difference is not None
+    lines = {e.path: e.line for e in step.events}
     sizes = {**found.sizes, "m": found.microbatches}
     unit = ", ".join([f"{a} = {c}" for a, c in zip(step.reference.data_axes, found.cell[0], strict=True)]
                      + [f"microbatch {found.cell[1]}"])
@@ -137,9 +138,12 @@ def _counterexample(step: Step, base: Step | None, verdicts: tuple[Verdict, ...]
         sizes=tuple(sizes.items()), device=tuple(found.device.items()),
         unit=f"a token{of} on {unit}", got=found.got, want=found.want, mass=found.mass,
         explanation=found.explanation,
-        single_device=difference.want, distributed=f"{difference.got} ({_where(difference)})",
-        repair=find_repair(step, base) if base else None)
+        single_device=difference.want, distributed=f"{difference.got} ({_where(difference, lines)})",
+        repair=find_repair(step, base) if base else None, line=lines.get(candidate.failure.event, 0))
 
 
-def _where(difference: object) -> str:
-    return str(difference).split(": got")[0]
+def _where(difference: Difference, lines: Mapping[str, int]) -> str:
+    """Where a difference shows, with the line of the event on which stages wait for ever, if a file says it."""
+    told, waits = str(difference).split(": got")[0], difference.event.removeprefix("deadlock at ")
+    line = lines.get(waits, 0) if waits != difference.event else 0
+    return told.replace(difference.event, f"{difference.event}, line {line}", 1) if line else told

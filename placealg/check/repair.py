@@ -9,6 +9,7 @@ from typing import Any
 
 from placealg.announce import say
 from placealg.cost.communication import communication
+from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.prove.prover import examine
 from placealg.prove.verdict import PROVED, Repair
@@ -53,15 +54,18 @@ _LONGEST = 160
 
 def _cost(step: Step, repaired: Step) -> str:
     try:
-        before, after = (communication(s).total for s in (step, repaired))
+        before, after = communication(step), communication(repaired)
     except InputError as error:
         return f"not known: {error}"
-    if before == after:
-        return "nothing that the totals of a training step count"
-    both = f"communication {before.text()} -> {after.text()} bytes per step"
-    if len(both) <= _LONGEST:
-        return both
-    return f"communication of {(after - before).tidied().text()} bytes per step more"
+    changes = (("communication", before.total, after.total), ("host link", before.host_link, after.host_link),
+               ("nvme link", before.nvme_link, after.nvme_link))
+    told = [_change(*change) for change in changes if change[1] != change[2]]
+    return "; ".join(told) or "nothing that the totals of a training step count"
+
+
+def _change(what: str, before: Formula, after: Formula) -> str:
+    both = f"{what} {before.text()} -> {after.text()} bytes per step"
+    return both if len(both) <= _LONGEST else f"{what}: {(after - before).tidied().text()} bytes per step more"
 
 
 def _edits(step: Step, base: Step) -> Iterator[list[Table]]:

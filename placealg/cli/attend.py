@@ -93,8 +93,8 @@ def _end(*_signal: Any) -> None:
 
 
 def _end_children() -> None:
-    known = sys.modules.get("multiprocessing")
-    for child in known.active_children() if known else ():
+    known = getattr(sys.modules.get("multiprocessing"), "active_children", None)  # None while it is being imported
+    for child in known() if known else ():
         child.terminate()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from placealg.cli.inputs import Case, options, read_case
 from placealg.cli.output import print_json, print_lines, width, write_file
+from placealg.errors import InputError
 
 Command = Callable[[Namespace], int]
 
@@ -82,28 +83,6 @@ def model(chosen: Namespace) -> int:
     return 0
 
 
-def explain(chosen: Namespace) -> int:
-    """`placealg explain NAME`: of a bug its story, of everything else what it means."""
-    from placealg.cli.bugs import is_bug
-    from placealg.cli.explain import explain as find
-    from placealg.cli.published import explain_published, names
-    from placealg.render.listing import explanation
-
-    if chosen.name in names():
-        explain_published(chosen.name, chosen.format == "json")
-        return 0
-    if is_bug(chosen.name):
-        return _lazy("museum", "explain")(chosen)
-    found = find(chosen.name)
-    if chosen.format == "json":
-        print_json({"version": 1, "name": chosen.name, "found": [
-            {"name": e.name, "kind": e.kind, "sentences": list(e.sentences), **dict(e.rows())} for e in found]})
-    else:
-        for k, e in enumerate(found):
-            print_lines([*([()] if k else []), *explanation(e.name, e.kind, e.sentences, e.rows(), width())])
-    return 0
-
-
 def _case(chosen: Namespace, word: str) -> Case:
     return read_case(word, chosen.model, chosen.sizes, **options(chosen))
 
@@ -113,18 +92,31 @@ def _lazy(room: str, name: str) -> Command:
         try:
             command: Any = getattr(import_module(f"placealg.cli.{room}"), name)
             return int(command(chosen))
-        except ModuleNotFoundError as error:
-            if error.name != "z3":
+        except InputError:
+            raise
+        except Exception:
+            if not (gap := _no_solver()):
                 raise
             from placealg.cli.verdicts import OPEN
 
-            print("placealg: UNDECIDED: the solver, z3, is not installed", file=sys.stderr)
+            print(f"placealg: UNDECIDED: the solver, z3, {gap}", file=sys.stderr)
             return OPEN
     return run
 
 
+def _no_solver() -> str:
+    """Why the solver cannot be imported; "" where it can."""
+    try:
+        import_module("z3")
+    except ModuleNotFoundError as error:
+        return "is not installed" if error.name == "z3" else f"is not whole: {error}"
+    except Exception as error:
+        return f"cannot be loaded: {' '.join(str(error).split())}"
+    return ""
+
+
 COMMANDS: dict[str, Command] = {
-    "list": list_strategies, "show": show, "model": model, "explain": explain,
+    "list": list_strategies, "show": show, "model": model, "explain": _lazy("explained", "explain"),
     **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
     "museum": _lazy("museum", "museum"),
     "diff": _lazy("diff", "diff"),

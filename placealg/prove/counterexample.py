@@ -229,7 +229,8 @@ OWN_WANT = {
 
 def _copy(read: Read, place: _Place, says: str) -> tuple[str, str, str | None, str]:
     what = {"hyper": "the step counter", "rng": "the random stream"}.get(read.kind, "the parameters")
-    return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}: {what}"
+    of = "" if read.kind == "result" else f": {what}"
+    return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}{of}"
 
 
 def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: _Place,
@@ -273,7 +274,8 @@ def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monom
     if first == middle == last:
         return first
     middles = "" if middle == "0" else "m - 2" if middle == "1" else f"({middle})*(m - 2)"
-    parts = [p for p in (first, middles, last) if p and p != "0"]
+    ends = [str(int(first) + int(last))] if first.isdigit() and last.isdigit() else [first, last]
+    parts = [p for p in (ends[0], middles, *ends[1:]) if p and p != "0"]
     return f"({' + '.join(parts)})/m" if len(parts) > 1 else f"{parts[0]}/m" if parts else "0"
 
 

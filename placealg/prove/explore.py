@@ -15,7 +15,7 @@ from placealg.prove.machine import Machine, Read, Site
 from placealg.prove.microbatches import CASES, Case, Iteration
 from placealg.prove.reading import NoRule
 from placealg.prove.uses import concerns
-from placealg.prove.versions import CURRENT, GARBAGE, UNHELD
+from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD
 from placealg.step.event import READERS, takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
 
@@ -125,8 +125,19 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
                 whole = whole and again.snapshot() == before
                 machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
                 machine.ran += [replace(r, position=AGAIN) for r in again.ran if r not in machine.ran]
+    machine.reads.append(result(machine))
     execute(machine, program.save)
     return Run(case, start, machine, whole, index)
+
+
+def result(machine: Machine) -> Read:
+    """What a step is for: some rank holds the new parameters, as weights or as master weights, whoever reads them."""
+    held = [machine.versions[key] for key in sorted(machine.versions, reverse=True) if key[0] in ("weight", "master")]
+    found = (versions.somewhere(version, NEXT) for version in held)
+    best = next(found, UNHELD)
+    for version in found:
+        best = versions.either(best, version, NEXT)
+    return Read(f"update.{machine.group.name}.update", "result", "", best, NEXT)
 
 
 def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:
@@ -211,12 +222,12 @@ def top(like: Machine) -> Machine:
 
 
 def observed(run: Run, program: Program) -> tuple[Read, ...]:
-    """What shows whether the updates of `run` were right: what is stored, and what later passes read and store.
+    """What shows whether the updates of `run` were right: its result, what it stores, what later passes read, store.
 
     Later steps are followed, trusting their own updates, until the state repeats.
     """
     flag = f"right{run.end.steps}:"
-    reads = [r for r in run.end.reads if r.kind == "store"]
+    reads = [r for r in run.end.reads if r.kind in ("result", "store")]
     state, seen = trusting(run.end, flag).next_step(), list[object]()
     while state.snapshot() not in seen and len(seen) < _LONGEST_CHAIN:
         seen.append(state.snapshot())

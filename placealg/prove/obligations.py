@@ -39,7 +39,7 @@ from placealg.prove.stages import no_end, on_ends
 from placealg.step.program import Group, Step
 from placealg.step.verbs import VERBS
 
-OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "invariant"}
+OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "invariant", "result": "invariant"}
 """Kind of read -> the obligation that fails when the step itself makes it wrong."""
 
 
@@ -49,6 +49,9 @@ WRONG = {
     "update": "is not the reference's update",
 }
 """Obligation -> what an update does wrong when it fails."""
+
+LEFT = "leaves no rank with the new parameters, in"
+UNSET = "reads a copy that initialisation did not set, in"
 
 MISSES = {
     "norm": "clips by a norm that miscounts this group",
@@ -203,10 +206,11 @@ def _blame(found: Obligations, read: Read, ideally: Read | None, blamed: str, ru
         return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
 
     right = correct.always_right(read)
+    what = LEFT if read.kind == "result" else "reads a stale or undefined copy in"
     found.add(blamed, (blamed, run.index, read, ideally), _case_of(run, read.position),
-              lambda: fault(blamed, True, "reads a stale or undefined copy in"), right)
+              lambda: fault(blamed, True, what), right)
     found.add("init", ("init", run.index, read, ideally), _case_of(run, read.position),
-              lambda: fault("init", False, "reads a copy that initialisation did not set, in"), right)
+              lambda: fault("init", False, what if read.kind == "result" else UNSET), right)
 
 
 def _case_of(run: Run, position: str) -> Case:

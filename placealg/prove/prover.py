@@ -217,6 +217,7 @@ def _decide(step: Step, group: Group, identifier: str,
         answer = ask(step, [z3.Or([in_case(f) for f in possible])])
         if answer.status == SAT:
             failure, model = _smallest(step, possible, answer)
+            model = _fewest(step, failure, model)
             verdict = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=failure.event, reason=failure.says)
             candidate = Candidate(verdict, group, failure, model, siblings(failure, generated))
         elif answer.status != UNSAT:
@@ -275,6 +276,15 @@ def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Fail
         if found:
             return found
     return next(_possible(step, ranked, []), (ranked[0], dict(answer.model)))
+
+
+def _fewest(step: Step, failure: Failure, model: dict[str, int]) -> dict[str, int]:
+    """The failure at the same sizes with as few microbatches as can be."""
+    sizes = [symbols.size(a) == model.get(a, 1) for a in step.reference.mesh.names]
+    for m in range(1, model.get("m", 1)):
+        for _, found in _possible(step, [failure], [*sizes, symbols.size(symbols.MICROBATCH) == m]):
+            return found
+    return model
 
 
 def _possible(step: Step, failures: list[Failure], bounds: list[Any]) -> Iterator[tuple[Failure, dict[str, int]]]:

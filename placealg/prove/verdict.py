@@ -106,7 +106,8 @@ class Counterexample(Shown):
 
     `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want
     over the unit class under equal counts, as a formula in the axis sizes where one exists.
-    `single_device` and `distributed` are the numbers of the replay on the simulator.
+    `single_device` and `distributed` are the numbers of the replay on the simulator. `line` is where a file says the
+    event, 0 where it is derived.
     """
 
     obligation: str
@@ -122,6 +123,7 @@ class Counterexample(Shown):
     single_device: str = ""
     distributed: str = ""
     repair: Repair | None = None
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,8 @@ class Report(Shown):
                 "instances": v.instances, "seconds": v.seconds if timing else None, "reason": v.reason,
             } for v in self.obligations],
             "counterexample": None if found is None else {
-                "obligation": found.obligation, "event": found.event, "group": found.group,
+                "obligation": found.obligation, "event": found.event, "line": found.line or None,
+                "group": found.group,
                 "sizes": dict(found.sizes), "device": dict(found.device), "unit": found.unit,
                 "got": found.got, "want": found.want, "mass": found.mass, "explanation": found.explanation,
                 "single_device": found.single_device, "distributed": found.distributed,

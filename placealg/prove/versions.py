@@ -8,6 +8,7 @@ certain updates were.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -102,6 +103,41 @@ def read_at(version: Version, axis: str, position: str) -> Version:
     if isinstance(version, Guarded):
         return Guarded(frozenset((u, _rank_at(rank, axis, position)) for u, rank in version.updates), version.version)
     return version
+
+
+def somewhere(version: Version, wanted: int) -> Version:
+    """The version on a rank that holds `wanted` if one of those does that stand where a test of the version asks.
+
+    >>> owner, first, same = ("dp", "c", "own:own"), ("dp", "0", "c"), ("dp", "0", "own:own")
+    >>> somewhere(choose(owner, NEXT, GARBAGE), NEXT)
+    1
+    >>> somewhere(choose(first, choose(owner, NEXT, GARBAGE), UNHELD), NEXT) == choose(same, NEXT, GARBAGE)
+    True
+    """
+    asked: dict[str, set[str]] = {}
+    for axis, *places in _questions(version):
+        if DEVICE in places:
+            asked.setdefault(axis, set()).update(p for p in places if p != DEVICE)
+    found: Version | None = None
+    for chosen in itertools.product(*(sorted(places) for places in asked.values())):
+        here = version
+        for axis, position in zip(asked, chosen, strict=True):
+            here = read_at(here, axis, position)
+        found = here if found is None else either(found, here, wanted)
+    assert found is not None
+    return found
+
+
+def either(one: Version, two: Version, wanted: int) -> Version:
+    """Of two versions the one that is `wanted` if every update was right: the first, if both are or none is."""
+    return both(one, two, lambda a, b: b if trusted(b) == wanted != trusted(a) else a)
+
+
+def _questions(version: Version) -> set[Equality]:
+    """The equalities on which a version depends."""
+    if not isinstance(version, Choice):
+        return set()
+    return {version.test} | _questions(version.yes) | _questions(version.no)
 
 
 def _rank_at(rank: FrozenMap[str, str], axis: str, position: str) -> FrozenMap[str, str]:

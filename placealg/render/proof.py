@@ -125,7 +125,7 @@ def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:
 
     rows: list[tuple[str, str]] = [
         ("obligation", found.obligation + (f" of {found.group}" if found.group else "")),
-        ("event", found.event),
+        ("event", found.event + (f", line {found.line}" if found.line else "")),
         ("sizes", sizes(found.sizes)),
         ("device", sizes(found.device)),
         ("unit", found.unit),

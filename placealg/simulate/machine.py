@@ -84,6 +84,12 @@ class Watch(Protocol):
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """A number enters the checkpoint."""
 
+    def result(self, machine: Machine) -> None:
+        """A step has ended."""
+
+    def end(self) -> None:
+        """The run has ended."""
+
 
 @dataclass(slots=True)
 class Activations:
@@ -245,6 +251,11 @@ class Machine:
         if key not in self._tables:
             self._tables[key] = [{} for _ in self.ranks]
         return self._tables[key]
+
+    def copies(self, slot: Slot, values: Sequence[str]) -> list[tuple[int, Table]]:
+        """What ranks hold of some values of a group's instance, on any tier: (rank, its elements)."""
+        return [(rank, table) for (_, value, *of), tables in self._tables.items()
+                if value in values and tuple(of) == slot for rank, table in enumerate(tables)]
 
     def scalar(self, value: str, rank: int, loss: str = "") -> Fraction | None:
         """What a rank holds of step, rng, or of a loss's count."""

@@ -77,6 +77,7 @@ class _Comparison:
 
     def __init__(self, states: Sequence[State], setting: Setting) -> None:
         self.states, self.seed, self.observed = states, setting.seed, 0
+        self.left: Difference | None = None
         self._wholes: dict[tuple[int, Slot], dict[str, Array]] = {}
 
     def weight(self, machine: Machine, event: Event, rank: int, slot: Slot, numbers: Sequence[Fraction | None]) -> None:
@@ -152,6 +153,25 @@ class _Comparison:
             self._compare(machine, event, rank, (event.value, 0), None, number,
                           state.step if event.value == "step" else state.rng)
 
+    def result(self, machine: Machine) -> None:
+        """Some rank holds the new number, as a weight or as a master weight: else that is told if nothing else differs.
+
+        A wrong result that is read later shows there, too, and better.
+        """
+        for slot, element in ((s, e) for s in machine.slots for e in machine.entries(s[0]) if self.left is None):
+            self.observed += 1
+            want = self.states[machine.number + 1].weight[slot][element]
+            held = [(rank, table.get(element)) for rank, table in machine.copies(slot, ("master", "weight"))]
+            if not any(got is not None and got == want for _, got in held):
+                rank, got = next(((r, n) for r, n in held if n is not None), (0, None))
+                update = Event("update", "update", "master", slot[0])
+                self.left = difference(machine, update, rank, slot, element, *_texts(got, want))
+
+    def end(self) -> None:
+        """Nothing else differed."""
+        if self.left is not None:
+            raise _Differs(self.left)
+
     def _compare(self, machine: Machine, event: Event, rank: int, slot: Slot, element: int | None,
                  got: Number | None, want: Number) -> None:
         self.observed += 1
@@ -203,8 +223,9 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     """Execute `steps` steps on every rank, then a run resumed after the first, and compare all that is observed.
 
     Observed are the parameters and random streams that units and ops read, the random factors that they use, the loss
-    of every token where it is read op by op, and what enters a checkpoint. After the last step the forward reads of
-    the next one are observed too. Raises InputError when the setting does not fit the program.
+    of every token where it is read op by op, what enters a checkpoint, and that each step leaves the new parameters
+    somewhere. After the last step the forward reads of the next one are observed too. Raises InputError when the
+    setting does not fit the program.
     """
     space = space_of(step, setting)
     states = trajectory(step.reference, setting, steps) if space is None else device.trajectory(space, steps)
@@ -253,6 +274,7 @@ def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int
         machine.checkpoint = {}
         machine.begin()
         run(machine, training)
+        machine.watch.result(machine)
         machine.number += 1
         run(machine, saving)
         saved = saved or machine.checkpoint
@@ -260,6 +282,7 @@ def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int
     machine.begin()
     ahead = Step(step.reference, tuple(itertools.takewhile(lambda e: e.phase != "backward", step.events)))
     run(machine, ahead.tree("prepare", "forward"), microbatches=1)
+    machine.watch.end()
     return saved
 
 

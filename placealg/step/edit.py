@@ -158,7 +158,7 @@ class _Draft:
         self.changed: dict[int, Event] = {}
         self.dropped: set[int] = set()
         self.doubled: dict[int, int] = {}
-        self.moved: dict[int, tuple[str, Mapping[str, Any]]] = {}
+        self.moved: dict[int, tuple[str, Edit]] = {}
         self.beside: dict[tuple[int, bool], list[int | Event]] = {}
 
     def find(self, pattern: str) -> list[int]:
@@ -182,10 +182,10 @@ class _Draft:
             if edit.action == "double":
                 self.doubled[target] = self.doubled.get(target, 0) + 1
             elif edit.action == "set":
-                self.changed[target] = self.checked(with_fields(event, edit.fields))
+                self.changed[target] = self.checked(replace(with_fields(event, edit.fields), line=edit.line))
             elif edit.action == "replace":
                 plain = default_event(event.phase, event.verb, event.value, event.group, event.unit)
-                plain = replace(plain, axes=event.axes, rule=_RULE)
+                plain = replace(plain, axes=event.axes, rule=_RULE, line=edit.line)
                 self.changed[target] = self.checked(with_fields(plain, edit.fields))
             elif edit.action == "move":
                 self.move(edit, target, anchors)
@@ -200,7 +200,7 @@ class _Draft:
         anchor = self.anchor_of(self.base[target].group, edit, anchors, self.paths[target])
         if anchor == target:
             raise InputError(f"{self.paths[target]} cannot be moved {'before' if edit.before else 'after'} itself")
-        self.moved[target] = (self.base[anchor].phase, edit.fields)
+        self.moved[target] = (self.base[anchor].phase, edit)
         self.beside.setdefault((anchor, edit.before), []).append(target)
         self.checked(self.final(target))
 
@@ -248,9 +248,9 @@ class _Draft:
         event = self.changed.get(index, self.base[index])
         if index not in self.moved:
             return event
-        phase, fields = self.moved[index]
+        phase, edit = self.moved[index]
         at = event.at if phase in LOOPED else ()
-        return with_fields(replace(event, phase=phase, at=at), fields)
+        return with_fields(replace(event, phase=phase, at=at, line=edit.line), edit.fields)
 
     def emitted(self, item: int | Event) -> Iterator[tuple[Event, bool]]:
         if isinstance(item, Event):

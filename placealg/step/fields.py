@@ -39,6 +39,11 @@ DIVIDING = ("scale", "reduce", "all_reduce", "reduce_scatter", "shift")
 Of others a divisor means nothing.
 """
 
+DIMS: Mapping[str, tuple[str, ...]] = {
+    "all_gather": ("from",), "pad": ("from",), "shift": ("from",), "slice": ("to",), "reduce_scatter": ("to",),
+    "all_to_all": ("from", "to")}
+"""Verb -> its fields that name a dim of the tensor, as S(dim)."""
+
 LOCAL_WITH_AXES = ("slice", "free")
 """The verbs without communication that name axes; on tensors, others may, too."""
 
@@ -275,6 +280,7 @@ def check_event(event: Event, reference: Reference) -> None:
                                  valid=[parameter])
     if (event.version or event.reads) and not event.on_tensor and event.value != "loss":
         raise InputError(f"{event.path}: version and reads are for tensors of the op graph")
+    _check_dims(event, reference)
     pairs = tuple(holders(event.value, event.verb, reference))
     if (event.group, event.unit) not in pairs:
         named = event.group or event.unit
@@ -315,6 +321,19 @@ def check_event(event: Event, reference: Reference) -> None:
         if event.root >= sizes.get(axis, event.root + 1):
             raise InputError(f"{event.path}: root = {event.root} is a rank that does not exist: {axis} has "
                              f"{sizes[axis]}")
+
+
+def _check_dims(event: Event, reference: Reference) -> None:
+    """What moves a tensor's indices says from or to which dim of that tensor."""
+    tensor = reference.graph.tensors.get(event.tensor) if reference.graph and event.on_tensor else None
+    if tensor is None:
+        return
+    for name in ("to",) if (event.verb, event.source) == ("shift", "P") else DIMS.get(event.verb, ()):
+        place = event.to if name == "to" else event.source
+        dim = place[2:-1] if place.startswith("S(") else ""
+        if dim not in tensor.dims:
+            raise InputError(f"{event.path}: {event.verb} needs {name} = \"S(dim)\" with a dim of {event.tensor}"
+                             + (f"; '{dim}' is none" if dim else ""), name=dim, valid=tuple(tensor.dims))
 
 
 def _check_layout(event: Event, reference: Reference) -> None:

@@ -22,7 +22,7 @@ from placealg.placement import DUAL, Kind, Redistribution
 from placealg.prove import solver
 
 THEOREMS = ROOT / "proofs" / "theorems"
-SHARED = ("telling", "vectors", "separating")
+SHARED = ("telling", "vectors", "separating", "local_types")
 ESSAYS = {
     "composition": ("reducing over a, then b", "tp with dp", "moves: what i gets", "pp*zero3", "1. unequal counts",
                     "2. another owner", "3. clipping"),
@@ -33,7 +33,10 @@ ESSAYS = {
     "forward_backward": ("all_reduce of the partial sums", "a bias", "nonlinear", "gamma", "the MLP split along ffn"),
     "hypotheses": ("rate 0", "m/sqrt(v)", "dead update", "per matrix", "keyed by rank", "needs equal counts"),
     "redistribution_adjoints": ("[S]->[R] all_gather, back [P]->[S] reduce_scatter; local sums x 1",
-                                "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs"),
+                                "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs",
+                                "stage -> stage send/recv from p to q", "every number n of stages",
+                                "device -> host copy, back host -> device copy", "all 15 rows",
+                                "all 16 rows of the table of local types"),
     "pipeline": ("F_i and B_j may change places", "frees it", "one pair less", "every map of layers to stages",
                  "Proved without a pipeline, not with one"),
     "rings": ("(c - k) mod n", "pass their own block every turn", "every block, once", "the right neighbour",
@@ -78,7 +81,7 @@ def test_an_essay_establishes_what_it_prints(name: str, essay: Any, capsys: pyte
 def test_an_essay_says_its_theorem(name: str, essay: Any) -> None:
     said = essay(name).__doc__
     assert any(word in said for word in ("Theorem. ", "Lemma. ", "No hypothesis"))
-    assert len((THEOREMS / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 220
+    assert len((THEOREMS / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 240
 
 
 def test_an_essay_runs_as_a_script() -> None:
@@ -166,6 +169,72 @@ def test_an_essay_about_something_false_ends(name: str, attribute: str, wrong: C
     monkeypatch.setattr(subject, attribute, wrong(subject))
     with pytest.raises(essay("telling").NotEstablished, match=f"{claim}.*: sat"):
         subject.main()
+
+
+LOCAL_TYPES = """
+R->I convert        | I->P convert
+R->V reinterpret    | V->P reinterpret
+R->V convert        | V->P convert
+R->P reinterpret    | R->P reinterpret
+R->P convert        | R->P convert
+I->R convert        | P->I all_reduce
+I->V convert        | V->I all_gather
+I->P convert        | R->I convert
+V->R all_gather     | P->V reduce_scatter
+V->I all_gather     | I->V convert
+V->V all_to_all     | V->V all_to_all
+V->P reinterpret    | R->V reinterpret
+V->P convert        | R->V convert
+P->R all_reduce     | P->R all_reduce
+P->I all_reduce     | I->R convert
+P->V reduce_scatter | V->R all_gather
+"""
+"""The forward/backward table of the design document of spmd_types (https://pypi.org/project/spmd-types/)."""
+
+
+@pytest.fixture
+def local_table(essay: Any) -> tuple[Any, list[Any]]:
+    """An account of all rows of the table of local types, and the rows."""
+    adjoints = essay("redistribution_adjoints")
+    account = essay("telling").Account("local types", {"n": 2, "v": 2, "gamma": 3})
+    return account, [*adjoints.prove_rows(account), *adjoints.prove_reinterpretations(account)]
+
+
+def test_the_table_of_local_types_is_the_public_one(essay: Any, local_table: Any,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    account, rows = local_table
+    want = {tuple(cell.strip() for cell in line.split("|")) for line in LOCAL_TYPES.strip().splitlines()}
+    assert {(row.forward, row.backward) for row in rows} == want
+    assert len(rows) == 16
+    capsys.readouterr()
+    essay("local_types").tell_local_types(account, rows)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for row in rows:
+        assert [*row.forward.split(), *row.backward.split(), row.sums, row.value, *row.theorem.split()] in printed
+    assert account.told[-1].kind == "run"
+
+
+@pytest.mark.parametrize("missing", range(16))
+def test_a_missing_row_of_local_types_ends_the_essay(missing: int, essay: Any, local_table: Any) -> None:
+    account, rows = local_table
+    left = [row for at, row in enumerate(rows) if at != missing]
+    with pytest.raises(essay("telling").NotEstablished, match="all 16 rows"):
+        essay("local_types").tell_local_types(account, left)
+
+
+@pytest.mark.parametrize("change", [{"theorem": "nothing above"}, {"backward": "V->V all_to_all"},
+                                    {"forward": "I->R all_gather"}], ids=str)
+def test_a_wrong_row_of_local_types_ends_the_essay(change: dict[str, str], essay: Any, local_table: Any) -> None:
+    account, rows = local_table
+    with pytest.raises(essay("telling").NotEstablished, match="all 16 rows"):
+        essay("local_types").tell_local_types(account, [replace(rows[0], **change), *rows[1:]])
+
+
+def test_a_redistribution_without_a_theorem_ends_the_essay(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    adjoints = essay("redistribution_adjoints")
+    monkeypatch.setattr(adjoints, "prove_host", lambda account: None)
+    with pytest.raises(essay("telling").NotEstablished, match="all 15 rows"):
+        adjoints.main()
 
 
 def test_a_wrong_pairing_is_refuted(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ from placealg.prove import solver
 THEOREMS = ROOT / "proofs" / "theorems"
 SHARED = ("telling", "vectors", "separating", "local_types")
 ESSAYS = {
-    "composition": ("reducing over a, then b", "tp with dp", "moves: what i gets", "pp*zero3", "1. unequal counts",
-                    "2. another owner", "3. clipping"),
+    "composition": ("reducing over a, then b", "A B = B A", "one row of a more", "tp with dp", "moves: what i gets",
+                    "pp*zero3", "1. unequal counts", "2. another owner", "3. clipping"),
     "cutoff": ("(x - r) q(x)", "d = 4: the determinant", "two means", "0 at d sizes, hence for every n"),
     "equivalence": ("per matrix", "any locality", "over ranks", "up to unit k+1", "theta_{t+1}", "omega_{t+1}",
                     "a rank's own moments", "copies theta_0", "a wrong weight", "every number of versions back",
@@ -161,7 +161,7 @@ def test_the_essay_reads_the_lemmas(essay: Any, monkeypatch: pytest.MonkeyPatch)
     ("pipeline", "backward", lambda essay: partial(essay.backward, adds=False), "B_i and B_j may change places"),
     ("equivalence", "seen", lambda essay: lambda which, state: state, "elementwise: alike at i"),
     ("equivalence", "consistent", lambda essay: lambda rank: z3.BoolVal(True), "its gamma reads a live read"),
-    ("composition", "partial_sums", lambda essay: lambda counted: [], "every n_b: one row more"),
+    ("composition", "partial_sums", lambda essay: lambda weight: [], "one row of a more"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_an_essay_about_something_false_ends(name: str, attribute: str, wrong: Callable[[ModuleType], Any], claim: str,
                                              essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,9 @@ ESSAYS = {
     "equivalence": ("per matrix", "any locality", "over ranks", "up to unit k+1", "theta_{t+1}", "omega_{t+1}",
                     "a rank's own moments", "copies theta_0", "a wrong weight", "every number of versions back",
                     "reads two versions back", "never loaded"),
-    "forward_backward": ("all_reduce of the partial sums", "a bias", "nonlinear", "gamma", "the MLP split along ffn"),
+    "forward_backward": ("all_reduce of the partial sums", "a bias", "nonlinear", "gamma", "the MLP split along ffn",
+                         "right inputs of layer k+1", "layers, backward", "converse, sums", "converse, nonlinear",
+                         "converse, backward", "an all_reduce too many", "no converse for"),
     "hypotheses": ("rate 0", "m/sqrt(v)", "dead update", "per matrix", "keyed by rank", "needs equal counts"),
     "redistribution_adjoints": ("[S]->[R] all_gather, back [P]->[S] reduce_scatter; local sums x 1",
                                 "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs",
@@ -161,6 +163,7 @@ def test_the_essay_reads_the_lemmas(essay: Any, monkeypatch: pytest.MonkeyPatch)
     ("pipeline", "backward", lambda essay: partial(essay.backward, adds=False), "B_i and B_j may change places"),
     ("equivalence", "seen", lambda essay: lambda which, state: state, "elementwise: alike at i"),
     ("equivalence", "consistent", lambda essay: lambda rank: z3.BoolVal(True), "its gamma reads a live read"),
+    ("forward_backward", "gradients", lambda essay: lambda dy, x: (essay.a(dy), essay.a(x), x), "a wrong dy shows"),
     ("composition", "partial_sums", lambda essay: lambda weight: [], "one row of a more"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_an_essay_about_something_false_ends(name: str, attribute: str, wrong: Callable[[ModuleType], Any], claim: str,
@@ -317,3 +320,26 @@ def test_any_number_of_versions_back_is_told_as_soon_as_there_are_so_many(back: 
     single_device, (fresh, late) = separating.runs(stale, *separating.defect(stale), steps=back + 2)
     assert fresh == single_device
     assert [a == b for a, b in zip(late, single_device, strict=True)] == [True] * (back + 1) + [False] * 2
+
+
+@pytest.mark.parametrize(("layer", "rank", "term"), [(0, 0, 0), (0, 1, 1), (1, 0, 1), (2, 1, 0)])
+@pytest.mark.parametrize("times", [Fraction(0), Fraction(2), Fraction(1, 2)], ids=str)
+def test_the_first_wrong_read_is_found_and_its_own_weights_tell(layer: int, rank: int, term: int, times: Fraction,
+                                                                essay: Any) -> None:
+    forward = essay("forward_backward")
+    counted = [[[Fraction(1)] * 2 for _ in range(2)] for _ in range(3)]
+    right = forward.Placed("right", [[list(row) for row in rows] for rows in counted])
+    counted[layer][rank][term] = times
+    wrong = forward.Placed("wrong", counted)
+    assert (forward.defect(right), forward.defect(wrong)) == (None, (layer, rank, term))
+    weights = [[int(f == term) for f in range(2)]] * 3
+    got, want = forward.reads(wrong, weights), forward.reads(right, weights)
+    assert got[:layer] == want[:layer]
+    assert [c for c in range(2) if got[layer][c] != want[layer][c]] == [rank]
+
+
+def test_an_essay_does_not_run_a_pair_that_agrees(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = essay("forward_backward")
+    monkeypatch.setattr(forward, "reads", lambda placed, weights: [[Fraction(1)] * 2 for _ in weights])
+    with pytest.raises(essay("telling").NotEstablished, match="no all_reduce"):
+        forward.run_pairs(essay("telling").Account("pairs"))

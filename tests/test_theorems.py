@@ -22,17 +22,23 @@ from placealg.placement import DUAL, Kind, Redistribution
 from placealg.prove import solver
 
 THEOREMS = ROOT / "proofs" / "theorems"
-SHARED = ("telling", "vectors")
+SHARED = ("telling", "vectors", "separating", "local_types")
 ESSAYS = {
-    "composition": ("reducing over a, then b", "tp with dp", "moves: what i gets", "pp*zero3", "1. unequal counts",
-                    "2. another owner", "3. clipping"),
+    "composition": ("reducing over a, then b", "A B = B A", "one row of a more", "tp with dp", "moves: what i gets",
+                    "pp*zero3", "1. unequal counts", "2. another owner", "3. clipping"),
     "cutoff": ("(x - r) q(x)", "d = 4: the determinant", "two means", "0 at d sizes, hence for every n"),
-    "equivalence": ("up to unit k+1", "theta_{t+1}", "copies theta_0", "a wrong weight", "a version back",
-                    "never loaded"),
-    "forward_backward": ("all_reduce of the partial sums", "a bias", "nonlinear", "gamma", "the MLP split along ffn"),
+    "equivalence": ("per matrix", "any locality", "over ranks", "up to unit k+1", "theta_{t+1}", "omega_{t+1}",
+                    "a rank's own moments", "copies theta_0", "a wrong weight", "every number of versions back",
+                    "reads two versions back", "never loaded"),
+    "forward_backward": ("all_reduce of the partial sums", "a bias", "nonlinear", "gamma", "the MLP split along ffn",
+                         "right inputs of layer k+1", "layers, backward", "converse, sums", "converse, nonlinear",
+                         "converse, backward", "an all_reduce too many", "no converse for"),
     "hypotheses": ("rate 0", "m/sqrt(v)", "dead update", "per matrix", "keyed by rank", "needs equal counts"),
     "redistribution_adjoints": ("[S]->[R] all_gather, back [P]->[S] reduce_scatter; local sums x 1",
-                                "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs"),
+                                "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs",
+                                "stage -> stage send/recv from p to q", "every number n of stages",
+                                "device -> host copy, back host -> device copy", "all 15 rows",
+                                "all 16 rows of the table of local types"),
     "pipeline": ("F_i and B_j may change places", "frees it", "one pair less", "every map of layers to stages",
                  "Proved without a pipeline, not with one"),
     "rings": ("(c - k) mod n", "pass their own block every turn", "every block, once", "the right neighbour",
@@ -77,7 +83,7 @@ def test_an_essay_establishes_what_it_prints(name: str, essay: Any, capsys: pyte
 def test_an_essay_says_its_theorem(name: str, essay: Any) -> None:
     said = essay(name).__doc__
     assert any(word in said for word in ("Theorem. ", "Lemma. ", "No hypothesis"))
-    assert len((THEOREMS / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 180
+    assert len((THEOREMS / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 240
 
 
 def test_an_essay_runs_as_a_script() -> None:
@@ -155,7 +161,10 @@ def test_the_essay_reads_the_lemmas(essay: Any, monkeypatch: pytest.MonkeyPatch)
     ("schedules", "ONE_F_ONE_B", lambda essay: replace(essay.ONE_F_ONE_B, forward=essay.GPIPE.forward), "1f1b, for"),
     ("schedules", "GPIPE", lambda essay: replace(essay.GPIPE, started=z3.IntVal(1)), "gpipe, for all"),
     ("pipeline", "backward", lambda essay: partial(essay.backward, adds=False), "B_i and B_j may change places"),
-    ("composition", "partial_sums", lambda essay: lambda counted: [], "every n_b: one row more"),
+    ("equivalence", "seen", lambda essay: lambda which, state: state, "elementwise: alike at i"),
+    ("equivalence", "consistent", lambda essay: lambda rank: z3.BoolVal(True), "its gamma reads a live read"),
+    ("forward_backward", "gradients", lambda essay: lambda dy, x: (essay.a(dy), essay.a(x), x), "a wrong dy shows"),
+    ("composition", "partial_sums", lambda essay: lambda weight: [], "one row of a more"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_an_essay_about_something_false_ends(name: str, attribute: str, wrong: Callable[[ModuleType], Any], claim: str,
                                              essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +172,72 @@ def test_an_essay_about_something_false_ends(name: str, attribute: str, wrong: C
     monkeypatch.setattr(subject, attribute, wrong(subject))
     with pytest.raises(essay("telling").NotEstablished, match=f"{claim}.*: sat"):
         subject.main()
+
+
+LOCAL_TYPES = """
+R->I convert        | I->P convert
+R->V reinterpret    | V->P reinterpret
+R->V convert        | V->P convert
+R->P reinterpret    | R->P reinterpret
+R->P convert        | R->P convert
+I->R convert        | P->I all_reduce
+I->V convert        | V->I all_gather
+I->P convert        | R->I convert
+V->R all_gather     | P->V reduce_scatter
+V->I all_gather     | I->V convert
+V->V all_to_all     | V->V all_to_all
+V->P reinterpret    | R->V reinterpret
+V->P convert        | R->V convert
+P->R all_reduce     | P->R all_reduce
+P->I all_reduce     | I->R convert
+P->V reduce_scatter | V->R all_gather
+"""
+"""The forward/backward table of the design document of spmd_types (https://pypi.org/project/spmd-types/)."""
+
+
+@pytest.fixture
+def local_table(essay: Any) -> tuple[Any, list[Any]]:
+    """An account of all rows of the table of local types, and the rows."""
+    adjoints = essay("redistribution_adjoints")
+    account = essay("telling").Account("local types", {"n": 2, "v": 2, "gamma": 3})
+    return account, [*adjoints.prove_rows(account), *adjoints.prove_reinterpretations(account)]
+
+
+def test_the_table_of_local_types_is_the_public_one(essay: Any, local_table: Any,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    account, rows = local_table
+    want = {tuple(cell.strip() for cell in line.split("|")) for line in LOCAL_TYPES.strip().splitlines()}
+    assert {(row.forward, row.backward) for row in rows} == want
+    assert len(rows) == 16
+    capsys.readouterr()
+    essay("local_types").tell_local_types(account, rows)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for row in rows:
+        assert [*row.forward.split(), *row.backward.split(), row.sums, row.value, *row.theorem.split()] in printed
+    assert account.told[-1].kind == "run"
+
+
+@pytest.mark.parametrize("missing", range(16))
+def test_a_missing_row_of_local_types_ends_the_essay(missing: int, essay: Any, local_table: Any) -> None:
+    account, rows = local_table
+    left = [row for at, row in enumerate(rows) if at != missing]
+    with pytest.raises(essay("telling").NotEstablished, match="all 16 rows"):
+        essay("local_types").tell_local_types(account, left)
+
+
+@pytest.mark.parametrize("change", [{"theorem": "nothing above"}, {"backward": "V->V all_to_all"},
+                                    {"forward": "I->R all_gather"}], ids=str)
+def test_a_wrong_row_of_local_types_ends_the_essay(change: dict[str, str], essay: Any, local_table: Any) -> None:
+    account, rows = local_table
+    with pytest.raises(essay("telling").NotEstablished, match="all 16 rows"):
+        essay("local_types").tell_local_types(account, [replace(rows[0], **change), *rows[1:]])
+
+
+def test_a_redistribution_without_a_theorem_ends_the_essay(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    adjoints = essay("redistribution_adjoints")
+    monkeypatch.setattr(adjoints, "prove_host", lambda account: None)
+    with pytest.raises(essay("telling").NotEstablished, match="all 15 rows"):
+        adjoints.main()
 
 
 def test_a_wrong_pairing_is_refuted(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,9 +305,41 @@ def test_rows_are_adjoint_on_numbers_and_their_other_backwards_are_those_of_the_
 
 
 def test_runs_without_a_defect_are_the_single_device(essay: Any) -> None:
-    equivalence = essay("equivalence")
-    faulty = equivalence.Program("faulty", (equivalence.WANT, (Fraction(1, 2), *equivalence.WANT[1:])))
-    x0, rate = equivalence.defect(faulty)
-    single_device, ranks = equivalence.runs(faulty, x0, rate)
+    separating = essay("separating")
+    faulty = separating.Program("faulty", (separating.WANT, (Fraction(1, 2), *separating.WANT[1:])))
+    x0, rate = separating.defect(faulty)
+    single_device, ranks = separating.runs(faulty, x0, rate)
     assert ranks[0] == single_device != ranks[1]
-    assert equivalence.runs(faulty, 1, rate)[1] == [equivalence.runs(faulty, 1, rate)[0]] * 2
+    assert separating.runs(faulty, 1, rate)[1] == [separating.runs(faulty, 1, rate)[0]] * 2
+
+
+@pytest.mark.parametrize("back", [1, 2, 3, 5])
+def test_any_number_of_versions_back_is_told_as_soon_as_there_are_so_many(back: int, essay: Any) -> None:
+    separating = essay("separating")
+    stale = separating.Program("stale", (separating.WANT, separating.WANT), (0, back))
+    single_device, (fresh, late) = separating.runs(stale, *separating.defect(stale), steps=back + 2)
+    assert fresh == single_device
+    assert [a == b for a, b in zip(late, single_device, strict=True)] == [True] * (back + 1) + [False] * 2
+
+
+@pytest.mark.parametrize(("layer", "rank", "term"), [(0, 0, 0), (0, 1, 1), (1, 0, 1), (2, 1, 0)])
+@pytest.mark.parametrize("times", [Fraction(0), Fraction(2), Fraction(1, 2)], ids=str)
+def test_the_first_wrong_read_is_found_and_its_own_weights_tell(layer: int, rank: int, term: int, times: Fraction,
+                                                                essay: Any) -> None:
+    forward = essay("forward_backward")
+    counted = [[[Fraction(1)] * 2 for _ in range(2)] for _ in range(3)]
+    right = forward.Placed("right", [[list(row) for row in rows] for rows in counted])
+    counted[layer][rank][term] = times
+    wrong = forward.Placed("wrong", counted)
+    assert (forward.defect(right), forward.defect(wrong)) == (None, (layer, rank, term))
+    weights = [[int(f == term) for f in range(2)]] * 3
+    got, want = forward.reads(wrong, weights), forward.reads(right, weights)
+    assert got[:layer] == want[:layer]
+    assert [c for c in range(2) if got[layer][c] != want[layer][c]] == [rank]
+
+
+def test_an_essay_does_not_run_a_pair_that_agrees(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = essay("forward_backward")
+    monkeypatch.setattr(forward, "reads", lambda placed, weights: [[Fraction(1)] * 2 for _ in weights])
+    with pytest.raises(essay("telling").NotEstablished, match="no all_reduce"):
+        forward.run_pairs(essay("telling").Account("pairs"))

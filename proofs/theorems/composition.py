@@ -3,11 +3,13 @@
 A step over axis a acts on the ranks' first coordinate, a step over axis b on the second; f(i, j) is what rank (i, j)
 holds, and n_a, n_b are any sizes.
 
-Theorem. The sum over a and then over b is the sum over b and then over a (base and step over n_a, with a sum over n_b
-inside). Hence any two linear maps on disjoint coordinates commute: with (A f)(i, j) = sum over p of A(i, p) f(p, j) and
-(B f)(i, j) = sum over q of B(j, q) f(i, q), both A B f and B A f are sums of A(i, p) B(j, q) f(p, q). All events that
-are linear (reductions, gathers, slices, scales, shifts) are such maps, so tensor and data parallelism compose in either
-order. Hypotheses: both orders act on the same elements (equal masks), are linear, and divide by the same counts.
+Theorem. Any two linear maps on disjoint coordinates commute, (A x I)(I x B) = (I x B)(A x I): with
+(A f)(i, j) = sum over p of A(i, p) f(p, j) and (B f)(i, j) = sum over q of B(j, q) f(i, q), for all n_a and n_b, all A,
+B, f and every i, j: (A B f)(i, j) = (B A f)(i, j) (base and step over n_a, with a sum over n_b inside). With
+A = B = 1 it says that reducing over a, then b, is reducing over b, then a. All events that are linear (reductions,
+gathers, slices, scales, shifts) are such maps, so tensor and data parallelism compose in either order; any number of
+axes, and what is not defined on some ranks, are in proofs/coq/Axes.v (events_commute, moves_sound). Hypotheses: both
+orders act on the same elements (equal masks), are linear, and divide by the same counts.
 
 A step that only moves along a, a message to the next stage or a shift, commutes with every step along b that is alike
 for all coordinates of a, linear or not: pipeline and data parallelism compose in either order. What a pipeline adds to
@@ -31,43 +33,48 @@ from placealg.model.config import resolve_model
 from placealg.model.transformer import mlp
 from placealg.prove.contribution import Term, Value
 
-k, j, factor = z3.Ints("k j factor")
+m, k, factor = z3.Ints("m k factor")
 Number = z3.IntSort()
-f, before, after, row = (z3.Function(name, *[Number] * arity) for name, arity in
-                         (("f", 3), ("before", 2), ("after", 2), ("row", 2)))
-column, a_then_b, b_then_a, total = (z3.Function(name, *[Number] * arity) for name, arity in
-                                     (("column", 3), ("a_then_b", 2), ("b_then_a", 2), ("total", 2)))
-"""column(k, j): sum over i < k of f(i, j). before(j), after(j): sums of the first j columns of height k, and k + 1.
-row(j): sum of the first j of row k. a_then_b(k), b_then_a(k): both double sums over k rows; total(k): all of row k."""
+f, a, b, b_then, a_then, row, a_then_b, b_then_a = (z3.Function(name, *[Number] * (arity + 1)) for name, arity in (
+    ("f", 2), ("A_i", 1), ("B_j", 1), ("b_then", 2), ("a_then", 2), ("row", 2), ("a_then_b", 2), ("b_then_a", 2)))
+"""For any i and j: a(p) = A(i, p), b(q) = B(j, q). b_then(p, k), sum over q < k of b(q) f(p, q): what B makes of row p.
+a_then(m, q), sum over p < m of a(p) f(p, q): what A makes of column q. b_then_a(m, k), sum over p < m of
+a(p) b_then(p, k): B, then A. a_then_b(m, k), sum over q < k of b(q) a_then(m, q): A, then B."""
 
 
-def partial_sums(counted: Callable[[Int], Int]) -> list[Bool]:
-    """What the sums are, from 0 and from j to j + 1; a rank of column j adds `counted(j)` times row k."""
-    return [k >= 0, j >= 0, before(0) == 0, after(0) == 0, row(0) == 0, before(j + 1) == before(j) + column(k, j),
-            column(k + 1, j) == column(k, j) + counted(j) * f(k, j), row(j + 1) == row(j) + f(k, j),
-            after(j + 1) == after(j) + column(k + 1, j)]
+def partial_sums(weight: Callable[[Int, Int], Int]) -> list[Bool]:
+    """What the sums are, from 0 and from k to k + 1 ranks of b, and for one row m of a more; weight(p, q) is B's."""
+    return [m >= 0, k >= 0, b_then(m, 0) == 0, a_then(0, k) == 0, *(a_then_b(rows, 0) == 0 for rows in (0, m, m + 1)),
+            b_then(m, k + 1) == b_then(m, k) + weight(m, k) * f(m, k),
+            a_then(m + 1, k) == a_then(m, k) + a(m) * f(m, k),
+            *(a_then_b(rows, k + 1) == a_then_b(rows, k) + b(k) * a_then(rows, k) for rows in (0, m, m + 1))]
 
 
 def prove_order(account: Account) -> None:
-    """The double sum, for all sizes; then linear maps, by the lemmas on sums."""
-    claim = z3.And(after(0) == before(0) + row(0),
-                   z3.Implies(after(j) == before(j) + row(j), after(j + 1) == before(j + 1) + row(j + 1)))
-    account.theorem("for every n_b: one row more adds that row's sum to the sum of column sums", claim,
-                    partial_sums(lambda _: z3.IntVal(1)),
-                    twin=Twin("  if ranks of one column stand outside the mask", claim,
-                              partial_sums(lambda c: z3.If(c == 0, 0, 1))))
-    sums = [k >= 0, a_then_b(0) == 0, b_then_a(0) == 0, a_then_b(k + 1) == a_then_b(k) + total(k)]
-    claim = z3.And(a_then_b(0) == b_then_a(0),
-                   z3.Implies(a_then_b(k) == b_then_a(k), a_then_b(k + 1) == b_then_a(k + 1)))
-    account.theorem("for every n_a, n_b: reducing over a, then b, is reducing over b, then a", claim,
-                    [*sums, b_then_a(k + 1) == b_then_a(k) + total(k)],
-                    twin=Twin("  if b's reduction runs once per row as well", claim,
-                              [*sums, b_then_a(k + 1) == b_then_a(k) + 2 * total(k)]))
-    account.theorem("linear maps: A(i, p) leaves a sum over q, as sum_of_multiple says, base and step",
-                    z3.And(factor * row(0) == 0, factor * row(j + 1) == factor * row(j) + factor * f(k, j)),
-                    [row(0) == 0, row(j + 1) == row(j) + f(k, j)],
-                    twin=Twin("  the square does not", row(j + 1) * row(j + 1)
-                              == row(j) * row(j) + f(k, j) * f(k, j)))
+    """Linear maps along a and along b, as double sums, for all sizes; reductions are the maps with all weights 1."""
+    alike, stepwise = partial_sums(lambda p, q: b(q)), z3.Function("B_pj", Number, Number, Number)
+
+    def one_row_more(columns: Int) -> Bool:
+        return a_then_b(m + 1, columns) == a_then_b(m, columns) + a(m) * b_then(m, columns)
+
+    none = z3.And(a_then_b(0, 0) == 0, z3.Implies(a_then_b(0, k) == 0, a_then_b(0, k + 1) == 0))
+    claim = z3.And(none, one_row_more(z3.IntVal(0)), z3.Implies(one_row_more(k), one_row_more(k + 1)))
+    account.theorem("for every n_b: A, then B gives 0 for no rows; one row of a more adds A(i, p) times B of that row",
+                    claim, alike,
+                    twin=Twin("  if B's weights are not those of all rows", claim, partial_sums(stepwise)))
+    ones = [a(m) == 1, b(k) == 1]
+    account.refuted("  reductions, where ranks of one column stand outside the mask", claim,
+                    [*partial_sums(lambda p, q: z3.If(q == 0, 0, 1)), *ones])
+    sums = [m >= 0, a_then_b(0, k) == 0, b_then_a(0, k) == 0, one_row_more(k)]
+    equal = z3.And(a_then_b(0, k) == b_then_a(0, k), z3.Implies(
+        a_then_b(m, k) == b_then_a(m, k), a_then_b(m + 1, k) == b_then_a(m + 1, k)))
+    step = b_then_a(m + 1, k) == b_then_a(m, k) + a(m) * b_then(m, k)
+    account.theorem("for every n_a, n_b and all linear maps A along a, B along b: A B = B A", equal, [*sums, step],
+                    twin=Twin("  if B also doubles what it gets", equal, [
+                        *sums, b_then_a(m + 1, k) == b_then_a(m, k) + a(m) * (2 * b_then(m, k))]))
+    account.theorem("so for every n_a, n_b: reducing over a, then b, is reducing over b, then a", equal,
+                    [*sums, step, *ones], twin=Twin("  if b's reduction runs once per row as well", equal, [
+                        *sums, *ones, b_then_a(m + 1, k) == b_then_a(m, k) + 2 * b_then(m, k)]))
 
 
 def prove_moves(account: Account) -> None:

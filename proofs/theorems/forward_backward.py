@@ -11,9 +11,19 @@ derivative. Hypotheses on the placement, one for each kind of op:
 Theorem. Then for every n, every owner function, phi, a, b and x: y is the reference's on every rank; the gradient that
 enters the layer below is; and the gradients gamma of a_f and b_f are the reference's on the rank that holds them. By
 induction over the layers, forward from the data and backward from the loss, the same holds for a network.
+
+Converse, read by read. If at some read a claim is wrong (a sum of which some contribution is not counted once, a
+nonlinear op on what is not exact, a gradient that is not exact), then there are weights, inputs and a phi with which
+what is read there is not the reference's: of a sum, 1 for that contribution and 0 for all others. It is a statement on
+that read. It does not hold that gamma must then differ: in one graph two wrong scales can cancel, for all weights, as
+a theorem and a pair below show.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 import z3
 from telling import Account, Bool, Int, Twin, inductive, run_equals, step_of, verdict
@@ -92,6 +102,111 @@ def prove_backward(account: Account) -> None:
                 "The conjugate of [I]->[R] reduces it, by the linear case above, and the layer below gets an exact dy.")
 
 
+def prove_layers(account: Account) -> None:
+    """From layer to layer: forward from the data, backward from the loss."""
+    values, parameters = z3.DeclareSort("Values"), z3.DeclareSort("Parameters")
+    layer = z3.Function("layer", Number, values, values)
+    below = z3.Function("below", Number, values, values, values)
+    gamma = z3.Function("gamma", Number, values, values, parameters)
+    h, dh, made, back = (z3.Function(name, Number, Number, values) for name in ("h", "dh", "made", "back"))
+    got = z3.Function("gamma_c", Number, Number, parameters)
+    want, dwant = z3.Function("want", Number, values), z3.Function("dwant", Number, values)
+    source = z3.Function("source", Number, Number)
+    s = source(c)
+    exact = z3.And([h(rank, k) == want(k) for rank in (c, s)])
+    placed = z3.Implies(h(s, k) == want(k), made(s, k) == layer(k, want(k)))
+    handed = h(c, k + 1) == made(s, k)
+    given = [k >= 0, h(c, 0) == want(0), want(k + 1) == layer(k, want(k)), placed]
+    claim = z3.And(h(c, 0) == want(0), z3.Implies(exact, h(c, k + 1) == want(k + 1)))
+    account.theorem("layers: from right inputs of layer k to right inputs of layer k+1 (base: the data)",
+                    claim, [*given, handed],
+                    twin=Twin("  with a boundary that hands on something else", claim, given))
+    account.refuted("  with a layer that is not right under its placement", claim, [*given[:3], handed])
+    right = z3.Implies(z3.And(h(s, k) == want(k), dh(s, k + 1) == dwant(k + 1)), z3.And(
+        back(s, k) == below(k, want(k), dwant(k + 1)), got(s, k) == gamma(k, want(k), dwant(k + 1))))
+    given = [k >= 0, exact, dwant(k) == below(k, want(k), dwant(k + 1)), dh(c, k) == back(s, k), right]
+    claim = z3.Implies(dh(s, k + 1) == dwant(k + 1), z3.And(
+        dh(c, k) == dwant(k), got(s, k) == gamma(k, want(k), dwant(k + 1))))
+    account.theorem("layers, backward: from a right gradient into k+1 to right gamma and a right gradient into k",
+                    claim, given, twin=Twin("  with activations that are not right", claim, [given[0], *given[2:]]))
+
+
+def prove_converse(account: Account) -> None:
+    """A wrong claim at a read has weights, inputs and a phi that tell."""
+    times, got = z3.Function("times", Number, Number), z3.Function("got", Number, Number)
+    f0, seen, right = z3.Ints("f0 seen right")
+    lone = z3.And(inductive(lambda i: times(i) * z3.If(i == f0, 1, 0), lambda i: z3.If(i > f0, times(f0), 0), k),
+                  z3.If(n > f0, times(f0), 0) != 1)
+    account.theorem("converse, sums: f0 is not counted once: with 1 there and 0 elsewhere the sum is not 1",
+                    lone, [k >= 0, f0 >= 0, f0 < n, times(f0) != 1],
+                    twin=Twin("  with 1 everywhere the sum may be right: one term twice and one never", got(2) != 2,
+                              [got(0) == 0, got(1) == times(0), got(2) == got(1) + times(1), times(0) != 1]))
+    account.theorem("converse, nonlinear: phi on what is not exact differs for a phi that is one to one",
+                    phi(seen) != phi(right), [seen != right, z3.Implies(phi(seen) == phi(right), seen == right)],
+                    twin=Twin("  for any phi, a constant one too", phi(seen) != phi(right), [seen != right]))
+    dy_here = z3.Int("dy_here")
+    ones = [x == 1, b(f) == 1, dphi(a(f) * x) == 1, dy_here != dy]
+    (da, _, _), (want, _, _) = gradients(dy_here, x), gradients(dy, x)
+    account.theorem("converse, backward: a wrong dy shows in the gradient of a_f where x, b_f and phi' are 1",
+                    da != want, ones, twin=Twin("  where b_f may be 0", da != want, [ones[0], *ones[2:]]))
+    first, second, out = z3.Ints("first second out")
+    account.theorem("no converse for what comes out: a scale of 2, then of 1/2, is right for all weights, though\n"
+                    "           the first read is not", z3.And(out == second * first, 2 * first != first),
+                    [first != 0, 2 * out == second * (2 * first)],
+                    twin=Twin("  3, then 1/2", out == second * first, [first != 0, 2 * out == second * (3 * first)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Linear layers in a row: times[k][c][f] is how often rank c finds term f of layer k in what it reads.
+
+    Up to the first wrong read ranks hold the same, so that it does not matter which rank computed a term.
+    """
+
+    name: str
+    times: Sequence[Sequence[Sequence[Fraction]]]
+
+
+def defect(placed: Placed) -> tuple[int, int, int] | None:
+    """The first read that is wrong, in the order of the graph: layer, rank and term; None if all are right."""
+    return next(((k, c, f) for k, layer in enumerate(placed.times) for c, row in enumerate(layer)
+                 for f, times in enumerate(row) if times != 1), None)
+
+
+def reads(placed: Placed, weights: Sequence[Sequence[int]]) -> list[list[Fraction]]:
+    """What each rank reads of the output of each layer, for the weights a_f b_f of every layer, and an input of 1."""
+    out, held = [], [Fraction(1)] * len(placed.times[0])
+    for layer, weight in zip(placed.times, weights, strict=True):
+        held = [sum((t * w * h for t, w in zip(row, weight, strict=True)), Fraction(0))
+                for row, h in zip(layer, held, strict=True)]
+        out.append(held)
+    return out
+
+
+def run_pairs(account: Account) -> None:
+    """The separating weights of every wrong placement, run on two ranks with two terms."""
+    one, none, two, half = Fraction(1), Fraction(0), Fraction(2), Fraction(1, 2)
+    right = [[one, one], [one, one]]
+    for placed in (Placed("[P] read as if it were [I]: no all_reduce", [[[one, none], [none, one]]]),
+                   Placed("[I] summed as if it were [P]: an all_reduce too many", [[[two, two], [two, two]]]),
+                   Placed("[S] read as if it were [I], on one rank", [[[one, one], [one, none]]]),
+                   Placed("a term twice and another never", [[[two, none], [two, none]]]),
+                   Placed("the second of two layers", [right, [[one, half], [one, one]]])):
+        found = defect(placed)
+        assert found is not None
+        layer, rank, term = found
+        weights = [[1, 0]] * layer + [[int(f == term) for f in range(2)]] + [[1, 0]] * (len(placed.times) - layer - 1)
+        got = reads(placed, weights)[layer][rank]
+        account.run(f"{placed.name}: 1 for term {term} of layer {layer}, 0 for the other; rank {rank} reads {got}, "
+                    "the single device 1", got != 1)
+    both, cancel = Placed("right", [right, right]), Placed("2, then 1/2", [[[two, two]] * 2, [[half, half]] * 2])
+    account.run("two right layers: no wrong read, and no pair to construct", defect(both) is None)
+    weights = [[3, 2], [5, -1]]
+    (wrong, last), (want, end) = reads(cancel, weights), reads(both, weights)
+    account.run(f"a scale of 2, then of 1/2: the first read is {wrong[0]}, the single device's {want[0]}; the last is "
+                f"{last[0]} on both", defect(cancel) == (0, 0, 0) and wrong != want and last == end)
+
+
 def run_package(account: Account) -> None:
     """placealg says the same of this network: split along f, with and without its two all_reduces."""
     text = '[mesh]\ntp = "symbolic"\n[dims]\ntp = ["ffn"]\n[optimizer]\nclip = "none"\n'
@@ -107,9 +222,10 @@ def run_package(account: Account) -> None:
 
 
 def main() -> Account:
-    """Prove the three kinds of op on one layer, and compare with the package."""
+    """Prove the three kinds of op on one layer, the step to the next, the converse; compare with the package."""
     account = Account("Forward and backward: ops right under their placements give the reference's gamma", {"n": 2})
-    for prove_kind in (prove_linear, prove_nonlinear, prove_backward, run_package):
+    for prove_kind in (prove_linear, prove_nonlinear, prove_backward, prove_layers, prove_converse, run_pairs,
+                       run_package):
         prove_kind(account)
     return account.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import versions
-from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_name, exists
+from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_cell, count_name, depends, exists
 from placealg.prove.machine import Machine, Pairs, Read
 from placealg.prove.microbatches import Iteration
 from placealg.prove.versions import CURRENT, GARBAGE, Version
@@ -98,3 +98,18 @@ def observe(machine: Machine, event: Event, kind: str, version: Version, iterati
     """Log an observed read, on the ranks where the event runs, and of them those of `where`."""
     read = versions.where(pairs(event) | where, version, CURRENT)
     machine.reads.append(Read(event.path, kind, iteration.position, read, CURRENT))
+
+
+def count_over(count: Monomial, axis: str) -> Monomial | None:
+    """The sum of a count over the ranks of an axis; None where it is no count any more."""
+    if not depends(count, axis):
+        return count * Monomial.of(axis)
+    total = Monomial(count.coefficient)
+    for name, power in count.powers:
+        cell = count_cell(name)
+        if cell and cell.get(axis) == DEVICE:
+            if power != 1:
+                return None
+            name = count_name({a: p for a, p in cell.items() if a != axis})
+        total = total * Monomial.of(name) ** power
+    return total

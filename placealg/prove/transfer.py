@@ -23,15 +23,12 @@ from placealg.prove.contribution import (
     Term,
     Value,
     chosen,
-    count_cell,
-    count_name,
-    depends,
     equality,
     merged,
 )
 from placealg.prove.machine import GLOBALS, STATES, Key, Machine, Pairs, Ran, Read, Relied, Updated
 from placealg.prove.microbatches import Iteration
-from placealg.prove.reading import NoRule, at_places, divisor, observe, owner_of, owner_pairs, pairs, tokens
+from placealg.prove.reading import NoRule, at_places, count_over, divisor, observe, owner_of, owner_pairs, pairs, tokens
 from placealg.prove.stages import ends, tied
 from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
@@ -286,22 +283,8 @@ def _all_reduce(machine: Machine, event: Event, _: Iteration) -> None:
         return
     count: Monomial | None = machine.count
     for axis in event.axes:
-        count = _count_over(count, axis) if count is not None else None
+        count = count_over(count, axis) if count is not None else None
     machine.count = count / Monomial.of(*event.axes) if count is not None and mean else count
-
-
-def _count_over(count: Monomial, axis: str) -> Monomial | None:
-    if not depends(count, axis):
-        return count * Monomial.of(axis)
-    total = Monomial(count.coefficient)
-    for name, power in count.powers:
-        cell = count_cell(name)
-        if cell and cell.get(axis) == DEVICE:
-            if power != 1:
-                return None
-            name = count_name({a: p for a, p in cell.items() if a != axis})
-        total = total * Monomial.of(name) ** power
-    return total
 
 
 def _norm(machine: Machine, event: Event, _: Iteration) -> None:

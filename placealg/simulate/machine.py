@@ -90,7 +90,6 @@ class Watch(Protocol):
     def end(self) -> None:
         """The run has ended."""
 
-
 @dataclass(slots=True)
 class Activations:
     """What one rank computes in one microbatch: by position in the chain, outputs, what backward needs, gradients.

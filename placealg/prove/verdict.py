@@ -41,7 +41,7 @@ OBLIGATIONS: Mapping[str, str] = {
     "view": "every observed read sees the reference version, defined",
     "update": "update locality, the list of transforms, each element counted once in the norm and in the flag that "
               "skips a step, uniform hyper-scalars",
-    "invariant": "after the step every live copy equals the reference",
+    "invariant": "after the step every live copy equals the reference, and there is one",
     "init": "initialisation and resume establish the invariant",
     "random": "random streams equal the reference's, keyed by logical coordinates",
     "schedule": "no cycle, no deadlock, one order of collectives per group",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 from conftest import ROOT, Outcome
 
 from placealg.check.prove import judge
-from placealg.check.recheck import cross_check, files_of, recheck
+from placealg.check.recheck import _sealed, cross_check, files_of, recheck
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.prove import correct, prover, replay
@@ -225,6 +226,57 @@ def test_a_manifest_cannot_claim_more_than_its_queries(tmp_path: Path) -> None:
     for name, text in files_of(queries, boast, "", "").items():
         (tmp_path / name).write_text(text)
     assert recheck(str(tmp_path)).edited == {"manifest.json": "claims PROVED, which its queries do not show"}
+
+
+def sealed_anew(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """A folder whose manifest was changed, and sealed again with the hashes of its files."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["digest"]
+    change(manifest)
+    manifest["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in manifest["files"]}
+    (folder / "manifest.json").write_text(_sealed(manifest))
+
+
+def test_a_manifest_that_is_sealed_anew_has_another_hash(placealg: Run, written: Path) -> None:
+    """No folder can show by itself who sealed it: `prove` and `recheck` print what to hold against each other."""
+    told = re.findall(r"SHA-256 (\w{64})", placealg("recheck", str(written)).out)
+    assert told == [hashlib.sha256((written / "manifest.json").read_bytes()).hexdigest()]
+    assert json.loads(placealg("recheck", str(written), "--format", "json").out)["manifest_sha256"] == told[0]
+    sealed_anew(written, lambda manifest: manifest.update(hypotheses=[]))
+    again = placealg("recheck", str(written))
+    assert again.code == 0 and told[0] not in again.out
+
+
+def silence(manifest: dict[str, Any]) -> None:
+    """Claim that there is nothing to ask."""
+    for query in manifest["queries"]:
+        query["asks"] = False
+
+
+@pytest.mark.parametrize("change", [
+    silence,
+    lambda manifest: manifest.update(queries=[]),
+    lambda manifest: manifest.update(queries=[], files={}, verdict="REFUTED"),
+    lambda manifest: manifest.update(verdict="REFUTED"),
+    lambda manifest: manifest.update(verdict="CERTAIN"),
+    lambda manifest: manifest["queries"][0].update(file="elsewhere"),
+])
+def test_a_manifest_that_is_sealed_anew_asks_what_its_files_ask(change: Any, placealg: Run, written: Path) -> None:
+    sealed_anew(written, change)
+    got = placealg("recheck", str(written))
+    assert got.code == 1 and re.search("which its queries do not show|was added", got.out)
+
+
+def test_a_certificate_of_the_second_engine_asks_at_every_size(placealg: Run, tmp_path: Path) -> None:
+    for word in ("dp", REFUTED_FILE):
+        folder = tmp_path / Path(word).stem
+        got = placealg("prove", word, "--engine", "cutoff", "--certificate", str(folder), "--cross-check")
+        assert got.code == 0 and re.search(r"queries +\d+: (\d+) agree, 0 disagree, 0 without", got.out)
+        sizes = {p.name.split(".")[0] for p in folder.glob("dp-*.gradient.layer.weight.smt2")}
+        assert {"dp-2", "dp-3", "dp-5"} <= sizes
+        assert "(assert (= dp 5))" in (folder / "dp-5.gradient.layer.weight.smt2").read_text()
+        assert (folder / "lemma.cutoff.dp.smt2").is_file()
+        assert placealg("recheck", str(folder)).code == 0
 
 
 def test_an_older_certificate_is_replaced_whole(placealg: Run, written: Path) -> None:

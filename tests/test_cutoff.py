@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import z3
 
 from placealg.arith import ONE
 from placealg.check.prove import judge
@@ -14,7 +15,7 @@ from placealg.mesh import Mesh
 from placealg.model.config import resolve_model
 from placealg.prove import cutoff
 from placealg.prove.contribution import UNIT, Term, merged, sum_over
-from placealg.prove.cutoff import LEMMA, degree, examine_by_cutoff, unroll
+from placealg.prove.cutoff import LEMMA, degree, examine_by_cutoff, roots, unroll
 from placealg.prove.prover import examine
 from placealg.prove.verdict import CUTOFF, PROVED, REFUTED, UNDECIDED
 from placealg.step.derive import derive
@@ -104,6 +105,16 @@ def test_what_is_right_at_one_size_is_refuted_at_another(size: int) -> None:
     wrong_at = {c.verdict.id: c.model["dp"] for c in candidates}
     assert wrong_at == {"gradient": 3 if size == 2 else 2, "normalizer": 3 if size == 2 else 2, "invariant": 2}
     assert "dp: of degree 3 at most, written out at 2, 3, 5, 7" in report.lemmas
+
+
+@pytest.mark.parametrize("size, wrong", [(4, "sat"), (5, "unsat")])
+def test_the_lemma_holds_of_no_smaller_number_of_sizes(size: int, wrong: str) -> None:
+    """A polynomial of degree four with four roots need not be 0; with five it is."""
+    run = unroll(step_of("zero1", "abstract"), "dp")
+    fewer = replace(run, sizes=run.sizes[:size])
+    solver = z3.Solver()
+    solver.add(roots(fewer))
+    assert (run.degree, str(solver.check())) == (4, wrong)
 
 
 def test_a_step_without_axes_has_no_sums() -> None:

@@ -16,12 +16,13 @@ from placealg.errors import InputError
 from placealg.prove.certificate import Query
 from placealg.prove.replay import Rechecked, asked, replays, require_cvc5, solver_versions
 from placealg.prove.solver import SAT, UNSAT
-from placealg.prove.verdict import OBLIGATIONS, PROVED, Certified, Report
+from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Certified, Report
 from placealg.unfinished import beside, uninterrupted
 from placealg.version import VERSION
 
 MANIFEST, PROGRAM = "manifest.json", "program.toml"
 FORMAT = 1
+ASK = "(check-sat)"
 _KEYS = ("placealg_certificate", "strategy", "model", "verdict", "files")
 
 
@@ -127,14 +128,16 @@ def recheck(path: str) -> Rechecked:
     manifest, wrong = _manifest(folder)
     texts, edited = _texts(folder, manifest.get("files", {}))
     edited = {**({MANIFEST: wrong} if wrong else {}), **edited}
-    if not edited and not _sound(manifest):
+    if not edited and not _sound(manifest, texts):
         edited = {MANIFEST: f"claims {manifest['verdict']}, which its queries do not show"}
+    seal = _sha256((folder / MANIFEST).read_bytes())
     if edited:
-        return Rechecked((), 0, 0, solver_versions(), manifest, edited)
+        return Rechecked((), 0, 0, solver_versions(), manifest, edited, seal)
     queries = manifest["queries"]
     asks = [(q["file"], q["expected"], texts[q["file"]]) for q in queries if q["asks"]]
     silent = [q["verdict"] == PROVED for q in queries if not q["asks"]]
-    return Rechecked(tuple(replays(asks)), sum(silent), len(silent) - sum(silent), solver_versions(), manifest, {})
+    return Rechecked(tuple(replays(asks)), sum(silent), len(silent) - sum(silent), solver_versions(), manifest, {},
+                     seal)
 
 
 def _texts(folder: Path, hashes: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -155,18 +158,24 @@ def _texts(folder: Path, hashes: Mapping[str, Any]) -> tuple[dict[str, str], dic
     return texts, wrong
 
 
-def _sound(manifest: Mapping[str, Any]) -> bool:
-    """Whether the manifest speaks of files that it lists, and claims PROVED only where every obligation expects it."""
+def _sound(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> bool:
+    """Whether the manifest speaks of files that it lists, asks what they ask, and shows what it claims.
+
+    PROVED is shown where every obligation is there and expects it, REFUTED where one is refuted.
+    """
     try:
-        queries = [(str(q["id"]), q["expected"], bool(q["asks"]), q["verdict"], manifest["files"][q["file"]])
+        queries = [(str(q["id"]), q["expected"], bool(q["asks"]), q["verdict"], texts[q["file"]])
                    for q in manifest["queries"]]
     except (KeyError, TypeError):
         return False
-    if manifest["verdict"] != PROVED:
-        return True
+    if any(asks != (ASK in text.splitlines()) for _, _, asks, _, text in queries):
+        return False
+    if manifest["verdict"] == REFUTED:
+        return any(verdict == REFUTED for _, _, _, verdict, _ in queries)
     right = all(expected == (SAT if i == "vacuity" else UNSAT) if asks else verdict == PROVED
                 for i, expected, asks, verdict, _ in queries)
-    return right and {i for i, *_ in queries} >= set(OBLIGATIONS)
+    return manifest["verdict"] == UNDECIDED or (
+        manifest["verdict"] == PROVED and right and {i for i, *_ in queries} >= set(OBLIGATIONS))
 
 
 def cross_check(queries: Iterable[Query], report: Report) -> Rechecked:

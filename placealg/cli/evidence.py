@@ -11,6 +11,7 @@ from placealg.check.recheck import check_target, cross_check, files_of, write_ce
 from placealg.cli.inputs import Case
 from placealg.errors import InputError
 from placealg.prove.certificate import certificate
+from placealg.prove.cutoff import certificate_by_cutoff
 from placealg.prove.prover import Candidate
 from placealg.prove.replay import Rechecked, require_cvc5
 from placealg.prove.verdict import Report
@@ -36,7 +37,8 @@ def evidence(chosen: Namespace, case: Case, report: Report,
     if chosen.certificate is None and not chosen.cross_check:
         return report, None
     say("writing the queries of the certificate")
-    queries = certificate(case.step, report, candidates)
+    unrolled = chosen.engine == "cutoff"
+    queries = certificate_by_cutoff(case.step, report) if unrolled else certificate(case.step, report, candidates)
     checked = cross_check(queries, report) if chosen.cross_check else None
     if chosen.certificate is not None:
         program = write_program(case.step, case.strategy)

@@ -64,20 +64,20 @@ class Query:
         return self.formulas > 0
 
 
-def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = ()) -> tuple[Query, ...]:
+def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = (), part: str = "") -> tuple[Query, ...]:
     """The queries behind a report: the lemmas, and each obligation of each group. The same run gives the same text.
 
-    Groups that the prover treats alike are generated anew, each from its own events.
+    Groups that the prover treats alike are generated anew, each from its own events. `part` begins every file's name.
     """
-    files = _Files(step, report, {(c.verdict.id, c.verdict.group): c for c in candidates})
+    files = _Files(step, report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
     return (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
 
 
 class _Files:
     """The files of one certificate."""
 
-    def __init__(self, step: Step, report: Report, candidates: Mapping[tuple[str, str], Candidate]):
-        self.step, self.report, self.candidates = step, report, candidates
+    def __init__(self, step: Step, report: Report, candidates: Mapping[tuple[str, str], Candidate], part: str):
+        self.step, self.report, self.candidates, self.part = step, report, candidates, part
         self.flows = Flows(step) if step.reference.graph else None
         self.verdicts = {(v.id, v.group): v for v in report.obligations}
         self.names: set[str] = set()
@@ -86,12 +86,8 @@ class _Files:
         """Base and step of every lemma that a rule uses."""
         for lemma in lemmas.used(self.step):
             for part, assertions in zip(("base", "step"), lemmas.obligations(lemma), strict=True):
-                *before, failing = assertions
-                head = header([(LEMMA, f"{lemma.name}: {lemma.statement}"), ("expected", UNSAT),
-                               ("statement", f"the {part} of the induction over ranks does not fail"), *self.limits()])
-                lines = [*head, *_asked("QF_UFNIA", before, [(f"the {part} fails", failing)])]
-                yield Query(self.name(LEMMA, lemma.name, part), LEMMA, lemma.name, str(PROVED), UNSAT, _joined(lines),
-                            1, 1)
+                yield lemma_query(self.name(LEMMA, lemma.name, part), lemma.name, lemma.statement,
+                                  f"the {part} of the induction over ranks does not fail", self.report, assertions)
 
     def vacuity(self) -> Iterator[Query]:
         """The premises have models."""
@@ -172,21 +168,30 @@ class _Files:
             ("statement", statement),
             ("expected", expected or "no answer is expected"),
             *more,
-            *self.limits(),
+            _limits(self.report),
             *(("symbols", text) for text in _LEGEND),
         ])
 
-    def limits(self) -> list[tuple[str, str]]:
-        """What the prover asked, and how."""
-        return [("answered by", f"{self.report.versions}, resource limit {RESOURCE_LIMIT}, seed {SEED}")]
-
     def name(self, *parts: str) -> str:
         """A file name of its own, on every file system."""
-        stem = ".".join(quote(p, safe="") for p in parts if p)[:_LONGEST_NAME]
+        stem = ".".join(quote(p, safe="") for p in (self.part, *parts) if p)[:_LONGEST_NAME]
         further = (f"{stem}.{k}" for k in itertools.count(2))
         name = next(n for n in itertools.chain([stem], further) if n.casefold() not in self.names)
         self.names.add(name.casefold())
         return f"{name}.smt2"
+
+
+def lemma_query(file: str, name: str, says: str, statement: str, report: Report, assertions: Iterable[Any]) -> Query:
+    """The file of a lemma, or of a part of one: its premises, and last of all that it fails."""
+    *before, failing = assertions
+    head = header([(LEMMA, f"{name}: {says}"), ("expected", UNSAT), ("statement", statement), _limits(report)])
+    lines = [*head, *_asked("QF_UFNIA", before, [("it fails", failing)])]
+    return Query(file, LEMMA, name, str(PROVED), UNSAT, _joined(lines), 1, 1)
+
+
+def _limits(report: Report) -> tuple[str, str]:
+    """What the prover asked, and how."""
+    return "answered by", f"{report.versions}, resource limit {RESOURCE_LIMIT}, seed {SEED}"
 
 
 def _ended(verdict: Verdict) -> tuple[str, str]:

@@ -12,13 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
+
+import z3
 
 from placealg.frozen import FrozenMap
+from placealg.prove.certificate import LEMMA as LEMMA_FILE
+from placealg.prove.certificate import Query, certificate, lemma_query
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations
 from placealg.prove.obligations import obligations
 from placealg.prove.prover import Candidate, Findings, examine, siblings
-from placealg.prove.verdict import CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
+from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report, Verdict
 from placealg.step.program import Step
 
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
@@ -110,6 +115,31 @@ def _ended(found: Iterable[Findings]) -> list[tuple[Verdict, Findings]]:
     order = list(OBLIGATIONS)
     ended = [(replace(v, seconds=seconds), f) for (v, f), seconds in zip(worst, taken, strict=True)]
     return sorted(ended, key=lambda end: order.index(end[0].id))
+
+
+def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
+    """The queries behind a report of this engine: every obligation at each size of each axis, and the cutoff lemma."""
+    runs = examine_by_cutoff(step)[1]
+    if not runs:
+        return certificate(step, report)
+    queries: dict[str, Query] = {}
+    for run in runs:
+        name, says = f"cutoff.{run.axis}", LEMMA.partition(": ")[2]
+        told = f"a polynomial of degree {run.degree} with {len(run.sizes)} roots is 0"
+        queries[name] = lemma_query(f"{LEMMA_FILE}.{name}.smt2", name, says, told, report, roots(run))
+        for size, found in zip(run.sizes, run.findings, strict=True):
+            there = replace(report, obligations=tuple(replace(v, cls=v.cls and BOUNDED) for v in found.verdicts))
+            listed = certificate(written_out(step, run.axis, size), there, found.candidates, f"{run.axis}-{size}")
+            queries |= {q.text if q.obligation == LEMMA_FILE else q.name: q for q in listed
+                        if q.text not in queries}
+    return tuple(queries.values())
+
+
+def roots(run: Unrolled) -> list[Any]:
+    """What the lemma says of an axis, as assertions: a polynomial has a root at each of its sizes, and is not 0."""
+    at = z3.Ints(" ".join(f"coefficient-{k}" for k in range(run.degree + 1)))
+    zero = [z3.Sum([size ** k * a for k, a in enumerate(at)]) == 0 for size in run.sizes]
+    return [*zero, z3.Or([a != 0 for a in at])]
 
 
 def in_closed_form(step: Step, candidate: Candidate) -> Candidate:

@@ -65,7 +65,8 @@ class Rechecked:
     """What became of the queries of a certificate; `edited` says of each changed file what is wrong with it.
 
     There is nothing to ask about the `settled` obligations, which hold by how the program is built, and about the
-    `undecided` ones, for want of a transfer rule.
+    `undecided` ones, for want of a transfer rule. `sha256` is the manifest's, to be held against what `prove` printed:
+    who edits a folder can seal it anew.
     """
 
     replays: tuple[Replay, ...]
@@ -74,6 +75,7 @@ class Rechecked:
     solvers: Mapping[str, str]
     manifest: Mapping[str, Any]
     edited: Mapping[str, str]
+    sha256: str = ""
 
     def count(self, outcome: str) -> int:
         """How many queries ended as AGREE, DISAGREE or NO_ANSWER."""
@@ -90,7 +92,7 @@ class Rechecked:
         """The JSON object of `placealg recheck --format json`."""
         return {
             "version": 1, **{k: self.manifest.get(k) for k in ("strategy", "model", "verdict", "class")},
-            "edited": dict(self.edited), "solvers": dict(self.solvers),
+            "manifest_sha256": self.sha256 or None, "edited": dict(self.edited), "solvers": dict(self.solvers),
             "totals": {"agree": self.count(AGREE), "disagree": self.count(DISAGREE),
                        "no_answer": self.count(NO_ANSWER), "settled": self.settled, "undecided": self.undecided},
             "files": [{

@@ -20,7 +20,8 @@ def rechecked(found: Rechecked, path: str, width: int) -> list[Line]:
         rows: list[list[Cell]] = [[line(MARKS[DISAGREE], " ", name), what] for name, what in found.edited.items()]
         return [*head, (), *indent(table(rows, "ll", width - 2, wrap={1: 20})), (),
                 *prose("The certificate is not as it was written; nothing was replayed.", width)]
-    return [*head, (), *indent(_files(found.replays, width - 2)), (), *totals(found, width)]
+    seal = f"manifest SHA-256 {found.sha256}, to be held against the one that `prove` printed"
+    return [*head, (), *indent(_files(found.replays, width - 2)), (), *totals(found, width), *prose(seal, width, "dim")]
 
 
 def totals(found: Rechecked, width: int) -> list[Line]:

@@ -21,7 +21,8 @@ from placealg.simulate.setting import cells
 from placealg.simulate.space import Space
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.fields import check_event, values_of
+from placealg.step.fields import values_of
+from placealg.step.meaning import check_event
 from placealg.step.program import POSITIONS, Clause, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.spec import strategy_on

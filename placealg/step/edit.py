@@ -9,7 +9,8 @@ from typing import Any
 from placealg.errors import InputError, nearest, shown
 from placealg.frozen import FrozenMap
 from placealg.step.event import phase_order
-from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, with_fields
+from placealg.step.fields import FIELDS, default_event, holders, read_fields, with_fields
+from placealg.step.meaning import check_event
 from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
 from placealg.step.text import read_path, subjects
 from placealg.strategy.options import placed

@@ -10,7 +10,8 @@ from typing import Any
 from placealg.arith import Monomial
 from placealg.errors import InputError, shown
 from placealg.step.event import MICROBATCH, phase_order
-from placealg.step.fields import FIELDS, check_event, default_event, holders, read_fields, values_of, with_fields
+from placealg.step.fields import FIELDS, default_event, holders, read_fields, values_of, with_fields
+from placealg.step.meaning import check_event
 from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy

@@ -131,13 +131,17 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
 
 
 def result(machine: Machine) -> Read:
-    """What a step is for: some rank holds the new parameters, as weights or as master weights, whoever reads them."""
+    """What a step is for: some rank holds the new parameters, as weights or as master weights, whoever reads them.
+
+    Where none does, it is a rank that should that the read is about.
+    """
     held = [machine.versions[key] for key in sorted(machine.versions, reverse=True) if key[0] in ("weight", "master")]
     found = (versions.somewhere(version, NEXT) for version in held)
     best = next(found, UNHELD)
     for version in found:
         best = versions.either(best, version, NEXT)
-    return Read(f"update.{machine.group.name}.update", "result", "", best, NEXT)
+    there = {axis: positions[0] for version in reversed(held) for axis, positions in versions.places(version).items()}
+    return Read(f"update.{machine.group.name}.update", "result", "", versions.where(there.items(), best, NEXT), NEXT)
 
 
 def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:

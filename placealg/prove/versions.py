@@ -106,7 +106,7 @@ def read_at(version: Version, axis: str, position: str) -> Version:
 
 
 def somewhere(version: Version, wanted: int) -> Version:
-    """The version on a rank that holds `wanted` if one of those does that stand where a test of the version asks.
+    """The version on a rank that holds `wanted`, if one of those does that stand where a test of the version asks.
 
     >>> owner, first, same = ("dp", "c", "own:own"), ("dp", "0", "c"), ("dp", "0", "own:own")
     >>> somewhere(choose(owner, NEXT, GARBAGE), NEXT)
@@ -114,18 +114,24 @@ def somewhere(version: Version, wanted: int) -> Version:
     >>> somewhere(choose(first, choose(owner, NEXT, GARBAGE), UNHELD), NEXT) == choose(same, NEXT, GARBAGE)
     True
     """
-    asked: dict[str, set[str]] = {}
-    for axis, *places in _questions(version):
-        if DEVICE in places:
-            asked.setdefault(axis, set()).update(p for p in places if p != DEVICE)
+    asked = places(version)
     found: Version | None = None
-    for chosen in itertools.product(*(sorted(places) for places in asked.values())):
+    for chosen in itertools.product(*asked.values()):
         here = version
         for axis, position in zip(asked, chosen, strict=True):
             here = read_at(here, axis, position)
         found = here if found is None else either(found, here, wanted)
     assert found is not None
     return found
+
+
+def places(version: Version) -> dict[str, list[str]]:
+    """Axis -> the positions at which a test of the version asks whether the device stands."""
+    asked: dict[str, set[str]] = {}
+    for axis, *pair in _questions(version):
+        if DEVICE in pair:
+            asked.setdefault(axis, set()).update(p for p in pair if p != DEVICE)
+    return {axis: sorted(asked[axis]) for axis in sorted(asked)}
 
 
 def either(one: Version, two: Version, wanted: int) -> Version:

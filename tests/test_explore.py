@@ -6,12 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import z3
 from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.prove import versions
 from placealg.prove.contribution import UNIT, count_name
+from placealg.prove.correct import always_right, wrong_read
 from placealg.prove.explore import (
     AGAIN,
     OUTSIDE,
@@ -23,6 +26,7 @@ from placealg.prove.explore import (
     initial,
     initialised,
     observed,
+    result,
     resumed,
     run_step,
     settled,
@@ -35,7 +39,7 @@ from placealg.prove.machine import Machine, Read, Site
 from placealg.prove.microbatches import CASES, Case
 from placealg.prove.paths import OWNER
 from placealg.prove.reading import NoRule
-from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, where
+from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Version, choose, where
 from placealg.step.derive import derive
 from placealg.step.event import Event
 from placealg.step.program import Step
@@ -287,7 +291,7 @@ def test_what_shows_an_update_is_what_is_stored_and_what_later_steps_read() -> N
         names = {name for r in shown for leaf in leaves(r.version) if isinstance(leaf, Guarded)
                  for name, _ in leaf.updates}
         assert names and all(name.startswith("right0:") for name in names)
-        assert {r.kind for r in shown} <= {"weight", "store"} and len(set(shown)) == len(shown)
+        assert {r.kind for r in shown} <= {"weight", "store", "result"} and len(set(shown)) == len(shown)
         assert "store" in {r.kind for r in shown} and all(r.version != r.want for r in shown)
         assert len({(r.version, r.want) for r in shown}) == len(shown)
 
@@ -306,11 +310,58 @@ def test_what_is_stored_counts_in_the_step_itself_and_in_later_ones() -> None:
                      ("backward.layer.compute", right(CURRENT), CURRENT)}
 
 
-def test_an_update_of_what_nobody_stores_shows_in_the_next_step_only() -> None:
+def test_an_update_of_what_nobody_stores_shows_in_the_result_and_in_the_next_step() -> None:
     stored = [e.path for e in DP.events if e.phase == "save"]
     step = Step(DP.reference, tuple(e for e in DP.events if e.path not in stored))
     shown = observed(steps_of(step).runs[0], program_of(step))
-    assert {r.kind for r in shown} == {"weight"}
+    assert {r.kind for r in shown} == {"result", "weight"}
+
+
+def held_after(**copies: Version) -> Read:
+    """The result of a step after which these copies are held: weight, weight_on_host, master, ..."""
+    machine = Machine(ZERO3.reference, ZERO3.reference.groups[0], Site(ZERO3.reference.groups[0].sites[0]))
+    machine.versions = {(name.partition("_on_")[0], name.partition("_on_")[2] or "device"): v
+                        for name, v in copies.items()}
+    return result(machine)
+
+
+OWNED = ("dp", "c", "own:own")
+RIGHT = Guarded(frozenset({("right0:0", FrozenMap())}), NEXT)
+
+
+@pytest.mark.parametrize("copies", [
+    {"weight": NEXT},
+    {"weight": choose(OWNED, RIGHT, UNHELD)},
+    {"weight": choose(("dp", "0", "c"), NEXT, GARBAGE)},
+    {"weight": CURRENT, "master": NEXT},
+    {"weight": GARBAGE, "master": choose(OWNED, NEXT, UNHELD)},
+    {"weight": UNHELD, "master_on_host": NEXT},
+    {"weight": choose(("dp", "0", "own:own"), NEXT, GARBAGE), "master": choose(OWNED, NEXT, CURRENT)},
+])
+def test_a_step_whose_result_somebody_holds(copies: dict[str, Version]) -> None:
+    assert always_right(held_after(**copies))
+
+
+@pytest.mark.parametrize("copies", [
+    {},
+    {"moments": NEXT},
+    {"weight": CURRENT},
+    {"weight": CURRENT, "master": choose(OWNED, GARBAGE, UNHELD)},
+    {"weight": choose(("dp", "0", "own:own"), NEXT, GARBAGE)},
+    {"weight": choose(("dp", "0", "own:own"), NEXT, CURRENT), "master": choose(("dp", "0", "own:own"), NEXT, CURRENT)},
+])
+def test_a_step_whose_result_nobody_holds(copies: dict[str, Version]) -> None:
+    """Of some element at least."""
+    read = held_after(**copies)
+    assert not always_right(read) and read.event == "update.layer.weight.update"
+    solver = z3.Solver()
+    solver.add(wrong_read(read))
+    assert solver.check() == z3.sat
+
+
+def test_the_rank_that_should_hold_the_result_is_the_one_that_is_told() -> None:
+    read = held_after(weight=CURRENT, master=choose(OWNED, GARBAGE, UNHELD))
+    assert read.version == choose(OWNED, CURRENT, NEXT)
 
 
 # microbatches that overlap in a pipeline

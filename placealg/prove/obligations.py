@@ -195,8 +195,9 @@ def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Sequence[Chain
 def _restored(read: Read, before: Read | None, run: Run) -> Failure:
     """A read that is wrong after resuming, and was right before saving."""
     lasting = z3.BoolVal(True) if before is None else z3.Not(correct.wrong_read(before))
-    return Failure("init", read.event, z3.And(correct.wrong_read(read), lasting),
-                   f"reads a copy that resuming did not restore, in step {run.index + 1} after it", read=read)
+    says = (f"{LEFT} step {run.index + 1} after resuming" if read.kind == "result" else
+            f"reads a copy that resuming did not restore, in step {run.index + 1} after it")
+    return Failure("init", read.event, z3.And(correct.wrong_read(read), lasting), says, read=read)
 
 
 def _blame(found: Obligations, read: Read, ideally: Read | None, blamed: str, run: Run) -> None:

@@ -12,7 +12,7 @@ from placealg.prove.verdict import PROVED, REFUTED, Report
 from placealg.simulate import Setting, simulate
 from placealg.step.program import Reference, Step
 
-OPEN = ("no transfer rule", "no fixpoint")
+OPEN = ("no transfer rule", "no fixpoint", "microbatches overlap in a pipeline")
 """Reasons for which the prover leaves a program open, and says so: no claim, and no disagreement."""
 
 

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placealg.arith import Monomial
+from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.config import from_config
 from placealg.model.model import Model
+from placealg.model.transformer import Style, gpt
 from placealg.step.derive import derive
 from placealg.step.edit import Edit, apply_edits, edit, matches, read_edits
 from placealg.step.fields import FIELDS
@@ -368,6 +370,9 @@ def test_patterns_address_the_unedited_program() -> None:
     ('set = "grad_sum.reduce*"\nverb = "zero"', "zero is local and takes no axes"),
     ('set = "grad_sum.reduce*"\nvalue = "norm"', "reduce does not apply to norm"),
     ('set = "update.*.norm"\nwhere = "owner(dp), rank(q)=0"', "e.toml:4: where names axis 'q'"),
+    ('set = "forward.layer.compute"\ntier = "host"', "e.toml:3: forward.layer.compute: tier = host: only what a "
+     "parameter group has lies on a tier"),
+    ('set = "grad_sum.reduce*"\ntier = "device->host"', "tier = device->host: reduce copies nothing from tier to tier"),
     ('move = "publish.*"', "e.toml:3: move needs before or after, one of them"),
     ('move = "publish.*"\nbefore = "*"\nafter = "*"', "e.toml:3: move needs before or after, one of them"),
     ('move = "publish.*"\nbefore = 1', "e.toml:4: before is 1"),
@@ -429,3 +434,37 @@ def test_an_edited_program_reads_back_equal(tables: list[dict[str, str]]) -> Non
     assert len(set(paths(step))) == len(step.events)
     if step.events:
         assert read_back(step, write_program(step)) == step.events
+
+
+OF_DIMS = derive(parse_strategy("dp*tp_sp*cp_ring"), gpt(Style(flash=True)))
+
+
+@pytest.mark.parametrize(("table", "message"), [
+    ('set = "forward.layer.attn.out.reduce_scatter[tp]"\nto = "S(ffn)"',
+     "e.toml:3: forward.layer.attn.out.reduce_scatter[tp]: reduce_scatter needs to = \"S(dim)\" with a dim of "
+     "layer.attn.out; 'ffn' is none; valid: batch, seq, embed"),
+    ('set = "forward.layer.attn.out.reduce_scatter[tp]"\nto = "I"', 'reduce_scatter needs to = "S(dim)" with a dim of'),
+    ('set = "forward.layer.norm1.out.all_gather[tp]"\nfrom = "S(sq)"', "from is 'S(sq)'; did you mean 'S(seq)'?"),
+    ('set = "forward.layer.attn.*.shift[cp]"\nfrom = "I"', 'shift needs from = "S(dim)" with a dim of'),
+    ('replace = "forward.layer.attn.out.reduce_scatter[tp]"\nverb = "all_to_all"\nfrom = "S(seq)"',
+     'all_to_all needs to = "S(dim)"'),
+    ('replace = "forward.layer.attn.out.reduce_scatter[tp]"\nverb = "slice"', 'slice needs to = "S(dim)"'),
+])
+def test_a_dim_that_a_tensor_lacks_is_refused_at_its_line(table: str, message: str) -> None:
+    file = parse_strategy_file(f'base = "zero1"\n[[edit]]\n{table}\n', "e.toml")
+    with pytest.raises(InputError) as caught:
+        apply_edits(OF_DIMS, read_edits(file.edits, OF_DIMS.reference, file.positions))
+    assert message in str(caught.value) and str(caught.value).startswith("e.toml:")
+
+
+def test_a_counterexample_names_the_line_of_its_event() -> None:
+    text = ('base = "zero1"\n[[edit]]\nset = "reduce.*.reduce[dp]"\nop = "sum"\n\n[[edit]]\n'
+            'move = "update.layer.weight.update"\nbefore = "update.layer.weight.clip"\n')
+    file = parse_strategy_file(text, "e.toml")
+    base = derive(file.strategy, abstract())
+    found = prove(apply_edits(base, read_edits(file.edits, base.reference, file.positions)))
+    assert found.counterexample and found.counterexample.event == "update.layer.weight.update"
+    assert found.counterexample.line == 7 == found.to_json()["counterexample"]["line"]
+    untouched = prove(edit(base, drop="reduce.*.reduce[dp]"))
+    assert untouched.counterexample and untouched.counterexample.line == 0
+    assert untouched.to_json()["counterexample"]["line"] is None

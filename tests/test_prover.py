@@ -49,7 +49,8 @@ DP, ZERO1, HSDP = step_of("dp", "abstract"), step_of("zero1", "abstract"), step_
 STAGED, FFN = step_of("zero1*pp", "mlp"), step_of("ffn", "mlp")
 LAYER = DP.reference.group("layer.weight")
 NO_REDUCE = edit(DP, drop="reduce.*.grad_sum.reduce[dp]")
-ON_HOST = edit(DP, {"set": "forward.layer.compute", "tier": "host"})
+ON_HOST = Step(DP.reference, tuple(replace(e, tier="host") if e.path == "forward.layer.compute" else e
+                                   for e in DP.events))
 RANKS, M = z3.Int("dp"), z3.Int("m")
 YES, NO = z3.BoolVal(True), z3.BoolVal(False)
 

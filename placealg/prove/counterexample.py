@@ -27,7 +27,7 @@ from placealg.prove.contribution import (
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import MISSES, Failure
-from placealg.prove.prover import Candidate
+from placealg.prove.prover import ONLY_RUN, Candidate
 from placealg.prove.reading import ELEMENTS, PADDED
 from placealg.prove.stages import ENDS, UNRECEIVED, UNSENT, ends, tied
 from placealg.prove.symbols import CELL
@@ -203,7 +203,9 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
         return failure.says, want, None, f"{failure.event} {failure.says}"
     if failure.read:
         return _copy(failure.read, place, failure.says)
-    want = OWN_WANT.get(failure.says) or OWN_WANT.get(failure.obligation, "every rank")
+    if failure.says.startswith(ONLY_RUN):
+        return "other numbers, as a run shows", "the single device's", None, f"{failure.event} {failure.says}"
+    want = OWN_WANT.get(failure.says) or OWN_WANT.get(failure.obligation, "what the single device does")
     return failure.says, want, None, f"{failure.event} {failure.says}"
 
 

@@ -167,7 +167,7 @@ def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[C
     """
     failures = [supposed(demand, step) for demand in (unfollowed(step, flows) if flows else ())]
     failures += [Failure("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
-                         z3.BoolVal(True), f"cannot be followed, only run: {v.reason.partition(': ')[2]}")
+                         z3.BoolVal(True), f"{ONLY_RUN}: {v.reason.partition(': ')[2]}")
                  for v in verdicts if v.verdict == UNDECIDED and v.event]
     for failure in failures:
         verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
@@ -250,6 +250,9 @@ def in_case(failure: Failure) -> Any:
     cases = [count == c.least if c.exact or not failure.exact else count >= c.least for c in failure.cases]
     return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
 
+
+ONLY_RUN = "cannot be followed, only run"
+"""Begins what is said of a failure that is only supposed, until a run shows it."""
 
 LARGEST_REPLAY = 64
 """Devices times microbatches beyond which a counterexample is not replayed."""

@@ -60,7 +60,7 @@ def check_event(event: Event, reference: Reference) -> None:
                          name=named, valid=[g or u or "no group or unit" for g, u in pairs])
     if event.drawn:
         _check_layout(event, reference)
-    _check_owned(event)
+    _check_tier(event)
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
     if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES and not event.on_tensor:
@@ -96,16 +96,13 @@ def check_event(event: Event, reference: Reference) -> None:
                              f"{sizes[axis]}")
 
 
-def _check_owned(event: Event) -> None:
-    """Tiers and layouts are those of a group's values; only copies name two tiers."""
+def _check_tier(event: Event) -> None:
+    """Tiers are those of a group's values; only copies name two."""
     if not event.group and event.tier != "device":
         raise InputError(f"{event.path}: tier = {event.tier}: only what a parameter group has lies on a tier")
     if "->" in event.tier and event.verb not in (*ACROSS, "assign"):
         raise InputError(f"{event.path}: tier = {event.tier}: {event.verb} copies nothing from tier to tier",
                          name=event.verb, valid=(*ACROSS, "assign"))
-    if not event.group and not event.drawn and event.layout != "own":
-        raise InputError(f"{event.path}: layout = {event.layout} says who owns the elements of a parameter; this event "
-                         "has none")
 
 
 def _check_dims(event: Event, reference: Reference) -> None:

@@ -83,7 +83,7 @@ REFUTED_EDITS: list[tuple[str, dict[str, Any], str, str | None]] = [
 @pytest.mark.parametrize(("base", "change", "obligation", "mass"), REFUTED_EDITS,
                          ids=[f"{b.split(chr(10))[0]} {c}" for b, c, _, _ in REFUTED_EDITS])
 def test_broken_programs_are_refuted_with_a_replay(base: str, change: dict[str, Any], obligation: str,
-                                                   mass: str | None) -> None:
+                                                   mass: str) -> None:
     derived = step_of(base)
     assert prove(derived).verdict == PROVED
     report = prove(edit(derived, **change), derived)
@@ -180,6 +180,29 @@ def test_one_repair_is_found_and_priced() -> None:
     assert found is not None and found.repair is not None
     assert found.repair.edit.startswith('insert = { path = "reduce.layer.weight.grad_sum.reduce[dp]"')
     assert "2·Ψ·wire·(dp − 1)/dp" in found.repair.cost
+
+
+@pytest.mark.parametrize(("base", "change", "cost"), [
+    ("zero3*offload_parameters", {"drop": "forward.*.fetch*"}, "host link Ψ·w·(m + 1)/dp -> Ψ·w·(2·m + 1)/dp bytes"),
+    ("zero3*offload_optimizer", {"drop": "publish.*.fetch*"}, "host link "),
+    ("zero1", {"double": "publish.*"}, ""),
+])
+def test_a_repair_is_priced_on_every_link(base: str, change: dict[str, Any], cost: str) -> None:
+    whole = step_of(base)
+    found = prove(edit(whole, change), whole)
+    if not cost:
+        assert found.verdict == PROVED
+        return
+    assert found.counterexample and found.counterexample.repair
+    assert found.counterexample.repair.cost.startswith(cost)
+
+
+@pytest.mark.parametrize(("at", "mass"), [
+    (["only", "first", "last"], "2/m"), (["only", "first"], "1/m"), (["only", "first", "middle"], "(m - 1)/m"),
+    (["first", "last"], "2/m"), (["middle", "only"], "(m - 2)/m")])
+def test_the_mass_of_some_microbatches_is_told_in_one_piece(at: list[str], mass: str) -> None:
+    found = prove(edit(step_of("dp"), {"set": "backward.*.accumulate", "at": at}))
+    assert found.counterexample and found.counterexample.mass == mass
 
 
 def test_a_report_has_no_truth_value() -> None:

@@ -520,6 +520,29 @@ def test_what_can_happen_is_a_candidate() -> None:
     assert found == Candidate(ended, LAYER, failures[2], {"dp": 3, "m": 2}, {})
 
 
+@pytest.mark.parametrize(("formula", "model"), [
+    (z3.And(RANKS == 3, M >= 1), {"dp": 3, "m": 1}),
+    (z3.And(RANKS == 3, M >= 2), {"dp": 3, "m": 2}),
+    (z3.And(RANKS == 3, M >= 3), {"dp": 3, "m": 3}),
+    (z3.And(RANKS == 2, z3.Or(M == 1, M >= 3)), {"dp": 2, "m": 1}),
+    (z3.And(RANKS >= 2, M * RANKS >= 6), {"dp": 2, "m": 3}),
+])
+def test_a_candidate_has_as_few_microbatches_as_show_it(formula: Any, model: dict[str, int]) -> None:
+    """At the sizes that were found first: more ranks would need fewer."""
+    found = decide(made(wrong(formula)))[1]
+    assert found and {k: found.model[k] for k in model} == model
+
+
+def test_a_candidate_that_is_not_found_with_fewer_microbatches_keeps_its_own() -> None:
+    failure, asked = wrong(z3.And(RANKS == 2, M >= 1)), list[int]()
+
+    def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+        asked.append(len(list(assertions)))
+        return Answer(SAT, {"dp": 2, "m": 3}) if len(asked) < 3 else Answer(UNKNOWN, {}, "timeout")
+    found = decide(made(failure), ask)[1]
+    assert found and found.model == {"dp": 2, "m": 3} and len(asked) == 4
+
+
 def test_a_candidate_knows_the_same_update_of_other_microbatches() -> None:
     update, site = updated(), Site("layer")
     failure = wrong(RANKS == 2, update=update, site=site)

@@ -275,10 +275,13 @@ def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monom
         return None
     if first == middle == last:
         return first
-    middles = "" if middle == "0" else "m - 2" if middle == "1" else f"({middle})*(m - 2)"
-    ends = [str(int(first) + int(last))] if first.isdigit() and last.isdigit() else [first, last]
-    parts = [p for p in (ends[0], middles, *ends[1:]) if p and p != "0"]
-    return f"({' + '.join(parts)})/m" if len(parts) > 1 else f"{parts[0]}/m" if parts else "0"
+    if first.isdigit() and middle.isdigit() and last.isdigit():
+        each, rest = int(middle), int(first) + int(last) - 2 * int(middle)
+        parts = [text for text, count in ((f"{each}*m" if each > 1 else "m", each), (str(abs(rest)), rest)) if count]
+        total = (" - " if rest < 0 else " + ").join(parts)
+        return f"({total})/m" if len(parts) > 1 else f"{total}/m" if parts else "0"
+    parts = [p for p in (first, f"({middle})*(m - 2)", last) if p not in ("0", "(0)*(m - 2)")]
+    return f"({' + '.join(parts)})/m" if len(parts) > 1 else f"{parts[0]}/m"
 
 
 def _scattered(terms: tuple[Term, ...]) -> bool:

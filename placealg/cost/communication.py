@@ -24,11 +24,12 @@ from placealg.cost.formula import Formula, expression, symbol, tidy
 from placealg.cost.held import Share, State, active, apply, origin_of, owners, unset, visits
 from placealg.cost.shards import filled
 from placealg.cost.stage import holders, local, stage_of
-from placealg.cost.tensors import Touch, dim_of
+from placealg.cost.tensors import Touch
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS, SENT, Kind, redistribution
 from placealg.shown import Shown
+from placealg.step.event import dim_of
 from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Step
 from placealg.step.verbs import BYTES, VERBS
 

@@ -16,8 +16,8 @@ from placealg.cost.rings import RING
 from placealg.cost.schedule import NO_STAGES, schedule
 from placealg.cost.schedule import assumed as of_stage
 from placealg.cost.stage import StageStep, local
-from placealg.cost.tensors import dim_of
 from placealg.mesh import SYMBOLS, axis_symbol
+from placealg.step.event import dim_of
 from placealg.step.program import Step
 from placealg.strategy.options import WIRE_W
 

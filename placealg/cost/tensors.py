@@ -16,7 +16,7 @@ from placealg.cost.rings import RING, brought, summed
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
-from placealg.step.event import Event
+from placealg.step.event import Event, dim_of
 from placealg.step.program import Reference, Step
 from placealg.step.recompute import members
 from placealg.step.saved import PER_DEVICE
@@ -70,15 +70,6 @@ def parse_version(text: str) -> Version:
     """
     name, _, label = text.partition("@")
     return name, label
-
-
-def dim_of(place: str) -> str:
-    """The dim of a place S(dim); "" of another place.
-
-    >>> dim_of("S(seq)"), dim_of("P")
-    ('seq', '')
-    """
-    return place[2:-1] if place.startswith("S(") else ""
 
 
 def batch_axes(step: Step) -> tuple[str, ...]:

@@ -119,9 +119,9 @@ def _ended(found: Iterable[Findings]) -> list[tuple[Verdict, Findings]]:
 
 def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
     """The queries behind a report of this engine: every obligation at each size of each axis, and the cutoff lemma."""
-    runs = examine_by_cutoff(step)[1]
+    findings, runs = examine_by_cutoff(step)
     if not runs:
-        return certificate(step, report)
+        return certificate(step, report, findings.candidates)
     queries: dict[str, Query] = {}
     for run in runs:
         name, says = f"cutoff.{run.axis}", LEMMA.partition(": ")[2]
@@ -130,8 +130,8 @@ def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
         for size, found in zip(run.sizes, run.findings, strict=True):
             there = replace(report, obligations=tuple(replace(v, cls=v.cls and BOUNDED) for v in found.verdicts))
             listed = certificate(written_out(step, run.axis, size), there, found.candidates, f"{run.axis}-{size}")
-            queries |= {q.text if q.obligation == LEMMA_FILE else q.name: q for q in listed
-                        if q.text not in queries}
+            for query in listed:
+                queries.setdefault(query.text if query.obligation == LEMMA_FILE else query.name, query)
     return tuple(queries.values())
 
 

@@ -87,8 +87,6 @@ class Watch(Protocol):
     def result(self, machine: Machine) -> None:
         """A step has ended."""
 
-    def end(self) -> None:
-        """The run has ended."""
 
 @dataclass(slots=True)
 class Activations:

@@ -10,7 +10,8 @@ import numpy as np
 from placealg.errors import InputError
 from placealg.simulate.box import Box, Indices, place, total, union
 from placealg.simulate.field import PRIME, Array, Number, inverse, residues
-from placealg.simulate.space import Space, dim_of
+from placealg.simulate.space import Space
+from placealg.step.event import dim_of
 from placealg.step.program import Event
 
 Boxes = list[Box | None]

@@ -168,7 +168,7 @@ class _Comparison:
                 self.left = difference(machine, update, rank, slot, element, *_texts(got, want))
 
     def end(self) -> None:
-        """Nothing else differed."""
+        """A run has ended, and nothing else differed."""
         if self.left is not None:
             raise _Differs(self.left)
 
@@ -235,12 +235,14 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
         _switch_on(machine, {s: states[0].weight[s] for s in machine.slots})
         run(machine, step.tree("init"))
         saved = _steps(machine, step, steps)
+        comparison.end()
         if steps and step.phase("resume"):
             machine = Machine(step, setting, comparison, space, resumed=True)
             machine.checkpoint, machine.number = saved, 1
             _switch_on(machine, {})
             run(machine, step.tree("resume"))
             _steps(machine, step, min(steps, 2))
+            comparison.end()
     except _Differs as found:
         return Outcome(False, found.difference, comparison.observed)
     except Deadlock as found:
@@ -282,7 +284,6 @@ def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int
     machine.begin()
     ahead = Step(step.reference, tuple(itertools.takewhile(lambda e: e.phase != "backward", step.events)))
     run(machine, ahead.tree("prepare", "forward"), microbatches=1)
-    machine.watch.end()
     return saved
 
 

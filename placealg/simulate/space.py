@@ -243,15 +243,6 @@ def _blocks(graph: Graph, loss_dims: Iterable[str], split: Mapping[str, set[str]
             for d in {BATCH: None, **graph.dims}}
 
 
-def dim_of(place: str) -> str:
-    """The dim of a place S(dim); "" for any other.
-
-    >>> dim_of("S(seq)"), dim_of("P")
-    ('seq', '')
-    """
-    return place[2:-1] if place.startswith("S(") else ""
-
-
 @lru_cache(maxsize=64)
 def _sizes(graph: Graph, blocks: FrozenMap[str, int]) -> Mapping[str, int]:
     """Small sizes of all dims but the batch: whole numbers, multiples of `blocks` wherever the dims leave a choice.

@@ -96,6 +96,15 @@ def takes_part(at: tuple[str, ...], position: str) -> bool:
     return position == "only" and ("first" in at or "last" in at)
 
 
+def dim_of(place: str) -> str:
+    """The dim of a place S(dim); "" of another place.
+
+    >>> dim_of("S(seq)"), dim_of("P")
+    ('seq', '')
+    """
+    return place[2:-1] if place.startswith("S(") else ""
+
+
 def phase_order(phase: str) -> int:
     """The place of a phase in a program; forward and backward, whose events one loop runs, share theirs."""
     return PHASES.index(LOOPED[0] if phase in LOOPED else phase)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from placealg.arith import ONE
 from placealg.errors import InputError
 from placealg.model.graph import Graph, unit_of
-from placealg.step.event import ACROSS
+from placealg.step.event import ACROSS, dim_of
 from placealg.step.fields import holders, values_of
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.verbs import MESSAGES, VERBS
@@ -112,7 +112,7 @@ def _check_dims(event: Event, reference: Reference) -> None:
         return
     for name in ("to",) if (event.verb, event.source) == ("shift", "P") else DIMS.get(event.verb, ()):
         place = event.to if name == "to" else event.source
-        dim = place[2:-1] if place.startswith("S(") else ""
+        dim = dim_of(place)
         if dim not in tensor.dims:
             raise InputError(f"{event.path}: {event.verb} needs {name} = \"S(dim)\" with a dim of {event.tensor}"
                              + (f"; '{dim}' is none" if dim else ""), name=dim, valid=tuple(tensor.dims))

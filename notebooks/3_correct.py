@@ -21,7 +21,7 @@
 # | γ(x) | the gradient that unit x contributes; nothing is known about it |
 # | w(x) | the weight with which a program counts unit x |
 # | want, got | the reference's weight of a unit, and the program's |
-# | mass | the sum of got over the sum of want: how many times too large a gradient is |
+# | ratio (`mass`) | the sum of got over the sum of want: how many times too large a gradient is |
 # | dp, m | devices along the data axis, microbatches |
 
 # %%
@@ -120,7 +120,7 @@ assert report.verdict == "REFUTED"
 report.counterexample
 
 # %% [markdown]
-# `mass` answers the question from above, as a formula: the gradient is dp times too large. And the report names the edit
+# The ratio, `mass`, answers the question from above, as a formula: the gradient is dp times too large. And the report names the edit
 # that repairs it. The prover's numbers and ours agree.
 
 # %%

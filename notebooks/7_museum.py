@@ -20,7 +20,7 @@
 # | dp, tp, ep | devices along the data, the tensor, the expert axis |
 # | m | microbatches in a step |
 # | got, want | the weight with which a unit is counted, and the reference's |
-# | mass | the sum of got over the sum of want: how many times too large a gradient is |
+# | ratio (`mass`) | the sum of got over the sum of want: how many times too large a gradient is |
 
 # %%
 from placealg.cli import main  # the command line, here without a terminal
@@ -123,7 +123,7 @@ assert lengths.verdict == "REFUTED" and lengths.refuted() == ("normalizer",)
 lengths.counterexample
 
 # %% [markdown]
-# `mass` is 1: on average the gradient has the right size, which is why this one lived for years in many projects. It
+# The ratio, `mass`, is 1: on average the gradient has the right size, which is why this one lived for years in many projects. It
 # hides with one microbatch, and it hides whenever all microbatches have equally many tokens, as they do in every test
 # that pads.
 

@@ -81,6 +81,10 @@ RESERVED: Mapping[str, str] = {
 """Word that no axis may have as its name -> what it means elsewhere. The names of SYMBOLS are taken too."""
 
 
+ENDS = "_ends"
+"""Ends the name of what consists of the first and the last rank of an axis."""
+
+
 def axis_symbol(name: str) -> Symbol:
     """The symbol of an axis size: its name, printed as N with the name as index."""
     return Symbol(name, f"devices along mesh axis {name}",
@@ -127,6 +131,9 @@ class Mesh:
         for axis in self.axes:
             if axis.name in seen:
                 raise InputError(f"axis '{axis.name}' is used twice")
+            if axis.name.removesuffix(ENDS) in {a.name for a in self.axes} - {axis.name}:
+                raise InputError(f"axis name '{axis.name}' is taken: it means the first and the last of "
+                                 f"{axis.name.removesuffix(ENDS)}")
             seen.add(axis.name)
 
     @property

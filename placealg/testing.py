@@ -15,6 +15,7 @@ from placealg.prove.verdict import CUTOFF, PARAMETRIC, PROVED, Report
 from placealg.render.page import plain
 from placealg.render.proof import proof
 from placealg.step.derive import derive
+from placealg.step.edit import Edited
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 
@@ -40,8 +41,8 @@ def assert_proved(strategy: Strategy | Step | str | PathLike[str], model: Model 
     AssertionError: zero3 on abstract is proved only under hypotheses beyond units_independent: equal_counts over ...
     """
     __tracebackhide__ = True
-    step, base = _program(strategy, model)
-    report = prove(step, base)
+    step, base, edited = _program(strategy, model)
+    report = prove(step, base, edited)
     if report.verdict != PROVED or report.cls not in FOR_ALL_SIZES:
         told = proof(report, _WIDTH, timing=False, says=SAYS)
         raise AssertionError("\n".join(plain(text).rstrip() for text in told))
@@ -57,17 +58,18 @@ def assert_proved(strategy: Strategy | Step | str | PathLike[str], model: Model 
     return report
 
 
-def _program(strategy: Strategy | Step | str | PathLike[str], model: Model | str | None) -> tuple[Step, Step | None]:
-    """The program that is meant, and the derived one from which a file's edits lead away."""
+def _program(strategy: Strategy | Step | str | PathLike[str],
+             model: Model | str | None) -> tuple[Step, Step | None, Edited | None]:
+    """The program that is meant, the derived one from which a file leads away, and the file's edits."""
     if isinstance(strategy, Step):
         if model is not None:
             raise InputError("a program is of its own model: name none beside it")
-        return strategy, None
+        return strategy, None, None
     if isinstance(strategy, Strategy):
         if model is None:
             raise InputError("a strategy stands on a model: name one, such as model=\"gpt\"")
-        return derive(strategy, resolve_model(model) if isinstance(model, str) else model), None
+        return derive(strategy, resolve_model(model) if isinstance(model, str) else model), None, None
     if isinstance(model, Model):
         raise InputError("a model beside an expression or a file is a name, or the path of a config.json")
     case = read_case(fspath(strategy), model, ())
-    return case.step, case.base if case.step != case.base else None
+    return case.step, case.lead, case.edited

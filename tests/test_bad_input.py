@@ -84,6 +84,11 @@ def one_line(error: InputError) -> str:
     (MESH + "[edit]\ndrop = 'x'", "s.toml:5: edit is { drop = 'x' }: expected tables, each under [[edit]]"),
     ("name = 3\n" + MESH, "s.toml:1: name is 3: expected a non-empty string"),
     ("name = ''\n" + MESH, "s.toml:1: name is ''"),
+    ('name = "dp\\u0000"\n' + MESH, "s.toml:1: name is 'dp\\x00': expected a non-empty string of characters that "
+     "print"),
+    ('name = "dp\\nPROVED"\n' + MESH, "s.toml:1: name is 'dp\\nPROVED': expected a non-empty string of characters"),
+    ('name = "\\u001b[31mdp"\n' + MESH, "s.toml:1: name is '\\x1b[31mdp': expected a non-empty string of characters"),
+    ('source = "a\\u0007b"\n' + MESH, "s.toml:1: source is 'a\\x07b': expected a non-empty string of characters"),
     # base and expectation
     ("base = 'zero33'", "s.toml:1: strategy 'zero33', column 1: unknown strategy 'zero33'; did you mean 'zero3'?"),
     ("base = 'zero3'\n\n[mesh]\nfsdp = 2", "s.toml:4: unknown axis 'fsdp' (a new one also needs [dims])"),

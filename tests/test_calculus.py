@@ -118,6 +118,15 @@ def test_adding_and_scaling() -> None:
             w.on(v, r) / w.sizes["dp"] if isinstance(w.on(v, r), Fraction) else w.on(v, r)))
 
 
+def test_scaling_on_some_ranks() -> None:
+    half, pairs = Monomial.number(Fraction(1, 2)), frozenset({("dp", "own:own")})
+    for one in VALUES:
+        same(one.scaled_on(half, pairs), lambda w, r, v=one: (  # type: ignore[misc]
+            w.on(v, r) / 2 if isinstance(w.on(v, r), Fraction) and w.stands(pairs, r) else w.on(v, r)))
+        for there in (pairs, {*pairs, ("tp", "0")}):
+            assert one.masked(there).scaled_on(half, pairs) == one.masked(there).scaled(half), "held nowhere else"
+
+
 def test_adding_what_is_not_held_or_is_garbage_or_was_changed() -> None:
     value = Value((Term(ONE),), frozenset({("dp", "own:own")}))
     clip, other = Tag("clip", None), Tag("clip", None, mixed=True)

@@ -6,26 +6,30 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Outcome
+from conftest import ROOT, Outcome, run_placealg
 
+from placealg.check import resealed
 from placealg.check.prove import judge
 from placealg.check.recheck import _sealed, cross_check, files_of, recheck
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
-from placealg.prove import correct, prover, replay
+from placealg.prove import correct, prover, replay, schedule
 from placealg.prove.certificate import Query, certificate
 from placealg.prove.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
-from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, z3_answer
+from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, SolverProcess, z3_answer
 from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED
 from placealg.step.edit import edit
+from placealg.step.pipeline import Pipeline
 
 Run = Callable[..., Outcome]
 REFUTED_FILE = "proofs/refuted/zero1_publish_dropped.toml"
@@ -38,12 +42,18 @@ def queries_of(word: str, **change: Any) -> tuple[Any, tuple[Query, ...]]:
     return report, certificate(step, report, candidates)
 
 
-@pytest.fixture
-def written(placealg: Run, tmp_path: Path) -> Path:
-    """A certificate of zero3."""
-    folder = tmp_path / "certificate"
-    assert placealg("prove", "zero3", "--certificate", str(folder)).code == 0
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of zero3, which tests copy."""
+    folder = tmp_path_factory.mktemp("once") / "certificate"
+    assert run_placealg("prove", "zero3", "--certificate", str(folder)).code == 0
     return folder
+
+
+@pytest.fixture
+def written(once: Path, tmp_path: Path) -> Path:
+    """A certificate of zero3."""
+    return Path(shutil.copytree(once, tmp_path / "certificate"))
 
 
 @pytest.mark.parametrize("word", ["zero3", "hsdp*offload_optimizer", "zero3*tp_sp"])
@@ -90,6 +100,53 @@ def test_what_the_prover_settles_without_a_solver_is_asked_all_the_same() -> Non
         assert next(q for q in queries if q.obligation == identifier).formulas > 0
 
 
+PIPELINES = ("pp", "pp_gpipe", "pp_interleaved", "zero1*tp*pp_interleaved")
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """What is known of schedules is proved anew, here and in the tests that follow."""
+    schedule._acyclic.cache_clear()
+    yield
+    schedule._acyclic.cache_clear()
+
+
+@pytest.mark.parametrize("word", PIPELINES)
+def test_freedom_from_deadlock_is_asked_of_both_solvers(word: str) -> None:
+    report, queries = queries_of(word)
+    mine = [q for q in queries if q.obligation == "schedule" and not q.group]
+    (verdict,) = [v for v in report.of("schedule") if not v.group]
+    assert sum(q.instances for q in mine) == verdict.instances == 1
+    (query,) = mine
+    assert (query.name, query.formulas, query.expected) == ("schedule.smt2", 2, UNSAT)
+    assert re.search(r"^; statement +no sizes, stage and items let", query.text, re.M)
+    (found,) = cross_check(mine, report).replays
+    assert found.outcome == AGREE and found.proof and found.proof.holes == 0
+
+
+@pytest.mark.parametrize(("word", "order", "ahead"), [("pp", "1f1b", "p - 2 - i"), ("pp_gpipe", "gpipe", "m - 2"),
+                                                      ("pp", "1f1b", "p - i")])
+def test_an_order_whose_stages_wait_for_each_other_is_sat(word: str, order: str, ahead: str, anew: None,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(schedule.AHEAD, order, ahead)  # type: ignore[arg-type]
+    report, queries = queries_of(word)
+    assert report.verdict == UNDECIDED
+    (query,) = (q for q in queries if q.name == "schedule.smt2")
+    assert (query.expected, query.verdict) == (SAT, UNDECIDED)
+    assert [a.status for a in cross_check([query], report).replays[0].answers.values()] == [SAT, SAT]
+
+
+def test_a_deadlock_on_which_the_prover_lies_is_caught(anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(schedule.AHEAD, "1f1b", "p - 2 - i")  # type: ignore[arg-type]
+    monkeypatch.setattr(schedule.PROCESS, "ask", lambda *_, **__: Answer(UNSAT))
+    schedule.acyclic(Pipeline("pp"))
+    monkeypatch.undo()
+    report, queries = queries_of("pp")
+    assert report.of("schedule")[0].verdict == PROVED
+    found = cross_check([q for q in queries if q.name == "schedule.smt2"], report)
+    assert (found.count(DISAGREE), found.code) == (1, 1)
+
+
 def test_a_prover_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prover, "ask", lambda *_: Answer(UNSAT))
     report, queries = queries_of("dp", set="*.grad_sum.reduce[dp]", op="sum")
@@ -127,6 +184,16 @@ def test_an_event_without_a_rule_leaves_nothing_to_ask() -> None:
     found = cross_check(queries, report)
     assert found.undecided > 0
     assert found.code == 3
+
+
+def test_what_a_run_alone_refutes_has_a_file_that_asks_nothing(placealg: Run, tmp_path: Path) -> None:
+    file, folder = tmp_path / "by_run.toml", tmp_path / "proof"
+    file.write_text('base = "dp"\n[[edit]]\nset = "publish.*"\nfrom = "weight"\n', encoding="utf-8")
+    assert placealg("prove", str(file), "--certificate", str(folder)).code == 1
+    text = (folder / "invariant.smt2").read_text(encoding="utf-8")
+    assert "; verdict      REFUTED, BOUNDED, cannot be followed, only run: " in text and "(check-sat)" not in text
+    found = placealg("recheck", str(folder))
+    assert "0 disagree" in found.out and "claims" not in found.out and (found.code, found.err) == (3, "")
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -181,10 +248,11 @@ def test_the_report_names_its_certificate(placealg: Run, tmp_path: Path) -> None
 def test_recheck_reports_every_file_and_the_total(placealg: Run, written: Path) -> None:
     got = placealg("recheck", str(written))
     assert got.code == 0
-    assert "13: 13 agree, 0 disagree, 0 without an answer" in got.out
+    assert "13 of 16 files ask something: 13 agree, 0 disagree, 0 without an answer" in got.out
+    assert "3 of 16 files ask nothing: what they say holds by how the program is built" in got.out
     assert got.out.count("✓ ") == 14
     found = json.loads(placealg("recheck", str(written), "--format", "json").out)
-    assert found["totals"] == {"agree": 13, "disagree": 0, "no_answer": 0, "settled": 3, "undecided": 0}
+    assert found["totals"] == {"asked": 13, "agree": 13, "disagree": 0, "no_answer": 0, "settled": 3, "undecided": 0}
     assert {f["z3"] for f in found["files"]} == {"sat", "unsat"} == {f["cvc5"] for f in found["files"]}
 
 
@@ -223,7 +291,7 @@ def test_files_that_are_missing_or_added_are_reported(placealg: Run, written: Pa
 def test_a_manifest_cannot_claim_more_than_its_queries(tmp_path: Path) -> None:
     report, queries = queries_of(REFUTED_FILE)
     boast = type(report)(**{f: getattr(report, f) for f in report.__slots__ if f != "verdict"}, verdict=PROVED)
-    for name, text in files_of(queries, boast, "", "").items():
+    for name, text in files_of(queries, boast, {}, "").items():
         (tmp_path / name).write_text(text)
     assert recheck(str(tmp_path)).edited == {"manifest.json": "claims PROVED, which its queries do not show"}
 
@@ -238,13 +306,231 @@ def sealed_anew(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_a_manifest_that_is_sealed_anew_has_another_hash(placealg: Run, written: Path) -> None:
-    """No folder can show by itself who sealed it: `prove` and `recheck` print what to hold against each other."""
+    """No folder can show by itself who sealed it: `prove` prints what `recheck --sha256` holds against it."""
     told = re.findall(r"SHA-256 (\w{64})", placealg("recheck", str(written)).out)
     assert told == [hashlib.sha256((written / "manifest.json").read_bytes()).hexdigest()]
     assert json.loads(placealg("recheck", str(written), "--format", "json").out)["manifest_sha256"] == told[0]
-    sealed_anew(written, lambda manifest: manifest.update(hypotheses=[]))
+    assert placealg("recheck", str(written), "--sha256", told[0].upper()).code == 0
+    sealed_anew(written, lambda manifest: manifest.update(not_covered=[]))
     again = placealg("recheck", str(written))
     assert again.code == 0 and told[0] not in again.out
+    held = placealg("recheck", str(written), "--sha256", told[0])
+    assert held.code == 1 and re.search(r"✗ manifest.json +was edited: its SHA-256 is \w{64}", held.out)
+
+
+@pytest.mark.parametrize("digest", ["", "ab12", "0" * 63, "0" * 65, "g" * 64, "0" * 64 + "\n"])
+def test_a_malformed_hash_is_bad_input(digest: str, placealg: Run, written: Path) -> None:
+    got = placealg("recheck", str(written), "--sha256", digest)
+    assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+    assert "--sha256" in got.err and "64 hexadecimal digits" in got.err
+
+
+GRADIENT, SUM = "gradient.layer.weight.smt2", "lemma.sum_of_owner.base.smt2"
+QUESTION = "(assert (or |failure 1|"
+
+
+def entry(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    """What a manifest says of a file."""
+    found: dict[str, Any] = next(q for q in manifest["queries"] if q["file"] == name)
+    return found
+
+
+def replaced(folder: Path, name: str, old: str, new: str) -> None:
+    """Change a file of a certificate."""
+    before = (folder / name).read_text()
+    assert old in before
+    (folder / name).write_text(before.replace(old, new, 1))
+
+
+def without(folder: Path, chosen: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], None]:
+    """A change of a manifest: files of queries are gone, and nothing speaks of them."""
+    def change(manifest: dict[str, Any]) -> None:
+        for query in filter(chosen, manifest["queries"]):
+            (folder / query["file"]).unlink()
+            del manifest["files"][query["file"]]
+        manifest["queries"] = [q for q in manifest["queries"] if not chosen(q)]
+    return change
+
+
+def of_lemmas(query: dict[str, Any]) -> bool:
+    return query["id"] == "lemma"
+
+
+SEALED_ANEW: dict[str, tuple[Callable[[Path], None], Callable[[dict[str, Any]], None], str]] = {
+    "false assumed": (lambda at: replaced(at, GRADIENT, QUESTION, f"(assert false)\n{QUESTION}"), lambda m: None,
+                      f"{GRADIENT} +was edited: its premises contradict each other"),
+    "false assumed in a lemma": (lambda at: replaced(at, SUM, "(assert |fail", "(assert false)\n(assert |fail"),
+                                 lambda m: None, f"{SUM} +was edited: its premises contradict each other"),
+    "false asserted last": (lambda at: replaced(at, GRADIENT, "(check-sat)", "(assert false)\n(check-sat)"),
+                            lambda m: None, f"{GRADIENT} +was edited: it does not end by asking whether one of"),
+    "a failure left out": (lambda at: replaced(at, GRADIENT, "(or |failure 1| ", "(or "), lambda m: None,
+                           f"{GRADIENT} +was edited: it does not end by asking whether one of"),
+    "two questions": (lambda at: replaced(at, GRADIENT, QUESTION, f"(check-sat)\n(reset-assertions)\n{QUESTION}"),
+                      lambda m: None, f"{GRADIENT} +was edited: it does not end by asking whether one of"),
+    "hypotheses emptied": (lambda at: None, lambda m: m.update(hypotheses=[]),
+                           "its header has assuming 'equal_counts over"),
+    "hypotheses and headers": (lambda at: replaced(at, GRADIENT, "equal_counts over {dp, microbatch}", "nothing"),
+                               lambda m: None, "its header has assuming 'nothing"),
+    "another strategy": (lambda at: None, lambda m: m.update(strategy="zero1"), "header has strategy 'zero3 on abs"),
+    "another model": (lambda at: None, lambda m: m.update(model="gpt"), "header has strategy 'zero3 on abstract"),
+    "another solver": (lambda at: None, lambda m: m.update(solver="z3 1.0"), "its header has answered by"),
+    "another group": (lambda at: None, lambda m: entry(m, GRADIENT).update(group="head"), "its header has group"),
+    "more instances": (lambda at: None, lambda m: entry(m, GRADIENT).update(instances=1),
+                       "header has instances '1[^']"),
+    "more facts": (lambda at: None, lambda m: entry(m, "schedule.layer.weight.smt2").update(facts={}),
+                   "header has fact '5"),
+    "fewer failures": (lambda at: None, lambda m: entry(m, GRADIENT).update(formulas=1), "does not end by asking"),
+    "a pinned size": (lambda at: None, lambda m: entry(m, GRADIENT).update(pinned={"dp": 2}),
+                      "its header has pinned ''"),
+    "another answer": (lambda at: None, lambda m: entry(m, "vacuity.sizes-2.smt2").update(expected=""),
+                       "which its queries do not show|header has expected 'sat'"),
+    "another lemma": (lambda at: None, lambda m: entry(m, SUM).update(group="sum_of_constant"),
+                      "its header has lemma 'sum_of_owner"),
+    "a lemma of no name": (lambda at: None, lambda m: m.update(lemmas=m["lemmas"][1:]), "does not name the lemma"),
+    "no file spoken of": (lambda at: None, lambda m: m.update(queries=[q for q in m["queries"] if q["file"] != SUM]),
+                          "which its queries do not show"),
+    "a file spoken of twice": (lambda at: None, lambda m: m["queries"].append(entry(m, SUM)), "queries do not show"),
+    "no words": (lambda at: None, lambda m: m.pop("hypotheses"), "does not say what a manifest says"),
+    "words of another kind": (lambda at: None, lambda m: entry(m, GRADIENT).update(facts=3), "does not say what"),
+}
+
+
+@pytest.mark.parametrize("what", SEALED_ANEW)
+def test_edits_that_are_sealed_anew_are_reported(what: str, placealg: Run, written: Path) -> None:
+    edits, change, says = SEALED_ANEW[what]
+    edits(written)
+    sealed_anew(written, change)
+    got = placealg("recheck", str(written))
+    assert (got.code, got.err) == (1, "") and "nothing was replayed" in got.out
+    assert re.search(says, re.sub(r"\s+", " ", got.out).replace(" +", " "))
+
+
+def test_lemmas_that_are_removed_are_reported(placealg: Run, written: Path) -> None:
+    sealed_anew(written, without(written, lambda q: q["file"] == SUM))
+    assert "has no base and step of the lemma sum_of_owner" in " ".join(placealg("recheck", str(written)).out.split())
+    sealed_anew(written, without(written, of_lemmas))
+    sealed_anew(written, lambda manifest: manifest.update(lemmas=[]))
+    assert not list(written.glob("lemma.*"))
+    got = placealg("recheck", str(written))
+    assert got.code == 1 and "does not name the lemma sum_of_owner" in " ".join(got.out.split())
+
+
+def test_premises_of_which_the_solver_does_not_know_are_open(placealg: Run, written: Path,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resealed.SolverProcess, "ask_text", lambda *_: Answer(UNKNOWN, {}, "tired"))
+    found, unknown = resealed.contradictions([("a", UNSAT, "(assert x)"), ("b", SAT, "(assert x)")])
+    assert (found, [(r.name, r.outcome) for r in unknown]) == ({}, [("a: its premises", NO_ANSWER)])
+    monkeypatch.undo()
+    monkeypatch.setattr("placealg.check.recheck.contradictions", lambda _: ({}, unknown))
+    assert placealg("recheck", str(written)).code == 3
+
+
+UNSEEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a premise narrowed": (lambda at: replaced(at, GRADIENT, "(assert (>= dp 1))", "(assert (>= dp 2))"), GRADIENT),
+    "a failure that cannot be": (lambda at: (at / GRADIENT).write_text(re.sub(
+        r"(\(define-fun \|failure 1\| \(\) Bool ).*", r"\1false)", (at / GRADIENT).read_text())), GRADIENT),
+    "another program": (lambda at: replaced(at, "program.toml", 'op = "mean"', 'op = "sum"'), GRADIENT),
+    "another strategy's text": (lambda at: None, "manifest.json"),
+}
+
+
+@pytest.mark.parametrize("what", UNSEEN)
+def test_proving_the_program_again_shows_edits(what: str, placealg: Run, written: Path) -> None:
+    """What a folder that is sealed anew cannot show, its program does."""
+    edits, name = UNSEEN[what]
+    edits(written)
+    sealed_anew(written, lambda m: m.update(strategy_text=m["strategy_text"] + " " * (name == "manifest.json")))
+    assert placealg("recheck", str(written)).code == 0
+    got = placealg("recheck", str(written), "--regenerate")
+    assert got.code == 1 and re.search(rf"✗ {re.escape(name)} +is not what proving the program again", got.out)
+
+
+def test_a_group_that_is_left_out_is_missing(placealg: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "certificate"
+    assert placealg("prove", "dp", "--model", "gpt2", "--certificate", str(folder)).code == 0
+    sealed_anew(folder, without(folder, lambda q: q["group"] == "head.weight"))
+    got = placealg("recheck", str(folder), "--regenerate")
+    assert got.code == 1
+    assert re.search(r"✗ gradient.head.weight.smt2 +is missing: proving the program again gives it", got.out)
+
+
+REGENERATED = [
+    ["zero3"], ["hsdp*tp", "--model", "llama-3-70b", "--flash"], ["dp", "--engine", "cutoff"],
+    [REFUTED_FILE], ["pp_interleaved"], ["proofs/torch/tp.toml", "--model", "gpt", "--parallel"],
+    ["zero3[8]", "--set", "m=2"],
+]
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("words", REGENERATED, ids=lambda words: words[0])
+def test_a_certificate_holds_all_that_it_takes_to_prove_it_again(words: list[str], placealg: Run,
+                                                                 tmp_path: Path) -> None:
+    folder = tmp_path / "certificate"
+    assert placealg("prove", *words, "--certificate", str(folder)).code == 0
+    assert placealg("recheck", str(folder), "--regenerate").code == 0
+
+
+def test_a_certificate_holds_its_model(placealg: Run, tmp_path: Path) -> None:
+    config, folder = tmp_path / "mine.json", tmp_path / "certificate"
+    text = (ROOT / "placealg/model/configs/gpt2.json").read_text()
+    config.write_text(text)
+    assert placealg("prove", "dp", "--model", str(config), "--certificate", str(folder)).code == 0
+    config.unlink()
+    assert (folder / "mine.json").read_text() == text
+    assert placealg("prove", str(folder / "program.toml")).code == 0
+    assert placealg("recheck", str(folder), "--regenerate").code == 0
+    replaced(folder, "mine.json", '"n_layer": 12', '"n_layer": 24')
+    assert re.search("mine.json +was edited", placealg("recheck", str(folder)).out)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda m: m.update(placealg="0.0.1"), "was made by placealg 0.0.1, and this is placealg"),
+    (lambda m: m.update(made={}), "does not say with which engine and options it was made"),
+    (lambda m: m.update(made={"engine": "belief", "options": {}}), "does not say with which engine and options"),
+    (lambda m: m["made"].update(options={"colour": True}), "does not say with which engine and options"),
+    (lambda m: m["made"].update(options={"flash": [1]}), "does not say with which engine and options"),
+    (lambda m: m["made"].update(options={"flash": True}), "only a transformer has that choice"),
+])
+def test_what_cannot_be_proved_again_is_one_line(change: Any, says: str, placealg: Run, written: Path) -> None:
+    sealed_anew(written, change)
+    got = placealg("recheck", str(written), "--regenerate")
+    assert (got.code, got.out, got.err.count("\n")) == (2, "", 1) and says in got.err
+
+
+def test_a_model_whose_name_is_taken_stays_outside(placealg: Run, tmp_path: Path) -> None:
+    config, folder = tmp_path / "manifest.json", tmp_path / "certificate"
+    config.write_text((ROOT / "placealg/model/configs/gpt2.json").read_text())
+    assert placealg("prove", "dp", "--model", str(config), "--certificate", str(folder)).code == 0
+    assert placealg("recheck", str(folder)).code == 0
+    got = placealg("recheck", str(folder), "--regenerate")
+    assert (got.code, got.err.count("\n")) == (2, 1) and "manifest" in got.err
+
+
+@pytest.mark.parametrize("name", [GRADIENT, "program.toml", "manifest.json"])
+def test_a_link_is_no_file_of_a_certificate(name: str, placealg: Run, written: Path) -> None:
+    kept = written.parent / "elsewhere"
+    (written / name).rename(kept)
+    (written / name).symlink_to(kept)
+    got = placealg("recheck", str(written))
+    assert got.code == 1 and re.search(rf"✗ {re.escape(name)} +was replaced by a link", got.out)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_is_no_file_of_a_certificate(placealg: Run, written: Path) -> None:
+    (written / GRADIENT).unlink()
+    os.mkfifo(written / GRADIENT)
+    assert placealg("recheck", str(written)).code == 1
+
+
+def test_a_lemma_says_that_it_is_of_no_strategy(written: Path) -> None:
+    text = (written / SUM).read_text()
+    assert re.search(r"^; strategy +none: the lemma is about sums", text, re.M)
+    assert re.search(r"^; assuming +nothing but what is asserted", text, re.M)
+
+
+def test_a_part_that_occurs_twice_is_written_once() -> None:
+    _, queries = queries_of("zero1")
+    assert not any(re.search(r"\((and|or)( \([^()]*\))*( \([^()]*\))\3[ )]", q.text) for q in queries)
 
 
 def silence(manifest: dict[str, Any]) -> None:
@@ -271,10 +557,13 @@ def test_a_certificate_of_the_second_engine_asks_at_every_size(placealg: Run, tm
     for word in ("dp", REFUTED_FILE):
         folder = tmp_path / Path(word).stem
         got = placealg("prove", word, "--engine", "cutoff", "--certificate", str(folder), "--cross-check")
-        assert got.code == 0 and re.search(r"queries +\d+: (\d+) agree, 0 disagree, 0 without", got.out)
+        assert got.code == 0
+        assert re.search(r"queries +(\d+) of \d+ files ask something: \1 agree, 0 disagree, 0 without", got.out)
         sizes = {p.name.split(".")[0] for p in folder.glob("dp-*.gradient.layer.weight.smt2")}
         assert {"dp-2", "dp-3", "dp-5"} <= sizes
-        assert "(assert (= dp 5))" in (folder / "dp-5.gradient.layer.weight.smt2").read_text()
+        text = (folder / "dp-5.gradient.layer.weight.smt2").read_text()
+        assert "(assert (= dp 5))" in text
+        assert word != "dp" or "; statement    at dp = 5 no other sizes, device" in text
         assert (folder / "lemma.cutoff.dp.smt2").is_file()
         assert placealg("recheck", str(folder)).code == 0
 
@@ -332,13 +621,37 @@ def test_bad_folders_are_one_line(placealg: Run, written: Path, tmp_path: Path) 
     assert placealg("recheck", str(strange)).code == 1
 
 
-def test_without_the_extra_one_line_says_so(placealg: Run, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "find_spec", lambda _: None)
-    for words in (["recheck", str(written)], ["prove", "zero3", "--cross-check"]):
-        got = placealg(*words)
-        assert (got.code, got.out) == (2, "")
-        assert "needs the extra: pip install placealg[check]" in got.err
-    assert placealg("prove", "zero3").code == 0
+NO_CVC5 = {
+    "sys.modules['cvc5'] = None": "is not installed: pip install placealg[check]",
+    "sys.modules['cvc5'] = types.ModuleType('cvc5')": "is not whole: its folder holds no module",
+    "broken(ImportError('libcvc5.so:\\n no such file'))": "cannot be loaded: libcvc5.so: no such file",
+    "broken(ModuleNotFoundError('No module named cvc5.base', name='cvc5.base'))": "is not whole: No module named",
+    "broken(OSError('wrong ELF class'))": "cannot be loaded: wrong ELF class",
+    "broken(AttributeError(''))": "cannot be loaded: AttributeError",
+}
+BROKEN = """
+import sys, types
+from importlib.abc import MetaPathFinder
+def broken(error):
+    class Finder(MetaPathFinder):
+        def find_spec(self, name, *_):
+            if name.split(".")[0] == "cvc5":
+                raise error
+    sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("how", NO_CVC5)
+def test_a_second_solver_that_cannot_be_loaded_is_undecided(how: str, placealg: Run, written: Path) -> None:
+    """One line, exit 3, nothing written and nothing printed."""
+    target = written.parent / "other"
+    for words in (["recheck", str(written)], ["prove", "zero3", "--cross-check", "--certificate", str(target)]):
+        code = f"{BROKEN}\n{how}\nfrom placealg.cli import main\nprint(main({words}))"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.stdout == "3\n"
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith(f"placealg: UNDECIDED: the second solver, cvc5, {NO_CVC5[how]}")
+        assert not target.exists()
 
 
 NO_Z3 = {
@@ -371,6 +684,17 @@ def crashes(text: str, limit: int) -> Answer:
     os._exit(1)
 
 
+def is_killed(text: str, limit: int) -> Answer:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Answer(UNSAT)
+
+
+def segfaults(text: str, limit: int) -> Answer:
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return Answer(UNSAT)
+
+
 def sleeps(text: str, limit: int) -> Answer:
     time.sleep(60)
     return Answer(UNSAT)
@@ -385,7 +709,9 @@ def lies(text: str, limit: int) -> Answer:
 
 
 @pytest.mark.parametrize(("second", "outcome", "reason", "code"), [
-    (crashes, NO_ANSWER, "process ended", 3), (sleeps, NO_ANSWER, "stopped after", 3),
+    (crashes, NO_ANSWER, "process ended with exit code 1", 3), (sleeps, NO_ANSWER, "stopped after", 3),
+    (is_killed, NO_ANSWER, "process was killed by SIGKILL (out of memory?)", 3),
+    (segfaults, NO_ANSWER, "process was killed by SIGSEGV", 3),
     (is_full, NO_ANSWER, "out of memory", 3), (lies, DISAGREE, "", 1), (z3_answer, AGREE, "", 0),
 ])
 def test_a_solver_that_fails_is_no_answer(second: Solve, outcome: str, reason: str, code: int) -> None:
@@ -395,6 +721,15 @@ def test_a_solver_that_fails_is_no_answer(second: Solve, outcome: str, reason: s
     assert [r.outcome for r in found.replays] == [outcome] * 2
     assert all(reason in r.reason for r in found.replays)
     assert found.code == code
+
+
+def test_a_solver_that_cannot_be_started_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(SolverProcess, "_start", full)
+    answer = SolverProcess().ask_text("(check-sat)")
+    assert (answer.status, answer.reason) == (UNKNOWN, "the solver's process cannot be started: Cannot allocate memory")
 
 
 def test_an_old_solver_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

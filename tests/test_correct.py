@@ -195,6 +195,7 @@ def test_a_matrix_needs_its_other_elements_where_it_is_updated() -> None:
     (replace(WHOLE, terms=(AT_OWNER,)), True, False),
     (replace(WHOLE, terms=(Term(Monomial.of("dp")),)), True, True),
     (replace(WHOLE, terms=(Term(Monomial.of(f"{OPAQUE}1234")),)), True, False),
+    (replace(WHOLE, terms=(Term(Monomial.of(f"{OPAQUE}1234")),)), False, False),
     (replace(WHOLE, terms=(Term(Monomial.of(f"{OPAQUE}1234")), Term(ONE))), True, True),
     (replace(WHOLE, terms=(Term(ONE, FrozenMap({"dp": "0"})), AT_OWNER)), True, False),
 ])

@@ -341,6 +341,9 @@ def test_a_matrix_optimizer_gathers_what_it_reads() -> None:
     lamb = step_of("zero1", optimizer={"name": "lamb"})
     assert communication(lamb).by_phase["update"] == bytes_of("(wire + o)*Psi*(dp - 1)/dp")
     assert memory(lamb).transient == bytes_of("o*Psi_unit")
+    adafactor = step_of("zero1", optimizer={"name": "adafactor"})
+    assert communication(adafactor).by_phase == communication(lamb).by_phase, "it reads the master copy whole, too"
+    assert memory(adafactor).transient == memory(lamb).transient
     assert [e.bytes for e in lamb.events if e.verb == "all_gather"] == ["", "4", "o - 4"]
     heavier = Amounts(reference(replace(GROUP, types=FrozenMap({"o": "8"}))))
     assert heavier.size(heavier.reference.groups[0], "o - 4") == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import z3
@@ -12,7 +13,7 @@ from test_flow import step_of
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
-from placealg.prove import versions
+from placealg.prove import explore, versions
 from placealg.prove.contribution import UNIT, count_name
 from placealg.prove.correct import always_right, wrong_read
 from placealg.prove.explore import (
@@ -21,7 +22,9 @@ from placealg.prove.explore import (
     Chain,
     Program,
     Run,
+    again,
     chain,
+    checkpoint,
     execute,
     initial,
     initialised,
@@ -229,10 +232,111 @@ def test_the_chain_ends_where_the_state_was_seen_before() -> None:
         steps = steps_of(step)
         assert steps.closed and [r.index for r in steps.runs] == list(range(len(steps.runs)))
         assert steps.runs[0].start.snapshot() == started(step).snapshot()
-        seen = [r.start.snapshot() for r in steps.runs]
-        assert steps.last.snapshot() in seen
-        for run, later in zip(steps.runs, (*(r.start for r in steps.runs[1:]), steps.last), strict=True):
-            assert later.snapshot() == settled(run.end.next_step()).snapshot()
+        assert steps.lasting == steps.runs[-1:] and steps.resumes == 0
+        for run in steps.runs:
+            (later,) = run.later
+            assert later.snapshot() == run.end.next_step().snapshot()
+        ends = [settled(r.later[0]).snapshot() for r in steps.runs]
+        assert ends[:-1] == [r.start.snapshot() for r in steps.runs[1:]]
+        assert ends[-1] in [r.start.snapshot() for r in steps.runs]
+
+
+def saving(step: Step, *events: Event) -> Step:
+    """The step with more events at the end of saving."""
+    last = [e.path for e in step.events if e.phase == "save"][-1]
+    return edited(step, last, step.event(last), *events)
+
+
+def test_a_step_is_followed_behind_a_save_and_without_one() -> None:
+    freed = Event("save", "free", "moments", "layer.weight")
+    steps = steps_of(saving(DP, freed))
+    first = steps.runs[0]
+    assert [m.version("moments") for m in (first.end, first.unsaved)] == [UNHELD, first.unsaved.version("moments")]
+    assert [m.version("moments") for m in map(settled, first.later)] == [UNHELD, CURRENT]
+    assert steps.closed and {r.start.version("moments") for r in steps.runs[1:]} >= {UNHELD}
+    assert first.unsaved.stored == {} and not first.unsaved.reads
+    starts = [r.start.snapshot() for r in steps.runs]
+    assert all(starts.count(s) == 1 for s in starts), "each state once"
+    assert all(settled(later).snapshot() in starts for r in steps.runs for later in r.later)
+    news = {k for k, r in enumerate(steps.runs) if any(
+        settled(later).snapshot() not in starts[:k + 1] for later in r.later)}
+    assert {r.index for r in steps.runs} == {0, 1, 2} and first not in steps.lasting and 0 in news
+    assert steps.lasting and set(map(id, steps.lasting)) <= {id(r) for k, r in enumerate(steps.runs) if k not in news}
+
+
+def test_what_saving_changes_and_changes_back_is_no_state_of_its_own() -> None:
+    fetched = Event("save", "publish", "weight", "layer.weight")
+    assert [len(steps_of(step).runs) for step in (DP, saving(DP, fetched))] == [2, 2]
+
+
+def test_an_update_shows_behind_a_save_and_without_one() -> None:
+    step = saving(DP, *(Event("save", "free", value, "layer.weight") for value in ("weight", "master")))
+    run, program = steps_of(step).runs[0], program_of(step)
+    both, saved, unsaved = ({r.version for r in observed(r, program)[0] if r.kind == "weight"} for r in (
+        run, replace(run, unsaved=run.end), replace(run, end=run.unsaved)))
+    assert both == saved | unsaved and UNHELD in saved and any(isinstance(v, Guarded) for v in unsaved - saved)
+
+
+def test_states_in_which_an_update_shows_may_not_repeat() -> None:
+    run = steps_of(DP).runs[0]
+    with patch.object(explore, "_LONGEST_CHAIN", 0):
+        assert not observed(run, program_of(DP))[1]
+
+
+def test_every_state_is_followed_whichever_was_seen_before() -> None:
+    first, then = (r.start for r in steps_of(DP).runs)
+    for states in ((first, first, then), (then, then, first)):
+        followed = explore._follow(states, program_of(DP), ONLY, settled)
+        assert [r.start.snapshot() for r in followed.runs] == [states[0].snapshot(), states[2].snapshot()]
+        assert {r.index for r in followed.runs} == {0} and followed.closed
+
+
+def sharded(step: Step, *before: Event) -> Step:
+    """The step whose optimizer state is sharded by resuming; `before` stand in front of it."""
+    load, group = "resume.layer.weight.master.assign", "layer.weight"
+    return edited(step, load, *before, step.event(load), *(
+        Event("resume", "slice", value, group, axes=("dp",)) for value in ("moments", "master")))
+
+
+GATHERED = changed(DP, "publish.layer.weight.publish", axes=("dp",))
+RESUMED_SHARDED = sharded(GATHERED)
+SENT = sharded(GATHERED, Event("resume", "broadcast", "moments", "layer.weight", axes=("dp",)))
+"""What the first rank stored is sent to all, of which it holds one shard once the run was resumed."""
+
+
+def test_what_is_saved_is_resumed_from_until_no_state_is_new() -> None:
+    for step in (DP, ZERO2, ZERO3):
+        assert again(steps_of(step), program_of(step), ONLY) == ((), True), "the state after init"
+    assert again(steps_of(DP), replace(program_of(DP), resume=()), ONLY) == ((), True), "it is never resumed"
+    (once,), followed = again(steps_of(RESUMED_SHARDED), program_of(RESUMED_SHARDED), ONLY)
+    assert followed and once.resumes == 1 and once.closed
+    assert once.runs[0].start.version("moments") == where([("dp", "own:own")], CURRENT, UNHELD)
+    (first, second), followed = again(steps_of(SENT), program_of(SENT), ONLY)
+    assert followed and (first.resumes, second.resumes) == (1, 2)
+    assert first.runs[0].start.snapshot() == once.runs[0].start.snapshot()
+    assert second.runs[0].start.version("moments") not in (CURRENT, first.runs[0].start.version("moments"))
+
+
+def test_runs_that_are_resumed_again_and_again_in_another_state_are_left_open() -> None:
+    with patch.object(explore, "_MOST_RESUMES", 1):
+        chains, followed = again(steps_of(SENT), program_of(SENT), ONLY)
+    assert len(chains) == 1 and not followed
+    with patch.object(explore, "_MOST_RESUMES", 2):
+        assert not again(steps_of(SENT), program_of(SENT), ONLY)[1], "what the last one saved is not looked at"
+
+
+def test_every_checkpoint_is_resumed_from_once_and_every_state_is_followed_once() -> None:
+    run = steps_of(SENT).runs[0]
+    resumed_once = again(steps_of(SENT), program_of(SENT), ONLY)[0][0].runs[0]
+    for runs, resumes in (((run, run, resumed_once), [1]), ((resumed_once, run), [1]), ((run,), [1, 2])):
+        chains, followed = again(Chain(runs, runs[-1:], True), program_of(SENT), ONLY)
+        assert followed and [c.resumes for c in chains] == resumes, "the first of the resumed states is among the runs"
+
+
+def test_a_checkpoint_says_where_what_is_stored_is_held() -> None:
+    machine = started(DP)
+    machine.stored = {"weight": where([("dp", "0")], GUARDED, UNHELD), "moments": GARBAGE, "step": NEXT}
+    assert checkpoint(machine) == {"weight": where([("dp", "0")], CURRENT, UNHELD), "moments": CURRENT, "step": CURRENT}
 
 
 def test_a_chain_that_does_not_repeat_is_open() -> None:
@@ -243,7 +347,7 @@ def test_a_chain_that_does_not_repeat_is_open() -> None:
     growing = Growing(**{name: getattr(start, name) for name in start.__dataclass_fields__})
     steps = chain(growing, program_of(DP), ONLY)
     assert steps.closed is False and len(steps.runs) == 4
-    assert steps.last.steps == 4 and [r.start.steps for r in steps.runs] == [0, 1, 2, 3]
+    assert [r.start.steps for r in steps.runs] == [0, 1, 2, 3] and steps.lasting == steps.runs[-1:]
 
 
 def test_cases_by_the_number_of_microbatches() -> None:
@@ -255,12 +359,13 @@ def test_cases_by_the_number_of_microbatches() -> None:
 
 
 def test_the_best_state_holds_everything_right() -> None:
-    start = started(ZERO2)
-    best = top(start)
-    assert best.versions == dict.fromkeys(start.versions, CURRENT) and len(start.versions) > 1
+    steps = steps_of(ZERO2)
+    best = top(steps)
+    assert best.versions == dict.fromkeys(steps.runs[-1].end.versions, CURRENT) and len(best.versions) > 1
+    start = steps.runs[0].start
     assert (best.reference, best.group, best.site, best.flows) == (start.reference, start.group, start.site, None)
-    flows = Flows(GPT)
-    assert top(initial(GPT.reference, GPT.reference.groups[0], SITE, flows)).flows is flows
+    run = staged(STAGED)
+    assert run.end.flows is not None and top(Chain((run,), (run,), True)).flows is run.end.flows
 
 
 GUARDED = Guarded(frozenset({("right1:a", versions.FrozenMap()), ("right2:b", versions.FrozenMap())}), NEXT)
@@ -287,7 +392,8 @@ def test_trusting_updates() -> None:
 def test_what_shows_an_update_is_what_is_stored_and_what_later_steps_read() -> None:
     for step in (DP, ZERO2, ZERO3):
         run = steps_of(step).runs[0]
-        shown = observed(run, program_of(step))
+        shown, followed = observed(run, program_of(step))
+        assert followed
         names = {name for r in shown for leaf in leaves(r.version) if isinstance(leaf, Guarded)
                  for name, _ in leaf.updates}
         assert names and all(name.startswith("right0:") for name in names)
@@ -304,7 +410,7 @@ def test_what_is_stored_counts_in_the_step_itself_and_in_later_ones() -> None:
 
     def right(version: int) -> Guarded:
         return Guarded(frozenset({("right0:0", versions.FrozenMap())}), version)
-    shown = {(r.event, r.version, r.want) for r in observed(steps_of(step).runs[0], program_of(step))}
+    shown = {(r.event, r.version, r.want) for r in observed(steps_of(step).runs[0], program_of(step))[0]}
     assert shown == {("save.layer.weight.store", CURRENT, NEXT), ("save.layer.weight.store", right(CURRENT), NEXT),
                      ("save.layer.weight.moments.store", right(NEXT), NEXT),
                      ("backward.layer.compute", right(CURRENT), CURRENT)}
@@ -313,7 +419,7 @@ def test_what_is_stored_counts_in_the_step_itself_and_in_later_ones() -> None:
 def test_an_update_of_what_nobody_stores_shows_in_the_result_and_in_the_next_step() -> None:
     stored = [e.path for e in DP.events if e.phase == "save"]
     step = Step(DP.reference, tuple(e for e in DP.events if e.path not in stored))
-    shown = observed(steps_of(step).runs[0], program_of(step))
+    shown, _ = observed(steps_of(step).runs[0], program_of(step))
     assert {r.kind for r in shown} == {"result", "weight"}
 
 

@@ -140,23 +140,25 @@ def test_the_first_rule_that_matches_says_optimizer_types_and_modes() -> None:
     assert plans["first.weight"].group.optimizer == "muon"
 
 
-@pytest.mark.parametrize("name", ["muon", "adafactor"])
-def test_optimizers_of_matrices_treat_vectors_elementwise(name: str) -> None:
+def test_an_optimizer_of_matrices_alone_has_adamw_beside_it_for_vectors() -> None:
     """Of an abstract model nobody knows the shapes: its parameters are taken for matrices."""
-    groups = {p.group.name: p.group for p in group_parameters(mine(optimizer={"name": name}), SMALL)}
+    muon = mine(optimizer={"name": "muon"})
+    groups = {p.group.name: p.group for p in group_parameters(muon, SMALL)}
     assert (groups["layer.norm"].optimizer, groups["layer.norm"].whole_reads) == ("adamw", ())
     assert groups["layer.norm"].locality == "elementwise"
-    assert (groups["layer.weight"].optimizer, groups["layer.weight"].locality) == (name, "matrix")
+    assert (groups["layer.weight"].optimizer, groups["layer.weight"].locality) == ("muon", "matrix")
     assert groups["layer.weight"].whole_reads == ("grad_sum", "moments")
-    alike = group_parameters(mine(optimizer={"name": name}), replace(SMALL, abstract=True))
+    alike = group_parameters(muon, replace(SMALL, abstract=True))
     assert [len(p.group.parameters) for p in alike] == [1, 3]
-    whole, = group_parameters(mine(optimizer={"name": name}), abstract())
-    assert (whole.group.optimizer, whole.group.locality) == (name, "matrix")
+    whole, = group_parameters(muon, abstract())
+    assert (whole.group.optimizer, whole.group.locality) == ("muon", "matrix")
 
 
-def test_lamb_reads_vectors_whole() -> None:
-    plans = group_parameters(mine(optimizer={"name": "lamb"}), SMALL)
-    assert {p.group.optimizer for p in plans} == {"lamb"} and len(plans) == 2
+@pytest.mark.parametrize("name", ["adafactor", "lamb"])
+def test_a_norm_of_the_parameter_reads_vectors_whole_too(name: str) -> None:
+    plans = group_parameters(mine(optimizer={"name": name}), SMALL)
+    assert {p.group.optimizer for p in plans} == {name} and len(plans) == 2
+    assert {p.group.whole_reads for p in plans} == {("grad_sum", "master", "moments")}
 
 
 def test_statistics_run_whatever_the_optimizer_is() -> None:

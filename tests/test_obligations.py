@@ -6,25 +6,37 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import z3
+from test_explore import SENT, steps_of
 from test_mutation import step_of
 from worlds import WORLDS, World
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.transformer import gpt
-from placealg.prove import correct
-from placealg.prove.explore import AGAIN
+from placealg.prove import correct, explore
+from placealg.prove.explore import AGAIN, Chain, observed
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Site
 from placealg.prove.microbatches import CASES, Case
 from placealg.prove.network import sites_of
-from placealg.prove.obligations import MISSES, WRONG, Failure, Obligations, obligations, of_loss, untransformed
+from placealg.prove.obligations import (
+    MISSES,
+    WRONG,
+    Failure,
+    Obligations,
+    _lasting,
+    obligations,
+    of_loss,
+    untransformed,
+)
 from placealg.prove.premises import premises
 from placealg.prove.prover import in_case
 from placealg.prove.reading import NoRule
+from placealg.prove.versions import CURRENT, NEXT
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event
@@ -372,6 +384,33 @@ def test_states_that_do_not_repeat_soon_are_open() -> None:
     assert set(found.open) == {"the states of a run do not repeat"}
     split["publish"] = [e for e in split["publish"] if (e.verb, e.value) != ("offload", "master")]
     assert not generated(replace(step, events=tuple(e for events in split.values() for e in events))).open
+
+
+def test_resumed_runs_that_do_not_repeat_soon_are_open() -> None:
+    with patch.object(explore, "_MOST_RESUMES", 1):
+        found = generated(SENT)
+    assert set(found.open) == {"runs that are resumed again and again do not repeat"} and not generated(SENT).open
+
+
+def test_updates_that_show_later_than_is_followed_are_open() -> None:
+    step = step_of("dp", "abstract")
+    with patch.dict(obligations.__globals__, {"observed": lambda run, program: (observed(run, program)[0], False)}):
+        found = generated(step)
+    assert set(found.open) == {"the states in which an update would show do not repeat"}
+
+
+def test_a_run_that_is_resumed_again_is_told_as_that() -> None:
+    assert {f.says for f in wrong(SENT)} == {says for number in (1, 2) for says in (
+        f"reads a copy that resuming a resumed run did not restore, in step {number} after it",
+        f"leaves no rank with the new parameters, in step {number} after resuming a resumed run")}
+
+
+def test_a_read_is_held_against_each_that_lasts() -> None:
+    """Steps that last and read otherwise: of a resumed run's read, all of them say what was right before."""
+    run = steps_of(SENT).runs[0]
+    once, other = (replace(run.end.reads[0], version=version) for version in (CURRENT, NEXT))
+    runs = [replace(run, end=replace(run.end, reads=reads)) for reads in ([once], [other], [once])]
+    assert _lasting(Chain((), tuple(runs), True)) == {(once.event, once.kind, once.position): (once, other)}
 
 
 @pytest.mark.parametrize(("text", "model"), [("dp", "abstract"), ("zero3", "units")])

@@ -262,10 +262,20 @@ def test_what_occurs_does_so_at_given_sizes_on_ranks_of_its_own() -> None:
     assert implied(pinned, z3.Int("dp") == 4, z3.Int("m") == 2)
 
 
+def test_the_sizes_have_every_named_rank_and_a_written_out_axis_those_that_it_has() -> None:
+    step = wheres((Clause("dp", 5),), (Clause("dp"),))
+    assert vacuity.vacuity_sizes(wheres((Clause("dp", 1),))) == (2, 3) and vacuity.vacuity_sizes(step) == (6, 7)
+    for size, many in ((1, 2), (5, 2), (6, 3)):
+        unrolled = replace(step, reference=replace(step.reference, unrolled=FrozenMap({"dp": size})))
+        assert len(vacuity.occurrences(unrolled)) == many and vacuity.vacuity(unrolled).verdict == PROVED
+
+
 @pytest.mark.parametrize(("clauses", "reason", "questions"), [
     ((), "", 1), (((Clause("dp", 1),),), "", 2), (((Clause("dp", 1),), (Clause("dp"),)), "", 3),
-    (((Clause("dp", 0),), (Clause("dp", 2),)), f"no rank satisfies the `where` of {STORES[1]} at sizes 2", 3),
-    (((Clause("dp", 3),),), f"no rank satisfies the `where` of {STORES[0]} at sizes 3", 2),
+    (((Clause("dp", 0),), (Clause("dp", 2),)), "", 3), (((Clause("dp", 30),),), "", 2),
+    (((Clause("dp", 0),), (Clause("dp", 1), Clause("dp", 2))),
+     f"no rank satisfies the `where` of {STORES[1]} at sizes 4", 3),
+    (((Clause("dp", 3), Clause("dp", 1)),), f"no rank satisfies the `where` of {STORES[0]} at sizes 5", 2),
     (((Clause("dp"), Clause("dp", 0)), (Clause("dp"), Clause("dp", 1))),
      "the premises have no common model at sizes 3", 3),
 ])

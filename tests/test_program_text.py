@@ -22,7 +22,7 @@ from placealg.step.derive import derive
 from placealg.step.edit import Edit, apply_edits, edit, matches, read_edits
 from placealg.step.fields import FIELDS
 from placealg.step.program import Clause, Event, Rule, Step
-from placealg.step.text import read_path, read_program, subjects, write_program
+from placealg.step.text import event_keys, read_path, read_program, subjects, write_program
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
@@ -68,13 +68,13 @@ OTHER: dict[str, Any] = {
 
 def test_every_field_is_written_and_read() -> None:
     assert {g.field for g in FIELDS.values()} | {"phase", "copy", "line"} == {f.name for f in fields(Event)} | {"why"}
-    at = next(i for i, e in enumerate(ZERO3.events) if e.path == "backward.layer.weight.grad.reduce[fsdp]")
     for name, value in OTHER.items():
-        changed = replace(ZERO3.events[at], **{name: value})
-        step = replace(ZERO3, events=(*ZERO3.events[:at], changed, *ZERO3.events[at + 1:]))
+        base, path = (ZERO1, "init.layer.weight.broadcast[dp]") if name == "root" else (
+            ZERO3, "backward.layer.weight.grad.reduce[fsdp]")
+        step = replace(base, events=tuple(replace(e, **{name: value}) if e.path == path else e for e in base.events))
         back = read_back(step, write_program(step))
         assert back == step.events
-        assert back != ZERO3.events
+        assert back != base.events
 
 
 def test_path_is_the_inverse_of_event_path() -> None:
@@ -325,6 +325,20 @@ def test_insert() -> None:
     assert inside.event("backward.layer.weight.grad_sum.zero").phase == "backward", "forward and backward are one loop"
     count = edit(ZERO1, insert={"path": "prepare.loss.count.compute"}, after="prepare.layer.weight.grad_sum.zero")
     assert count.event("prepare.loss.count.compute").unit == "loss"
+
+
+def test_an_inserted_path_may_say_its_unit() -> None:
+    """As an [[event]] may: a piece of the data is redistributed in the unit that uses it."""
+    step = derive(parse_strategy("dp*tp"), gpt())
+    piece = step.event("forward.data.tokens.slice[dp]")
+    keys = {k: v for k, v in event_keys(piece, subjects(step.reference)) if k not in ("why", "rule")}
+    assert keys["unit"] == "embedding"
+    at = step.events.index(piece)
+    after = step.events[at - 1].path
+    back = edit(edit(step, drop=piece.path), insert=keys, after=after)
+    assert [e.plain for e in back.events] == [e.plain for e in step.events]
+    with pytest.raises(InputError, match=r"and the fields beside it disagree: they say 'forward\.layer\.compute'"):
+        edit(ZERO1, insert={"path": "forward.embedding.compute", "unit": "layer"}, before="forward.loss.compute")
 
 
 def test_phases_stand_in_order() -> None:

@@ -301,12 +301,15 @@ def program(step: Step, *events: Event, **fields: Any) -> Step:
     return Step(replace(step.reference, **fields), (*events, Event("resume", "load", "step")))
 
 
+SUMMED = Event("prepare", "all_reduce", "count", axes=("dp",))
+
+
 def divided(by: str, phase: str = "update") -> Event:
     return Event(phase, "scale", "loss", divisor=Monomial.parse(by))
 
 
-def counting(phase: str) -> Event:
-    return Event(phase, "compute", "count")
+def counting(phase: str, loss: str = "") -> Event:
+    return Event(phase, "compute", "count", unit=loss)
 
 
 @pytest.mark.parametrize(("step", "said"), [
@@ -327,7 +330,18 @@ def counting(phase: str) -> Event:
     (program(STAGED, counting("forward"), divided("m"), hypotheses=()), ()),
     (program(STAGED, counting("forward"), divided("m*count"), hypotheses=()), (NONZERO,)),
     (program(STAGED, counting("backward"), divided("count"), hypotheses=()), (NONZERO,)),
-    (program(STAGED, counting("prepare"), divided("count"), hypotheses=()), ()),
+    (program(STAGED, counting("prepare"), divided("count"), hypotheses=()), (NONZERO,)),
+    (program(STAGED, counting("prepare"), SUMMED, divided("count"), hypotheses=()), ()),
+    (program(STAGED, counting("forward"), replace(SUMMED, phase="reduce"), divided("count"), hypotheses=()),
+     (NONZERO,)),
+    (program(STAGED, counting("prepare", "one"), replace(SUMMED, unit="one"), counting("prepare", "two"),
+             replace(divided("count"), unit="one"), hypotheses=()), ()),
+    (program(STAGED, counting("prepare", "one"), replace(SUMMED, unit="one"), counting("prepare", "two"),
+             replace(divided("count"), unit="two"), hypotheses=()), (NONZERO,)),
+    (program(STAGED, counting("prepare"), divided("count", "prepare"), SUMMED, hypotheses=()), (NONZERO,)),
+    (program(STAGED, counting("prepare"), replace(SUMMED, axes=("pp",)), divided("count"), hypotheses=()), (NONZERO,)),
+    (program(STAGED, counting("prepare"), replace(SUMMED, where=(Clause("dp", 0),)), divided("count"), hypotheses=()),
+     (NONZERO,)),
     (program(STAGED, divided("count", "forward"), hypotheses=()), ()),
     (program(STAGED, microbatches=1), ("equal_counts over {dp}", "microbatches = 1")),
     (program(STAGED, microbatches=2), (EQUAL,)),
@@ -446,6 +460,15 @@ def test_what_has_no_rule_is_supposed_wrong(event: str, identifier: str) -> None
                             {"dp_replicate": 2, "dp_shard": 2, "m": 2}, {})
     assert z3.is_true(one.failure.formula)
     assert replace(one.failure, formula=None) == Failure(identifier, event, None, said)
+
+
+def test_a_failure_that_a_run_shows_alone() -> None:
+    said = "cannot be followed, only run: a run differs"
+    one = prover.by_run("init", "save.step.store", "a run differs", {"dp": 2})
+    assert z3.is_true(one.failure.formula)
+    assert one == Candidate(verdict("init", "", REFUTED, BOUNDED, 1, 0.0, said, "save.step.store"), WHOLE, one.failure,
+                            {"dp": 2}, {})
+    assert replace(one.failure, formula=None) == Failure("init", "save.step.store", None, said)
 
 
 def test_nothing_is_supposed_where_all_has_been_followed() -> None:
@@ -644,6 +667,17 @@ def test_a_failure_is_shown_at_small_sizes(formula: Any, sizes: list[tuple[int, 
     failure, model = smallest(wrong(formula))
     assert failure.formula is formula
     assert any((model["dp_replicate"], model["dp_shard"]) == (p, q) and model["m"] in m for p, q, m in sizes)
+
+
+def test_only_the_axis_of_which_a_rank_is_named_may_be_larger() -> None:
+    """What needs five replicas is shown before what needs five shards where the program names a replica."""
+    free = next(e for e in HSDP.events if e.path == NORM)
+    named = replace(HSDP, events=tuple(replace(e, where=(Clause("dp_replicate", 4),)) if e is free else e
+                                       for e in HSDP.events))
+    shards, replicas = wrong(z3.And(REPLICAS == 2, SHARDS == 5, M == 1), NORM), wrong(
+        z3.And(REPLICAS == 5, SHARDS == 2, M == 1), UPDATE)
+    assert smallest(shards, replicas, step=named)[0] is replicas
+    assert smallest(shards, replicas)[0] is shards
 
 
 FIVE = Step(replace(DP.reference, mesh=Mesh(tuple(Axis(f"x{k}") for k in range(5))), data_axes=()), ())

@@ -189,6 +189,55 @@ def test_a_program_without_resume_is_run_without_it() -> None:
     assert tried(drop(dp(), "resume.*")).difference is None
 
 
+def saving(step: Step, *events: Event) -> Step:
+    """The step with more events at the end of saving."""
+    at = found(step, "save.rng.store")[0] + 1
+    return replace(step, events=(*step.events[:at], *events, *step.events[at:]))
+
+
+FREED = Event("save", "free", "moments", "layer.weight")
+PUBLISHED = Event("save", "publish", "weight", "layer.weight", axes=("dp",))
+
+
+def test_a_step_goes_on_behind_a_save_and_without_one() -> None:
+    """The first step's new parameters are published by a save alone, or lost by one."""
+    unpublished = tried(saving(drop(drop(zero1(), "publish.*"), "save.layer.weight.store"), PUBLISHED)).difference
+    assert unpublished is not None
+    assert (unpublished.step, unpublished.event, unpublished.resumed) == (3, "forward.layer.compute", False)
+    lost = tried(saving(dp(), FREED)).difference
+    assert lost is not None and (lost.step, lost.event, lost.resumed) == (2, "save.layer.weight.store", False)
+
+
+@pytest.mark.parametrize("more", [PUBLISHED, replace(FREED, axes=("dp",)),
+                                  Event("save", "zero", "grad", "layer.weight")])
+def test_saving_may_change_what_nobody_misses(more: Event) -> None:
+    step, plain = saving(zero1(), more), tried(zero1())
+    outcome = tried(step)
+    assert outcome.difference is None
+    assert outcome.observed > plain.observed, "two steps were followed from each state"
+
+
+def resumed_sharded(*before: Event) -> Step:
+    """dp whose optimizer state is sharded by resuming; `before` stand in front of it."""
+    step = change(dp(), "publish.*", axes=("dp",))
+    at = found(step, "resume.layer.weight.master.assign")[0]
+    parted = [Event("resume", "slice", value, "layer.weight", axes=("dp",)) for value in ("master", "moments")]
+    return replace(step, events=(*step.events[:at], *before, step.events[at], *parted, *step.events[at + 1:]))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_resumed_runs_are_resumed_from_what_they_save(steps: int) -> None:
+    """The second checkpoint holds shards: what the first rank sends of it is not all."""
+    setting = Setting.equal(dp().reference, {"dp": 2}, 2)
+    plain, sharded = (simulate(step, setting, steps) for step in (dp(), resumed_sharded()))
+    assert plain.difference is None and sharded.difference is None
+    assert sharded.observed > plain.observed, "it is resumed twice"
+    send = Event("resume", "broadcast", "moments", "layer.weight", axes=("dp",))
+    sent = simulate(resumed_sharded(send), setting, steps)
+    assert sent.difference is not None
+    assert (sent.difference.step, sent.difference.resumed) == (3, True)
+
+
 HARMLESS: dict[str, Callable[[], Step]] = {
     "frees dropped": lambda: drop(zero3(), "*.free[dp]"),
     "forward gather doubled": lambda: double(zero3(), "forward.*.gather[dp]"),

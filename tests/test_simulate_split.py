@@ -113,7 +113,7 @@ def test_owners_follow_the_strategy_and_not_the_events() -> None:
 def test_a_dead_event_changes_nothing() -> None:
     step = derived("gpt", {"cp": ["seq"]})
     dead = edit(step, {"insert": {"verb": "all_to_all", "value": "head.norm.out", "axes": ["cp"], "from": "S(seq)",
-                                  "to": "S(batch)", "version": "dead"}, "before": "forward.head.logits.compute"})
+                                  "to": "S(batch)", "version": "cp9"}, "before": "forward.head.logits.compute"})
     assert len(dead.events) == len(step.events) + 1
     assert tried(dead).difference is None
 

@@ -21,6 +21,7 @@ from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Clause
 from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 
 GPT = resolve_model("gpt")
@@ -284,6 +285,28 @@ def test_a_divisor_is_for_what_divides() -> None:
 def test_a_parameter_has_no_versions() -> None:
     step = step_of("tp", GPT, tables="")
     event = next(e for e in step.phase("forward") if "layer.attn.out.bias" in e.reads)
-    reads = [f"{r}@part" if r == "layer.attn.out.bias" else r for r in event.reads]
+    reads = [f"{r}@tp" if r == "layer.attn.out.bias" else r for r in event.reads]
     with pytest.raises(InputError, match=r"a parameter has no versions"):
         edit(step, set=event.path, reads=reads)
+
+
+@pytest.mark.parametrize(("label", "part"), [("cp", "cp"), ("tp/cp", "cp"), ("tp_cp", "tp_cp"),
+                                             ("nonsense", "nonsense"), ("tpp", "tpp"), ("tp_", "tp_"),
+                                             ("tp/nonsense/tp", "nonsense")])
+def test_a_version_is_labelled_by_axes_of_the_mesh(label: str, part: str) -> None:
+    """Each part of a label says on which axes a copy differs from its source."""
+    step = step_of("tp", GPT, tables="")
+    path = "forward.layer.attn.out.all_reduce[tp]"
+    said = f"'{part}' names no axes of the mesh"
+    with pytest.raises(InputError, match=rf"version is '?\"?{label}.*{said}.*tp"):
+        edit(step, set=path, version=label)
+    with pytest.raises(InputError, match=rf"{said}.*tp"):
+        edit(step, set="forward.layer.mlp.up.compute", reads=[f"layer.norm2.out@{label}", "layer.mlp.up.weight"])
+    for known in ("tp", "tp2", "tp/tp", "tp/tp2"):
+        assert edit(step, set=path, version=known).event(f"{path}").version == known
+
+
+def test_the_ends_of_a_pipeline_have_a_name_that_no_axis_beside_it_has() -> None:
+    with pytest.raises(InputError, match="axis name 'pp_ends' is taken: it means the first and the last of pp"):
+        parse_strategy("dp[pp_ends]*pp")
+    assert parse_strategy("dp[pp_ends]").mesh.names == ("pp_ends",)

@@ -376,7 +376,8 @@ def written(draw: st.DrawFn) -> Strategy:
         if draw(st.booleans()):
             name = draw(st.sampled_from(tuple(OPTIMIZERS)))
             group["optimizer"] = {"name": name, **group["optimizer"]} if "optimizer" in group else name
-    return strategy_on(draw(text), {a: draw(st.sampled_from((None, 1, 8))) for a in axes}, dims=dims, states=states,
+    name = draw(text.filter(str.isprintable))
+    return strategy_on(name, {a: draw(st.sampled_from((None, 1, 8))) for a in axes}, dims=dims, states=states,
                        groups=groups, **chosen)
 
 

@@ -22,18 +22,25 @@ from placealg.placement import DUAL, Kind, Redistribution
 from placealg.prove import solver
 
 THEOREMS = ROOT / "proofs" / "theorems"
-SHARED = ("telling", "vectors", "separating", "local_types")
+SHARED = ("telling", "vectors", "sufficiency", "separating", "local_types")
 ESSAYS = {
     "composition": ("reducing over a, then b", "A B = B A", "one row of a more", "tp with dp", "moves: what i gets",
                     "pp*zero3", "1. unequal counts", "2. another owner", "3. clipping"),
-    "cutoff": ("(x - r) q(x)", "d = 4: the determinant", "two means", "0 at d sizes, hence for every n"),
-    "equivalence": ("per matrix", "any locality", "over ranks", "up to unit k+1", "theta_{t+1}", "omega_{t+1}",
-                    "a rank's own moments", "copies theta_0", "a wrong weight", "every number of versions back",
-                    "reads two versions back", "never loaded"),
-    "forward_backward": ("all_reduce of the partial sums", "a bias", "nonlinear", "gamma", "the MLP split along ffn",
+    "cutoff": ("(x - r) q(x)", "d = 4: the determinant", "two means", "those to which they go do",
+               "less than k + s", "rank(dp)=5", "0 at d sizes, hence for every n"),
+    "equivalence": ("per matrix", "any locality", "over ranks", "up to unit k+1", "all of it in one query",
+                    "theta_{t+1}", "omega_{t+1}", "GI, weights", "GI, T is applied", "counts each element once",
+                    "a rank's own moments", "copies theta_0", "a wrong weight", "an undefined copy",
+                    "an undefined term in a sum", "missing (k = 0) or applied twice", "in another order",
+                    "a norm that counts e0 twice", "wrong at j0 near i", "every number of versions back",
+                    "moments k versions back", "reads two versions back", "the other element of the matrix alone",
+                    "does not apply T", "counts element 1 twice", "moments are a version back", "never loaded"),
+    "forward_backward": ("gains u(k) once", "all_reduce of the partial sums", "a bias", "nonlinear", "gamma",
+                         "the MLP split along ffn",
                          "right inputs of layer k+1", "layers, backward", "converse, sums", "converse, nonlinear",
                          "converse, backward", "an all_reduce too many", "no converse for"),
-    "hypotheses": ("rate 0", "m/sqrt(v)", "dead update", "per matrix", "keyed by rank", "needs equal counts"),
+    "hypotheses": ("rate 0", "m/sqrt(v)", "dead update", "per matrix", "keyed by rank", "needs equal counts",
+                   "an additive loss", "units_independent", "nonzero_divisors", "never_resumed"),
     "redistribution_adjoints": ("[S]->[R] all_gather, back [P]->[S] reduce_scatter; local sums x 1",
                                 "[I]->[R] none, back [P]->[I] all_reduce; local sums x 1/n", "all 16 pairs",
                                 "stage -> stage send/recv from p to q", "every number n of stages",
@@ -47,7 +54,7 @@ ESSAYS = {
                   "no times at all", "every edge of placealg's schedules"),
     "softmax": ("any number of blocks", "commutative", "associative", "without keys is the unit", "e is additive",
                 "not multiplicative", "saved lse", "no level at all", "the whole row's term"),
-    "sums": ("sum_of_owner", "sum_of_constant", "ring: in k turns", "is all_reduce"),
+    "sums": ("sum_of_owner", "sum_of_constant", "ring: in k turns", "is all_reduce", "seen on any rank"),
 }
 """Essay -> parts of what it has to establish."""
 
@@ -162,7 +169,9 @@ def test_the_essay_reads_the_lemmas(essay: Any, monkeypatch: pytest.MonkeyPatch)
     ("schedules", "GPIPE", lambda essay: replace(essay.GPIPE, started=z3.IntVal(1)), "gpipe, for all"),
     ("pipeline", "backward", lambda essay: partial(essay.backward, adds=False), "B_i and B_j may change places"),
     ("equivalence", "seen", lambda essay: lambda which, state: state, "elementwise: alike at i"),
-    ("equivalence", "consistent", lambda essay: lambda rank: z3.BoolVal(True), "its gamma reads a live read"),
+    ("sums", "EVENTS", lambda essay: {**essay.EVENTS, "reduce_scatter": essay.EVENTS["slice"]}, "on the events of the"),
+    ("forward_backward", "owned_once", lambda essay: lambda rank: z3.If(rank == essay.own(essay.k), 2 * essay.u(
+        essay.k), 0), "over ranks"),
     ("forward_backward", "gradients", lambda essay: lambda dy, x: (essay.a(dy), essay.a(x), x), "a wrong dy shows"),
     ("composition", "partial_sums", lambda essay: lambda weight: [], "one row of a more"),
 ], ids=lambda value: value if isinstance(value, str) else "")
@@ -304,20 +313,85 @@ def test_rows_are_adjoint_on_numbers_and_their_other_backwards_are_those_of_the_
         assert refuted is not adjoint_on_lists(row, event, 3), event
 
 
+ASSUMED = ("consistent", "add_ranks", "add_units")
+
+
+@pytest.mark.parametrize("attribute", ASSUMED)
+def test_sufficiency_without_a_part_of_its_premise_ends_the_essay(attribute: str, essay: Any,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    sufficiency = essay("sufficiency")
+    monkeypatch.setattr(sufficiency, attribute, (lambda: z3.BoolVal(True)) if attribute == "consistent" else
+                        lambda *_: [])
+    with pytest.raises(essay("telling").NotEstablished, match=r"over (ranks|units)"):
+        sufficiency.prove_sums(essay("telling").Account("premises"))
+
+
+def test_the_small_runs_of_sufficiency_refute_only_what_lacks_a_hypothesis(essay: Any) -> None:
+    sufficiency, ask = essay("sufficiency"), essay("telling").PROCESS.ask
+    named, defined = sufficiency.hypotheses(), sufficiency.definitions()
+    wrong = z3.Not(sufficiency.invariant(sufficiency.t + 1, sufficiency.c, sufficiency.i))
+    assert ask([*defined, *named.values(), wrong]).status == solver.UNSAT
+    assert ask(sufficiency.on_two_ranks([*defined, *named.values(), wrong])).status == solver.UNSAT
+    for name in named:
+        rest = [held for other, held in named.items() if other != name]
+        times = 2 if name == "GI, weights" else 1
+        assert ask(sufficiency.on_two_ranks([*defined, *rest, wrong], times)).status == solver.SAT, name
+
+
+def test_a_formula_written_out_is_of_two_ranks_and_the_elements_that_are_given(essay: Any) -> None:
+    sufficiency = essay("sufficiency")
+    both = z3.Consts("one other", sufficiency.Element)
+    d, j, live, t = sufficiency.d, sufficiency.j, sufficiency.live, sufficiency.t
+    got = sufficiency.written_out(z3.Not(z3.ForAll([d, j], live(t, d, j))), both)
+    want = z3.Not(z3.And([live(t, rank, element) for rank in (0, 1) for element in both]))
+    assert got.eq(want)
+
+
+def test_the_theorems_that_the_essays_name_are_those_of_the_proof_assistant(essay: Any) -> None:
+    proved = (ROOT / "proofs" / "coq" / "Equivalence.v").read_text(encoding="utf-8")
+    cited = {"sufficiency": ("sufficient",), "separating": ("necessary_version", "necessary_update",
+                                                            "necessary_counted")}
+    for name, theorems in cited.items():
+        for theorem in theorems:
+            assert f"`{theorem}`" in essay(name).__doc__
+            assert f"\nTheorem {theorem} " in proved
+
+
 def test_runs_without_a_defect_are_the_single_device(essay: Any) -> None:
     separating = essay("separating")
-    faulty = separating.Program("faulty", (separating.WANT, (Fraction(1, 2), *separating.WANT[1:])))
-    x0, rate = separating.defect(faulty)
-    single_device, ranks = separating.runs(faulty, x0, rate)
+    two = (Fraction(1, 2), *separating.WANT[1:])
+    faulty = separating.Program("faulty", (separating.Rank(), separating.Rank((two, two))))
+    model = separating.defect(faulty)
+    single_device, ranks = separating.runs(faulty, model)
     assert ranks[0] == single_device != ranks[1]
-    assert separating.runs(faulty, 1, rate)[1] == [separating.runs(faulty, 1, rate)[0]] * 2
+    other = replace(model, x0=1)
+    assert separating.runs(faulty, other)[1] == [separating.runs(faulty, other)[0]] * 2
+
+
+@pytest.mark.parametrize(("fault", "model"), [
+    ({"weights": (((0,) * 4), (Fraction(1, 4),) * 4)}, {}),
+    ({"weights": ((Fraction(1, 4),) * 4, (Fraction(1, 4), 0, 0, 0))}, {"j0": 1, "x0": 1}),
+    ({"back": 1}, {}), ({"lost": Fraction(3)}, {}), ({"moments_back": 2}, {"a": 1}),
+    ({"applied": 0}, {"b": 1}), ({"applied": 3}, {"b": 1}), ({"counts": (1, 0)}, {"e0": 1}),
+    ({"counts": (2, 0)}, {"e0": 0}),
+], ids=str)
+def test_each_fault_has_a_model_that_tells_and_others_that_do_not(fault: dict[str, Any], model: dict[str, int],
+                                                                  essay: Any) -> None:
+    separating = essay("separating")
+    program = separating.Program("faulty", (separating.Rank(), separating.Rank(**fault)))
+    assert separating.defect(program) == separating.Model(**model)
+    single_device, (right, wrong) = separating.runs(program, separating.Model(**model))
+    assert right == single_device != wrong
+    if model:
+        plain, ranks = separating.runs(program, separating.Model())
+        assert ranks == [plain, plain]
 
 
 @pytest.mark.parametrize("back", [1, 2, 3, 5])
 def test_any_number_of_versions_back_is_told_as_soon_as_there_are_so_many(back: int, essay: Any) -> None:
     separating = essay("separating")
-    stale = separating.Program("stale", (separating.WANT, separating.WANT), (0, back))
-    single_device, (fresh, late) = separating.runs(stale, *separating.defect(stale), steps=back + 2)
+    stale = separating.Program("stale", (separating.Rank(), separating.Rank(back=back)))
+    single_device, (fresh, late) = separating.runs(stale, separating.defect(stale), steps=back + 2)
     assert fresh == single_device
     assert [a == b for a, b in zip(late, single_device, strict=True)] == [True] * (back + 1) + [False] * 2
 

@@ -18,7 +18,7 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract, statistics
 from placealg.prove import transfer
-from placealg.prove.contribution import ABSENT, DEVICE, STALE, UNIT, Slot, Tag, Term, Value, count_name
+from placealg.prove.contribution import ABSENT, DEVICE, OPAQUE, STALE, UNIT, Slot, Tag, Term, Value, count_name
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Site
 from placealg.prove.microbatches import Iteration
@@ -266,7 +266,7 @@ def test_a_rule_of_a_gradient(one: Event, key: tuple[str, str], meaning: Number,
     assert after.versions == before.versions
     new = after.value(*key)
     if any("~" in p for v in before.values.values() for _, p in v.mask) or any(
-            n.startswith("opaque") for t in new.terms for n in t.coefficient.names()):
+            n.startswith(OPAQUE) for t in new.terms for n in t.coefficient.names()):
         return
     for world in WORLDS:
         for rank in world.ranks():

@@ -68,9 +68,10 @@ def zero3() -> Step:
             events += _each((group,), phase, "free", "weight", axes=("fsdp",))
             if phase == "backward":
                 events += _each((group,), phase, "reduce", "grad", axes=("fsdp",), op="mean", to="S", bytes="wire")
-                events += _each((group,), phase, "accumulate", "grad_sum", at=("first", "last"), layout="rows")
+                events += _each((group,), phase, "accumulate", "grad_sum", at=("first", "last"), where=owner[:1],
+                                layout="rows")
     events += [
-        *_each(groups, "reduce", "reduce", "grad_sum", axes=("dp",), divisor=Monomial.parse("dp*m/2"), root=1),
+        *_each(groups, "reduce", "reduce", "grad_sum", axes=("dp",), divisor=Monomial.parse("dp*m/2")),
         *_each(groups, "reduce", "reduce", "grad_sum", axes=("dp",), copy=2),
         *_each(groups, "update", "update", "master", where=owner, tier="host"),
         *_each(groups, "publish", "fetch", "master", tier="host->device", bytes="w"),

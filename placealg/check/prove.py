@@ -14,34 +14,52 @@ from placealg.announce import say
 from placealg.check.repair import find_repair
 from placealg.prove.counterexample import Facts, facts
 from placealg.prove.cutoff import examine_by_cutoff
-from placealg.prove.prover import LARGEST_REPLAY, Candidate, Findings, examine
-from placealg.prove.verdict import REFUTED, UNDECIDED, Counterexample, Report, Verdict, not_covered, overall
+from placealg.prove.prover import LARGEST_REPLAY, Candidate, Findings, by_run, examine
+from placealg.prove.verdict import (
+    OBLIGATIONS,
+    REFUTED,
+    UNDECIDED,
+    Counterexample,
+    Report,
+    Verdict,
+    not_covered,
+    overall,
+)
 from placealg.simulate import Difference, Outcome, Setting, simulate
 from placealg.simulate.setting import fitting_microbatches
+from placealg.step.edit import Edited
 from placealg.step.program import Step
+
+DEADLOCK = "deadlock at "
+"""Begins the event of a difference that is a deadlock."""
 
 ENGINES = ("closed_form", "cutoff")
 """How sums over an axis are taken."""
 
 
-def prove(step: Step, base: Step | None = None) -> Report:
-    """The report on one step; `base` is the derived program that a repair may lead back to."""
-    return judge(step, base)[0]
+def prove(step: Step, base: Step | None = None, file: Edited | None = None) -> Report:
+    """The report on one step; `base` is the derived program that a repair may lead back to.
+
+    `file`: the program and the edits that made the step, in whose terms a repair is told, too.
+    """
+    return judge(step, base, file=file)[0]
 
 
-def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0]) -> tuple[Report, tuple[Candidate, ...]]:
+def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0],
+          file: Edited | None = None) -> tuple[Report, tuple[Candidate, ...]]:
     """The report, and what the prover found satisfiable, from which a certificate takes its sizes.
 
     `engine` is closed_form (sums over an axis by lemmas) or cutoff (written out, one axis at a time).
     """
     findings = examine_by_cutoff(step)[0] if engine == "cutoff" else examine(step)
-    replayed = {(c.verdict.id, c.verdict.group): (c, f, o) for c, f, o in _replays(step, findings)}
+    findings, replays = _resuming(step, findings, tuple(_replays(step, findings)))
+    replayed = {(c.verdict.id, c.verdict.group): (c, f, o) for c, f, o in replays}
     verdicts = tuple(_confirmed(v, replayed) for v in findings.verdicts)
     verdict, cls = overall(verdicts)
     report = Report(
         strategy=step.reference.strategy, model=step.reference.model, verdict=verdict, cls=cls,
         hypotheses=findings.hypotheses, not_covered=not_covered(step.reference), obligations=verdicts,
-        counterexample=_counterexample(step, base, verdicts, replayed) if verdict == REFUTED else None,
+        counterexample=_counterexample(step, base, file, verdicts, replayed) if verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
     return report, findings.candidates
 
@@ -58,6 +76,21 @@ def _replays(step: Step, findings: Findings) -> Iterator[Replayed]:
             yield candidate, *replayed
 
 
+def _resuming(step: Step, findings: Findings, replays: tuple[Replayed, ...]) -> tuple[Findings, tuple[Replayed, ...]]:
+    """Where no candidate replays, though a resumed run differs: one candidate more, which says that."""
+    if any(_differs(o, c.verdict.id == "init") for c, _, o in replays):
+        return findings, replays
+    for _, found, outcome in replays:
+        if outcome.difference is not None:
+            event = outcome.difference.event.removeprefix(DEADLOCK)
+            more = by_run("init", event, "a resumed run differs", {**found.sizes, "m": found.microbatches})
+            verdicts = sorted((*findings.verdicts, more.verdict), key=lambda v: list(OBLIGATIONS).index(v.id))
+            findings = replace(findings, verdicts=tuple(verdicts), candidates=(*findings.candidates, more))
+            told = replace(facts(more, step.reference), owners=found.owners, counts=found.counts)
+            return findings, (*replays, (more, told, outcome))
+    return findings, replays
+
+
 Runs = dict[Setting, Outcome]
 """What was simulated already: candidates of one cause often say the same."""
 
@@ -65,23 +98,25 @@ Runs = dict[Setting, Outcome]
 def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts, Outcome] | None:
     """The facts at which the simulator differs, and its outcome; else the last facts, and an outcome that does not.
 
-    Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes. None
-    where all are too large to run.
+    Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes, and
+    axes that have every rank that an event names; with fewer microbatches first. None where all are too large to run.
     """
     last: tuple[Facts, Outcome] | None = None
     larger = {a: max(3, n) for a, n in found.sizes.items()}
-    for sizes, microbatches in ((found.sizes, found.microbatches), (found.sizes, found.microbatches + 1),
-                                (larger, max(3, found.microbatches))):
-        m = fitting_microbatches(step.reference, sizes, microbatches)
-        if prod(sizes.values()) * m > LARGEST_REPLAY:
+    enough = {a: max(n, step.enough(a)) for a, n in found.sizes.items()}
+    m = found.microbatches
+    for sizes, microbatches in ((found.sizes, m), (found.sizes, m + 1), *((larger, k) for k in range(m, max(3, m) + 1)),
+                                (enough, m)):
+        fitting = fitting_microbatches(step.reference, sizes, microbatches)
+        if prod(sizes.values()) * fitting > LARGEST_REPLAY:
             continue
-        here = replace(found, sizes=sizes, microbatches=m)
+        here = replace(found, sizes=sizes, microbatches=fitting)
         for seed, tokens in ((0, 1), (1, 2), (2, 3)):
             run = setting(step, here, tokens, seed)
             say(f"replaying the counterexample on {prod(sizes.values())} ranks")
             outcome = known[run] if run in known else simulate(step, run)
             known[run] = outcome
-            last = here, outcome
+            last = replace(here, counts=tuple(run.counts.items()) if found.unequal else ()), outcome
             if _differs(outcome, resumed):
                 return last
     return last
@@ -117,33 +152,49 @@ def _confirmed(verdict: Verdict, replayed: dict[tuple[str, str], Replayed]) -> V
     return verdict
 
 
-def _counterexample(step: Step, base: Step | None, verdicts: tuple[Verdict, ...],
+def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts: tuple[Verdict, ...],
                     replayed: dict[tuple[str, str], Replayed]) -> Counterexample:
-    """The first refuted obligation of the table, at its first event in program order."""
+    """The first refuted obligation of the table, or what stops a run before its event; in program order."""
     order = {e.path: k for k, e in enumerate(step.events)}
-    first = next(v.id for v in verdicts if v.verdict == REFUTED)
-    lead = min((v for v in verdicts if v.id == first and v.verdict == REFUTED),
+    refuted = [v for v in verdicts if v.verdict == REFUTED]
+    lead = min((v for v in refuted if v.id in (refuted[0].id, "schedule")),
                key=lambda v: order.get(v.event, len(order)))
     candidate, found, outcome = replayed[lead.id, lead.group]
     difference = outcome.difference
     assert difference is not None
     lines = {e.path: e.line for e in step.events}
     sizes = {**found.sizes, "m": found.microbatches}
-    unit = ", ".join([f"{a} = {c}" for a, c in zip(step.reference.data_axes, found.cell[0], strict=True)]
-                     + [f"microbatch {found.cell[1]}"])
     site = candidate.failure.site
     of = f" of the loss {site.loss}" if site and len(step.reference.losses) > 1 else ""
+    event, has, want, explanation = candidate.failure.event, found.got, found.want, found.explanation
+    waits = difference.event.removeprefix(DEADLOCK)
+    stops = waits != difference.event
+    if stops and lead.id != "schedule":
+        event, has, want = waits, difference.got, difference.want
+        explanation = f"{waits} never ends: {difference.got}"
     return Counterexample(
-        obligation=lead.id, event=candidate.failure.event, group=lead.group,
-        sizes=tuple(sizes.items()), device=tuple(found.device.items()),
-        unit=f"a token{of} on {unit}", got=found.got, want=found.want, mass=found.mass,
-        explanation=found.explanation,
-        single_device=difference.want, distributed=f"{difference.got} ({_where(difference, lines)})",
-        repair=find_repair(step, base) if base else None, line=lines.get(candidate.failure.event, 0))
+        obligation=lead.id, event=event, group=lead.group,
+        sizes=tuple(sizes.items()), device=difference.rank if stops else tuple(found.device.items()),
+        unit=f"a token{of} on {_cell(step, found.cell)}", got=has, want=want, mass=found.mass, explanation=explanation,
+        single_device="runs to its end" if stops else difference.want,
+        distributed=f"{difference.got} ({_where(difference, lines)})",
+        repair=find_repair(step, base, file) if base else None, line=lines.get(event, 0),
+        tokens=tuple((_cell(step, cell), count) for cell, count in found.counts))
+
+
+def _cell(step: Step, cell: tuple[tuple[int, ...], int]) -> str:
+    """A cell of the batch in words: coordinates on the data axes, and the microbatch.
+
+    >>> import placealg as pa
+    >>> _cell(pa.derive(pa.dp(), pa.abstract()), ((1,), 0))
+    'dp = 1, microbatch 0'
+    """
+    axes = (f"{a} = {c}" for a, c in zip(step.reference.data_axes, cell[0], strict=True))
+    return ", ".join([*axes, f"microbatch {cell[1]}"])
 
 
 def _where(difference: Difference, lines: Mapping[str, int]) -> str:
     """Where a difference shows, with the line of the event on which stages wait for ever, if a file says it."""
-    told, waits = str(difference).split(": got")[0], difference.event.removeprefix("deadlock at ")
+    told, waits = str(difference).split(": got")[0], difference.event.removeprefix(DEADLOCK)
     line = lines.get(waits, 0) if waits != difference.event else 0
     return told.replace(difference.event, f"{difference.event}, line {line}", 1) if line else told

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from placealg.check.resealed import contradictions, lemmas_amiss, misfits
 from placealg.errors import InputError
 from placealg.prove.certificate import Query
-from placealg.prove.replay import Rechecked, asked, replays, require_cvc5, solver_versions
+from placealg.prove.replay import Rechecked, Replay, asked, replays, require_cvc5, solver_versions
 from placealg.prove.solver import SAT, UNSAT
 from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Certified, Report
 from placealg.unfinished import beside, uninterrupted
@@ -23,21 +25,25 @@ from placealg.version import VERSION
 MANIFEST, PROGRAM = "manifest.json", "program.toml"
 FORMAT = 1
 ASK = "(check-sat)"
+NO_FILE = "was replaced by a link, or by what is no file"
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _KEYS = ("placealg_certificate", "strategy", "model", "verdict", "files")
 
 
-def files_of(queries: Iterable[Query], report: Report, program: str, strategy: str) -> dict[str, str]:
+def files_of(queries: Iterable[Query], report: Report, proved: Mapping[str, str], strategy: str,
+             made: Mapping[str, Any] | None = None) -> dict[str, str]:
     """The files of a certificate by name, the manifest last; the same run gives the same bytes.
 
-    `program` is the step program as TOML, `strategy` the text of the strategy.
+    `proved` are the files that hold what was proved: the step program, and its model's configuration. `strategy` is
+    the text of the strategy, `made` what else decides the bytes: the engine, and the options of the model.
     """
     listed = list(queries)
-    files = {PROGRAM: program, **{q.name: q.text for q in listed}}
+    files = {**proved, **{q.name: q.text for q in listed}}
     manifest = {
         "placealg_certificate": FORMAT, "placealg": VERSION, "solver": report.versions,
         "strategy": report.strategy, "model": report.model, "verdict": report.verdict, "class": report.cls,
         "hypotheses": list(report.hypotheses), "not_covered": list(report.not_covered), "lemmas": list(report.lemmas),
-        "strategy_text": strategy,
+        "strategy_text": strategy, "made": dict(made or {}),
         "queries": [{
             "file": q.name, "id": q.obligation, "group": q.group, "verdict": q.verdict, "expected": q.expected,
             "asks": q.asks, "instances": q.instances, "formulas": q.formulas, "facts": dict(q.facts),
@@ -100,6 +106,8 @@ def write_certificate(path: str, files: Mapping[str, str]) -> Certified:
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
     """(the manifest of a folder, {} where there is none; what is wrong with it)."""
+    if _no_file(folder / MANIFEST):
+        return {}, NO_FILE
     try:
         text = (folder / MANIFEST).read_bytes().decode()
     except OSError:
@@ -115,37 +123,75 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
     return found, "" if _sealed({k: v for k, v in found.items() if k != "digest"}) == text else "was edited"
 
 
-def recheck(path: str) -> Rechecked:
+Regenerate = Callable[[str, Mapping[str, Any]], Mapping[str, str]]
+"""The folder of a certificate and its manifest -> the files of a certificate of its program, proved again."""
+
+
+def recheck(path: str, sha256: str | None = None, regenerate: Regenerate | None = None) -> Rechecked:
     """Verify every hash of a certificate, then ask both solvers every query anew; an edited one is not replayed.
 
-    Raises InputError where `path` is no certificate or cvc5 is not installed.
+    `sha256` is what the manifest's is held against; `regenerate` makes the files again, which are compared byte for
+    byte. Raises InputError where `path` is no certificate or `sha256` no hash, NoSolver where cvc5 cannot be loaded.
     """
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise InputError(f"'{sha256}' is not 64 hexadecimal digits", where="--sha256")
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise InputError(f"is not a certificate: it has no {MANIFEST}" if folder.is_dir() else "is no folder",
                          where=path)
     require_cvc5()
+    content = (folder / MANIFEST).read_bytes()
     manifest, wrong = _manifest(folder)
     texts, edited = _texts(folder, manifest.get("files", {}))
-    edited = {**({MANIFEST: wrong} if wrong else {}), **edited}
-    if not edited and not _sound(manifest, texts):
-        edited = {MANIFEST: f"claims {manifest['verdict']}, which its queries do not show"}
-    seal = _sha256((folder / MANIFEST).read_bytes())
+    seal = _sha256(content)
+    if sha256 is not None and seal != sha256.lower():
+        wrong = wrong or f"was edited: its SHA-256 is {seal}"
+    edited = {**({MANIFEST: wrong} if wrong else {}), **edited} or _resealed(manifest, texts)
+    asks: list[tuple[str, str, str]] = []
+    unknown: tuple[Replay, ...] = ()
+    if not edited:
+        asks = [(q["file"], q["expected"], texts[q["file"]]) for q in manifest["queries"] if q["asks"]]
+        edited, unknown = contradictions(asks)
+    if not edited and regenerate:
+        edited = _compared({**texts, MANIFEST: content.decode()}, regenerate(path, manifest))
     if edited:
         return Rechecked((), 0, 0, solver_versions(), manifest, edited, seal)
-    queries = manifest["queries"]
-    asks = [(q["file"], q["expected"], texts[q["file"]]) for q in queries if q["asks"]]
-    silent = [q["verdict"] == PROVED for q in queries if not q["asks"]]
-    return Rechecked(tuple(replays(asks)), sum(silent), len(silent) - sum(silent), solver_versions(), manifest, {},
-                     seal)
+    silent = [q["verdict"] == PROVED for q in manifest["queries"] if not q["asks"]]
+    return Rechecked((*unknown, *replays(asks)), sum(silent), len(silent) - sum(silent), solver_versions(), manifest,
+                     {}, seal)
+
+
+def _resealed(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, str]:
+    """What shows that a certificate was sealed anew after an edit, as `edited` is."""
+    try:
+        if not _sound(manifest, texts):
+            return {MANIFEST: f"claims {manifest['verdict']}, which its queries do not show"}
+        amiss = lemmas_amiss(manifest)
+        return {**misfits(manifest, texts), **({MANIFEST: f"was edited: it {amiss}"} if amiss else {})}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {MANIFEST: "was edited: it does not say what a manifest says"}
+
+
+def _compared(texts: Mapping[str, str], again: Mapping[str, str]) -> dict[str, str]:
+    """The files that are other than those which proving the program again gives."""
+    different = {name: "is not what proving the program again gives" for name in texts
+                 if name != MANIFEST and again.get(name) != texts[name]}
+    missing = {name: "is missing: proving the program again gives it" for name in again if name not in texts}
+    found = {**different, **missing}
+    return found if found or again[MANIFEST] == texts[MANIFEST] else {
+        MANIFEST: "is not what proving the program again gives"}
 
 
 def _texts(folder: Path, hashes: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """(the texts of the files, what is wrong with those that are not as they were written)."""
     texts, wrong = dict[str, str](), dict[str, str]()
     for name, digest in hashes.items():
+        path = folder / Path(name).name
+        if _no_file(path):
+            wrong[name] = NO_FILE
+            continue
         try:
-            content = (folder / Path(name).name).read_bytes()
+            content = path.read_bytes()
         except OSError:
             wrong[name] = "is missing"
             continue
@@ -158,6 +204,11 @@ def _texts(folder: Path, hashes: Mapping[str, Any]) -> tuple[dict[str, str], dic
     return texts, wrong
 
 
+def _no_file(path: Path) -> bool:
+    """Whether something stands there that is no file of the folder's own: a link, a folder, a device."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
+
+
 def _sound(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> bool:
     """Whether the manifest speaks of files that it lists, asks what they ask, and shows what it claims.
 
@@ -167,6 +218,9 @@ def _sound(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> bool:
         queries = [(str(q["id"]), q["expected"], bool(q["asks"]), q["verdict"], texts[q["file"]])
                    for q in manifest["queries"]]
     except (KeyError, TypeError):
+        return False
+    named = [q["file"] for q in manifest["queries"]]
+    if len(named) != len(set(named)) or {name for name in texts if name.endswith(".smt2")} - set(named):
         return False
     if any(asks != (ASK in text.splitlines()) for _, _, asks, _, text in queries):
         return False
@@ -179,7 +233,7 @@ def _sound(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> bool:
 
 
 def cross_check(queries: Iterable[Query], report: Report) -> Rechecked:
-    """Ask both solvers the queries of a report, without a folder. Raises InputError where cvc5 is not installed."""
+    """Ask both solvers the queries of a report, without a folder. Raises NoSolver where cvc5 cannot be loaded."""
     require_cvc5()
     listed = list(queries)
     claimed = {"strategy": report.strategy, "model": report.model, "verdict": report.verdict, "class": report.cls}

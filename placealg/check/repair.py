@@ -1,42 +1,51 @@
-"""One edit that makes a program provable again, found by holding it against the derived program."""
+"""One edit that makes a program provable again, what it costs, and what it is in the file that edits the program."""
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from placealg.announce import say
+from placealg.check.candidates import Table, candidates
+from placealg.check.folding import folded
 from placealg.cost.communication import communication
 from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.prove.prover import examine
 from placealg.prove.verdict import PROVED, Repair
-from placealg.step.edit import edit
-from placealg.step.fields import FIELDS
-from placealg.step.program import Event, Step
-from placealg.step.text import event_keys, subjects
+from placealg.step.edit import Edited, apply_edits, edit, read_edits
+from placealg.step.program import Event, Rule, Step
 from placealg.strategy.write import toml_value
 
-Table = Mapping[str, Any]
-"""One [[edit]] table."""
 
-
-def find_repair(step: Step, base: Step) -> Repair | None:
+def find_repair(step: Step, base: Step, file: Edited | None = None) -> Repair | None:
     """The first edit towards `base` whose program is proved, as [[edit]] tables, with what it does to communication.
 
-    One edit restores, exchanges, drops, inserts or moves events of one kind, in every parameter group that lacks them.
+    `file`: what the edits of a file made into `step`; then the repair says what it is there.
     """
-    for tables in _edits(step, base):
-        try:
-            repaired = edit(step, *tables)
-        except InputError:
+    seen = {_does(step)}
+    for tables in candidates(step, base):
+        repaired = applied(step, tables)
+        if repaired is None or _does(repaired) in seen:
             continue
+        seen.add(_does(repaired))
         say("looking for a repair")
-        if all(v.verdict == PROVED for v in examine(repaired).verdicts):
-            return Repair("\n".join(map(written, tables)), _cost(step, repaired))
+        if _proved(repaired):
+            return _told(step, tables, repaired, file)
     return None
+
+
+def _proved(step: Step) -> bool:
+    return all(v.verdict == PROVED for v in examine(step).verdicts)
+
+
+def applied(step: Step, tables: Sequence[Table]) -> Step | None:
+    """The step under edits; None where an event would say what it cannot: such an edit is no repair."""
+    try:
+        return edit(step, *tables)
+    except InputError as error:
+        say(f"no repair: {error}")
+        return None
 
 
 def written(table: Table) -> str:
@@ -46,6 +55,47 @@ def written(table: Table) -> str:
     'set = "update.norm.all_reduce[dp]", op = "sum"'
     """
     return ", ".join(f"{key} = {toml_value(value)}" for key, value in table.items())
+
+
+def _does(step: Step) -> tuple[Event, ...]:
+    """The events, without what only people read."""
+    return tuple(replace(e, line=0, rule=Rule("", "")) for e in step.events)
+
+
+def _told(step: Step, tables: Sequence[Table], repaired: Step, file: Edited | None) -> Repair:
+    wanted = _does(repaired)
+
+    def same(edits: Sequence[Table]) -> bool:
+        made = applied(step, edits)
+        return made is not None and _does(made) == wanted
+
+    def fits(edits: Sequence[Table]) -> bool:
+        return same(edits) and file is not None and _after(file, edits) == wanted
+
+    short = folded(tables, step, fits if fits(tables) else same)
+    return Repair("\n".join(map(written, short)), _cost(step, repaired), _in_file(file, short, wanted) if file else "")
+
+
+def _after(file: Edited, tables: Sequence[Table]) -> tuple[Event, ...]:
+    """What the program of a file does under its edits and more of them; () where they do not fit together."""
+    try:
+        return _does(apply_edits(file.program, [*file.edits, *read_edits(tables, file.program.reference)]))
+    except InputError:
+        return ()
+
+
+def _in_file(file: Edited, tables: Sequence[Table], wanted: tuple[Event, ...]) -> str:
+    """What a repair is in its file, whose patterns address the program before its edits."""
+    if _after(file, tables) == wanted:
+        return "one more [[edit]]" if len(tables) == 1 else f"{len(tables)} more [[edit]] tables"
+    for k, one in enumerate(file.edits):
+        rest = apply_edits(file.program, [*file.edits[:k], *file.edits[k + 1:]])
+        if _does(rest) == wanted or _proved(rest):
+            return f"leave out the edit of line {one.line} instead: {_ADDRESSES}"
+    return f"not as it stands: {_ADDRESSES}"
+
+
+_ADDRESSES = "the repair addresses the program as edited"
 
 
 _LONGEST = 160
@@ -65,82 +115,9 @@ def _cost(step: Step, repaired: Step) -> str:
 
 def _change(what: str, before: Formula, after: Formula) -> str:
     both = f"{what} {before.text()} -> {after.text()} bytes per step"
-    return both if len(both) <= _LONGEST else f"{what}: {(after - before).tidied().text()} bytes per step more"
-
-
-def _edits(step: Step, base: Step) -> Iterator[list[Table]]:
-    here, there = {e.path: e for e in step.events}, {e.path: e for e in base.events}
-    changed = [p for p in there if p in here and here[p] != there[p]]
-    if changed:
-        yield [{"set": p, **_changes(here[p], there[p])} for p in changed]
-    extra = _kinds(here, [p for p in here if p not in there])
-    missing = _kinds(there, [p for p in there if p not in here])
-    if len(extra) == len(missing) == 1:
-        for later in (False, True):
-            yield [*_drops(extra[0]), *_inserts(step, base, missing[0], extra[0], later)]
-    for paths in extra:
-        yield _drops(paths)
-    for paths in missing:
-        yield _inserts(step, base, paths, [])
-    for paths in _kinds(there, out_of_place(list(here), list(there))):
-        yield _moves(list(here), list(there), paths)
-
-
-def _kinds(events: Mapping[str, Event], paths: list[str]) -> list[list[str]]:
-    """Paths whose events do the same to different parameter groups, together."""
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        group = events[path].group
-        found.setdefault(path.replace(f".{group}", ".*", 1) if group else path, []).append(path)
-    return list(found.values())
-
-
-def out_of_place(here: list[str], there: list[str]) -> list[str]:
-    """The fewest paths without which two programs run what they share in one order."""
-    order = {path: k for k, path in enumerate(there)}
-    shared = [path for path in here if path in order]
-    best: list[list[str]] = []
-    for path in shared:
-        k = bisect([order[run[-1]] for run in best], order[path])
-        best[k:k + 1] = [[*(best[k - 1] if k else []), path]]
-    return [path for path in shared if path not in (best[-1] if best else ())]
-
-
-def _moves(here: list[str], there: list[str], paths: list[str]) -> list[Table]:
-    """Each path where it stands among the others in the program `there`."""
-    stay = set(here) - set(paths)
-    return [{"move": path, **_place(there, path, stay)} for path in paths]
-
-
-def _place(order: list[str], path: str, present: Collection[str], later: bool = False) -> Table:
-    """After the nearest path of `order` before it that is present, or before the nearest one after it."""
-    at = order.index(path)
-    before = next((p for p in reversed(order[:at]) if p in present), "")
-    after = next((p for p in order[at:] if p in present), "")
-    return {"before": after} if after and (later or not before) else {"after": before}
-
-
-def _changes(mine: Event, wanted: Event) -> dict[str, Any]:
-    """The keys that turn one event into another of the same path."""
-    return {g.key: g.write(getattr(wanted, g.field)) for g in FIELDS.values()
-            if g.key not in ("rule", "why") and getattr(wanted, g.field) != getattr(mine, g.field)}
-
-
-def _drops(paths: list[str]) -> list[Table]:
-    return [{"drop": path} for path in paths]
-
-
-def _inserts(step: Step, base: Step, paths: list[str], dropped: list[str], later: bool = False) -> list[Table]:
-    """Each event of `paths` after the nearest event before it, or before the nearest after it, in both programs.
-
-    `later`: before the nearest after it, wherever there is one.
-    """
-    known, order = subjects(base.reference), [e.path for e in base.events]
-    here = {e.path for e in step.events} - set(dropped)
-    tables: list[Table] = []
-    for path in paths:
-        place = _place(order, path, here, later)
-        event = replace(base.events[order.index(path)], copy=1)
-        keys = {k: v for k, v in event_keys(event, known) if k not in ("rule", "why")}
-        tables.append({"insert": keys, **place})
-    return tables
+    if len(both) <= _LONGEST:
+        return both
+    difference = (after - before).shortest()
+    if difference.falls():
+        return f"{what}: {(before - after).shortest().text()} bytes per step less"
+    return f"{what}: {difference.text()} bytes per step more"

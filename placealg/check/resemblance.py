@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from placealg.check.repair import out_of_place
+from placealg.check.candidates import out_of_place
 from placealg.model.backward import GRAD
 from placealg.step.event import MICROBATCH
 from placealg.step.fields import FIELDS

@@ -11,6 +11,7 @@ from typing import Any
 from placealg.cli.inputs import Case, options, read_case
 from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.errors import InputError
+from placealg.solvers import NoSolver, why_not
 
 Command = Callable[[Namespace], int]
 
@@ -94,25 +95,17 @@ def _lazy(room: str, name: str) -> Command:
             return int(command(chosen))
         except InputError:
             raise
+        except NoSolver as error:
+            gap = str(error)
         except Exception:
-            if not (gap := _no_solver()):
+            if not (why := why_not("z3")):
                 raise
-            from placealg.cli.verdicts import OPEN
+            gap = f"the solver, z3, {why}"
+        from placealg.cli.verdicts import OPEN
 
-            print(f"placealg: UNDECIDED: the solver, z3, {gap}", file=sys.stderr)
-            return OPEN
+        print(f"placealg: UNDECIDED: {gap}", file=sys.stderr)
+        return OPEN
     return run
-
-
-def _no_solver() -> str:
-    """Why the solver cannot be imported; "" where it can."""
-    try:
-        import_module("z3")
-    except ModuleNotFoundError as error:
-        return "is not installed" if error.name == "z3" else f"is not whole: {error}"
-    except Exception as error:
-        return f"cannot be loaded: {' '.join(str(error).split())}"
-    return ""
 
 
 COMMANDS: dict[str, Command] = {

@@ -40,4 +40,4 @@ def _side(case: Case) -> Side:
     step = of_device(case, None)
     costs = Compared(case.strategy.name, memory(step), communication(step), case.sizes, str(stage_of(step) or ""),
                      schedule(step))
-    return Side(case.strategy, case.step, costs, prove(case.step, case.base if case.step != case.base else None))
+    return Side(case.strategy, case.step, costs, prove(case.step, case.lead, case.edited))

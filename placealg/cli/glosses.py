@@ -89,7 +89,8 @@ CUTOFF_SAYS = (
     "An identity that is polynomial in the size n of an axis, of degree d at most, holds for every n if it holds at "
     "d + 1 sizes, because a polynomial of degree d has at most d roots.",
     "The second engine bounds d by counting the reductions, divisors and data axes that raise it, and writes the axis "
-    "out rank by rank at d + 1 distinct primes.",
+    "out rank by rank at d + 1 distinct primes, at which all positions that a question speaks of can differ; smaller "
+    "sizes are tried one by one.",
     "A proof that rests on it is of class CUTOFF.",
 )
 

@@ -17,7 +17,7 @@ from placealg.mesh import SYMBOLS, Mesh
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.step.derive import derive
-from placealg.step.edit import apply_edits, read_edits
+from placealg.step.edit import Edited, apply_edits, read_edits
 from placealg.step.fit import bound_sizes, check_sizes, fit_problems
 from placealg.step.program import Step
 from placealg.step.text import read_program
@@ -62,7 +62,7 @@ class Case:
     """One strategy on one model at some sizes.
 
     `base` is the program as derived, before a file's edits or events; `expect` is what the file promises, `source`
-    where it comes from, `masked` where its bug does not show.
+    where it comes from, `masked` where its bug does not show. `edited` is what a file's edits made into `step`.
     """
 
     strategy: Strategy
@@ -73,6 +73,12 @@ class Case:
     expect: Expect | None = None
     source: str = ""
     masked: tuple[Masked, ...] = ()
+    edited: Edited | None = None
+
+    @property
+    def lead(self) -> Step | None:
+        """The derived program that a repair may lead back to: None where the step is that program."""
+        return self.base if self.step != self.base else None
 
 
 def is_file(word: str) -> bool:
@@ -118,10 +124,10 @@ def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterabl
         raise error.at(word) from None
     if file.events:
         step = replace(step, events=read_program(file.events, step.reference, file.positions, file.loops))
-    if file.edits:
-        step = apply_edits(step, read_edits(file.edits, step.reference, file.positions))
+    edited = Edited(step, read_edits(file.edits, step.reference, file.positions))
+    step = apply_edits(step, edited.edits) if edited.edits else step
     return Case(file.strategy, chosen, step, read_sizes(sizes, file.strategy, chosen, axes), base,
-                file.expect, file.source, file.masked)
+                file.expect, file.source, file.masked, edited)
 
 
 def read_stage(word: str | None) -> str | None:

@@ -24,7 +24,7 @@ def exhibit(path: Path, repair: bool = False) -> Exhibit:
     """A bug examined: proved wrong, and run where it hides; `repair` looks for an edit that mends it, too."""
     start = time.perf_counter()
     case = read_case(str(path), None, [])
-    report = prove(case.step, case.base if repair and case.step != case.base else None)
+    report = prove(case.step, case.lead if repair else None, case.edited)
     runs = tuple((masked, hidden(case.step, masked)) for masked in case.masked)
     expect = case.expect or Expect("refuted")
     wrong = [*disagreements(report, expect),

@@ -35,7 +35,7 @@ def prove(chosen: Namespace) -> int:
     suites: list[tuple[Report, str, list[str]]] = []
     check_words(chosen)
     for case in each(read_cases(chosen), lambda case: case.strategy.name):
-        report, candidates = judge(case.step, case.base if case.step != case.base else None, chosen.engine)
+        report, candidates = judge(case.step, case.lead, chosen.engine, case.edited)
         report, checked = evidence(chosen, case, report, candidates)
         codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
         alike = resembled(case, report)
@@ -64,9 +64,10 @@ def prove(chosen: Namespace) -> int:
 def recheck(chosen: Namespace) -> int:
     """`placealg recheck DIR`."""
     from placealg.check.recheck import recheck as replay
+    from placealg.cli.evidence import proved_again
     from placealg.render.recheck import rechecked
 
-    found = replay(chosen.folder)
+    found = replay(chosen.folder, chosen.sha256, proved_again if chosen.regenerate else None)
     if chosen.format == "json":
         print_json(found.to_json())
     else:
@@ -120,7 +121,7 @@ def simulate(chosen: Namespace) -> int:
     lines[-1] = line(*lines[-1], " ", verdict)
     small = "a small network with the parameter groups of" if case.model.opaque else "the ops, at small sizes, of"
     lines += indent(prose(f"{small} {case.model.name}", width() - 2, "dim"))
-    lines += indent(prose(f"{outcome.observed} numbers observed on every rank, over a run and a resumed one; {told}",
+    lines += indent(prose(f"{outcome.observed} numbers observed on every rank, over a run and resumed ones; {told}",
                           width() - 2))
     if found:
         lines += indent(prose(str(found), width() - 4), 4)

@@ -7,7 +7,8 @@ from argparse import Namespace
 
 from placealg.announce import each, say
 from placealg.check.prove import judge
-from placealg.check.recheck import MANIFEST, files_of
+from placealg.check.recheck import MANIFEST
+from placealg.cli.evidence import certificate_files
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import Case
 from placealg.cli.output import check_file, write_file
@@ -20,8 +21,6 @@ from placealg.prove.certificate import certificate
 from placealg.render.report import report as page
 from placealg.render.sliders import Told
 from placealg.step.fit import bound_sizes, orders, quotients
-from placealg.step.text import write_program
-from placealg.strategy.write import write_strategy
 
 
 def report(chosen: Namespace) -> int:
@@ -42,10 +41,10 @@ def report(chosen: Namespace) -> int:
 def told(case: Case, rank: str | None = None) -> Told:
     """What the page says of one case."""
     step = of_device(case, rank)
-    found, candidates = judge(case.step, case.base if case.step != case.base else None)
+    found, candidates = judge(case.step, case.lead, file=case.edited)
     say("writing the queries of the certificate")
     queries = certificate(case.step, found, candidates)
-    texts = files_of(queries, found, write_program(case.step, case.strategy), write_strategy(case.strategy))
+    texts = certificate_files(case, found, queries)
     expected = {q.name: q.expected for q in queries}
     files = tuple((name, expected.get(name, ""), hashlib.sha256(text.encode()).hexdigest())
                   for name, text in texts.items() if name != MANIFEST)

@@ -163,6 +163,23 @@ class Formula:
         """The same formula in the shorter of its forms: what a difference leaves may be short."""
         return self if self.expr is None else replace(self, expr=tidy(sympy.factor(self.expr)))
 
+    def shortest(self) -> Formula:
+        """The shorter of two tidied forms: as it stands, and with defined symbols such as Psi written out."""
+        if self.expr is None:
+            return self
+        whole = self.expr.xreplace({symbol(n): to for n, to in self.defined.items()})
+        return min(self.tidied(), replace(self, expr=whole).tidied(), key=lambda form: len(form.text()))
+
+    def falls(self) -> bool:
+        """Whether the value is negative wherever it is tried, at a few sizes; False where there is no value.
+
+        >>> Formula.parse("w*(1 - dp)", "bytes").falls(), Formula.parse("w*(3 - dp)", "bytes").falls()
+        (True, False)
+        """
+        tried = [self.value(**{n: size for n in self.inputs
+                               if n not in self.values and n not in self.defined}) for size in (2, 4, 12)]
+        return all(value is not None and value < 0 for value in tried)
+
     def __mul__(self, factor: int | Fraction) -> Formula:
         return self if self.expr is None else replace(self, expr=self.expr * _rational(Fraction(factor)))
 

@@ -91,6 +91,15 @@ class Op:
         """Whether it draws random numbers: a dropout, or an attention that contains one."""
         return self.row.random or "dropout" in self.attrs
 
+    @property
+    def redraws(self) -> bool:
+        """Whether its backward draws them again: a dropout keeps its mask, an attention that contains one does not."""
+        return self.draws and not self.row.random
+
+    def draws_in(self, backward: bool) -> bool:
+        """Whether its forward, or its backward, draws."""
+        return self.redraws if backward else self.draws
+
     def role(self, position: int) -> str:
         """The role of the operand at `position`; operands of a kind that takes any number have none."""
         return "" if self.row.operands == ("*",) else self.row.operands[position]

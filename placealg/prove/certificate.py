@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -21,13 +21,15 @@ from placealg.prove.obligations import Failure, Obligations, obligations
 from placealg.prove.premises import premises
 from placealg.prove.prover import Candidate, in_case, of_group, of_ops
 from placealg.prove.reading import NoRule
+from placealg.prove.schedule import acyclic
 from placealg.prove.smtlib import Writer, comment, declarations, header
 from placealg.prove.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
-from placealg.prove.vacuity import VACUITY_SIZES, occurrences, occurring
-from placealg.prove.verdict import OBLIGATIONS, PROVED, Report, Verdict
+from placealg.prove.vacuity import occurrences, occurring, vacuity_sizes
+from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, Report, Verdict
 from placealg.step.program import Step
 
 LEMMA = "lemma"
+WHOLE_STEP = "the whole step"
 _LONGEST_NAME = 120
 
 _LEGEND = (
@@ -36,6 +38,12 @@ _LEGEND = (
     "other:L@dp, any:L@dp: the owner of another element of the matrix, of any element; peer@dp, counter@dp: any rank",
     "unit@dp, path/d@dp, at:d@dp: the rank that computes the unit, that owns an index of dim d",
     "N[dp@c,microbatch@unit]: the tokens there, summed over axes that are not named; #cell: of each cell, equal counts",
+)
+
+_OF_ORDER = (
+    "p, i: the number of stages, one of them; n, k: an item's number among its stage's forwards, or backwards",
+    "m, total: how many forwards a stage runs, and as many backwards",
+    "ahead: of a stage with chunks, how many forwards more than the last stage of one chunk it runs first",
 )
 
 
@@ -70,7 +78,9 @@ def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = ()
     Groups that the prover treats alike are generated anew, each from its own events. `part` begins every file's name.
     """
     files = _Files(step, report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
-    return (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
+    found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
+    by_run_alone = files.candidates.keys() - {(q.obligation, q.group) for q in found}
+    return (*found, *(files.query(*key, Obligations()) for key in sorted(by_run_alone)))
 
 
 class _Files:
@@ -93,7 +103,7 @@ class _Files:
         """The premises have models."""
         verdict, checked = self.verdicts["vacuity", ""], len(occurrences(self.step))
         expected = SAT if verdict.verdict == PROVED else ""
-        for number in VACUITY_SIZES:
+        for number in vacuity_sizes(self.step):
             *pinned, together = occurring(self.step, number)
             sizes = {str(p.arg(0)): number for p in pinned}
             head = self.head(f"vacuity: {OBLIGATIONS['vacuity']}", "",
@@ -123,7 +133,28 @@ class _Files:
             flows = self.flows
             generated = _generated(lambda: network_obligations(self.step, flows, full=True))
             for identifier in of_ops(self.step):
-                yield self.query(identifier, "", generated)
+                if identifier == "schedule":
+                    yield from self.schedule(generated)
+                else:
+                    yield self.query(identifier, "", generated)
+
+    def schedule(self, messages: Obligations) -> Iterator[Query]:
+        """That the order in which stages run has no cycle; and what is said of messages, where anything is."""
+        pipeline, verdict = self.step.reference.pipeline, self.verdicts["schedule", ""]
+        assert pipeline is not None
+        fact = acyclic(pipeline)
+        expected = {PROVED: UNSAT, REFUTED: SAT}.get(fact.verdict, "")
+        happens = "at some sizes one of the failures below happens" if expected == SAT else \
+            f"no sizes, stage and items let one of the failures below happen, so that {fact.statement}"
+        lines = [*self.head(f"schedule: {OBLIGATIONS['schedule']}", "", happens, expected,
+                            ("order", f"{fact.order}, each item with a start time that the formulas spell out"),
+                            _ended(verdict), ("instances", f"1 behind the {len(fact.failures)} formulas below"),
+                            legend=_OF_ORDER),
+                 *_asked("QF_LIA", list(fact.known), fact.failures)]
+        yield Query(self.name("schedule"), "schedule", "", str(verdict.verdict), expected, _joined(lines), 1,
+                    len(fact.failures))
+        if messages.instances["schedule"] or (verdict.verdict != PROVED and fact.verdict == PROVED):
+            yield self.query("schedule", "", messages, "messages")
 
     def of_groups(self) -> Iterator[Query]:
         """The obligations of every parameter group."""
@@ -133,8 +164,8 @@ class _Files:
             for identifier in of_group(self.flows):
                 yield self.query(identifier, group.name, generated)
 
-    def query(self, identifier: str, group: str, generated: Obligations) -> Query:
-        """The file of one obligation of one group."""
+    def query(self, identifier: str, group: str, generated: Obligations, part: str = "") -> Query:
+        """The file of one obligation of one group, or of a part of it."""
         verdict = self.verdicts[identifier, group]
         failures = _distinct(f for f in generated.failures.values() if f.obligation == identifier)
         facts = dict(generated.facts.get(identifier, Counter[str]()))
@@ -145,8 +176,10 @@ class _Files:
         assumed = premises(self.step, formulas) if failures else []
         sizes = _sizes(self.step, candidate) if candidate else {}
         assumed += [symbols.symbol(name) == value for name, value in sizes.items()]
+        out = ", ".join(f"{axis} = {size}" for axis, size in self.step.reference.unrolled.items())
+        none = f"at {out} no other" if out else "no"
         statement = "at the pinned sizes one of the failures below happens" if candidate else \
-            "no sizes, device, element and unit let one of the failures below happen"
+            f"{none} sizes, device, element and unit let one of the failures below happen"
         told = f"{instances}: {sum(f.instances for f in failures)} behind the {len(failures)} formulas below, " \
                f"{sum(facts.values())} by how the program is built"
         lines = self.head(f"{identifier}: {OBLIGATIONS[identifier]}", group,
@@ -155,21 +188,22 @@ class _Files:
                           *(("fact", f"{count} times: {fact}") for fact, count in facts.items()), *_pins(sizes))
         if failures:
             lines += _asked("QF_NIA", assumed, [(_told(f), w) for f, w in zip(failures, formulas, strict=True)])
-        return Query(self.name(identifier, group), identifier, group, str(verdict.verdict), expected, _joined(lines),
-                     instances, len(failures), facts, sizes)
+        return Query(self.name(identifier, group, part), identifier, group, str(verdict.verdict), expected,
+                     _joined(lines), instances, len(failures), facts, sizes)
 
-    def head(self, about: str, group: str, statement: str, expected: str, *more: tuple[str, str]) -> list[str]:
+    def head(self, about: str, group: str, statement: str, expected: str, *more: tuple[str, str],
+             legend: Iterable[str] = _LEGEND) -> list[str]:
         """The header: comments that say what the query is."""
         return header([
             ("obligation", about),
-            ("group", group or "the whole step"),
+            ("group", group or WHOLE_STEP),
             ("strategy", f"{self.report.strategy} on {self.report.model}"),
             *(("assuming", text) for text in self.report.hypotheses or ("nothing",)),
             ("statement", statement),
             ("expected", expected or "no answer is expected"),
             *more,
             _limits(self.report),
-            *(("symbols", text) for text in _LEGEND),
+            *(("symbols", text) for text in legend),
         ])
 
     def name(self, *parts: str) -> str:
@@ -184,7 +218,9 @@ class _Files:
 def lemma_query(file: str, name: str, says: str, statement: str, report: Report, assertions: Iterable[Any]) -> Query:
     """The file of a lemma, or of a part of one: its premises, and last of all that it fails."""
     *before, failing = assertions
-    head = header([(LEMMA, f"{name}: {says}"), ("expected", UNSAT), ("statement", statement), _limits(report)])
+    head = header([(LEMMA, f"{name}: {says}"), ("strategy", "none: the lemma is about sums, not about a program"),
+                   ("assuming", "nothing but what is asserted before the last assertion"), ("statement", statement),
+                   ("expected", UNSAT), _limits(report)])
     lines = [*head, *_asked("QF_UFNIA", before, [("it fails", failing)])]
     return Query(file, LEMMA, name, str(PROVED), UNSAT, _joined(lines), 1, 1)
 
@@ -235,7 +271,7 @@ def _told(failure: Failure) -> str:
     return f"{times}: {failure.event} {failure.says}{where}"
 
 
-def _asked(logic: str, assumed: list[Any], failures: list[tuple[str, Any]]) -> list[str]:
+def _asked(logic: str, assumed: list[Any], failures: Sequence[tuple[str, Any]]) -> list[str]:
     """Declarations, premises, a definition for every way to fail, and the question whether one of them can happen."""
     assumed = list({p.get_id(): p for p in assumed}.values())
     formulas = [*assumed, *(formula for _, formula in failures)]
@@ -244,11 +280,24 @@ def _asked(logic: str, assumed: list[Any], failures: list[tuple[str, Any]]) -> l
     for premise in assumed:
         definitions, written = writer.write(premise)
         lines += [*definitions, f"(assert {written})"]
-    names = [f"|failure {k}|" for k in range(1, len(failures) + 1)]
-    for name, (told, formula) in zip(names, failures, strict=True):
+    for k, (told, formula) in enumerate(failures):
         definitions, written = writer.write(formula)
-        lines += [comment(told), *definitions, f"(define-fun {name} () Bool {written})"]
-    return [*lines, f"(assert (or {' '.join(names)}))" if len(names) > 1 else f"(assert {names[0]})", "(check-sat)"]
+        lines += [comment(told), *definitions, f"(define-fun {_failure(k)} () Bool {written})"]
+    return [*lines, *question(len(failures))]
+
+
+def question(failures: int) -> tuple[str, str]:
+    """The last lines of a file: that one of so many failures happens.
+
+    >>> question(1), question(2)
+    (('(assert |failure 1|)', '(check-sat)'), ('(assert (or |failure 1| |failure 2|))', '(check-sat)'))
+    """
+    names = [_failure(k) for k in range(failures)]
+    return f"(assert (or {' '.join(names)}))" if len(names) > 1 else f"(assert {names[0]})", "(check-sat)"
+
+
+def _failure(number: int) -> str:
+    return f"|failure {number + 1}|"
 
 
 def _joined(lines: Iterable[str]) -> str:

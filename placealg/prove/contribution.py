@@ -43,8 +43,8 @@ def exists(axis: str, position: str) -> frozenset[Equality]:
     return frozenset({(axis, EXISTS, position)}) if position.isdigit() and position != "0" else frozenset()
 
 
-OPAQUE = "opaque"
-"""Begins the name of a sum over an axis of which no closed form is known."""
+OPAQUE = "#opaque"
+"""Begins the name of a sum over an axis of which no closed form is known; no axis has such a name."""
 
 ALONG = "~"
 """Stands before the axis along which a position differs from rank to rank."""
@@ -157,6 +157,14 @@ class Term:
     def times(self, factor: Monomial) -> Term:
         """The term scaled."""
         return replace(self, coefficient=self.coefficient * factor)
+
+    def on(self, pairs: Pairs) -> Term:
+        """The term on the ranks that stand at all `pairs`, 0 elsewhere."""
+        at, given = dict(self.at), self.given
+        for axis, position in sorted(pairs):
+            if at.setdefault(axis, position) != position:
+                given |= equality(axis, at[axis], position)
+        return replace(self, at=FrozenMap(at), given=given)
 
     def summed(self, axis: str) -> Term:
         """The sum over all ranks of `axis`: the indicator picks its rank, else all ranks count alike."""
@@ -292,6 +300,13 @@ class Value:
     def scaled(self, factor: Monomial) -> Value:
         """The value times a factor."""
         return replace(self, terms=merged(t.times(factor) for t in self.terms))
+
+    def scaled_on(self, factor: Monomial, pairs: Pairs) -> Value:
+        """The value times a factor on the ranks that stand at all `pairs`; elsewhere it stays as it is."""
+        if pairs <= self.mask:
+            return self.scaled(factor)
+        changed = (t.on(pairs).times(by) for t in self.terms for by in (factor, Monomial.number(-1)))
+        return replace(self, terms=merged((*self.terms, *changed)))
 
     def masked(self, pairs: Iterable[tuple[str, str]]) -> Value:
         """The value held only where the device stands at all `pairs` as well."""

@@ -101,7 +101,7 @@ def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
     """The device decides as the reference does whether the step is skipped.
 
     It does iff its flag is of this step and, where the reference skips, each element of the group was looked at, once
-    or more often, untransformed; where it does not, none was.
+    or more often, untransformed; where it does not, none was. A sum without a closed form is no evidence of either.
     """
     if flag is None:
         return z3.BoolVal(not reference.skip)
@@ -110,7 +110,7 @@ def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
     terms = per_element(Value(flag.terms), any_position).terms
     known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
     looked = z3.Or([symbols.indicator(t) for t in known])
-    return looked if reference.skip else z3.Not(looked)
+    return looked if reference.skip else z3.And(z3.BoolVal(known == list(terms)), z3.Not(looked))
 
 
 def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weighting) -> Bool:

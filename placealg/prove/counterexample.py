@@ -9,33 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
+from placealg.mesh import ENDS
 from placealg.prove import correct, paths
-from placealg.prove.contribution import (
-    DEVICE,
-    EXISTS,
-    OPAQUE,
-    SIZE_ONE,
-    UNIT,
-    Equality,
-    Slot,
-    Term,
-    Value,
-    count_cell,
-    elsewhere,
-    varies,
-)
+from placealg.prove.contribution import DEVICE, STALE, Slot, Value, elsewhere, varies
 from placealg.prove.machine import Read, Updated
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import MISSES, Failure
 from placealg.prove.prover import ONLY_RUN, Candidate
-from placealg.prove.reading import ELEMENTS, PADDED
-from placealg.prove.stages import ENDS, UNRECEIVED, UNSENT, ends, tied
-from placealg.prove.symbols import CELL
-from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
+from placealg.prove.stages import UNRECEIVED, UNSENT, ends, tied
+from placealg.prove.weights import HELD, Place, got, mass, right, scattered, tell, times
 from placealg.step.program import Reference
-
-HELD = {CURRENT: "the copy of the step's start", NEXT: "the updated copy", GARBAGE: "a stale or undefined copy",
-        UNHELD: "nothing: the element is not held"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +26,8 @@ class Facts:
     """What a counterexample says of a group, in the terms of the domain; owners map (layout, axis, element) to a rank.
 
     Element 0 stands for the element under scrutiny, element 1 for another element of its matrix. `cell` is
-    the unit's place: coordinates on the data axes and its microbatch. `unequal` says that counts differ.
+    the unit's place: coordinates on the data axes and its microbatch. `unequal` says that counts differ, and
+    `counts`, of a run, how: the number of tokens of every cell.
     """
 
     group: str
@@ -57,6 +41,7 @@ class Facts:
     want: str
     mass: str | None
     explanation: str
+    counts: tuple[tuple[tuple[tuple[int, ...], int], int], ...] = ()
 
 
 def facts(candidate: Candidate, reference: Reference) -> Facts:
@@ -64,14 +49,16 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
     model, axes = candidate.model, reference.mesh.names
     sizes = {a: model.get(a, 2) for a in axes}
     candidate, at_ends = _at_ends(candidate, reference, sizes)
-    failure, place = candidate.failure, _Place(model, {**sizes, **at_ends})
+    failure, place = candidate.failure, Place(model, {**sizes, **at_ends})
     microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
     case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
                 failure.cases[0] if failure.cases else None)
     if failure.update and not place.held(failure.update.gradient):
         place = place.where_wrong(failure.update.gradient, correct.reference_weight(reference),
                                   correct.equal_counts(reference))
-    got, want, mass, explanation = _told(candidate, reference, place)
+    elif failure.update and failure.obligation in WEIGHED and _fault(failure.update, reference, own=False) is None:
+        place = place.where_absent(failure.update.gradient)
+    has, want, ratio, explanation = _told(candidate, reference, place)
     device = {a: place.coordinate(a, DEVICE) for a in axes}
     if at_ends and reference.pipeline:
         axis = reference.pipeline.axis
@@ -84,7 +71,7 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
         owners={key: rank for key, rank in _owners(model, place) if key[1] in sizes},
         unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
-        got=got, want=want, mass=mass, explanation=explanation)
+        got=has, want=want, mass=ratio, explanation=explanation)
 
 
 def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int]) -> tuple[Candidate, dict[str, int]]:
@@ -115,7 +102,7 @@ Owned = tuple[tuple[str, str, int], int]
 """((layout, axis, element), the rank that owns it)."""
 
 
-def _owners(model: Mapping[str, int], place: _Place) -> Iterator[Owned]:
+def _owners(model: Mapping[str, int], place: Place) -> Iterator[Owned]:
     """Every owner of a model; a layout that differs along an axis is told for each rank on which it is."""
     for name, rank in model.items():
         kind, _, said = name.partition(":")
@@ -143,56 +130,9 @@ def _microbatch(case: Case | None, microbatches: int) -> int:
     return min(before, microbatches - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where things stand in one model; positions that the model leaves open stand at 0."""
-
-    model: Mapping[str, int]
-    sizes: dict[str, int]
-
-    def coordinate(self, axis: str, position: str) -> int:
-        return int(position) if position.isdigit() else self.model.get(f"{position}@{axis}", 0)
-
-    def unit(self, axis: str) -> int:
-        """Where the unit was computed: at its own position, or at the owner of the index that was contracted."""
-        places = [n for n in self.model if n == f"{UNIT}@{axis}" or (n.startswith("path") and n.endswith(f"@{axis}"))]
-        return self.model[places[0]] if places else 0
-
-    def where_wrong(self, value: Value, want: Monomial, weighting: correct.Weighting) -> _Place:
-        """The same model, seen from a rank that holds the value, where its weight is not the wanted one."""
-        if not value.held:
-            return self
-        held = {f"{DEVICE}@{a}": self.coordinate(a, p) for a, p in value.mask}
-        there = replace(self, model={**self.model, **held})
-        counted = [weighting(t.coefficient) for t in value.terms
-                   if all(there.holds((a, DEVICE, p)) for a, p in t.at.items()) and all(map(there.holds, t.given))]
-        return self if counted == [weighting(want)] else there
-
-    def ranks(self, axis: str, reference: Reference) -> Monomial:
-        """The number of ranks along an axis: a symbol, but for the ends of a pipeline."""
-        return Monomial.of(axis) if axis in reference.mesh.names else Monomial.number(self.sizes[axis])
-
-    def holds(self, test: Equality) -> bool:
-        axis, p, q = test
-        if p == EXISTS:
-            return self.sizes[axis] > int(q)
-        return self.sizes[axis] == 1 if p == SIZE_ONE else self.coordinate(axis, p) == self.coordinate(axis, q)
-
-    def leaf(self, version: Version) -> str:
-        while isinstance(version, Choice):
-            version = version.yes if self.holds(version.test) else version.no
-        return HELD[version.version if isinstance(version, Guarded) else version]
-
-    def held(self, value: Value) -> bool:
-        return value.held and all(self.holds((a, DEVICE, p)) for a, p in value.mask)
-
-    def defined(self, value: Value) -> bool:
-        return self.held(value) and not value.garbage and all(self.holds(e) for e in value.sides)
-
-
-def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
+def _told(candidate: Candidate, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
     failure = candidate.failure
-    if failure.obligation in ("gradient", "normalizer") and failure.update:
+    if failure.obligation in WEIGHED and failure.update:
         return _weights(failure.update, candidate.siblings, reference, place, failure.obligation == "normalizer")
     if failure.obligation == "update" and failure.update:
         return _transforms(failure.update, reference, place)
@@ -209,15 +149,16 @@ def _told(candidate: Candidate, reference: Reference, place: _Place) -> tuple[st
     return failure.says, want, None, f"{failure.event} {failure.says}"
 
 
-def _sums(failure: Failure, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
+def _sums(failure: Failure, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
     """What an op reads where it needs whole sums: how often contributions are counted, and the worst of them."""
-    why, want = f"{failure.event} {failure.says}", "1, each contribution once"
+    why, want = f"{failure.event} {failure.says}", "each contribution once"
     wrong = [v for v in failure.held if v.terms != paths.exact()[0].terms]
     if any(v.garbage for v in failure.held) or not wrong:
-        return "undefined: garbage, or only some of its parts", want, None, why
-    told = [_got(v.terms, lambda weight: weight) for v in failure.held]
+        return "undefined: garbage, or only some of its parts", "what the reference's op reads", None, why
     shares = [mass(v.terms, ONE, reference, place) for v in wrong]
-    return ", another ".join(told), want, shares[0], why
+    first, *others = dict.fromkeys(times(v.terms) for v in (*wrong, *failure.held))
+    says = f"some contributions {first}" + "".join(f", others {more}" for more in others)
+    return says if others else f"each contribution {first}", want, shares[0], why
 
 
 OWN_WANT = {
@@ -229,13 +170,13 @@ OWN_WANT = {
 }
 
 
-def _copy(read: Read, place: _Place, says: str) -> tuple[str, str, str | None, str]:
+def _copy(read: Read, place: Place, says: str) -> tuple[str, str, str | None, str]:
     what = {"hyper": "the step counter", "rng": "the random stream"}.get(read.kind, "the parameters")
     of = "" if read.kind == "result" else f": {what}"
     return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}{of}"
 
 
-def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: _Place,
+def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: Place,
              own: bool) -> tuple[str, str, str | None, str]:
     want = correct.reference_weight(reference)
     weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
@@ -246,21 +187,29 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
     if not place.defined(value):
         return ("undefined: garbage, or a foreign element's bytes", tell(weighting(want)), None,
                 f"{at} reads a gradient of which some contributions are undefined")
+    fault = _fault(update, reference, own)
+    if fault is not None:
+        terms, what = fault.counted.terms, "flag" if fault is update.skip else "norm"
+        return got(terms, weighting), tell(weighting(want)), mass(terms, want, reference, place), (
+            f"{at}: the {what} was taken of a gradient that is not the reference's")
+    explanation = ("reads a weight that depends on how the tokens are distributed" if own else
+                   "reads a gradient whose contributions are not each counted once at the reference's scale")
     share = _mass_of_class(update, siblings, want, reference, place)
-    got = _got(value.terms, weighting)
-    if own:
-        explanation = f"{at} reads a weight that depends on how the tokens are distributed"
-    elif share == "1" and not _scattered(value.terms) and (reference.clip or reference.skip):
-        flag = update.skip is not None and update.skip.counted.terms != value.terms
-        return got, tell(weighting(want)), share, (
-            f"{at}: the {'flag' if flag else 'norm'} was taken of a gradient that is not the reference's")
-    else:
-        explanation = f"{at} reads a gradient whose contributions are not each counted once at the reference's scale"
-    return got, tell(weighting(want)), share, explanation
+    return got(value.terms, weighting), tell(weighting(want)), share, f"{at} {explanation}"
+
+
+def _fault(update: Updated, reference: Reference, own: bool) -> Slot | None:
+    """Where the update reads a right gradient: the flag or the norm that was taken of a wrong one."""
+    want = correct.reference_weight(reference)
+    weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
+    if not right(update.gradient.terms, want, weighting):
+        return None
+    slots = [update.skip, *(t.slot for t in update.gradient.tags if reference.clip)]
+    return next((s for s in slots if s and s != STALE and not right(s.counted.terms, want, weighting)), None)
 
 
 def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
-                   place: _Place) -> str | None:
+                   place: Place) -> str | None:
     """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ.
 
     None where a unit's weight also depends on how many microbatches stand before or behind its own.
@@ -284,44 +233,8 @@ def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monom
     return f"({' + '.join(parts)})/m" if len(parts) > 1 else f"{parts[0]}/m"
 
 
-def _scattered(terms: tuple[Term, ...]) -> bool:
-    return any(t.at or t.given for t in terms)
-
-
-def _got(terms: tuple[Term, ...], weighting: correct.Weighting) -> str:
-    """The weight on units that the device computed itself, and on others."""
-    own = _sum([weighting(t.coefficient) for t in terms])
-    foreign = _sum([weighting(t.coefficient) for t in terms if not t.at])
-    return own if own == foreign else f"{own} on the device's own units, {foreign} on the others"
-
-
-def _sum(parts: list[Monomial]) -> str:
-    return " + ".join(tell(p) for p in parts) or "0"
-
-
-def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: _Place) -> str | None:
-    """sum of got / sum of want over the unit class under equal counts, in the axis sizes."""
-    weighting = correct.equal_counts(reference)
-    total: dict[tuple[tuple[str, int], ...], Monomial] = {}
-    for term in terms:
-        part = weighting(term.coefficient) / weighting(want)
-        for axis, position in term.at.items():
-            if position == UNIT or position.startswith(("own:", paths.AT)) or "/" in position:
-                part = part / place.ranks(axis, reference)
-            elif not place.holds((axis, DEVICE, position)):
-                part = part * Monomial.number(0)
-        for axis, p, q in term.given:
-            if p not in (EXISTS, SIZE_ONE) and not (p.isdigit() and q.isdigit()):
-                part = part / place.ranks(axis, reference)
-            elif not place.holds((axis, p, q)):
-                part = part * Monomial.number(0)
-        old = total.get(part.powers, Monomial.number(0))
-        total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
-    kept = [p for p in total.values() if p.coefficient]
-    if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
-        return None
-    return _sum(kept)
-
+WEIGHED = ("gradient", "normalizer")
+"""The obligations whose counterexamples are told as weights."""
 
 OWN_FLAG = "a flag that is set iff an element of the whole reduced gradient overflows"
 
@@ -340,12 +253,12 @@ def _flaw(flag: Slot | None, reference: Reference) -> str:
     return "" if whole else "a flag that leaves elements of the group out"
 
 
-def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[str, str, str | None, str]:
+def _transforms(update: Updated, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
     tags = update.gradient.tags
     declared = ("clip",) if reference.clip else ()
-    got = tuple(t.name for t in tags)
-    if got != declared:
-        return (", ".join(got) or "no transform", ", ".join(declared) or "no transform", None,
+    applied = tuple(t.name for t in tags)
+    if applied != declared:
+        return (", ".join(applied) or "no transform", ", ".join(declared) or "no transform", None,
                 f"{update.event} reads a gradient that was not transformed as the reference's is")
     for tag in tags:
         if tag.slot is None or not tag.slot.defined:
@@ -353,8 +266,9 @@ def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[s
         if tag.slot.counted.tags:
             return "a norm of the clipped gradient", "a norm of the gradient", None, f"{update.event}: norm after clip"
         share = mass(tag.slot.terms, ONE, reference, place)
-        if share != "1" or _scattered(tag.slot.terms):
-            return (f"each element counted {share} times in the norm (on average over elements)", "once", share,
+        if share != "1" or scattered(tag.slot.terms):
+            often = f"{share or 'other than 1'} times in the norm (on average over elements)"
+            return (f"each element counted {often}", "once", share,
                     f"{update.event}: the norm behind the clip factor does not count each element once")
     if flaw := _flaw(update.skip, reference):
         return flaw, OWN_FLAG if reference.skip else "every step updates", None, (
@@ -365,25 +279,3 @@ def _transforms(update: Updated, reference: Reference, place: _Place) -> tuple[s
                 f"{update.event} takes another step than the optimizer's")
     return ("only the device's own elements", "every element of the matrix", None,
             f"{update.event} reads elements of the matrix that the device does not hold")
-
-
-def tell(weight: Monomial) -> str:
-    """A weight in words that need no legend: counts by their cell.
-
-    >>> tell(Monomial.parse("1/m") / Monomial.of("N[dp@unit,microbatch@unit]"))
-    '1/(m*tokens[dp, microbatch])'
-    """
-    renamed = Monomial(weight.coefficient)
-    for name, power in weight.powers:
-        cell = count_cell(name)
-        if cell is not None:
-            name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
-        elif name == CELL:
-            name = "tokens_per_cell"
-        elif name.startswith((PADDED, ELEMENTS)):
-            name = name.partition(":")[0]
-        elif name.startswith(OPAQUE):
-            name = "a_sum_over_ranks"
-        renamed = renamed * Monomial.of(name) ** power
-    return str(renamed)
-

@@ -5,13 +5,20 @@ polynomial of degree d has at most d roots, so an identity of degree d holds for
 Here d is bounded by counting: every reduction along the axis can raise the degree by one, so can every divisor and
 every axis of the data that the reference weight counts. At each size the sums over the axis are written out, and not
 taken in closed form; all other axes stay symbolic. Sizes are distinct primes, because equal sizes hide wrong groups.
+
+A question also asks which of its positions along the axis coincide, and which stand at a rank that the program names.
+Each way in which they do has an identity of its own, and there are the same ways at every size from a bound on, at
+which all positions can differ and all named ranks exist: the d + 1 primes lie from there on. What is smaller is not
+covered by them, and is tried size by size.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
+from math import isqrt
 from typing import Any
 
 import z3
@@ -19,11 +26,14 @@ import z3
 from placealg.frozen import FrozenMap
 from placealg.prove.certificate import LEMMA as LEMMA_FILE
 from placealg.prove.certificate import Query, certificate, lemma_query
+from placealg.prove.contribution import DEVICE, PEER, STAGE, UNIT
+from placealg.prove.correct import COUNTER
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations
 from placealg.prove.obligations import obligations
 from placealg.prove.prover import Candidate, Findings, examine, siblings
 from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report, Verdict
+from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import Step
 
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
@@ -32,12 +42,22 @@ LEMMA = "cutoff: a rational identity of degree d in a size holds for all sizes i
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """One axis: the bound on the degree, the sizes at which it was written out, and what was found at each."""
+    """One axis: the bound on the degree, the sizes at which it was written out, and what was found at each.
+
+    Its sizes are all those below `least`, at which not all positions can differ, and d + 1 primes from there on; where
+    several show a failure, the first is told, so that 1 comes last.
+    """
 
     axis: str
     degree: int
+    least: int
     sizes: tuple[int, ...]
     findings: tuple[Findings, ...]
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The sizes at which all positions can differ: those on which the lemma rests."""
+        return tuple(n for n in self.sizes if n >= self.least)
 
 
 def degree(step: Step, axis: str) -> int:
@@ -60,22 +80,48 @@ def degree(step: Step, axis: str) -> int:
     return max(per_group, default=0) + shared + means + divisors + own + counted
 
 
-def primes() -> Iterator[int]:
-    """2, 3, 5, 7, ..."""
-    found: list[int] = []
-    n = 2
-    while True:
-        if all(n % p for p in found):
-            found.append(n)
-            yield n
-        n += 1
+PLACES = (DEVICE, UNIT, PEER, COUNTER)
+"""The positions of which a question has one along an axis: whoever looks, computes, is another, or counts."""
+
+OF_LAYOUT = ("own", "other", "any")
+"""The positions of which it has one for each layout: of the element, of another of its matrix, of any in the norm.
+
+Of a layout that differs from rank to rank it has one for each place from which it is looked at.
+"""
+
+OF_STAGES = (STAGE + FIRST, STAGE + LAST)
+"""The positions along the axis of a pipeline, beside the stage of each repeated unit and that of its neighbour."""
+
+
+def least_size(step: Step, axis: str) -> int:
+    """The least size at which all positions of a question along `axis` can differ, and all named ranks exist.
+
+    >>> from placealg.model.abstract import abstract
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import zero1
+    >>> least_size(derive(zero1(), abstract()), "dp")
+    7
+    """
+    layouts = {(e.group or e.tensor, e.layout, len(PLACES) if e.drawn else 1) for e in step.events if axis in e.owning}
+    owners = Counter[str]()
+    for holder, _, seen in layouts:
+        owners[holder] += len(OF_LAYOUT) * seen
+    staged = step.reference.pipeline is not None and step.reference.pipeline.axis == axis and step.reference.graph
+    stages = len(OF_STAGES) + 2 * len(staged.loops) if staged else 0
+    places = len(PLACES) + max(owners.values(), default=0) + stages + len(step.ranks(axis))
+    return max(places, step.enough(axis))
+
+
+def primes(least: int = 2) -> Iterator[int]:
+    """The primes from a size on: 2, 3, 5, 7, ..."""
+    return (n for n in count(max(2, least)) if all(n % k for k in range(2, isqrt(n) + 1)))
 
 
 def unroll(step: Step, axis: str) -> Unrolled:
-    """Every obligation with one axis written out, at each of d + 1 prime sizes."""
-    bound = degree(step, axis)
-    sizes = tuple(islice(primes(), bound + 1))
-    return Unrolled(axis, bound, sizes, tuple(examine(written_out(step, axis, size)) for size in sizes))
+    """Every obligation with one axis written out, at each of d + 1 prime sizes, and at all that are too small."""
+    bound, least = degree(step, axis), least_size(step, axis)
+    sizes = (*range(2, least), *islice(primes(least), bound + 1), 1)
+    return Unrolled(axis, bound, least, sizes, tuple(examine(written_out(step, axis, size)) for size in sizes))
 
 
 def written_out(step: Step, axis: str, size: int) -> Step:
@@ -125,7 +171,7 @@ def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
     queries: dict[str, Query] = {}
     for run in runs:
         name, says = f"cutoff.{run.axis}", LEMMA.partition(": ")[2]
-        told = f"a polynomial of degree {run.degree} with {len(run.sizes)} roots is 0"
+        told = f"a polynomial of degree {run.degree} with {len(run.roots)} roots is 0"
         queries[name] = lemma_query(f"{LEMMA_FILE}.{name}.smt2", name, says, told, report, roots(run))
         for size, found in zip(run.sizes, run.findings, strict=True):
             there = replace(report, obligations=tuple(replace(v, cls=v.cls and BOUNDED) for v in found.verdicts))
@@ -136,9 +182,9 @@ def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
 
 
 def roots(run: Unrolled) -> list[Any]:
-    """What the lemma says of an axis, as assertions: a polynomial has a root at each of its sizes, and is not 0."""
+    """What the lemma says of an axis, as assertions: a polynomial has a root at each of those sizes, and is not 0."""
     at = z3.Ints(" ".join(f"coefficient-{k}" for k in range(run.degree + 1)))
-    zero = [z3.Sum([size ** k * a for k, a in enumerate(at)]) == 0 for size in run.sizes]
+    zero = [z3.Sum([size ** k * a for k, a in enumerate(at)]) == 0 for size in run.roots]
     return [*zero, z3.Or([a != 0 for a in at])]
 
 
@@ -161,7 +207,9 @@ def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
 
 
 def _told(run: Unrolled) -> str:
-    return f"{run.axis}: of degree {run.degree} at most, written out at {', '.join(map(str, run.sizes))}"
+    roots = ", ".join(map(str, run.roots))
+    return (f"{run.axis}: of degree {run.degree} at most, written out at {roots}, and at all below {run.least}, where "
+            "positions must coincide")
 
 
 def _no_degree(step: Step) -> str:

@@ -1,12 +1,14 @@
-"""Every state that a run can reach, abstractly: initialise, then steps until the state repeats, then resume.
+"""Every state that a run can reach, abstractly: initialise, then steps until no state is new, then resume.
 
-The chain of steps from an initial state closes when the state after a step has been seen before: from then on
-all steps are alike. That is the induction over steps.
+Behind a step a checkpoint may be saved, or none: a step is followed from both states. Steps from an initial state
+close when every state after a step has been seen before: from then on all steps are alike. That is the induction over
+steps. What is saved is resumed from, by resumed runs, too, until no state is new.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from placealg.prove import transfer, versions
@@ -15,7 +17,7 @@ from placealg.prove.machine import Machine, Read, Site
 from placealg.prove.microbatches import CASES, Case, Iteration
 from placealg.prove.reading import NoRule
 from placealg.prove.uses import concerns
-from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD
+from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Version
 from placealg.step.event import READERS, takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
 
@@ -24,6 +26,7 @@ AGAIN = "middle, again"
 """The position of what a second passive middle microbatch reads otherwise than the first: it needs one m more."""
 
 _LONGEST_CHAIN = 4
+_MOST_RESUMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +58,37 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One abstract step: where it started, where it ended (with its log), whether it stands for every m of its case."""
+    """One abstract step: where it started, where it ended (with its log), whether it stands for every m of its case.
+
+    `end` is the state behind a save, `unsaved` that of a step which is not saved.
+    """
 
     case: Case
     start: Machine
     end: Machine
+    unsaved: Machine
     whole: bool
     index: int = 0
+
+    @property
+    def later(self) -> tuple[Machine, ...]:
+        """The states in which the next step may start: behind a save, and without one where that is another."""
+        saved, unsaved = self.end.next_step(), self.unsaved.next_step()
+        return (saved,) if saved.snapshot() == unsaved.snapshot() else (saved, unsaved)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Steps from an initial state; `closed` when the last state was seen before."""
+    """Steps from an initial state, each state once; `closed` when every state after a step is among them.
+
+    `lasting` are the steps behind which no state is new, the last step where there is none. `resumes` says how often
+    the run was resumed.
+    """
 
     runs: tuple[Run, ...]
-    last: Machine
+    lasting: tuple[Run, ...]
     closed: bool
+    resumes: int = 0
 
 
 def initial(reference: Reference, group: Group, site: Site, flows: Flows | None) -> Machine:
@@ -97,11 +115,15 @@ def initialised(reference: Reference, group: Group, site: Site, program: Program
     return execute(initial(reference, group, site, flows), program.init)
 
 
+def checkpoint(machine: Machine) -> dict[str, Version]:
+    """Where what `machine` stored is held; that it is right is the store's own obligation."""
+    return {k: versions.each(v, lambda leaf: UNHELD if versions.trusted(leaf) == UNHELD else CURRENT)
+            for k, v in machine.stored.items()}
+
+
 def resumed(machine: Machine, program: Program) -> Machine:
-    """A machine switched on for `resume`, where `machine` had stored; what it stored is the store's own obligation."""
-    stored = {k: versions.each(v, lambda leaf: UNHELD if leaf == UNHELD else CURRENT)
-              for k, v in machine.stored.items()}
-    fresh = Machine(machine.reference, machine.group, machine.site, machine.flows, stored=stored)
+    """A machine switched on for `resume`, where `machine` had stored."""
+    fresh = Machine(machine.reference, machine.group, machine.site, machine.flows, stored=checkpoint(machine))
     fresh.versions["weight", "device"] = versions.where(machine.owners, GARBAGE, UNHELD)
     execute(fresh, program.resume).stored.clear()
     return fresh
@@ -126,8 +148,9 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
                 machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
                 machine.ran += [replace(r, position=AGAIN) for r in again.ran if r not in machine.ran]
     machine.reads.append(result(machine))
+    unsaved = machine.copy()
     execute(machine, program.save)
-    return Run(case, start, machine, whole, index)
+    return Run(case, start, machine, unsaved, whole, index)
 
 
 def result(machine: Machine) -> Read:
@@ -206,40 +229,72 @@ def shapes(reference: Reference) -> tuple[tuple[Case, ...], ...]:
 
 
 def chain(start: Machine, program: Program, case: Case) -> Chain:
-    """Steps from `start` until the state repeats."""
-    states, runs = [start], list[Run]()
+    """Steps from `start`, with and without a save behind each, until no state is new."""
+    return _follow((start,), program, case, settled)
+
+
+def _follow(states: Sequence[Machine], program: Program, case: Case, trusted: Callable[[Machine], Machine]) -> Chain:
+    """Steps from every one of `states` until no state, `trusted`, is new."""
+    seen, runs, lasting = list[object](), list[Run](), list[Run]()
     for index in range(_LONGEST_CHAIN):
-        run = run_step(states[-1], program, case, index)
-        runs.append(run)
-        later = settled(run.end.next_step())
-        if any(later.snapshot() == s.snapshot() for s in states):
-            return Chain(tuple(runs), later, True)
-        states.append(later)
-    return Chain(tuple(runs), states[-1], False)
+        later = list[Machine]()
+        for state in states:
+            if state.snapshot() in seen:
+                continue
+            seen.append(state.snapshot())
+            run = run_step(state, program, case, index)
+            runs.append(run)
+            found = [trusted(after) for after in run.later]
+            later += found
+            if all(after.snapshot() in seen for after in found):
+                lasting.append(run)
+        states = later
+    closed = all(state.snapshot() in seen for state in states)
+    return Chain(tuple(runs), tuple(lasting or runs[-1:]), closed)
 
 
-def top(like: Machine) -> Machine:
-    """The state in which every copy that `like` knows is held everywhere and right."""
+def again(steps: Chain, program: Program, case: Case) -> tuple[tuple[Chain, ...], bool]:
+    """Steps of the runs resumed from what `steps` and resumed runs saved; whether no run is left out."""
+    found, new = list[Chain](), steps.runs if program.resume else ()
+    saved, seen = list[dict[str, Version]](), [r.start.snapshot() for r in steps.runs]
+    for resumes in range(1, _MOST_RESUMES + 1):
+        chains = list[Chain]()
+        for end in (r.end for r in new):
+            if checkpoint(end) in saved:
+                continue
+            saved.append(checkpoint(end))
+            state = resumed(end, program)
+            if state.snapshot() not in seen:
+                chains.append(replace(chain(state, program, case), resumes=resumes))
+                seen += [r.start.snapshot() for r in chains[-1].runs]
+        found += chains
+        new = tuple(r for c in chains for r in c.runs)
+    return tuple(found), not new
+
+
+def top(steps: Chain) -> Machine:
+    """The state in which every copy that `steps` know is held everywhere and right."""
+    like = steps.runs[0].end
     state = Machine(like.reference, like.group, like.site, like.flows)
-    state.versions = dict.fromkeys(like.versions, CURRENT)
+    state.versions = {key: CURRENT for run in steps.runs for key in run.end.versions}
     return state
 
 
-def observed(run: Run, program: Program) -> tuple[Read, ...]:
+def observed(run: Run, program: Program) -> tuple[tuple[Read, ...], bool]:
     """What shows whether the updates of `run` were right: its result, what it stores, what later passes read, store.
 
-    Later steps are followed, trusting their own updates, until the state repeats.
+    Later steps are followed, trusting their own updates, until no state is new: else what is returned is not all.
     """
     flag = f"right{run.end.steps}:"
+
+    def trusted(machine: Machine) -> Machine:
+        return trusting(machine, flag)
+
+    following = _follow([trusted(state) for state in run.later], program, run.case, trusted)
     reads = [r for r in run.end.reads if r.kind in ("result", "store")]
-    state, seen = trusting(run.end, flag).next_step(), list[object]()
-    while state.snapshot() not in seen and len(seen) < _LONGEST_CHAIN:
-        seen.append(state.snapshot())
-        following = trusting(run_step(state, program, run.case).end, flag)
-        reads += [r for r in following.reads if r.kind in ("weight", "store")]
-        state = following.next_step()
+    reads += [r for later in following.runs for r in trusted(later.end).reads if r.kind in ("weight", "store")]
     distinct = {(r.version, r.want): r for r in reads if r.version != r.want}
-    return tuple(distinct.values())
+    return tuple(distinct.values()), following.closed
 
 
 def trusting(machine: Machine, flag: str) -> Machine:

@@ -140,7 +140,7 @@ def _mark(event: Event, site: Site, flows: Flows, step: Step) -> object:
     added = tuple(tuple(_share(p, site) for p in flows.at(position).of(event.path, site.parameter))
                   for position in POSITIONS) if event.on_gradient else ()
     reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(op, site.parameter))
-    return (event.phase, event.at, event.on_gradient, reads, op.draws, op == graph.ops[-1], added)
+    return (event.phase, event.at, event.on_gradient, reads, op.draws_in(event.on_gradient), op == graph.ops[-1], added)
 
 
 def _share(part: Part, site: Site) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import z3
@@ -21,12 +21,11 @@ from placealg.prove.explore import (
     Chain,
     Program,
     Run,
+    again,
     chain,
     initialised,
     observed,
-    resumed,
     run_step,
-    settled,
     shapes,
     top,
 )
@@ -152,16 +151,17 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program:
               flows: Flows | None) -> None:
     start = initialised(step.reference, group, site, program, flows)
     steps = chain(start, program, cases[0])
-    ideal = chain(top(steps.last), program, cases[0])
-    saved = {str(sorted(r.end.stored.items())): r.end for r in steps.runs} if program.resume else {}
-    known = [r.start.snapshot() for r in steps.runs]
-    states = [resumed(settled(end), program) for end in saved.values()]
-    again = [chain(state, program, cases[0]) for state in states if state.snapshot() not in known]
-    if not all(c.closed for c in (steps, ideal, *again)):
+    ideal = chain(top(steps), program, cases[0])
+    resumed, followed = again(steps, program, cases[0])
+    if not all(c.closed for c in (steps, ideal, *resumed)):
         found.open.append("the states of a run do not repeat")
-    _reads(found, steps, ideal, again)
-    for run in (*steps.runs, *(r for c in again for r in c.runs)):
-        shown = observed(run, program)
+    if not followed:
+        found.open.append("runs that are resumed again and again do not repeat")
+    _reads(found, steps, ideal, resumed)
+    for run in (*steps.runs, *(r for c in resumed for r in c.runs)):
+        shown, followed = observed(run, program)
+        if not followed:
+            found.open.append("the states in which an update would show do not repeat")
         for case in cases:
             mine = run if case == run.case else run_step(run.start, program, case, run.index)
             if not mine.whole:
@@ -172,37 +172,48 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program:
                 _forward(found, step, mine)
 
 
-def _reads(found: Obligations, steps: Chain, ideal: Chain, again: Sequence[Chain]) -> None:
+def _reads(found: Obligations, steps: Chain, ideal: Chain, resumed: Sequence[Chain]) -> None:
     """Every observed read of every step of a run, blamed on what makes it wrong.
 
     From an ideal state the step's own reads are right or the step is at fault (`view`, or `invariant` when only a
     later step sees it); a read that is wrong only from the real start is the fault of `init`.
     """
-    ideals = {(r.event, r.kind, r.position): r for r in ideal.runs[-1].end.reads}
+    ideals = _lasting(ideal)
     for run in steps.runs:
         for read in run.end.reads:
             blamed = OWN_KIND[read.kind] if run.index == 0 else "invariant"
-            _blame(found, read, ideals.get((read.event, read.kind, read.position)), blamed, run)
-    lasting = {(r.event, r.kind, r.position): r for r in steps.runs[-1].end.reads}
-    for run in (r for c in again for r in c.runs):
+            _blame(found, read, ideals.get((read.event, read.kind, read.position), ()), blamed, run)
+    before = _lasting(steps)
+    for steps, run in ((c, r) for c in resumed for r in c.runs):
         for read in run.end.reads:
-            before = lasting.get((read.event, read.kind, read.position))
-            found.add("init", ("resume", run.index, read, before), _case_of(run, read.position),
-                      lambda read=read, before=before, run=run: _restored(read, before, run),  # type: ignore[misc]
+            known = before.get((read.event, read.kind, read.position), ())
+            found.add("init", ("resume", run.index, read, known), _case_of(run, read.position),
+                      partial(_restored, read, known, run, steps.resumes),
                       correct.always_right(read))
 
 
-def _restored(read: Read, before: Read | None, run: Run) -> Failure:
+def _lasting(steps: Chain) -> dict[tuple[str, str, str], tuple[Read, ...]]:
+    """The reads of the steps behind which no state is new, by what reads: several where they differ."""
+    found: dict[tuple[str, str, str], tuple[Read, ...]] = {}
+    for read in (r for run in steps.lasting for r in run.end.reads):
+        key = read.event, read.kind, read.position
+        known = found.get(key, ())
+        found[key] = known if read in known else (*known, read)
+    return found
+
+
+def _restored(read: Read, before: tuple[Read, ...], run: Run, resumes: int) -> Failure:
     """A read that is wrong after resuming, and was right before saving."""
-    lasting = z3.BoolVal(True) if before is None else z3.Not(correct.wrong_read(before))
-    says = (f"{LEFT} step {run.index + 1} after resuming" if read.kind == "result" else
-            f"reads a copy that resuming did not restore, in step {run.index + 1} after it")
-    return Failure("init", read.event, z3.And(correct.wrong_read(read), lasting), says, read=read)
+    what = "resuming" if resumes == 1 else "resuming a resumed run"
+    lasting = [z3.Not(correct.wrong_read(r)) for r in before]
+    says = (f"{LEFT} step {run.index + 1} after {what}" if read.kind == "result" else
+            f"reads a copy that {what} did not restore, in step {run.index + 1} after it")
+    return Failure("init", read.event, z3.And(correct.wrong_read(read), *lasting), says, read=read)
 
 
-def _blame(found: Obligations, read: Read, ideally: Read | None, blamed: str, run: Run) -> None:
+def _blame(found: Obligations, read: Read, ideally: tuple[Read, ...], blamed: str, run: Run) -> None:
     def fault(obligation: str, own: bool, says: str) -> Failure:
-        at_fault = z3.BoolVal(False) if ideally is None else correct.wrong_read(ideally)
+        at_fault = z3.Or([correct.wrong_read(r) for r in ideally])
         formula = z3.And(correct.wrong_read(read), at_fault if own else z3.Not(at_fault))
         return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
 

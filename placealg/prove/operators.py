@@ -36,8 +36,9 @@ class Operators:
     def demand(self, event: Event, name: str, held: Sum, says: str = "") -> Sum:
         """What must be exact; where it is not, that is a fault, and what follows goes on as if it were."""
         mask = paths.mask_of(held)
-        why = says or (f"reads {name} where a sum in it is not complete, or counts too much" if held
-                       else f"reads {name}, which is not there")
+        why = says or (f"reads {name}, which is not there" if not held else
+                       f"reads {name}, which is undefined" if _undefined(held) else
+                       f"reads {name} where a sum in it is not complete, or counts too much")
         demand = Demand(event.path, why, held, mask)
         self.flow.demands.append(demand)
         if demand.exact:
@@ -189,3 +190,8 @@ class Operators:
         grid = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims
                                    if d not in op.over or d not in first))
         return {**operands, "row": row, "grid": grid}
+
+
+def _undefined(held: Sum) -> bool:
+    """Whether what is held is garbage, or counts as it should and is whole on some ranks only."""
+    return any(v.garbage for v in held) or all(v.terms == paths.exact()[0].terms for v in held)

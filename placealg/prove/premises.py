@@ -8,7 +8,7 @@ from typing import Any
 import z3
 
 from placealg.prove import correct, symbols
-from placealg.prove.contribution import STAGE, count_cell
+from placealg.prove.contribution import OPAQUE, STAGE, count_cell
 from placealg.prove.solver import PROCESS, Answer
 from placealg.prove.stages import ends
 from placealg.step.pipeline import FIRST, LAST
@@ -22,7 +22,7 @@ def premises(step: Step, assertions: list[Any]) -> list[Any]:
     places = [(n.split("@")[1], n.split("@")[0]) for n in names if "@" in n and n not in counts]
     for name in counts:
         places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
-    others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts]
+    others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts and not n.startswith(OPAQUE)]
     sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
     return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
             *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]

@@ -121,14 +121,28 @@ def hypotheses(step: Step) -> tuple[str, ...]:
     if step.reference.graph is None:
         named.append("units_independent: the model outside the parameters is computed alike on every device")
     divisors = {n for e in step.events for n in e.divisor.names()}
-    inside = any(e.value == "count" and e.phase in LOOPED for e in step.events)
-    if "equal_counts" not in step.reference.hypotheses and ("tokens" in divisors or ("count" in divisors and inside)):
+    if "equal_counts" not in step.reference.hypotheses and ("tokens" in divisors or _part_divides(step)):
         named.append("nonzero_divisors: a token count by which something is divided is not zero there")
     if not step.phase("resume"):
         named.append("never_resumed: the program has no resume phase, so a resumed run is not covered")
     if step.reference.microbatches == 1:
         named.append("microbatches = 1")
     return tuple(named)
+
+
+def _part_divides(step: Step) -> bool:
+    """Whether something is divided by a count of a part of the batch: of a microbatch, or of some ranks alone."""
+    whole, summed = {*step.reference.data_axes, MICROBATCH}, dict[str, set[str]]()
+    for event in step.events:
+        if "count" in event.divisor.names():
+            read = [summed[event.unit]] if event.unit in summed else list(summed.values())
+            if any(not whole <= over for over in read):
+                return True
+        if event.value == "count" and event.verb == "compute":
+            summed[event.unit] = set() if event.phase in LOOPED else {MICROBATCH}
+        elif event.value == "count" and not event.where and event.unit in summed:
+            summed[event.unit] |= set(event.axes)
+    return False
 
 
 def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[list[Verdict], list[Candidate]]:
@@ -169,12 +183,19 @@ def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[C
     failures += [Failure("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
                          z3.BoolVal(True), f"{ONLY_RUN}: {v.reason.partition(': ')[2]}")
                  for v in verdicts if v.verdict == UNDECIDED and v.event]
-    for failure in failures:
-        verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
-                          failure.says, failure.event)
-        model = {**dict.fromkeys(step.reference.mesh.names, 2), "m": 2}
-        return [Candidate(verdict, WHOLE, failure, model, {})]
-    return []
+    return [_unconfirmed(f, {**dict.fromkeys(step.reference.mesh.names, 2), "m": 2}) for f in failures[:1]]
+
+
+def by_run(identifier: str, event: str, why: str, model: dict[str, int]) -> Candidate:
+    """A failure that is in no formula, but that a run shows at the sizes of `model`."""
+    return _unconfirmed(Failure(identifier, event, z3.BoolVal(True), f"{ONLY_RUN}: {why}"), model)
+
+
+def _unconfirmed(failure: Failure, model: dict[str, int]) -> Candidate:
+    """The candidate of the whole step that a failure makes at the sizes of `model`, for a run to confirm."""
+    verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
+                      failure.says, failure.event)
+    return Candidate(verdict, WHOLE, failure, model, {})
 
 
 def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
@@ -258,7 +279,10 @@ LARGEST_REPLAY = 64
 """Devices times microbatches beyond which a counterexample is not replayed."""
 
 _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
-"""Bounds tried for a counterexample: smallest and largest axis size, largest m."""
+"""Bounds tried for a counterexample: smallest and largest axis size, largest m.
+
+An axis of which the program names a rank may also have one rank more than that.
+"""
 
 
 def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Failure, dict[str, int]]:
@@ -270,7 +294,7 @@ def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Fail
     ranked = sorted(failures, key=lambda f: (bool(f.slot), order.get(f.event, len(order))))
 
     def first(low: int, high: int, most: int, *more: Any) -> tuple[Failure, dict[str, int]] | None:
-        bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= high) for a in axes]
+        bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= max(high, step.enough(a))) for a in axes]
         return next(_possible(step, ranked, [*bounds, symbols.size(symbols.MICROBATCH) <= most, *more]), None)
     for low, high, most in _SIZES:
         found = first(low, high, most)

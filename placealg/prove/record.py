@@ -8,8 +8,8 @@ from placealg.prove import paths
 from placealg.prove.contribution import Value
 from placealg.prove.paths import Pairs, Sum
 
-SEED = "seed"
-"""The symbol of the gradient from which backward starts."""
+SEED = "#seed"
+"""The symbol of the gradient from which backward starts; no axis has such a name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from placealg.announce import each
-from placealg.errors import InputError
 from placealg.prove.certificate import Query
 from placealg.prove.solver import (
     SAT,
@@ -26,6 +24,7 @@ from placealg.prove.solver import (
     SolverProcess,
     z3_answer,
 )
+from placealg.solvers import require
 
 AGREE, DISAGREE, NO_ANSWER = "agree", "disagree", "no answer"
 OLDEST_CVC5 = (1, 2)
@@ -93,7 +92,7 @@ class Rechecked:
         return {
             "version": 1, **{k: self.manifest.get(k) for k in ("strategy", "model", "verdict", "class")},
             "manifest_sha256": self.sha256 or None, "edited": dict(self.edited), "solvers": dict(self.solvers),
-            "totals": {"agree": self.count(AGREE), "disagree": self.count(DISAGREE),
+            "totals": {"asked": len(self.replays), "agree": self.count(AGREE), "disagree": self.count(DISAGREE),
                        "no_answer": self.count(NO_ANSWER), "settled": self.settled, "undecided": self.undecided},
             "files": [{
                 "file": r.name, "expected": r.expected, "outcome": r.outcome, "reason": r.reason,
@@ -104,9 +103,8 @@ class Rechecked:
 
 
 def require_cvc5() -> None:
-    """Raise InputError unless cvc5 is installed."""
-    if find_spec("cvc5") is None:
-        raise InputError("the second solver, cvc5, needs the extra: pip install placealg[check]")
+    """Raise NoSolver unless cvc5 is installed and can be loaded."""
+    require("cvc5", "the second solver")
 
 
 def solver_versions() -> dict[str, str]:
@@ -114,7 +112,7 @@ def solver_versions() -> dict[str, str]:
     import cvc5
     import z3
 
-    return {"z3": z3.get_version_string(), "cvc5": str(cvc5.__version__)}
+    return {"z3": z3.get_version_string(), "cvc5": str(getattr(cvc5, "__version__", "of an unknown version"))}
 
 
 def cvc5_answer(text: str, limit: int) -> Answer:

@@ -10,7 +10,7 @@ least ones, exclude a cycle for all sizes; how long it takes is read off generat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,8 @@ from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECID
 from placealg.step.pipeline import AHEAD, IDLE, Pipeline, in_flight, place, schedule_graph
 
 NO_CYCLE = "a stage's items start one after the other in its order, and after what they wait for: no cycle"
+OUT_OF_ORDER = "an item stands before another in its stage's order, and does not start before it"
+TOO_EARLY = "an item does not start after what it waits for"
 
 GRID = (5, 3, 4)
 """The most stages, chunks per stage, and microbatches per stage of the schedules that are walked."""
@@ -29,13 +31,18 @@ GRID = (5, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement about all schedules of one order, and how it ended: PARAMETRIC (all sizes) or BOUNDED (its grid)."""
+    """A statement about all schedules of one order, and how it ended: PARAMETRIC (all sizes) or BOUNDED (its grid).
+
+    Where the solver was asked: what was `known`, and the ways to fail, each with what it says, none of which can be.
+    """
 
     order: str
     statement: str
     verdict: Conclusion
     cls: str
     reason: str = ""
+    known: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    failures: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
         z3.And(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
         z3.And(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
         z3.And(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
-    return _asked(order, NO_CYCLE, [*known, z3.Or(clash, early)])
+    return _asked(order, NO_CYCLE, known, (OUT_OF_ORDER, clash), (TOO_EARLY, early))
 
 
 def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
@@ -140,9 +147,11 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
     ends = 2 * (m + _term(IDLE, p, i, m, 1))
     late = z3.Or(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
     return (
-        _asked(order, NO_CYCLE, [*known, z3.Or(clash, early)]),
-        _asked(order, "every item but the first starts when one that it follows or waits for ends", [*known, idle]),
-        _asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", [*known, late]),
+        _asked(order, NO_CYCLE, known, (OUT_OF_ORDER, clash), (TOO_EARLY, early)),
+        _asked(order, "every item but the first starts when one that it follows or waits for ends", known,
+               ("an item starts when none of them ends", idle)),
+        _asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", known,
+               ("an item ends later, or the last one earlier", late)),
     )
 
 
@@ -167,7 +176,8 @@ def held(order: str, claim: str = "") -> Fact:
              z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
     peak = [n == _least(total - 1, started), n + 1 - k != most]
     return _asked(order, f"at most {claim or in_flight(Pipeline('pp', order))} forwards of stage i have no backward, "
-                  "and once so many", [*known, ahead >= 0, *after, z3.Or(n + 1 - k > most, z3.And(*peak))])
+                  "and once so many", [*known, ahead >= 0, *after],
+                  ("there are more, or never so many", z3.Or(n + 1 - k > most, z3.And(*peak))))
 
 
 def walked(pipeline: Pipeline) -> Fact:
@@ -223,12 +233,13 @@ def _least(one: Any, other: Any) -> Any:
     return z3.If(one <= other, one, other)
 
 
-def _asked(order: str, statement: str, refuted: list[Any]) -> Fact:
-    """The fact that no sizes make all of `refuted` true."""
-    answer = PROCESS.ask(refuted)
+def _asked(order: str, statement: str, known: list[Any], *failures: tuple[str, Any]) -> Fact:
+    """The fact that no sizes of which `known` is true let one of the failures happen."""
+    answer = PROCESS.ask([*known, z3.Or([formula for _, formula in failures])])
+    found = Fact(order, statement, PROVED, PARAMETRIC, "", tuple(known), failures)
     if answer.status == UNSAT:
-        return Fact(order, statement, PROVED, PARAMETRIC)
+        return found
     if answer.status == SAT:
         sizes = ", ".join(f"{n} = {answer.model[n]}" for n in sorted(answer.model))
-        return Fact(order, statement, REFUTED, BOUNDED, f"not at {sizes}")
-    return Fact(order, statement, UNDECIDED, PARAMETRIC, answer.reason)
+        return replace(found, verdict=REFUTED, cls=BOUNDED, reason=f"not at {sizes}")
+    return replace(found, verdict=UNDECIDED, reason=answer.reason)

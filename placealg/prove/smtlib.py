@@ -1,11 +1,13 @@
 """Formulas as SMT-LIB 2 text that any solver reads, the same text for the same formula.
 
-Symbols are quoted where they must be, conjunctions and sums of nothing are written as what they are, and a term that
-occurs often is defined once. Nothing is simplified.
+Symbols are quoted where they must be, conjunctions and sums of nothing are written as what they are, a part that a
+conjunction or a disjunction has twice is written once, and a term that occurs often is defined once. Nothing else is
+simplified.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,6 +22,7 @@ _RESERVED = frozenset(("and", "or", "not", "ite", "let", "true", "false", "xor",
                        "exists", "forall", "assert", "as", "_", "match", "Int", "Bool"))
 _NOTHING = {"and": "true", "or": "false", "+": "0", "*": "1"}
 _WORTH_A_NAME = 6
+_TITLE = 12
 
 
 def quoted(name: str) -> str:
@@ -54,9 +57,23 @@ def header(rows: Iterable[tuple[str, str]]) -> list[str]:
     """
     lines, before = [], ""
     for title, text in rows:
-        lines.append(f"; {'' if title == before else title:<12} {' '.join(text.split())}".rstrip())
+        lines.append(f"; {'' if title == before else title:<{_TITLE}} {' '.join(text.split())}".rstrip())
         before = title
     return lines
+
+
+def read_header(text: str) -> dict[str, list[str]]:
+    r"""The rows of the header with which a text begins: title -> its texts.
+
+    >>> read_header("\n".join(header([("expected", "unsat"), ("assuming", "a"), ("assuming", "b")])) + "\n(check-sat)")
+    {'expected': ['unsat'], 'assuming': ['a', 'b']}
+    """
+    rows: dict[str, list[str]] = {}
+    title = ""
+    for line in itertools.takewhile(lambda line: line.startswith("; "), text.split("\n")):
+        title = line[2:2 + _TITLE].strip() or title
+        rows.setdefault(title, []).append(line[2 + _TITLE:].strip())
+    return rows
 
 
 def declarations(formulas: Iterable[Any]) -> list[str]:
@@ -116,11 +133,16 @@ def _applied(term: Any, arguments: list[str]) -> str:
 
     >>> _applied(z3.And([]), []), _applied(z3.IntVal(-1), []), _applied(z3.If(z3.Int("x") > 0, 1, 2), ["c", "1", "2"])
     ('true', '(- 1)', '(ite c 1 2)')
+    >>> x = z3.Int("x")
+    >>> _applied(z3.Or(x == 1, x == 1), ["(= x 1)", "(= x 1)"]), _applied(x + x, ["x", "x"])
+    ('(= x 1)', '(+ x x)')
     """
     if z3.is_int_value(term):
         number = term.as_long()
         return str(number) if number >= 0 else f"(- {-number})"
     name = term.decl().name()
+    if term.decl().kind() in (z3.Z3_OP_AND, z3.Z3_OP_OR):
+        arguments = list(dict.fromkeys(arguments))
     if term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
         name = quoted(name)
     elif name == "if":

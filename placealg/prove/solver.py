@@ -26,6 +26,8 @@ WALL_SECONDS = 20.0
 SEED = 0
 MEMORY_BYTES = 4 * 2**30
 OLDEST_Z3 = (4, 13)
+_ENDING_SECONDS = 2.0
+_OF_MEMORY = ("SIGKILL", "SIGABRT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,10 @@ class SolverProcess:
 
     def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Answer:
         """The same for SMT-LIB 2 text."""
-        connection = self._start()
+        try:
+            connection = self._start()
+        except OSError as error:
+            return Answer(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
         try:
             connection.send((text, limit))
             if not connection.poll(seconds):
@@ -144,13 +149,25 @@ class SolverProcess:
                 return Answer(UNKNOWN, {}, f"the solver was stopped after {seconds:g} s")
             answer = connection.recv()
         except (EOFError, OSError):
+            ended = self._ended()
             self.stop()
-            return Answer(UNKNOWN, {}, "the solver's process ended")
+            return Answer(UNKNOWN, {}, ended)
         except BaseException:
             self.stop()
             raise
         assert isinstance(answer, Answer)
         return answer
+
+    def _ended(self) -> str:
+        """How the process ended, whose end of the connection is closed."""
+        self._process.join(_ENDING_SECONDS)
+        code = self._process.exitcode
+        if code is None:
+            return "the solver's process closed its connection"
+        if code >= 0:
+            return f"the solver's process ended with exit code {code}"
+        name = next((s.name for s in signal.Signals if s == -code), f"signal {-code}")
+        return f"the solver's process was killed by {name}{' (out of memory?)' if name in _OF_MEMORY else ''}"
 
     def stop(self) -> None:
         """End the process."""

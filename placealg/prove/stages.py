@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from placealg.frozen import FrozenMap
-from placealg.mesh import Axis, Mesh
+from placealg.mesh import ENDS, Axis, Mesh
 from placealg.model.graph import Graph, Loop, unit_of
 from placealg.prove import paths
 from placealg.prove.contribution import STAGE, equality, merged
@@ -22,9 +22,6 @@ from placealg.prove.tensors import SLOT, Tensors
 from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import LOOPED, Clause, Group, Reference, Step
-
-ENDS = "_ends"
-"""Ends the name of the axis that consists of a pipeline's first and last stage."""
 
 UNSENT = "waits for a message that nobody sends"
 UNRECEIVED = "sends a message that nobody receives"

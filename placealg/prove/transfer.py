@@ -24,7 +24,6 @@ from placealg.prove.contribution import (
     Value,
     chosen,
     equality,
-    merged,
 )
 from placealg.prove.machine import GLOBALS, STATES, Key, Machine, Pairs, Ran, Read, Relied, Updated
 from placealg.prove.microbatches import Iteration
@@ -241,7 +240,10 @@ def _scale(machine: Machine, event: Event, iteration: Iteration) -> None:
         return
     key = (event.value, event.tiers[1])
     old = machine.value(*key)
-    _set_value(machine, key, replace(old, garbage=True) if by is None else old.scaled(ONE / by), event)
+    if by is None:
+        _set_value(machine, key, replace(old, garbage=True), event)
+    else:
+        machine.values[key] = old.scaled_on(ONE / by, pairs(event))
 
 
 def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
@@ -301,16 +303,10 @@ def _knows(machine: Machine) -> Mapping[str, str]:
 def _counted(machine: Machine, event: Event, beside: Mapping[str, str] = FrozenMap()) -> Slot:
     """The elements of grad_sum that a rank holds and `where` selects, on ranks that also stand at `beside`."""
     counted, where = machine.value("grad_sum", event.tiers[0]), pairs(event)
-    at: dict[str, str] = {}
-    given: frozenset[Equality] = frozenset()
-    for axis, position in sorted(counted.mask | where):
-        if axis in at:
-            given |= equality(axis, at[axis], position)
-        else:
-            at[axis] = position
-    at = {**beside, **at}
+    placed = counted.mask | where
+    beside = FrozenMap({a: p for a, p in beside.items() if a not in dict(placed)})
     defined = not (counted.mixed is not None and not where >= counted.mask)
-    return Slot(merged([Term(ONE, FrozenMap(at), given)]), counted, counted.mask | where, defined)
+    return Slot((Term(ONE, beside).on(placed),), counted, placed, defined)
 
 
 def _clip(machine: Machine, event: Event, _: Iteration) -> None:

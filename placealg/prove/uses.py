@@ -32,7 +32,7 @@ def concerns(event: Event, parameter: str, reference: Reference) -> bool:
     if op is None or graph is None:
         return False
     starts = event.on_gradient and op == graph.ops[-1]
-    return starts or parameter in op.inputs or (op.draws and not event.on_gradient)
+    return starts or parameter in op.inputs or op.draws_in(event.on_gradient)
 
 
 def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
@@ -48,7 +48,7 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
     assert op is not None
     if op == graph.ops[-1] and event.on_gradient:
         machine.flow[STARTED] = machine.seed
-    if op.draws and not event.on_gradient:
+    if op.draws_in(event.on_gradient):
         observe(machine, event, "rng", machine.version("rng"), iteration)
     if parameter in op.inputs:
         if not event.on_gradient or flows.reads_parameter(op, parameter):

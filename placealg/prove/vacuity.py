@@ -15,16 +15,24 @@ from placealg.prove.solver import SAT, UNSAT
 from placealg.prove.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED, Verdict
 from placealg.step.program import Step
 
-VACUITY_SIZES = (2, 3)
-"""The sizes, of every axis and of m, at which the premises must have a model."""
+
+def vacuity_sizes(step: Step) -> tuple[int, int]:
+    """The sizes, of every axis and of m, at which the premises must have a model: 2 and 3, or all named ranks exist."""
+    least = max(2, step.enough())
+    return least, least + 1
 
 
 def occurrences(step: Step) -> dict[str, Any]:
-    """What would be vacuous -> a formula without a model if it is: the premises on counts, and every `where`."""
+    """What would be vacuous -> a formula without a model if it is: the premises on counts, and every `where`.
+
+    Of an axis that is written out, ranks that it lacks at that size say nothing.
+    """
+    sizes = step.reference.unrolled
     data = step.reference.data_axes
     cells = [count_name({}), count_name({**dict.fromkeys(data, "unit"), symbols.MICROBATCH: "unit"}),
              count_name({**dict.fromkeys(data, "c"), symbols.MICROBATCH: "unit"})]
-    wheres = {pairs(e): e.path for e in step.events if e.where}
+    wheres = {pairs(e): e.path for e in step.events if e.where
+              and not any(c.axis in sizes and (c.rank or 0) >= sizes[c.axis] for c in e.where)}
     return {"the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
             **{f"no rank satisfies the `where` of {path}": symbols.at_pairs(w) for w, path in wheres.items()}}
 
@@ -38,10 +46,10 @@ def occurring(step: Step, number: int) -> list[Any]:
 
 
 def vacuity(step: Step) -> Verdict:
-    """The premises, those on token counts included, have models at sizes 2 and 3; every `where` holds on some rank."""
+    """The premises, those on token counts included, have models at two sizes; every `where` holds on some rank."""
     start = time.perf_counter()
-    questions, reason = occurrences(step), ""
-    for number in VACUITY_SIZES:
+    questions, reason, numbers = occurrences(step), "", vacuity_sizes(step)
+    for number in numbers:
         *pinned, together = occurring(step, number)
         answer = ask(step, [*pinned, together])
         if answer.status == UNSAT:
@@ -50,5 +58,5 @@ def vacuity(step: Step) -> Verdict:
         elif answer.status != SAT:
             reason = f"no model of the premises was found at sizes {number}: {answer.reason}"
     return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
-                   None if reason else PARAMETRIC, len(VACUITY_SIZES) * len(questions), time.perf_counter() - start,
+                   None if reason else PARAMETRIC, len(numbers) * len(questions), time.perf_counter() - start,
                    reason)

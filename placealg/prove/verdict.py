@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,13 +45,14 @@ OBLIGATIONS: Mapping[str, str] = {
     "init": "initialisation and resume establish the invariant",
     "random": "random streams equal the reference's, keyed by logical coordinates",
     "schedule": "no cycle, no deadlock, one order of collectives per group",
-    "vacuity": "the premises are satisfiable at sizes 2 and 3",
+    "vacuity": "the premises are satisfiable, and every `where` selects some rank",
 }
 """Obligation identifier -> what it says; the order is the order of reports."""
 
 NOT_COVERED = (
     "floating-point order and precision",
     "races inside one collective",
+    "state outside the step: the place in the data, a loss scale, averages of the weights",
     "whether running code does what the strategy says",
 )
 """What no verdict covers."""
@@ -63,6 +64,15 @@ _WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gra
 """Element size on the wire -> that at rest, and of what."""
 
 
+def _of_pipelines(reference: Reference) -> Iterator[str]:
+    """What no verdict on a pipeline covers."""
+    if reference.pipeline:
+        yield BLOCKING
+        if reference.pipeline.order == "interleaved":
+            yield (f"numbers of microbatches that are no multiple of {reference.pipeline.axis}: the interleaved order "
+                   "does not take them")
+
+
 def not_covered(reference: Reference) -> tuple[str, ...]:
     """What no verdict on a step of this reference covers, quantisation on the wire among it."""
     found: dict[str, None] = {}
@@ -71,7 +81,7 @@ def not_covered(reference: Reference) -> tuple[str, ...]:
             sent, kept = types.get(wire, types[rest]), types[rest]
             if sent != kept:
                 found[f"rounding of {what} (bytes per element: {sent} on the wire, {kept} at rest)"] = None
-    return (*NOT_COVERED, *([BLOCKING] if reference.pipeline else []), *reference.left_out, *found)
+    return (*NOT_COVERED, *_of_pipelines(reference), *reference.left_out, *found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +104,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One edit of the program that makes it provable, and what the edit costs per step."""
+    """One edit of the program that makes it provable, what it costs per step, and what it is in the program's file."""
 
     edit: str
     cost: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +116,9 @@ class Counterexample(Shown):
     """A concrete failure: the smallest sizes found, where it shows, and both runs' numbers.
 
     `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want
-    over the unit class under equal counts, as a formula in the axis sizes where one exists.
+    over the unit class under equal counts, as a formula in the axis sizes where one exists: the printed `ratio`.
     `single_device` and `distributed` are the numbers of the replay on the simulator. `line` is where a file says the
-    event, 0 where it is derived.
+    event, 0 where it is derived. `tokens` are the numbers of tokens of the run, cell by cell, where they differ.
     """
 
     obligation: str
@@ -124,6 +135,7 @@ class Counterexample(Shown):
     distributed: str = ""
     repair: Repair | None = None
     line: int = 0
+    tokens: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +192,12 @@ class Report(Shown):
                 "obligation": found.obligation, "event": found.event, "line": found.line or None,
                 "group": found.group,
                 "sizes": dict(found.sizes), "device": dict(found.device), "unit": found.unit,
-                "got": found.got, "want": found.want, "mass": found.mass, "explanation": found.explanation,
+                "got": found.got, "want": found.want, "mass": found.mass, "ratio": found.mass,
+                "explanation": found.explanation,
+                "tokens": dict(found.tokens) or None,
                 "single_device": found.single_device, "distributed": found.distributed,
-                "repair": None if found.repair is None else {"edit": found.repair.edit, "cost": found.repair.cost},
+                "repair": None if found.repair is None else {
+                    "edit": found.repair.edit, "cost": found.repair.cost, "file": found.repair.file or None},
             },
             "certificate": None if written is None else {
                 "path": written.path, "files": written.files, "sha256": written.sha256},

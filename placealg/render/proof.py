@@ -47,9 +47,9 @@ def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, st
     lines += indent(conditions(report, width - 2, says or {}))
     if report.counterexample:
         lines += [(), line(bold("counterexample")), *indent(counterexample(report.counterexample, width - 2))]
-        others = len(report.refuted()) - 1
-        if others > 0:
-            text = f"{others} more obligation{'s' * (others > 1)} refuted: {', '.join(report.refuted()[1:])}"
+        others = [name for name in report.refuted() if name != report.counterexample.obligation]
+        if others:
+            text = f"{len(others)} more obligation{'s' * (len(others) > 1)} refuted: {', '.join(others)}"
             lines += [(), *indent(prose(text, width - 2, "dim"))]
     return lines
 
@@ -129,15 +129,17 @@ def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:
         ("sizes", sizes(found.sizes)),
         ("device", sizes(found.device)),
         ("unit", found.unit),
+        ("tokens", "; ".join(f"{count} on {cell}" for cell, count in found.tokens)),
         ("got", found.got),
         ("want", found.want),
-        ("mass", f"{found.mass}  (sum of got / sum of want)" if found.mass else ""),
+        ("ratio", f"{found.mass}  (sum of got / sum of want)" if found.mass else ""),
         ("single device", found.single_device),
         ("distributed", found.distributed),
     ]
     if found.repair:
         first, *more = found.repair.edit.splitlines()
-        rows += [("repair", first), *(("", edit) for edit in more), ("its cost", found.repair.cost)]
+        rows += [("repair", first), *(("", edit) for edit in more),
+                 ("in the file", found.repair.file), ("its cost", found.repair.cost)]
     return rows
 
 

@@ -25,15 +25,19 @@ def rechecked(found: Rechecked, path: str, width: int) -> list[Line]:
 
 
 def totals(found: Rechecked, width: int) -> list[Line]:
-    """How many queries agree, what the proofs rest on, and which solvers were asked."""
+    """Of the files that ask something how many agree, how many ask nothing, what the proofs rest on, who was asked."""
     counts = {outcome: found.count(outcome) for outcome in (AGREE, DISAGREE, NO_ANSWER)}
     worst = next((o for o in (DISAGREE, NO_ANSWER) if counts[o]), AGREE)
-    rows: list[list[Cell]] = [[line(MARKS[worst], " ", dim("queries")), f"{len(found.replays)}: {counts[AGREE]} agree, "
+    of = f"of {len(found.replays) + found.settled + found.undecided} files"
+    rows: list[list[Cell]] = [[line(MARKS[worst], " ", dim("queries")),
+                               f"{len(found.replays)} {of} ask something: {counts[AGREE]} agree, "
                                f"{counts[DISAGREE]} disagree, {counts[NO_ANSWER]} without an answer"]]
     if found.settled:
-        rows.append([dim("  by construction"), f"{found.settled}, which leave a solver nothing to answer"])
+        rows.append([dim("  by construction"),
+                     f"{found.settled} {of} ask nothing: what they say holds by how the program is built"])
     if found.undecided:
-        rows.append([line(MARKS[NO_ANSWER], " ", dim("undecided")), f"{found.undecided}, for want of a transfer rule"])
+        rows.append([line(MARKS[NO_ANSWER], " ", dim("undecided")),
+                     f"{found.undecided} {of} ask nothing, for want of a transfer rule"])
     proofs = [r.proof for r in found.replays if r.proof]
     if proofs:
         steps, holes = sum(p.steps for p in proofs), sum(p.holes for p in proofs)

@@ -7,8 +7,8 @@ from fractions import Fraction
 from placealg.errors import InputError
 from placealg.simulate import network, operate
 from placealg.simulate.divisors import divided
-from placealg.simulate.machine import Activations, Machine, fraction
-from placealg.simulate.network import Matrix, Token, Vector
+from placealg.simulate.machine import Machine, fraction
+from placealg.simulate.network import Activations, Matrix, Token, Vector
 from placealg.simulate.reference import Place, Slot
 from placealg.step.program import Event
 

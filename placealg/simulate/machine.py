@@ -10,11 +10,11 @@ is a part of a parameter, all elements with the same owners (`space.py`), its nu
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
@@ -24,7 +24,7 @@ from placealg.errors import InputError
 from placealg.model.graph import Op
 from placealg.simulate.box import Box, Indices
 from placealg.simulate.field import PRIME, Array, Number, Residues, overflows
-from placealg.simulate.network import Kept, Vector
+from placealg.simulate.network import Activations
 from placealg.simulate.reference import Slot, at_risk, chain, slots
 from placealg.simulate.setting import ELEMENTS, Setting, token_ids
 from placealg.simulate.space import Part, Space
@@ -88,21 +88,6 @@ class Watch(Protocol):
         """A step has ended."""
 
 
-@dataclass(slots=True)
-class Activations:
-    """What one rank computes in one microbatch: by position in the chain, outputs, what backward needs, gradients.
-
-    `final` are the outputs that each loss has read, of all its tokens, `seeds` the values from which its backward
-    starts. None, or no entry, is a value that no event has produced.
-    """
-
-    outputs: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
-    kept: dict[int, Kept] = field(default_factory=dict)
-    gradients: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
-    final: dict[str, tuple[Vector, ...] | None] = field(default_factory=dict)
-    seeds: dict[str, Fraction | None] = field(default_factory=dict)
-
-
 class Machine:
     """Every rank of one run: its tables, its activations, its checkpoint, and where it stands in the step.
 
@@ -115,7 +100,7 @@ class Machine:
 
     Of a pipeline `stages` say where things are, `messages` are those not received, and `meeting` are the stages that
     run an event of the loop over microbatches together: one, or, of a collective along the pipeline axis, all that
-    enter it.
+    enter it. `undefined` are the numbers that stood for one that no event defined.
     """
 
     def __init__(self, step: Step, setting: Setting, watch: Watch, space: Space | None = None,
@@ -151,14 +136,24 @@ class Machine:
         self._teams: dict[tuple[tuple[str, ...], frozenset[int]], tuple[Team, ...]] = {}
         self._on: dict[frozenset[int], tuple[int, ...]] = {}
         self._in_flight: dict[int, tuple[list[Activations], list[Store]]] = {}
+        self.undefined: list[Fraction] = []
         self._draw = random.Random(f"garbage {resumed} {setting.seed}")
         self._noise = np.random.default_rng(zlib.crc32(f"noise {resumed} {setting.seed}".encode()))
         self._owners: dict[tuple[str, str, str, int, int], int] = {}
         self._group_of = {p: g for g in reference.groups for p in g.parameters}
 
+    def fork(self) -> Machine:
+        """The same state of the same run, which may go on otherwise."""
+        twin = copy.copy(self)
+        twin.checkpoint, twin._in_flight = {}, {}
+        twin._tables, twin.messages, twin.activations, twin.stores = copy.deepcopy(
+            (self._tables, self.messages, self.activations, self.stores))
+        return twin
+
     def garbage(self) -> Fraction:
         """A number that no event defined."""
-        return Fraction(self._draw.getrandbits(62) | (1 << 62) | 1)
+        self.undefined.append(Fraction(self._draw.getrandbits(62) | (1 << 62) | 1))
+        return self.undefined[-1]
 
     def noise(self, shape: Sequence[int]) -> Array:
         """Residues that no event defined."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
@@ -43,6 +43,21 @@ class Kept:
     inputs: tuple[Vector, ...]
     hidden: tuple[Vector, ...]
     factors: tuple[Fraction, ...]
+
+
+@dataclass(slots=True)
+class Activations:
+    """What one rank computes in one microbatch: by position in the chain, outputs, what backward needs, gradients.
+
+    `final` are the outputs that each loss has read, of all its tokens, `seeds` the values from which its backward
+    starts. None, or no entry, is a value that no event has produced.
+    """
+
+    outputs: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    gradients: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
+    final: dict[str, tuple[Vector, ...] | None] = field(default_factory=dict)
+    seeds: dict[str, Fraction | None] = field(default_factory=dict)
 
 
 def _draw(text: str, count: int) -> tuple[Fraction, ...]:

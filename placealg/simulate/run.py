@@ -19,7 +19,7 @@ from placealg.simulate.reference import Slot, State, trajectory
 from placealg.simulate.setting import ELEMENTS, Setting
 from placealg.simulate.space import Part, Space
 from placealg.simulate.space import of as space_of
-from placealg.step.program import Event, Step
+from placealg.step.program import Event, Node, Step
 
 BETWEEN = ("init", "save", "resume")
 """The phases between two steps."""
@@ -129,7 +129,7 @@ class _Comparison:
         at = tuple(int(k) for k in np.argwhere(got.numbers != want.numbers)[0])
         index = ", ".join(f"{d}={got.extent[d][k]}" for d, k in zip(got.dims, at, strict=True))
         subject = f"{name or slot[0]}({index})"
-        raise _Differs(difference(machine, event, rank, (subject, slot[1]), None, str(got.numbers[at]),
+        raise _Differs(difference(machine, event, rank, (subject, slot[1]), None, f"{got.numbers[at]} (mod {PRIME})",
                                   f"{want.numbers[at]} (mod {PRIME})"))
 
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
@@ -165,7 +165,7 @@ class _Comparison:
             if not any(got is not None and got == want for _, got in held):
                 rank, got = next(((r, n) for r, n in held if n is not None), (0, None))
                 update = Event("update", "update", "master", slot[0])
-                self.left = difference(machine, update, rank, slot, element, *_texts(got, want))
+                self.left = difference(machine, update, rank, slot, element, *_texts(machine, got, want))
 
     def end(self) -> None:
         """A run has ended, and nothing else differed."""
@@ -178,7 +178,7 @@ class _Comparison:
         if got != want:
             if element is not None and machine.space is not None:
                 element, got, want = _first(machine.space.parts(machine.reference.group(slot[0]))[element], got, want)
-            raise _Differs(difference(machine, event, rank, slot, element, *_texts(got, want)))
+            raise _Differs(difference(machine, event, rank, slot, element, *_texts(machine, got, want)))
 
 
 def _first(part: Part, got: Number | None, want: Number) -> tuple[int, Number | None, Number]:
@@ -199,9 +199,11 @@ def difference(machine: Machine, event: Event, rank: int, slot: Slot, element: i
     return Difference(number, event.path, at, slot[0], slot[1], element, got, want, machine.microbatch, machine.resumed)
 
 
-def _texts(got: Number | None, want: Number) -> tuple[str, str]:
+def _texts(machine: Machine, got: Number | None, want: Number) -> tuple[str, str]:
     if got is None:
         return "nothing (not held)", _number(want)
+    if isinstance(got, Fraction) and got in machine.undefined:
+        return "garbage: a number that no event defined", _number(want)
     if isinstance(got, Fraction) and isinstance(want, Fraction) and _number(got) == _number(want):
         return f"{_number(want)} {'+' if got > want else '-'} {_number(abs(got - want))}", _number(want)
     return _number(got), _number(want)
@@ -219,34 +221,66 @@ def _number(x: Number) -> str:
         return f"about 2**{x.numerator.bit_length() - x.denominator.bit_length()}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Trees:
+    """The parts of a program that a run repeats; `apart`: a step behind a save may find another state than without."""
+
+    training: tuple[Node, ...]
+    saving: tuple[Node, ...]
+    ahead: tuple[Node, ...]
+    apart: bool
+
+    @staticmethod
+    def of(step: Step) -> _Trees:
+        forward = Step(step.reference, tuple(itertools.takewhile(lambda e: e.phase != "backward", step.events)))
+        return _Trees(step.tree(), step.tree("save"), forward.tree("prepare", "forward"),
+                      any(e.verb != "store" for e in step.phase("save")))
+
+
+_Checkpoint = dict[tuple[str, str, int], list[Table]]
+
+
 def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
-    """Execute `steps` steps on every rank, then a run resumed after the first, and compare all that is observed.
+    """Execute `steps` steps on every rank, then resumed runs of one step, and compare all that is observed.
+
+    A checkpoint is saved behind any step or behind none: where saving changes what ranks hold, each step goes on with
+    and without it. A run is resumed from every checkpoint, those of resumed runs included, until they hold on every
+    rank what an earlier one held.
 
     Observed are the parameters and random streams that units and ops read, the random factors that they use, the loss
     of every token where it is read op by op, what enters a checkpoint, and that each step leaves the new parameters
     somewhere. After the last step the forward reads of the next one are observed too. Raises InputError when the
     setting does not fit the program.
     """
-    space = space_of(step, setting)
-    states = trajectory(step.reference, setting, steps) if space is None else device.trajectory(space, steps)
-    comparison = _Comparison(states, setting)
-    machine = Machine(step, setting, comparison, space)
+    space, trees = space_of(step, setting), _Trees.of(step)
+
+    def states(until: int) -> tuple[State, ...]:
+        return trajectory(step.reference, setting, until) if space is None else device.trajectory(space, until)
+
+    comparison = _Comparison(states(steps), setting)
     try:
-        _switch_on(machine, {s: states[0].weight[s] for s in machine.slots})
-        run(machine, step.tree("init"))
-        saved = _steps(machine, step, steps)
+        machine = Machine(step, setting, comparison, space)
+        _switch_on(machine, {s: comparison.states[0].weight[s] for s in machine.slots})
+        _run(machine, step.tree("init"))
+        checkpoints = _train(machine, trees, steps)
         comparison.end()
-        if steps and step.phase("resume"):
+        seen: list[dict[tuple[str, str, int], list[set[int]]]] = []
+        while checkpoints and step.phase("resume"):
+            number, checkpoint = checkpoints.pop(0)
+            held = {key: [set(table) for table in tables] for key, tables in checkpoint.items()}
+            if held in seen:
+                continue
+            seen.append(held)
+            if number + 1 >= len(comparison.states):
+                comparison.states = states(number + 1)
             machine = Machine(step, setting, comparison, space, resumed=True)
-            machine.checkpoint, machine.number = saved, 1
+            machine.checkpoint, machine.number = checkpoint, number
             _switch_on(machine, {})
-            run(machine, step.tree("resume"))
-            _steps(machine, step, min(steps, 2))
+            _run(machine, step.tree("resume"))
+            checkpoints += _train(machine, trees, number + 1)
             comparison.end()
     except _Differs as found:
         return Outcome(False, found.difference, comparison.observed)
-    except Deadlock as found:
-        return Outcome(False, _deadlock(machine, found.event, found.rank), comparison.observed)
     return Outcome(True, None, comparison.observed)
 
 
@@ -268,23 +302,30 @@ def _switch_on(machine: Machine, known: Mapping[Slot, Sequence[Number]]) -> None
     machine.instance = 0
 
 
-def _steps(machine: Machine, step: Step, steps: int) -> dict[tuple[str, str, int], list[Table]]:
-    """Run until `steps` steps are finished, then the reads of the next one; the checkpoint saved after the first."""
-    training, saving = step.tree(), step.tree("save")
-    saved: dict[tuple[str, str, int], list[Table]] = {}
-    while machine.number < steps:
-        machine.checkpoint = {}
+def _train(machine: Machine, trees: _Trees, until: int) -> list[tuple[int, _Checkpoint]]:
+    """Run until `until` steps are finished, then the reads of the next one; the checkpoints, by steps finished."""
+    if machine.number == until:
+        machine.reads_only = True
         machine.begin()
-        run(machine, training)
-        machine.watch.result(machine)
-        machine.number += 1
-        run(machine, saving)
-        saved = saved or machine.checkpoint
-    machine.reads_only = True
+        _run(machine, trees.ahead, microbatches=1)
+        return []
+    machine.checkpoint = {}
     machine.begin()
-    ahead = Step(step.reference, tuple(itertools.takewhile(lambda e: e.phase != "backward", step.events)))
-    run(machine, ahead.tree("prepare", "forward"), microbatches=1)
-    return saved
+    _run(machine, trees.training)
+    machine.watch.result(machine)
+    machine.number += 1
+    unsaved = machine.fork() if trees.apart else None
+    _run(machine, trees.saving)
+    saved = [(machine.number, machine.checkpoint), *_train(machine, trees, until)]
+    return [*saved, *_train(unsaved, trees, until)] if unsaved else saved
+
+
+def _run(machine: Machine, nodes: Sequence[Node], microbatches: int | None = None) -> None:
+    """Execute `nodes`; a deadlock is a difference."""
+    try:
+        run(machine, nodes, microbatches)
+    except Deadlock as found:
+        raise _Differs(_deadlock(machine, found.event, found.rank)) from None
 
 
 def _deadlock(machine: Machine, event: Event, rank: int | None) -> Difference:

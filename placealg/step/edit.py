@@ -49,6 +49,14 @@ class Edit:
         return f"{self.file}:{self.line}" if self.file else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A program as it was before the edits of a file, and those edits."""
+
+    program: Step
+    edits: tuple[Edit, ...]
+
+
 def matches(pattern: str, path: str) -> bool:
     """Whether a pattern matches a whole path; `*` crosses dots, a leading `*.` may be left out.
 
@@ -124,10 +132,13 @@ def _read_insert(table: Any, reference: Reference, positions: Positions, index: 
             raise InputError(f"insert is {shown(table)}: expected a table of fields, such as {{ verb = ... }}")
         if "path" in table:
             event = read_path(table["path"], reference, subjects(reference))
-            said = ("phase", "verb", "value", "group", "unit", "axes")
-            named = {name: getattr(event, name) for name in said}
-            keys: tuple[str, ...] = ("path", *(k for k in FIELDS if k not in said))
-            return {**named, **read_fields(table, keys, reference, positions, *path)}
+            named = {name: getattr(event, name) for name in ("phase", "verb", "value", "group", "unit", "axes")}
+            keys: tuple[str, ...] = ("path", *(k for k in FIELDS if k not in ("verb", "value", "group", "axes")))
+            fields = read_fields(table, keys, reference, positions, *path)
+            said = with_fields(event, fields).path
+            if said != table["path"]:
+                raise InputError(f"path '{table['path']}' and the fields beside it disagree: they say '{said}'")
+            return {**named, **fields}
         for key in ("verb", "value"):
             if key not in table:
                 raise InputError(f"insert needs {key}, or a path", valid=("path", "verb", "value"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError, shown
-from placealg.model.backward import GRAD
+from placealg.model.backward import GRAD, needs_gradient
 from placealg.model.graph import Graph, unit_of
 from placealg.placement import Kind
 from placealg.step.program import (
@@ -68,9 +68,15 @@ def _place(named: tuple[str, ...] = ()) -> Callable[[str, Any, Reference], str]:
     return read
 
 
-def _version(key: str, value: Any, _reference: Reference) -> str:
+def _version(key: str, value: Any, reference: Reference) -> str:
+    """A label such as "tp/cp_ep2": of each copy the axes on which it differs from its source, numbered if need be."""
     if not isinstance(value, str) or not _LABEL.match(value):
         raise InputError(f"{key} is {shown(value)}: expected the label of a version, such as \"tp\" or \"tp/cp\"")
+    names = reference.mesh.names
+    axes = "|".join(map(re.escape, names))
+    for part in value.split("/"):
+        if not re.fullmatch(rf"({axes})(_({axes}))*\d*", part):
+            raise InputError(f"{key} is {shown(value)}: '{part}' names no axes of the mesh", name=part, valid=names)
     return value
 
 
@@ -182,7 +188,7 @@ FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
     Gloss("group", "group", _group, str),
     Gloss("unit", "unit", _unit, str),
     Gloss("axes", "axes", _axes, list),
-    Gloss("op", "op", _op, str),
+    Gloss("op", "op", _op, lambda op: op or "none"),
     Gloss("divisor", "divisor", _divisor, str),
     Gloss("at", "at", _at, _one_or_list),
     Gloss("where", "where", _where, lambda clauses: ", ".join(map(repr, clauses))),
@@ -228,8 +234,8 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
     A tensor may be redistributed in any unit, or between units, which "" says; its own comes first.
     """
     if value not in VALUES:
-        own = unit_of(value)
-        yield from (("", u) for u in (own, *(u.name for u in reference.units if u.name != own), ""))
+        last = reference.graph.ops[-1].unit if reference.graph else ""
+        yield from (("", u) for u in dict.fromkeys((unit_of(value), *(u.name for u in reference.units), last, "")))
     elif value in ("activation", "loss", "count"):
         units = [u.name for u in reference.units] if value == "activation" else reference.losses
         yield from (("", unit) for unit in units)
@@ -242,14 +248,21 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
 
 
 def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
-    """Everything that a verb applies to: named values, and tensors, gradients, regions and slots of the op graph."""
+    """Everything that a verb applies to: named values, and tensors, gradients, regions and slots of the op graph.
+
+    Of tensors: what an op computes, what a redistribution moves. A parameter is moved and reduced with its group, the
+    sum of the loss is read by nothing, and a unit whose ops are known runs op by op.
+    """
     named, graph = VERBS[verb].values, reference.graph
-    found = [v for v in named if v in VALUES]
+    found = [v for v in named if v in VALUES and not (graph and v == "activation")]
     if graph:
-        made = [op.output for op in graph.ops] if verb == "compute" else list(graph.tensors)
+        moved = [n for n, t in graph.tensors.items() if t.kind != "parameter" and n != graph.ops[-1].output]
+        tensors = [op.output for op in graph.ops] if verb == "compute" else moved
+        backed = needs_gradient(graph)
+        gradients = [n + GRAD for n in tensors if n in backed]
         slots = [loop.slot for loop in graph.loops]
         lasts = [loop.last for loop in graph.loops]
-        for kind, names in ((TENSOR, made), (GRADIENT, [n + GRAD for n in made]), (REGION, regions(graph)),
+        for kind, names in ((TENSOR, tensors), (GRADIENT, gradients), (REGION, regions(graph)),
                             (SLOT, [n for s in slots for n in (s, s + GRAD)]),
                             (HANDED_ON, [*lasts, *(s + GRAD for s in slots)]),
                             (HANDED, [*slots, *(n + GRAD for n in lasts)])):
@@ -264,8 +277,11 @@ def regions(graph: Graph) -> tuple[str, ...]:
 
 
 def tensor_values(reference: Reference) -> tuple[str, ...]:
-    """The values that stand for tensors, gradients and regions of the op graph."""
-    return tuple(v for v in dict.fromkeys(v for verb in VERBS for v in values_of(verb, reference)) if v not in VALUES)
+    """The names of all tensors, gradients and regions of the op graph, whatever applies to them."""
+    graph = reference.graph
+    tensors = graph.tensors if graph else ()
+    found = (*tensors, *(n + GRAD for n in tensors), *(regions(graph) if graph else ()))
+    return tuple(v for v in dict.fromkeys(found) if v not in VALUES)
 
 
 def default_event(phase: str, verb: str, value: str, group: str = "", unit: str = "") -> Event:

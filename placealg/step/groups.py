@@ -15,8 +15,8 @@ from placealg.step.program import Clause, Group
 from placealg.strategy.options import WIRE_W
 from placealg.strategy.spec import GroupRule, Strategy
 
-ELEMENTWISE_ON_VECTORS = ("muon", "adafactor")
-"""Per-matrix optimizers that treat a parameter with fewer than two dims elementwise."""
+ELEMENTWISE_ON_VECTORS = ("muon",)
+"""Per-matrix optimizers beside which AdamW runs on parameters with fewer than two dims: those it cannot treat."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from placealg.arith import ONE
 from placealg.errors import InputError
+from placealg.model.backward import GRAD, needs_gradient
 from placealg.model.graph import Graph, unit_of
-from placealg.step.event import ACROSS, dim_of
-from placealg.step.fields import holders, values_of
+from placealg.placement import REDISTRIBUTIONS
+from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
+from placealg.step.fields import default_event, holders, values_of
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.verbs import MESSAGES, VERBS
 
@@ -23,16 +26,26 @@ DIMS: Mapping[str, tuple[str, ...]] = {
     "all_to_all": ("from", "to")}
 """Verb -> its fields that name a dim of the tensor, as S(dim)."""
 
-LOCAL_WITH_AXES = ("slice", "free")
-"""The verbs without communication that name axes; on tensors, others may, too."""
+SUMMING = ("reduce", "all_reduce", "reduce_scatter")
+"""The verbs that sum over ranks; a ring does where it starts from parts."""
+
+UNLABELLED = ("compute", "assign", "recv")
+"""The verbs that make or fill a tensor itself: what they read has labels, what they write has none."""
+
+ROWS: Mapping[str, tuple[str, ...]] = {
+    "gather": ("all_gather",), "publish": ("all_gather",), "reduce": ("all_reduce", "reduce_scatter"),
+    "shift": ("all_gather", "reduce_scatter"), "pad": ("zero-pad",), "scale": ("scale 1/n",)}
+"""Verb -> the events of the redistribution table that it is, where they have other names."""
+
+UNSOURCED = ("load", "zero", "update", "compute")
+"""The verbs that read what their meaning says, and no value that `from` names."""
 
 
 def check_event(event: Event, reference: Reference) -> None:
     """Raise InputError where an event says what can have no meaning; whether it is right is for the readers."""
     verb = VERBS[event.verb]
-    valid = values_of(event.verb, reference)
-    if event.value not in valid:
-        raise InputError(f"{event.path}: {event.verb} does not apply to {event.value}", name=event.value, valid=valid)
+    if event.value not in values_of(event.verb, reference):
+        raise inapplicable(event, reference)
     if event.on_tensor and event.verb in ("compute", "assign", *MESSAGES) and event.unit != unit_of(event.value):
         raise InputError(f"{event.path}: runs in unit {event.unit}; its op is one of {unit_of(event.value)}")
     if event.verb in MESSAGES and (reference.pipeline is None or event.axes != (reference.pipeline.axis,)):
@@ -50,8 +63,11 @@ def check_event(event: Event, reference: Reference) -> None:
             if reference.graph.tensors[parameter].kind == "parameter":
                 raise InputError(f"{event.path}: reads names {name}: a parameter has no versions", name=name,
                                  valid=[parameter])
-    if (event.version or event.reads) and not event.on_tensor and event.value != "loss":
+    if not event.on_tensor and (event.version or (event.reads and event.value != "loss")):
         raise InputError(f"{event.path}: version and reads are for tensors of the op graph")
+    _check_version(event, reference)
+    if event.verb == "free" and not event.version and _is_data(event, reference):
+        raise InputError(f"{event.path}: data are held whole on every rank: a copy ends, which version names")
     _check_dims(event, reference)
     pairs = tuple(holders(event.value, event.verb, reference))
     if (event.group, event.unit) not in pairs:
@@ -63,8 +79,7 @@ def check_event(event: Event, reference: Reference) -> None:
     _check_tier(event)
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
-    if event.axes and not verb.collective and event.verb not in LOCAL_WITH_AXES and not event.on_tensor:
-        raise InputError(f"{event.path}: {event.verb} is local and takes no axes")
+    _check_axes(event, reference)
     if event.at and event.phase not in LOOPED:
         raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
                          f"{event.phase} stands outside it")
@@ -74,6 +89,8 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
         raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
                          valid=("sum", "mean"))
+    _check_operator(event, reference)
+    _check_owners(event)
     divides = event.verb in DIVIDING or (event.verb == "compute" and event.value in ("loss", "grad"))
     if event.divisor != ONE and not divides and not (event.verb == "update" and event.group):
         raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
@@ -85,6 +102,7 @@ def check_event(event: Event, reference: Reference) -> None:
         raise InputError(f"{event.path}: only shards of parameters have {PADDING}")
     if event.verb == "reduce" and event.to not in ("", "I", "S"):
         raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
+    _check_places(event)
     sizes = reference.mesh.sizes()
     for clause in event.where:
         if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
@@ -94,6 +112,104 @@ def check_event(event: Event, reference: Reference) -> None:
         if event.root >= sizes.get(axis, event.root + 1):
             raise InputError(f"{event.path}: root = {event.root} is a rank that does not exist: {axis} has "
                              f"{sizes[axis]}")
+
+
+def inapplicable(event: Event, reference: Reference) -> InputError:
+    """Why the verb of an event does not apply to its value, with what does, or what a user means by it."""
+    graph, verb = reference.graph, event.verb
+    what = f"{event.path}: {verb} does not apply to {event.unit if event.value == 'activation' else event.value}"
+    tensor = graph.tensors.get(event.tensor) if graph else None
+    if graph and event.value == "activation":
+        return InputError(f"{what}: the unit runs op by op", valid=[op.output for op in graph.of_unit(event.unit)])
+    if graph is None or tensor is None:
+        return InputError(what, name=event.value, valid=values_of(verb, reference))
+    if tensor.kind == "parameter" and (verb, event.on_gradient) == ("compute", True):
+        users = [default_event(event.phase, verb, op.output + GRAD) for op in graph.consumers(tensor.name)]
+        return InputError(f"{what}: the backward of the ops that read a parameter adds to its gradient",
+                          valid=[e.path for e in users])
+    if tensor.kind == "parameter":
+        return InputError(f"{what}: a parameter is moved and reduced with its group",
+                          valid=[e.path for e in _of_groups(event, reference)])
+    if tensor.name == graph.ops[-1].output:
+        loss = default_event(event.phase, "scale" if event.on_gradient else "compute", "loss", "", tensor.unit)
+        return InputError(f"{what}: backward starts from one over the divisors of the loss" if event.on_gradient else
+                          f"{what}: nothing reads the sum of the loss", valid=[loss.path])
+    if event.on_gradient and tensor.name not in needs_gradient(graph):
+        return InputError(f"{what}: no gradient reaches {tensor.name}")
+    return InputError(what, name=event.value, valid=values_of(verb, reference))
+
+
+def _of_groups(event: Event, reference: Reference) -> Iterator[Event]:
+    """What an event on a parameter is when it is said of the parameter's groups."""
+    phase, value, verb = ("reduce", "grad_sum", "reduce") if event.on_gradient else (event.phase, "weight", "gather")
+    verb = event.verb if value in VERBS[event.verb].values else verb
+    for group in (g for g in reference.groups if event.tensor in g.parameters):
+        yield replace(default_event(phase, verb, value, group.name), axes=event.axes if VERBS[verb].needs_axes else ())
+
+
+def _merges(event: Event, reference: Reference) -> bool:
+    """Whether it computes an op that merges the statistics of rows that ranks hold parts of."""
+    op = reference.graph.producer(event.tensor) if reference.graph and event.on_tensor else None
+    return op is not None and event.verb == "compute" and not event.on_gradient and op.row.over == "statistics"
+
+
+def _check_version(event: Event, reference: Reference) -> None:
+    """A label is that of a copy of a tensor."""
+    tensors = reference.graph.tensors if reference.graph else {}
+    if event.version and (event.verb in UNLABELLED or event.tensor not in tensors):
+        raise InputError(f"{event.path}: version = {event.version} labels a copy that is moved, and {event.verb} makes "
+                         "and moves none")
+
+
+def _check_axes(event: Event, reference: Reference) -> None:
+    """Axes are those along which ranks meet, or along which one keeps its own."""
+    keeps = ("slice", "scale", "pad", *MESSAGES) if event.on_tensor else ("slice", "free")
+    if not event.axes or VERBS[event.verb].collective or event.verb in keeps or _merges(event, reference):
+        return
+    what = f"{event.verb} of {event.value}" if event.on_tensor else event.verb
+    raise InputError(f"{event.path}: {what} is local and takes no axes")
+
+
+def _check_operator(event: Event, reference: Reference) -> None:
+    """An operator is that of a sum over ranks, a root that of a broadcast."""
+    sums = event.verb in SUMMING or (event.verb, event.source) == ("shift", "P") or _merges(event, reference)
+    if event.op and not sums:
+        raise InputError(f"{event.path}: op = '{event.op}' is for what sums over ranks, and {event.verb} of "
+                         f"{event.value} does not", valid=("none",))
+    if event.root and event.verb != "broadcast":
+        raise InputError(f"{event.path}: root = {event.root} is for broadcasts, and {event.verb} has none")
+
+
+def _check_owners(event: Event) -> None:
+    """A layout that all ranks share says who owns what of a group, to an event that asks."""
+    if event.layout != "own" and not event.drawn and not (event.group and event.owning):
+        raise InputError(f"{event.path}: layout = {event.layout} says who owns what, and {event.verb} of {event.value} "
+                         "asks for no owner")
+
+
+def _check_places(event: Event) -> None:
+    """What is moved goes from one kind to another as the redistribution table has it; `from` may name a value."""
+    source, target = event.source, event.to
+    if source in GROUP_VALUES:
+        if event.on_tensor:
+            raise InputError(f"{event.path}: from = {source}: what is moved of a tensor is the tensor itself")
+        if not event.group or event.verb in UNSOURCED:
+            raise InputError(f"{event.path}: from = {source}: {event.verb} reads no other value")
+        source = ""
+    for key, place in (("from", source), ("to", target)):
+        if dim_of(place) and not event.on_tensor:
+            raise InputError(f"{event.path}: {key} = {place}: a dim is one of a tensor")
+    known = ROWS.get(event.verb, (event.verb,)) if event.on_tensor or event.verb != "scale" else ()
+    rows = [(r.source.value, r.target.value) for r in REDISTRIBUTIONS if r.event in known]
+    kinds = tuple("S" if dim_of(place) else place for place in (source, target))
+    if any(kinds) and not rows:
+        said = f"from = {source}" if source else f"to = {target}"
+        raise InputError(f"{event.path}: {said}: {event.verb} changes no kind")
+    if any(kinds) and not any(kinds[0] in ("", s) and kinds[1] in ("", t) for s, t in rows):
+        ways = [f"from {s} to {t}" for s, t in rows]
+        goes = f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]
+        said = " ".join(f"{key} {place}" for key, place in (("from", source), ("to", target)) if place)
+        raise InputError(f"{event.path}: {event.verb} goes {goes}; not {said}")
 
 
 def _check_tier(event: Event) -> None:
@@ -132,9 +248,8 @@ def _check_layout(event: Event, reference: Reference) -> None:
 
 
 def _is_data(event: Event, reference: Reference) -> bool:
-    graph = reference.graph
-    return graph is not None and event.on_tensor and not event.on_gradient and (
-        graph.tensors[event.tensor].kind == "data")
+    tensor = reference.graph.tensors.get(event.tensor) if reference.graph else None
+    return tensor is not None and tensor.kind == "data" and not event.on_gradient
 
 
 def _operands(event: Event, graph: Graph) -> tuple[str, ...]:

@@ -9,9 +9,11 @@ from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError, shown
+from placealg.model.backward import GRAD
+from placealg.model.graph import unit_of
 from placealg.step.event import MICROBATCH, phase_order
-from placealg.step.fields import FIELDS, default_event, holders, read_fields, values_of, with_fields
-from placealg.step.meaning import check_event
+from placealg.step.fields import FIELDS, default_event, holders, read_fields, tensor_values, values_of, with_fields
+from placealg.step.meaning import check_event, inapplicable
 from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy
@@ -49,16 +51,28 @@ def read_path(text: Any, reference: Reference, known: Subjects) -> Event:
         raise InputError(f"unknown phase '{found['phase']}' in {text}", name=found["phase"], valid=PHASES)
     if found["verb"] not in VERBS:
         raise InputError(f"unknown verb '{found['verb']}' in {text}", name=found["verb"], valid=VERBS)
-    if found["subject"] not in known[found["verb"]]:
-        raise InputError(f"{found['verb']} does not apply to '{found['subject']}' in {text}", name=found["subject"],
-                         valid=known[found["verb"]])
-    event = replace(known[found["verb"]][found["subject"]], phase=found["phase"], copy=int(found["copy"] or 1))
+    subject, verb = found["subject"], found["verb"]
+    event = known[verb].get(subject) or _named(subject, verb, reference)
+    if event is None:
+        raise InputError(f"{verb} does not apply to '{subject}' in {text}", name=subject, valid=known[verb])
+    event = replace(event, phase=found["phase"], copy=int(found["copy"] or 1))
     if found["axes"] is not None:
         axes = [a.strip() for a in found["axes"].split(",")]
         event = replace(event, axes=FIELDS["axes"].read(f"path {text}", axes, reference))
+    if subject not in known[verb]:
+        raise inapplicable(event, reference)
     if event.path != text:
         raise InputError(f"path '{text}' is written '{event.path}'")
     return event
+
+
+def _named(subject: str, verb: str, reference: Reference) -> Event | None:
+    """The event on a tensor, a gradient or a whole unit that a subject names though the verb applies to none."""
+    if verb == "compute" and subject in [u.name for u in reference.units]:
+        return default_event("", verb, "activation", "", subject)
+    if subject in tensor_values(reference):
+        return default_event("", verb, subject, "", unit_of(subject.removesuffix(GRAD)))
+    return None
 
 
 def write_program(step: Step, strategy: Strategy | None = None, model: str = "") -> str:

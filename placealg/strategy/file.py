@@ -188,8 +188,8 @@ def _check_top(key: str, value: Any) -> None:
         raise InputError(f"unknown table [{key}]" if isinstance(value, dict) else f"unknown key '{key}'", name=key,
                          valid=valid)
     kind = TOP[key].kind if key in TOP else "table"
-    if kind == "text" and not (isinstance(value, str) and value.strip()):
-        raise InputError(f"{key} is {shown(value)}: expected a non-empty string")
+    if kind == "text" and not (isinstance(value, str) and value.strip() and value.isprintable()):
+        raise InputError(f"{key} is {shown(value)}: expected a non-empty string of characters that print")
     if kind == "table" and not isinstance(value, dict):
         raise InputError(f"{key} is {shown(value)}: expected a table, [{key}]")
     if kind == "tables" and not (isinstance(value, list) and value and all(isinstance(v, dict) for v in value)):

@@ -38,10 +38,14 @@ OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "adam": ("elementwise", ()),
     "sgd": ("elementwise", ()),
     "muon": ("matrix", ("grad_sum", "moments")),
-    "adafactor": ("matrix", ("grad_sum", "moments")),
+    "adafactor": ("matrix", ("grad_sum", "master", "moments")),
     "lamb": ("matrix", ("grad_sum", "master", "moments")),
 }
-"""Optimizer -> (locality, the values of which one element's update reads the whole matrix)."""
+"""Optimizer -> (locality, the values of which one element's update reads the whole matrix).
+
+Adafactor scales its step by the root mean square of the parameter and clips it by that of the update (Shazeer and
+Stern 2018); LAMB's trust ratio is a quotient of their norms (You et al. 2020).
+"""
 
 LOSSES: Mapping[str, Mapping[str, Any]] = {
     "mean_of_means": {"divisor": "tokens", "count_axes": None, "assume": ("equal_counts",)},

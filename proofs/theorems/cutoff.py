@@ -10,6 +10,10 @@ d + 1 distinct sizes at which no denominator is 0. For its difference is a polyn
 Equivalently, the matrix of powers of d + 1 distinct sizes has a determinant that is not 0 (Vandermonde). The other
 sizes may stay symbols: their polynomials have no zero divisors, and the lemma uses nothing else of the coefficients.
 
+What is asked is no single identity: it also says which of its k positions coincide, and which are one of s ranks that
+the program names. Each such pattern has an identity of its own. From the size max(k + s, the largest named rank + 1) on
+there are the same patterns at every size; so the d + 1 sizes lie from there on, and those below are tried one by one.
+
 d sizes are not enough: the product of (n - n_i) over them is an identity there, and holds nowhere else. Choose distinct
 primes: equal sizes hide events on a wrong axis, and n = 2 hides that n - 1 and n/2 are no 1.
 """
@@ -134,6 +138,44 @@ def prove_too_few(account: Account) -> None:
                     twin=Twin("  fooled: it is 0 at d sizes, hence for every n", value * (n - size) == 0))
 
 
+def prove_patterns(account: Account) -> None:
+    """Whatever coincides at one size does so at every size from the bound on.
+
+    A named rank stays where it is. Another position goes to unnamed(first): `first` is the least index of a position
+    that is equal to it, `unnamed` counts the numbers that are no named ranks.
+    """
+    named = z3.Function("named", z3.IntSort(), z3.BoolSort())
+    position, first, unnamed = (z3.Function(f, z3.IntSort(), z3.IntSort()) for f in ("position", "first", "unnamed"))
+    i, j, rank, k, s, below = z3.Ints("i j rank k s below")
+
+    def moved(index: Int) -> Int:
+        return z3.If(named(position(index)), position(index), unnamed(first(index)))
+
+    least = [position(first(i)) == position(i), position(first(j)) == position(j),
+             z3.Implies(position(i) == position(j), first(i) == first(j)),
+             z3.Implies(unnamed(first(i)) == unnamed(first(j)), first(i) == first(j))]
+    off = [z3.Not(named(unnamed(first(i)))), z3.Not(named(unnamed(first(j)))), named(rank)]
+    same = z3.And((moved(i) == moved(j)) == (position(i) == position(j)), (moved(i) == rank) == (position(i) == rank))
+    account.theorem("positions coincide, with each other and with a named rank, iff those to which they go do",
+                    same, [*least, *off], twin=Twin("  if one may go to a named rank", same, least))
+    account.theorem("with at most s named ranks below it, the j-th unnamed number for j < k is less than k + s",
+                    j + below < k + s, [j >= 0, j < k, below >= 0, below <= s],
+                    twin=Twin("  for j = k", j + below < k + s, [j >= 0, j <= k, below >= 0, below <= s]))
+
+
+def run_patterns(account: Account) -> None:
+    """A fault on one named rank, and one that needs three different positions: below the bound nothing shows."""
+    def wrong(n: int) -> bool:
+        return any(c == 5 for c in range(n))
+
+    def three(n: int) -> bool:
+        return any(a != b != c != a for a in range(n) for b in range(n) for c in range(n))
+    account.run("rank(dp)=5 is wrong: right at 2, 3 and 5, all sizes of degree 2; wrong at each from 6 on",
+                not any(map(wrong, (2, 3, 5))) and all(map(wrong, range(6, 30))))
+    account.run("three positions that differ: none at 2, some at each size from 3 on",
+                not three(2) and all(map(three, range(3, 12))))
+
+
 def main() -> Account:
     """Prove the lemma, use it, and be fooled by one size less."""
     account = Account("The cutoff lemma: d + 1 sizes decide an identity of degree d",
@@ -142,6 +184,9 @@ def main() -> Account:
     prove_vandermonde(account)
     account.say("An obligation at d + 1 primes.")
     run_obligation(account)
+    account.say("From which size on: what coincides.")
+    prove_patterns(account)
+    run_patterns(account)
     account.say("One size less.")
     prove_too_few(account)
     return account.close()

@@ -21,7 +21,7 @@ a theorem and a pair below show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -30,13 +30,12 @@ from telling import Account, Bool, Int, Twin, inductive, run_equals, step_of, ve
 
 from placealg.model.transformer import mlp
 
-n, k, j, c, f, x, dy, bias = z3.Ints("n k j c f x dy bias")
+n, k, c, f, x, dy, bias = z3.Ints("n k c f x dy bias")
 Number = z3.IntSort()
 a, b, own, phi, dphi, u = (z3.Function(name, Number, Number) for name in ("a", "b", "own", "phi", "dphi", "u"))
-part = z3.Function("part", Number, Number, Number)
-summed, whole = z3.Function("summed", Number, Number), z3.Function("whole", Number, Number)
-"""u(f) is the contribution of f; part(c, k) the sum of those with f < k that rank c owns; summed(k) the sum of
-part(c, k) over all ranks; whole(k) the single device's sum over f < k."""
+part, summed, whole = (z3.Function(name, *[Number] * of) for name, of in (("part", 3), ("summed", 3), ("whole", 2)))
+"""u(f) is the contribution of f; part(c, k) the sum of those with f < k that rank c owns; summed(m, k) the sum of
+part(c, k) over ranks c < m; whole(k) the single device's sum over f < k."""
 
 TOTAL = [n >= 1, own(k) >= 0, own(k) < n, c >= 0, c < n]
 
@@ -46,25 +45,32 @@ def owned_once(rank: Int) -> Int:
     return z3.If(rank == own(k), u(k), 0)
 
 
-def prove_linear(account: Account) -> None:
-    """Contraction: the all_reduce of partial sums is the sum, by induction over f.
+def summed_up(adds: Callable[[Int], Int], upto: Int) -> list[Bool]:
+    """What the sums over f on a rank, and over ranks, are: at 0, and with one more."""
+    return [part(upto, 0) == 0, part(upto, k + 1) == part(upto, k) + adds(upto),
+            *(formula for j in (z3.IntVal(0), k, k + 1) for formula in (
+                summed(0, j) == 0, summed(upto + 1, j) == summed(upto, j) + part(upto, j)))]
 
-    summed(k + 1) is the sum over ranks of part(c, k) + owned_once(c): by sum_of_sum (sums.py) it is summed(k) plus
-    what the ranks add together, and that is u(k), or n u(k) where every rank adds it (sum_of_constant).
-    """
-    account.theorem("for every n: the ranks together add u(k) once (lemma sum_of_owner)",
-                    z3.And(inductive(owned_once, lambda i: z3.If(i > own(k), u(k), 0), j),
-                           z3.If(n > own(k), u(k), 0) == u(k)), [*TOTAL, j >= 0],
-                    twin=Twin("  if an index may have no owner",
-                              z3.If(n > own(k), u(k), 0) == u(k), [n >= 1, own(k) >= 0]))
-    joined = [*TOTAL, k >= 0, summed(0) == 0, whole(0) == 0, whole(k + 1) == whole(k) + u(k)]
-    once, often = (summed(k + 1) == summed(k) + times * u(k) for times in (1, n))
-    goal = z3.And(summed(0) == whole(0), z3.Implies(summed(k) == whole(k), summed(k + 1) == whole(k + 1)))
+
+def gains(upto: Int) -> Bool:
+    """From f = k to k + 1 the sum over the ranks below `upto` gains u(k), if its owner is one of them."""
+    return summed(upto, k + 1) == summed(upto, k) + z3.If(upto > own(k), u(k), 0)
+
+
+def prove_linear(account: Account) -> None:
+    """Contraction: the all_reduce of partial sums is the sum, by induction over ranks and then over f."""
+    claim = z3.And(gains(z3.IntVal(0)), z3.Implies(gains(c), gains(c + 1)),
+                   summed(0, 0) == 0, z3.Implies(summed(c, 0) == 0, summed(c + 1, 0) == 0))
+    account.theorem("over ranks: from k to k + 1 the sum of all n ranks' sums gains u(k) once; at k = 0 it is 0",
+                    claim, [*TOTAL, k >= 0, *summed_up(owned_once, c)], twin=Twin(
+                        "  if every rank computes every term", claim, [k >= 0, *summed_up(lambda rank: u(k), c)]))
+    joined = [n >= 1, k >= 0, summed(n, 0) == 0, gains(n), whole(0) == 0, whole(k + 1) == whole(k) + u(k)]
+    goal = z3.And(summed(n, 0) == whole(0), z3.Implies(summed(n, k) == whole(k), summed(n, k + 1) == whole(k + 1)))
     account.theorem("for every n and number of indices: all_reduce of the partial sums is the single device's sum",
-                    goal, [*joined, once],
-                    twin=Twin("  if every rank computes every term", goal, [*joined, often]))
-    parts = [n >= 1, part(0, k) + part(1, k) == whole(k)]
-    account.refuted("  without the all_reduce", part(0, k) == whole(k), parts)
+                    goal, [*joined, own(k) >= 0, own(k) < n],
+                    twin=Twin("  if an index may have no owner", goal, [*joined, own(k) >= 0]))
+    account.refuted("  without the all_reduce", part(0, 2) == whole(2), [
+        n == 2, own(0) == 0, own(1) == 1, whole(2) == u(0) + u(1), part(0, 2) == u(0)])
     account.theorem("a bias that one rank adds before the all_reduce (or all ranks after it) is counted once",
                     whole(k) + z3.If(n > c, bias, 0) == whole(k) + bias, TOTAL,
                     twin=Twin("  added before it by each of n ranks", whole(k) + n * bias == whole(k) + bias))
@@ -134,7 +140,7 @@ def prove_layers(account: Account) -> None:
 def prove_converse(account: Account) -> None:
     """A wrong claim at a read has weights, inputs and a phi that tell."""
     times, got = z3.Function("times", Number, Number), z3.Function("got", Number, Number)
-    f0, seen, right = z3.Ints("f0 seen right")
+    f0, seen, right, dy_here = z3.Ints("f0 seen right dy_here")
     lone = z3.And(inductive(lambda i: times(i) * z3.If(i == f0, 1, 0), lambda i: z3.If(i > f0, times(f0), 0), k),
                   z3.If(n > f0, times(f0), 0) != 1)
     account.theorem("converse, sums: f0 is not counted once: with 1 there and 0 elsewhere the sum is not 1",
@@ -144,7 +150,6 @@ def prove_converse(account: Account) -> None:
     account.theorem("converse, nonlinear: phi on what is not exact differs for a phi that is one to one",
                     phi(seen) != phi(right), [seen != right, z3.Implies(phi(seen) == phi(right), seen == right)],
                     twin=Twin("  for any phi, a constant one too", phi(seen) != phi(right), [seen != right]))
-    dy_here = z3.Int("dy_here")
     ones = [x == 1, b(f) == 1, dphi(a(f) * x) == 1, dy_here != dy]
     (da, _, _), (want, _, _) = gradients(dy_here, x), gradients(dy, x)
     account.theorem("converse, backward: a wrong dy shows in the gradient of a_f where x, b_f and phi' are 1",

@@ -2,20 +2,28 @@
 
 The theorem quantifies over all updates U and all models, counts only live updates and reads, and names its hypotheses.
 Below, each is dropped in turn. Where it restricts the *theorem* (quantifiers, liveness) a program that breaks gradient
-integrity trains exactly as the single device does, so that "only if" would be false. Where it restricts the *program*
-(locality of the update, random streams, equal counts) a program without it is refuted, and its run differs.
-Small runs are exact, on fractions: two ranks, one parameter, one unit of data each.
+integrity trains exactly as the single device does, so that "only if" would be false. Where it restricts the *model*
+(a loss additive over units, units that every rank computes alike) all weights and views are right and the run differs.
+Where it restricts the *program* (locality of the update, random streams, equal counts, divisors that are not zero) a
+program without it is refuted, or its run undefined. `never_resumed` restricts what is claimed: a resumed run is another
+run, and one from a wrong checkpoint differs. Small runs are exact, on fractions: two ranks, one parameter, one unit of
+data each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import z3
 from telling import Account, Twin, run_equals, step_of, verdict
 
 from placealg.model.abstract import abstract
+from placealg.model.config import resolve_model
+from placealg.model.transformer import mlp
+from placealg.prove.prover import hypotheses
+from placealg.simulate import Setting, simulate
 from placealg.step.program import Step
 
 Update = Callable[[Fraction, Fraction], Fraction]
@@ -67,6 +75,11 @@ def package(text: str) -> Step:
 def edit(line: str) -> str:
     """An [[edit]] table."""
     return f"[[edit]]\n{line}\n"
+
+
+def names(step: Step, hypothesis: str) -> bool:
+    """Whether placealg's verdict on a step rests on a hypothesis."""
+    return any(said.startswith(hypothesis) for said in hypotheses(step))
 
 
 def all_updates(account: Account) -> None:
@@ -145,10 +158,73 @@ def named(account: Account) -> None:
                 verdict(tokens) == ("PROVED", ()) and run_equals(tokens, {"dp": 2}, unequal=True))
 
 
+def of_the_model(account: Account) -> None:
+    """Additive losses and units computed alike: without them right weights of right views are not enough."""
+    account.say("The model's side: every weight and every view is right, and the run differs.")
+    x, y, theta = z3.Reals("x y theta")
+
+    def slope(*units: z3.ArithRef) -> z3.ArithRef:
+        """The gradient of the square of a batch's sum, (theta (x + y))**2, on the units that a rank holds."""
+        return 2 * sum(units) * sum(units) * theta
+
+    account.theorem("an additive loss, (theta x)**2 + (theta y)**2: the ranks' gradients add up to the whole batch's",
+                    slope(x) + slope(y) == 2 * x * x * theta + 2 * y * y * theta, [theta != 0],
+                    twin=Twin("  the square of the batch's sum: rank by rank it is another loss",
+                              slope(x) + slope(y) == slope(x, y), [theta != 0]))
+    small = Fraction(1, 20)
+    whole, apart = ([Fraction(1)] for _ in range(2))
+    for _ in range(3):
+        whole.append(whole[-1] - small * 2 * (1 + 2) ** 2 * whole[-1])
+        apart.append(apart[-1] - small * (2 * 1**2 + 2 * 2**2) * apart[-1])
+    account.run(f"run with units 1 and 2: after a step {apart[1]}, the single device {whole[1]}", apart[1] != whole[1])
+    statistics = resolve_model("statistics")
+    kept, alone = (step_of(f'base = "dp"\n{change}', statistics) for change in (
+        "", edit('drop = "reduce.layer.running.grad_sum.reduce[dp]"')))
+    account.run("a batch's statistics as a state of its own, reduced: placealg proves it; each rank's own are refuted",
+                verdict(kept) == ("PROVED", ()) and run_equals(kept, {"dp": 2})
+                and verdict(alone)[0] == "REFUTED" and not run_equals(alone, {"dp": 2}))
+
+    account.run("units_independent: one rank computes twice its unit's gradient, and the mean of both differs",
+                train(sgd(HALF), lambda gs: mean([gs[0], 2 * gs[1]])) != train(sgd(HALF), mean))
+    split = '[mesh]\ntp = "symbolic"\n[dims]\ntp = ["ffn"]\n[optimizer]\nclip = "none"\n'
+    whole_mlp, torn = (step_of(split + change, mlp()) for change in (
+        "", edit('drop = "forward.layer.mlp.down.all_reduce[tp]"')))
+    account.run("on a model without ops a verdict names it; with ops the obligation `forward` stands in its place,\n"
+                "           and where a rank computes something else it is refuted, and the run differs",
+                names(package('base = "dp"\n'), "units_independent") and not names(whole_mlp, "units_independent")
+                and verdict(whole_mlp) == ("PROVED", ()) and "forward" in verdict(torn)[1]
+                and not run_equals(torn, {"tp": 2}))
+
+
+def of_the_run(account: Account) -> None:
+    """Divisors that are not zero; runs that are not resumed."""
+    account.say("The run's side: what is divided by, and where it starts.")
+    q, r, s, n = z3.Reals("q r s n")
+    account.theorem("nonzero_divisors: s / n, the number q with q n = s, is one number where n is not 0", q == r,
+                    [q * n == s, r * n == s, n != 0],
+                    twin=Twin("  where n = 0 it is any number, or none", q == r, [q * n == s, r * n == s]))
+    means = package('base = "dp"\n[loss]\nassume = []\n')
+    cells = Setting.equal(means.reference, {"dp": 2}, 1)
+    empty = replace(cells, counts={**cells.counts, next(iter(cells.counts)): 0})
+    account.run("a mean of local means names it; with a token on every rank its run is defined, and equal for equal\n"
+                "           counts; a rank without tokens divides by zero, and it is not",
+                names(means, "nonzero_divisors") and simulate(means, cells).equal and not simulate(means, empty).equal)
+    tokens = package('base = "dp"\n[loss]\npreset = "token_mean"\n')
+    account.run("a token mean over all ranks does without: with the same empty rank it is equal",
+                not names(tokens, "nonzero_divisors") and simulate(tokens, empty).equal)
+
+    never, stale = (package(f'base = "dp"\n{edit(change)}') for change in (
+        'drop = "resume.*"', 'drop = "resume.*.master.*"'))
+    account.run("never_resumed: without a resume phase a program is proved, the verdict names it, and the run is equal",
+                verdict(never) == ("PROVED", ()) and names(never, "never_resumed") and run_equals(never, {"dp": 2}))
+    account.run("resumed with the master copy left as it was, the same training step is refuted, and the run differs",
+                verdict(stale) == ("REFUTED", ("init",)) and not run_equals(stale, {"dp": 2}))
+
+
 def main() -> Account:
     """Drop each hypothesis in turn."""
     account = Account("Every hypothesis of the equivalence theorem is needed")
-    for drop in (all_updates, live_updates, named):
+    for drop in (all_updates, live_updates, named, of_the_model, of_the_run):
         drop(account)
     return account.close()
 

@@ -14,16 +14,16 @@ from dataclasses import replace
 
 import z3
 from telling import Account, Bool, Int, Twin, inductive
+from vectors import EVENTS, SIZES, Vector, prove_sum
 
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.prove.contribution import Term, Value
 from placealg.prove.lemmas import LEMMAS, Lemma, obligations
 
-n, k, tau, c, other, factor = z3.Ints("n k tau c other factor")
+n, k, tau, factor = z3.Ints("n k tau factor")
 f, g, F, G = (z3.Function(name, z3.IntSort(), z3.IntSort()) for name in ("f", "g", "F", "G"))
 
-RANKS = [n >= 1, *(z3.And(rank >= 0, rank < n) for rank in (tau, c, other))]
 PARTIAL = [k >= 0, F(0) == 0, F(k + 1) == F(k) + f(k), G(0) == 0, G(k + 1) == G(k) + g(k)]
 """F and G are the partial sums of f and g."""
 
@@ -52,14 +52,32 @@ def prove_lemmas(account: Account) -> None:
 
 
 def prove_all_reduce(account: Account) -> None:
-    """reduce_scatter and then all_gather, on arbitrary numbers; and in the calculus of the package."""
-    def gathered(owner: Int, reader: Int) -> Int:
-        """What every rank reads at `reader` after the sum F(n) went to `owner` alone."""
-        return z3.If(reader == owner, F(n), g(reader))
+    """reduce_scatter and then all_gather: by sums over ranks, on the table's events, and in the package's calculus.
 
-    account.theorem("for every n: reduce_scatter, then all_gather under the same owners, is all_reduce",
-                    gathered(tau, tau) == F(n), RANKS,
-                    twin=Twin("  under another owner function for the all_gather", gathered(tau, other) == F(n)))
+    scattered(c) is what rank c has after the sum F(n) of an arbitrary f went to rank `own`: F(n) there, and anything
+    elsewhere, such as another element. gathered(k) is the sum over ranks below k of what the rank in `place` sends.
+    """
+    own, place = z3.Ints("own place")
+    owners = [n >= 1, k >= 0, *(z3.And(rank >= 0, rank < n) for rank in (own, place))]
+    gathered, scattered = (z3.Function(name, z3.IntSort(), z3.IntSort()) for name in ("gathered", "scattered"))
+    events = [*owners, *PARTIAL[:3], scattered(own) == F(n), gathered(0) == 0,
+              gathered(k + 1) == gathered(k) + z3.If(k == place, scattered(k), 0)]
+
+    def read(turns: Int) -> Bool:
+        return gathered(turns) == z3.If(turns > own, F(n), 0)
+
+    claim = z3.And(read(z3.IntVal(0)), z3.Implies(read(k), read(k + 1)), z3.Implies(read(n), gathered(n) == F(n)))
+    account.theorem("for every n and any f: reduce_scatter to the owner, then all_gather from it, is all_reduce,\n"
+                    "           whatever other ranks hold (base and step over ranks)", claim, [*events, place == own],
+                    twin=Twin("  under another owner function for the all_gather", claim, events))
+    held, reader = Vector(free=z3.IntVal(1), owned=z3.Int("owned"), whole=z3.Int("whole")), z3.Int("reader")
+    two = EVENTS["all_gather"](EVENTS["reduce_scatter"](held, tau, own), place, reader)
+    once = EVENTS["all_reduce"](held, tau, reader)
+    same_reads = two.on(reader) == once.on(reader)
+    sizes = [*SIZES, *owners, reader >= 0, reader < n]
+    account.theorem("on the events of the redistribution table, for every n and seen on any rank: the same", same_reads,
+                    [*sizes, place == own], twin=Twin("  gathered from another rank than the one that has the sum",
+                                                      same_reads, sizes))
     value = Value((Term(ONE, FrozenMap({"dp": "unit"})), Term(ONE)))
     reduced, mine = value.reduced(("dp",), ONE), {"dp": "own:own"}
     account.run("the package's contribution calculus says the same",
@@ -73,6 +91,7 @@ def main() -> Account:
     account = Account("Sums over n ranks, by induction", {"n": 3})
     prove_lemmas(account)
     account.say("An all_reduce in two halves.")
+    prove_sum(account)
     prove_all_reduce(account)
     return account.close()
 

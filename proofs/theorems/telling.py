@@ -64,9 +64,13 @@ class Account:
         """A sentence between two claims."""
         print(f"\n{text}")
 
-    def theorem(self, claim: str, goal: Bool, given: Sequence[Bool] = (), *, twin: Twin) -> None:
-        """`goal` follows from `given`, which is satisfiable; the twin's goal does not follow from its premises."""
-        self._want(SAT, self._ask_small(given), f"the premise of: {claim}")
+    def theorem(self, claim: str, goal: Bool, given: Sequence[Bool] = (), *, twin: Twin,
+                model: Sequence[Bool] | None = None) -> None:
+        """`goal` follows from `given`, which is satisfiable; the twin's goal does not follow from its premises.
+
+        `model` is `given` at a small size, where its quantifiers hide a model of it from the solver.
+        """
+        self._want(SAT, self._ask_small(given if model is None else model), f"the premise of: {claim}")
         self._want(UNSAT, PROCESS.ask([*given, z3.Not(goal)]), claim)
         self._tell(PROVED, claim)
         self.refuted(twin.claim, twin.goal, given if twin.given is None else twin.given)

@@ -1,0 +1,122 @@
+"""What a certificate shows by itself of edits after which its manifest was written anew, with hashes that fit.
+
+The header of every file says what the manifest says of it, its last assertion is that one of its failures happens, its
+premises do not contradict each other, and the lemmas are there. A weaker premise or failure is none of these: only the
+manifest's own hash, or proving the program again, shows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from placealg.announce import each
+from placealg.prove.certificate import LEMMA, WHOLE_STEP, question
+from placealg.prove.lemmas import LEMMAS
+from placealg.prove.replay import Replay
+from placealg.prove.smtlib import read_header
+from placealg.prove.solver import SAT, UNSAT, SolverProcess
+from placealg.prove.verdict import CUTOFF, OBLIGATIONS, PROVED
+
+Entry = Mapping[str, Any]
+"""What a manifest says of one file."""
+
+CONTRADICTORY = "was edited: its premises contradict each other, so that anything follows from them"
+
+
+def misfits(manifest: Entry, texts: Mapping[str, str]) -> dict[str, str]:
+    """File -> what its text says otherwise than the manifest, for every file of which a manifest speaks."""
+    found = dict[str, str]()
+    for query in manifest["queries"]:
+        text = texts[query["file"]]
+        wrong = next(_otherwise(manifest, query, read_header(text)), "") or _no_question(query, text)
+        if wrong:
+            found[query["file"]] = f"was edited: {wrong}"
+    return found
+
+
+def _otherwise(manifest: Entry, query: Entry, header: Mapping[str, list[str]]) -> Iterator[str]:
+    """Every row of a header that says something else than the manifest."""
+    for title, wanted in _rows(manifest, query).items():
+        said = header.get(title, [])
+        if said != [" ".join(text.split()) for text in wanted]:
+            yield f"its header has {title} '{'; '.join(said)}', the manifest '{'; '.join(wanted)}'"
+    for title, first in _beginnings(manifest, query).items():
+        text = " ".join(header.get(title, []))
+        if not re.match(rf"{re.escape(first)}(?!\w)", text):
+            yield f"its header has {title} '{text}', the manifest '{first}'"
+
+
+def _rows(manifest: Entry, query: Entry) -> dict[str, list[str]]:
+    """The rows of a file's header that follow from the manifest."""
+    expected = {"expected": [query["expected"] or "no answer is expected"]}
+    if query["id"] == LEMMA:
+        return expected
+    return {
+        "obligation": [f"{query['id']}: {OBLIGATIONS.get(query['id'], '')}"],
+        "group": [query["group"] or WHOLE_STEP],
+        "strategy": [f"{manifest['strategy']} on {manifest['model']}"],
+        "assuming": list(manifest["hypotheses"]) or ["nothing"], **expected,
+        "fact": [f"{count} times: {fact}" for fact, count in query["facts"].items()],
+        "pinned": [", ".join(f"{name} = {size}" for name, size in query["pinned"].items())] if query["pinned"] else [],
+    }
+
+
+def _beginnings(manifest: Entry, query: Entry) -> dict[str, str]:
+    """The rows of which the manifest has the beginning."""
+    found = {"answered by": manifest["solver"]}
+    if query["id"] == LEMMA:
+        return {**found, LEMMA: f"{query['group']}"}
+    return {**found, "verdict": query["verdict"], "instances": str(query["instances"])}
+
+
+def _no_question(query: Entry, text: str) -> str:
+    """What is wrong with the question at the end of a file; "" where it asks whether one of its failures happens."""
+    if not query["asks"]:
+        return ""
+    *lines, last, asks = text.rstrip("\n").split("\n")
+    if (last, asks) != question(query["formulas"]) or asks in lines:
+        return f"it does not end by asking whether one of {query['formulas']} failures happens"
+    return ""
+
+
+def lemmas_amiss(manifest: Entry) -> str:
+    """What is wrong with the lemmas of a certificate of a proof: one has no file, or is not named."""
+    if manifest["verdict"] != PROVED:
+        return ""
+    parts = [q["group"] for q in manifest["queries"] if q["id"] == LEMMA]
+    named = {text.partition(": ")[0] for text in manifest["lemmas"]}
+    for lemma in LEMMAS:
+        if lemma.name not in named and (lemma.name in parts or not lemma.verbs):
+            return f"does not name the lemma {lemma.name}"
+        if lemma.name in named and parts.count(lemma.name) != len(("base", "step")):
+            return f"has no base and step of the lemma {lemma.name}"
+    unrolled = {text.partition(": of degree ")[0] for text in manifest["lemmas"] if ": of degree " in text}
+    if manifest.get("class") == CUTOFF and not unrolled:
+        return "names no axis that was written out"
+    if {f"cutoff.{axis}" for axis in unrolled} != {part for part in parts if part.startswith("cutoff.")}:
+        return "has no lemma for each axis that was written out"
+    return ""
+
+
+def contradictions(queries: Iterable[tuple[str, str, str]]) -> tuple[dict[str, str], tuple[Replay, ...]]:
+    """(files whose premises contradict each other, those of which the solver does not know), where unsat is expected.
+
+    A query is its name, what is expected, and its text.
+    """
+    found, open_ = dict[str, str](), list[Replay]()
+    process = SolverProcess()
+    try:
+        for name, expected, text in each(list(queries), lambda query: f"the premises of {query[0]}"):
+            if expected != UNSAT:
+                continue
+            premises = text.rpartition("(assert ")[0]
+            answer = process.ask_text(f"{premises}(check-sat)\n")
+            if answer.status == UNSAT:
+                found[name] = CONTRADICTORY
+            elif answer.status != SAT:
+                open_.append(Replay(f"{name}: its premises", SAT, {"z3": answer}))
+    finally:
+        process.stop()
+    return found, tuple(open_)

@@ -1,7 +1,8 @@
 """Queries asked anew: of a fresh Z3, and of a second solver, cvc5, which shares no code with it.
 
-Each solver runs in a process of its own that is killed when it takes too long. Where cvc5 gives a proof, its steps are
-counted, and of them the holes: steps that it asks to be taken on trust.
+Each solver runs in a process of its own under a limit on its work, which is deterministic: a busy machine answers late,
+and the same. The wall-clock limit, after which it is killed, is far beyond that. Where cvc5 gives a proof, its steps
+are counted, and of them the holes: steps that it asks to be taken on trust.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from placealg.prove.solver import (
     SEED,
     UNKNOWN,
     UNSAT,
-    WALL_SECONDS,
     Answer,
     Proof,
     Solve,
@@ -28,7 +28,10 @@ from placealg.solvers import require
 
 AGREE, DISAGREE, NO_ANSWER = "agree", "disagree", "no answer"
 OLDEST_CVC5 = (1, 2)
-_CVC5_SECONDS = 15
+CVC5_LIMIT = 4_000_000
+"""The work of cvc5 on one query, in its own units: 10 to 30 seconds of a core."""
+
+REPLAY_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,10 @@ def solver_versions() -> dict[str, str]:
 
 
 def cvc5_answer(text: str, limit: int) -> Answer:
-    """The answer of cvc5, in this process, with the size of its proof where it gives one; `limit` is its resource."""
+    """The answer of cvc5, in this process, with the size of its proof where it gives one.
+
+    `limit` is in the units of Z3; CVC5_LIMIT is the most that cvc5 is given.
+    """
     import cvc5
 
     version = tuple(int(part) for part in cvc5.__version__.split(".")[:2])
@@ -131,8 +137,7 @@ def cvc5_answer(text: str, limit: int) -> Answer:
 
 def _asked(cvc5: Any, text: str, limit: int, proofs: bool) -> Answer:
     solver = cvc5.Solver()
-    options: dict[str, int | str] = {"seed": SEED, "sat-random-seed": SEED, "rlimit-per": limit,
-                                     "tlimit-per": 1000 * _CVC5_SECONDS}
+    options: dict[str, int | str] = {"seed": SEED, "sat-random-seed": SEED, "rlimit-per": min(limit, CVC5_LIMIT)}
     if proofs:
         options |= {"produce-proofs": "true", "proof-granularity": "dsl-rewrite"}
     for name, value in options.items():
@@ -165,7 +170,7 @@ SOLVERS: Mapping[str, Solve] = {"z3": z3_answer, "cvc5": cvc5_answer}
 
 
 def replays(queries: Iterable[tuple[str, str, str]], solvers: Mapping[str, Solve] = SOLVERS,
-            seconds: float = WALL_SECONDS) -> Iterator[Replay]:
+            seconds: float = REPLAY_SECONDS) -> Iterator[Replay]:
     """What every solver says to each query, given as its name, what is expected, and its text."""
     running = {name: SolverProcess(solve) for name, solve in solvers.items()}
     try:

@@ -83,7 +83,7 @@ class _Follower:
         """One instance of a repeated unit after the other, until what enters it repeats.
 
         Nothing is gained by following what is wrong already: a fault, or a gradient that is not each contribution
-        alike, ends it.
+        alike, ends it, and leaves open what the other instances do.
         """
         loop, before, self.inside = self.graph.loop(unit), len(self.flow.faults), unit
         if loop is None or not self.whole(loop, events, reverse):
@@ -98,6 +98,7 @@ class _Follower:
             for event in events:
                 self.execute(event)
             if len(self.flow.faults) > before:
+                self.give_up(events[0], f"is not followed into other instances of {unit}: something is not exact")
                 break
             if reverse:
                 left = self.handed[0][2] if len(self.handed) == 1 else ()

@@ -39,10 +39,7 @@ class Operators:
         why = says or (f"reads {name}, which is not there" if not held else
                        f"reads {name}, which is undefined" if _undefined(held) else
                        f"reads {name} where a sum in it is not complete, or counts too much")
-        demand = Demand(event.path, why, held, mask)
-        self.flow.demands.append(demand)
-        if demand.exact:
-            return held
+        self.flow.demands.append(Demand(event.path, why, held, mask))
         return paths.exact(mask) if held else ()
 
     def compute(self, event: Event) -> None:
@@ -68,6 +65,8 @@ class Operators:
                 self.extents[op.output, k] = paths.mask_of(held)
         if op.row.random:
             self.tensors.beside[f"{op.output}.mask"] = paths.exact(self.extents[op.output, 0])
+        if op.row.linear == "table":
+            operands[1:] = [self.demand(event, n, held) for n, held in zip(op.inputs[1:], operands[1:], strict=True)]
         if op.row.linear in ("each", "table") or op.kind == "sum":
             return paths.contracted(operands, dims, self.tag(op.output))
         if op.row.linear == "all":

@@ -63,8 +63,20 @@ def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:
 
 
 def is_exact(held: Sum) -> bool:
-    """Whether every contribution counts once wherever the element is held."""
-    return len(held) == 1 and held == exact(held[0].mask)
+    """Whether every contribution counts once wherever the element is held.
+
+    >>> is_exact(narrowed(padded(exact(), ["tp"], "ffn"), [("tp", at("ffn"))]))
+    True
+    """
+    return bool(held) and each(held, _where_held) == exact(held[0].mask)
+
+
+def _where_held(value: Value) -> Value:
+    """The value without places of its terms at which every rank stands that holds it."""
+    def left(term: Term) -> Term:
+        return replace(term, at=FrozenMap({a: p for a, p in term.at.items() if (a, p) not in value.mask}))
+
+    return replace(value, terms=merged(map(left, value.terms)))
 
 
 def is_plain(held: Sum) -> bool:

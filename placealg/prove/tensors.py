@@ -143,17 +143,17 @@ class Tensors:
             self.made.pop((event.value, event.version), None)
             return
         inside = {op.output for op in self.graph.ops if f"{op.region}.".startswith(f"{event.value}.")}
+        own = {name for name in inside if not self._known_outside(name, inside)}
         for name, label in list(self.made):
-            made_here = name in inside and not label
-            readers = {op.output for op in self.graph.consumers(name)} if made_here else self.users.get((name, label))
-            if not readers or readers - inside or (made_here and self._enters_or_leaves(name, inside)):
-                continue
-            if made_here or label:
+            users = self.users.get((name, label))
+            if name in own or (label and users and users <= inside):
                 del self.made[name, label]
         for name in [n for n in self.beside if n.rpartition(".")[0] in inside]:
             del self.beside[name]
 
-    def _enters_or_leaves(self, name: str, inside: set[str]) -> bool:
-        """Whether a repeated unit hands on a tensor, or, outside the region, is entered by it."""
+    def _known_outside(self, name: str, inside: set[str]) -> bool:
+        """Whether an op outside reads it, or a repeated unit hands it on or, outside the region, is entered by it."""
+        if any(op.output not in inside for op in self.graph.consumers(name)):
+            return True
         return any(loop.last == name or (loop.first == name and self.graph.of_unit(loop.unit)[0].output not in inside)
                    for loop in self.graph.loops)

@@ -15,7 +15,7 @@ from placealg.step.fields import default_event, holders, values_of
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.verbs import MESSAGES, VERBS
 
-DIVIDING = ("scale", "reduce", "all_reduce", "reduce_scatter", "shift")
+DIVIDING = ("scale", "reduce", "all_reduce", "reduce_scatter")
 """The verbs that may divide by something, as the computation of the loss and the update of a group may.
 
 Of others a divisor means nothing.
@@ -176,6 +176,9 @@ def _check_operator(event: Event, reference: Reference) -> None:
     if event.op and not sums:
         raise InputError(f"{event.path}: op = '{event.op}' is for what sums over ranks, and {event.verb} of "
                          f"{event.value} does not", valid=("none",))
+    if event.verb == "shift" and event.op not in ("", "sum"):
+        raise InputError(f"{event.path}: op = '{event.op}': a ring adds, and divides nothing", name=event.op,
+                         valid=("sum",))
     if event.root and event.verb != "broadcast":
         raise InputError(f"{event.path}: root = {event.root} is for broadcasts, and {event.verb} has none")
 

@@ -365,8 +365,10 @@ SEALED_ANEW: dict[str, tuple[Callable[[Path], None], Callable[[dict[str, Any]], 
                             lambda m: None, f"{GRADIENT} +was edited: it does not end by asking whether one of"),
     "a failure left out": (lambda at: replaced(at, GRADIENT, "(or |failure 1| ", "(or "), lambda m: None,
                            f"{GRADIENT} +was edited: it does not end by asking whether one of"),
-    "two questions": (lambda at: replaced(at, GRADIENT, QUESTION, f"(check-sat)\n(reset-assertions)\n{QUESTION}"),
+    "two questions": (lambda at: replaced(at, GRADIENT, QUESTION, f"(check-sat)\n(assert true)\n{QUESTION}"),
                       lambda m: None, f"{GRADIENT} +was edited: it does not end by asking whether one of"),
+    "a command of another kind": (lambda at: replaced(at, GRADIENT, QUESTION, f"(reset-assertions)\n{QUESTION}"),
+                                  lambda m: None, f"{GRADIENT} +was edited: it holds the command reset-assertions"),
     "hypotheses emptied": (lambda at: None, lambda m: m.update(hypotheses=[]),
                            "its header has assuming 'equal_counts over"),
     "hypotheses and headers": (lambda at: replaced(at, GRADIENT, "equal_counts over {dp, microbatch}", "nothing"),
@@ -551,6 +553,29 @@ def test_a_manifest_that_is_sealed_anew_asks_what_its_files_ask(change: Any, pla
     sealed_anew(written, change)
     got = placealg("recheck", str(written))
     assert got.code == 1 and re.search("which its queries do not show|was added", got.out)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"class": 5}, "claims the class 5"), ({"class": "BOUNDED"}, "claims the class BOUNDED"),
+    ({"class": None}, "claims the class None"), ({"placealg_certificate": 2}, "is of format 2; this version reads"),
+])
+def test_a_class_and_a_format_are_those_of_the_files(change: Any, says: str, placealg: Run, written: Path) -> None:
+    sealed_anew(written, lambda manifest: manifest.update(change))
+    got = placealg("recheck", str(written))
+    assert got.code == 1 and re.search(rf"manifest\.json +.*{says}", got.out)
+
+
+def test_a_text_that_is_sealed_anew_commands_no_solver(placealg: Run, written: Path, tmp_path: Path) -> None:
+    """To a solver a text is a program, with a command that overwrites files."""
+    precious = tmp_path / "precious"
+    precious.write_text("data")
+    text = (written / GRADIENT).read_text()
+    for command in (f'(set-option :regular-output-channel "{precious}")', "(exit)", "(push 1)"):
+        (written / GRADIENT).write_text(text.replace("(set-logic", f"{command}\n(set-logic", 1))
+        sealed_anew(written, lambda manifest: None)
+        got = placealg("recheck", str(written))
+        assert got.code == 1 and f"it holds the command {command[1:].partition(' ')[0].rstrip(')')}" in got.out
+    assert precious.read_text() == "data"
 
 
 @pytest.mark.parametrize("word", [REFUTED_FILE, pytest.param("dp", marks=pytest.mark.slow)])

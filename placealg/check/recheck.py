@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from placealg.check.resealed import contradictions, lemmas_amiss, misfits
+from placealg.check.resealed import class_amiss, contradictions, lemmas_amiss, misfits
 from placealg.errors import InputError
 from placealg.prove.certificate import Query
 from placealg.prove.replay import Rechecked, Replay, asked, replays, require_cvc5, solver_versions
@@ -120,6 +120,8 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
         return {}, "was edited: it is not JSON"
     if not isinstance(found, dict) or not all(k in found for k in _KEYS) or not isinstance(found["files"], dict):
         return {}, "is not a certificate's"
+    if found["placealg_certificate"] != FORMAT:
+        return found, f"is of format {found['placealg_certificate']}; this version reads format {FORMAT}"
     return found, "" if _sealed({k: v for k, v in found.items() if k != "digest"}) == text else "was edited"
 
 
@@ -166,7 +168,7 @@ def _resealed(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str
     try:
         if not _sound(manifest, texts):
             return {MANIFEST: f"claims {manifest['verdict']}, which its queries do not show"}
-        amiss = lemmas_amiss(manifest)
+        amiss = lemmas_amiss(manifest) or class_amiss(manifest, texts)
         return {**misfits(manifest, texts), **({MANIFEST: f"was edited: it {amiss}"} if amiss else {})}
     except (KeyError, TypeError, AttributeError, ValueError):
         return {MANIFEST: "was edited: it does not say what a manifest says"}

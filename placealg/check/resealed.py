@@ -15,9 +15,9 @@ from placealg.announce import each
 from placealg.prove.certificate import LEMMA, WHOLE_STEP, question
 from placealg.prove.lemmas import LEMMAS
 from placealg.prove.replay import Replay
-from placealg.prove.smtlib import read_header
+from placealg.prove.smtlib import foreign, read_header
 from placealg.prove.solver import SAT, UNSAT, SolverProcess
-from placealg.prove.verdict import CUTOFF, OBLIGATIONS, PROVED
+from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 
 Entry = Mapping[str, Any]
 """What a manifest says of one file."""
@@ -30,7 +30,9 @@ def misfits(manifest: Entry, texts: Mapping[str, str]) -> dict[str, str]:
     found = dict[str, str]()
     for query in manifest["queries"]:
         text = texts[query["file"]]
-        wrong = next(_otherwise(manifest, query, read_header(text)), "") or _no_question(query, text)
+        more = foreign(text)
+        wrong = f"it holds {more}" if more else (
+            next(_otherwise(manifest, query, read_header(text)), "") or _no_question(query, text))
         if wrong:
             found[query["file"]] = f"was edited: {wrong}"
     return found
@@ -81,6 +83,20 @@ def _no_question(query: Entry, text: str) -> str:
     return ""
 
 
+def class_amiss(manifest: Entry, texts: Mapping[str, str]) -> str:
+    """What is wrong with the class that a manifest claims: it is the weakest of those in the headers of its files."""
+    said = {text.split(", ")[1] for q in manifest["queries"] if q["id"] != LEMMA
+            for text in read_header(texts[q["file"]]).get("verdict", []) if text.startswith(f"{PROVED}, ")}
+    weakest = {REFUTED: BOUNDED, UNDECIDED: None}.get(manifest["verdict"], BOUNDED if BOUNDED in said else PARAMETRIC)
+    wanted = (CUTOFF, BOUNDED) if manifest["verdict"] == PROVED and _unrolled(manifest) else (weakest,)
+    return "" if manifest["class"] in wanted else f"claims the class {manifest['class']}, which its files do not show"
+
+
+def _unrolled(manifest: Entry) -> set[str]:
+    """The axes that the second engine wrote out."""
+    return {text.partition(": of degree ")[0] for text in manifest["lemmas"] if ": of degree " in text}
+
+
 def lemmas_amiss(manifest: Entry) -> str:
     """What is wrong with the lemmas of a certificate of a proof: one has no file, or is not named."""
     if manifest["verdict"] != PROVED:
@@ -92,7 +108,7 @@ def lemmas_amiss(manifest: Entry) -> str:
             return f"does not name the lemma {lemma.name}"
         if lemma.name in named and parts.count(lemma.name) != len(("base", "step")):
             return f"has no base and step of the lemma {lemma.name}"
-    unrolled = {text.partition(": of degree ")[0] for text in manifest["lemmas"] if ": of degree " in text}
+    unrolled = _unrolled(manifest)
     if manifest.get("class") == CUTOFF and not unrolled:
         return "names no axis that was written out"
     if {f"cutoff.{axis}" for axis in unrolled} != {part for part in parts if part.startswith("cutoff.")}:

@@ -21,6 +21,9 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = frozenset(("and", "or", "not", "ite", "let", "true", "false", "xor", "distinct", "div", "mod", "abs", "par",
                        "exists", "forall", "assert", "as", "_", "match", "Int", "Bool"))
 _NOTHING = {"and": "true", "or": "false", "+": "0", "*": "1"}
+_LEXEMES = re.compile(r";[^\x00-\x1f\x7f]*(?=\n|\Z)|\|[^|\\\x00-\x1f\x7f]*\||[()]|[\w.~!@$%^&*+=<>/?-]+|[ \n]",
+                      re.ASCII)
+_COMMANDS = frozenset(("set-logic", "declare-const", "declare-fun", "define-fun", "assert", "check-sat"))
 _WORTH_A_NAME = 6
 _TITLE = 12
 
@@ -74,6 +77,35 @@ def read_header(text: str) -> dict[str, list[str]]:
         title = line[2:2 + _TITLE].strip() or title
         rows.setdefault(title, []).append(line[2 + _TITLE:].strip())
     return rows
+
+
+def foreign(text: str) -> str:
+    r"""What a text has that is never written here: a command that does more than declare, define, assert and ask.
+
+    To a solver a text is a program: an option may name a file that the solver overwrites.
+
+    >>> foreign("(declare-const x Int) ; x\n(assert (> x |(y|))\n(check-sat)\n")
+    ''
+    >>> foreign('(set-option :regular-output-channel "f")'), foreign("(assert true))"), foreign("(assert #b1)")
+    ('the command set-option', 'brackets that do not match', "the character '#'")
+    """
+    depth = end = 0
+    opened = False
+    for found in _LEXEMES.finditer(text):
+        if found.start() != end:
+            break
+        end, lexeme = found.end(), found.group()
+        if lexeme.isspace() or lexeme[0] == ";":
+            continue
+        if opened and lexeme not in _COMMANDS:
+            return f"the command {lexeme}"
+        opened = depth == 0
+        depth += {"(": 1, ")": -1}.get(lexeme, 0)
+        if depth < 0 or (opened and lexeme != "("):
+            return "brackets that do not match"
+    if end != len(text):
+        return f"the character {text[end]!r}"
+    return "brackets that do not match" if depth else ""
 
 
 def declarations(formulas: Iterable[Any]) -> list[str]:

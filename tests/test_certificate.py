@@ -697,6 +697,49 @@ def test_a_missing_z3_is_undecided(words: list[str], how: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("words", "says"), [
+    (["diff", "zero1", "zero1"], "no difference in placements, program or costs\n"),
+    (["diff", "zero1", REFUTED_FILE], "is UNDECIDED: lemma"),
+    (["diff", "zero1", "zero1", "--format", "json"], '"undecided": [\n'),
+    (["diff", "zero1", "zero1", "--format", "markdown"], "No difference in placements, program or costs."),
+    (["museum", "megatron_1446"], "it is left open: lemma"), (["explain", "megatron_1446"], "left open"),
+    (["prove", "zero1"], "is too old"),
+])
+def test_what_a_solver_leaves_open_is_no_answer(words: list[str], says: str) -> None:
+    code = (f"import sys\nimport placealg.prove.solver as solver\nsolver.OLDEST_Z3 = (99, 0)\n"
+            f"from placealg.cli import main\nsys.exit(main({words}))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert says in done.stdout and "is too old" in " ".join(done.stdout.split())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+@pytest.mark.parametrize("kilobytes", [90_000, 130_000, 180_000, 230_000])
+def test_too_little_memory_is_undecided(kilobytes: int) -> None:
+    """Below it the libraries would end the process, with exit codes that mean something else."""
+    command = f"ulimit -v {kilobytes}; exec {sys.executable} -m placealg prove zero1"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert re.fullmatch(r"placealg: UNDECIDED: out of memory: the address space is limited to \d+ MiB, and 256 MiB are "
+                        r"needed\n", done.stderr)
+
+
+def test_no_memory_left_is_undecided(placealg: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("placealg.check.prove.judge", full)
+    got = placealg("prove", "zero1")
+    assert (got.code, got.err) == (3, "placealg: UNDECIDED: out of memory\n")
+
+
+def test_an_empty_folder_takes_a_certificate(placealg: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert placealg("prove", "dp", "--certificate", str(folder)).code == 0
+    assert (folder / "manifest.json").is_file()
+
+
 def test_cvc5_is_loaded_only_when_asked(tmp_path: Path) -> None:
     code = ("import sys\nfrom placealg.cli import main\nmain(['prove', 'dp', '--certificate', sys.argv[1]])\n"
             "print('cvc5' in sys.modules, file=sys.stderr)")

@@ -113,6 +113,8 @@ OUT, SLOT = "forward.layer.attn.out.all_reduce[tp]", "forward.layer.in.assign"
     ("dp", 'set = "update.*.norm"\nop = "mean"', "norm of norm does not"),
     ("dp", 'set = "forward.layer.compute"\nop = "mean"', "compute of activation does not"),
     ("dp", 'set = "forward.loss.compute"\nop = "mean"', "compute of loss does not"),
+    ("dp", 'set = "*grad_sum.reduce*"\nverb = "recv"',
+     "recv does not apply to grad_sum: it is for tensors of ops, and no unit of this model has ops"),
     ("cp_ring", 'set = "backward.*.grad.shift[cp]"\nop = "mean"',
      "op = 'mean': a ring adds, and divides nothing; valid: sum"),
     ("cp_ring", 'set = "backward.*.grad.shift[cp]"\ndivisor = "cp"', "divides nothing, and takes no divisor"),
@@ -231,3 +233,9 @@ def test_what_the_loss_reads_is_redistributed_in_its_unit() -> None:
     assert moved
     for event in step.events:
         check_event(event, step.reference)
+
+
+def test_what_an_op_reads_is_a_tensor() -> None:
+    file = parse_strategy_file('base = "dp"\n[[edit]]\nset = "*.reduce*"\nreads = ["nonsense"]\n', "e.toml")
+    with pytest.raises(InputError, match=r"e\.toml:4: reads names 'nonsense', which is no tensor of an op"):
+        read_edits(file.edits, program("dp").reference, file.positions)

@@ -66,11 +66,13 @@ def _sealed(manifest: Mapping[str, Any]) -> str:
 
 
 def check_target(path: str) -> None:
-    """Raise InputError unless a certificate can stand at `path`: nothing is there, or an older certificate."""
+    """Raise InputError unless a certificate can stand at `path`: nothing is there, no file, or an older certificate."""
     target = Path(path)
     if not target.resolve().parent.is_dir():
         raise InputError("its parent is no folder", where=path)
     if not target.exists() and not target.is_symlink():
+        return
+    if target.is_dir() and not target.is_symlink() and not any(target.iterdir()):
         return
     manifest = _manifest(target)[0] if target.is_dir() else {}
     if not manifest:

@@ -10,7 +10,9 @@ from placealg.cli.attend import INTERRUPTED, SAYS, attended
 from placealg.errors import InputError
 from placealg.version import VERSION
 
-DONE, BAD_INPUT = 0, 2
+DONE, BAD_INPUT, OPEN = 0, 2, 3
+NEEDED_BYTES = 2**28
+"""The address space below which libraries end the process in their own ways, with exit codes of their own."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -18,6 +20,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
     On the process's own arguments an interrupt ends that at once, with one line; else it is a KeyboardInterrupt here.
     """
+    if words is None and (lacking := _lacking()):
+        print(f"placealg: {lacking}", file=sys.stderr)
+        return OPEN
     try:
         with attended(alone=words is None):
             code = _run(sys.argv[1:] if words is None else words)
@@ -25,6 +30,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"placealg: {error}", file=sys.stderr)
         return BAD_INPUT
+    except MemoryError:
+        print("placealg: UNDECIDED: out of memory", file=sys.stderr)
+        return OPEN
     except KeyboardInterrupt:
         sys.stderr.write(SAYS)
         return INTERRUPTED
@@ -35,6 +43,23 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"placealg: cannot write the result: {error.strerror}", file=sys.stderr)
         return DONE if quiet else BAD_INPUT
     return code
+
+
+def _lacking() -> str:
+    """What this process may not have and needs; "" where nothing is lacking.
+
+    A library that multiplies no matrices here starts no threads for that: each would take memory.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if sys.platform != "linux":
+        return ""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit in (-1, resource.RLIM_INFINITY) or limit >= NEEDED_BYTES:
+        return ""
+    mebibytes = [f"{n / 2**20:.0f} MiB" for n in (limit, NEEDED_BYTES)]
+    return f"UNDECIDED: out of memory: the address space is limited to {mebibytes[0]}, and {mebibytes[1]} are needed"
 
 
 def _run(words: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from placealg.check.prove import prove
 from placealg.cli.inputs import Case
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.readers import of_device, read_cases
-from placealg.cli.verdicts import DONE, FAILED
+from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
 from placealg.cost.schedule import schedule
@@ -20,7 +20,7 @@ from placealg.render.diff import diff as page
 
 
 def diff(chosen: Namespace) -> int:
-    """Print the differences; the exit code is 0 where there is none, else 1, as of Unix's diff."""
+    """Print the differences; the exit code is 0 where there is none, else 1, as of Unix's diff, 3 without a verdict."""
     chosen.strategies = [chosen.a, chosen.b]
     one, two = read_cases(chosen, one_model=True)
     if one.model.name != two.model.name:
@@ -33,7 +33,7 @@ def diff(chosen: Namespace) -> int:
         print_text(markdown(found))
     else:
         print_lines(page(found, width()))
-    return DONE if found.alike else FAILED
+    return OPEN if found.undecided else DONE if found.alike else FAILED
 
 
 def _side(case: Case) -> Side:

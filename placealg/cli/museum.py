@@ -14,7 +14,8 @@ from placealg.cli.bugs import comment, names, outside, path_of
 from placealg.cli.inputs import read_case
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.together import together
-from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
+from placealg.cli.verdicts import FAILED, OPEN, disagreements, exit_code, of_several
+from placealg.prove.verdict import UNDECIDED
 from placealg.render.museum import Exhibit, left_out, markdown, story
 from placealg.render.museum import museum as page
 from placealg.strategy.file import Expect
@@ -27,7 +28,8 @@ def exhibit(path: Path, repair: bool = False) -> Exhibit:
     report = prove(case.step, case.lead if repair else None, case.edited)
     runs = tuple((masked, hidden(case.step, masked)) for masked in case.masked)
     expect = case.expect or Expect("refuted")
-    wrong = [*disagreements(report, expect),
+    open_ = [f"it is left open: {report.why_undecided}"] if report.verdict == UNDECIDED else []
+    wrong = [*disagreements(report, expect), *open_,
              *(f"shows at {masked}: {outcome.difference}" for masked, outcome in runs if not outcome.equal)]
     return Exhibit(path.stem, comment(path), case.source, case.strategy, case.step, case.base, expect, report, runs,
                    tuple(wrong), time.perf_counter() - start)
@@ -46,7 +48,8 @@ def examined(paths: list[Path]) -> list[Exhibit]:
 
 def code_of(exhibits: Iterable[Exhibit]) -> int:
     """The exit code: 0 if everything came as the files expect."""
-    return of_several(code for e in exhibits for code in (exit_code(e.report, e.expect), FAILED if e.wrong else DONE))
+    return of_several(OPEN if (code := exit_code(e.report, e.expect)) == OPEN else FAILED if e.wrong else code
+                      for e in exhibits)
 
 
 def museum(chosen: Namespace) -> int:

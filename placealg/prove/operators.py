@@ -22,13 +22,15 @@ from placealg.step.program import Reference
 class Operators:
     """The ops of one microbatch at work on its tensors; what they demand and contribute goes into `flow`.
 
-    `passes` counts the instances of a repeated unit, `split` is how the loss was split when it was summed.
+    `passes` counts the instances of a repeated unit, `split` is how the loss was split when it was summed, and `lost`
+    says of a result that nobody holds which event read what was not there.
     """
 
     def __init__(self, reference: Reference, tensors: Tensors, flow: Flow, stages: Stages):
         self.reference, self.tensors, self.flow, self.stages = reference, tensors, flow, stages
         self.graph: Graph = tensors.graph
         self.extents: dict[tuple[str, int], Pairs] = {}
+        self.lost: dict[str, tuple[str, str]] = {}
         self.passes = 1
         self.split: Pairs | None = None
         self.began = False
@@ -36,10 +38,13 @@ class Operators:
     def demand(self, event: Event, name: str, held: Sum, says: str = "") -> Sum:
         """What must be exact; where it is not, that is a fault, and what follows goes on as if it were."""
         mask = paths.mask_of(held)
+        path = event.path
+        if not held and not says:
+            path, name = self.lost.get(name, (path, name))
         why = says or (f"reads {name}, which is not there" if not held else
                        f"reads {name}, which is undefined" if _undefined(held) else
                        f"reads {name} where a sum in it is not complete, or counts too much")
-        self.flow.demands.append(Demand(event.path, why, held, mask))
+        self.flow.demands.append(Demand(path, why, held, mask))
         return paths.exact(mask) if held else ()
 
     def compute(self, event: Event) -> None:
@@ -58,6 +63,10 @@ class Operators:
         operands = [self.stages.here(op.unit, self.tensors.read(n, label))
                     for n, label in zip(op.inputs, labels, strict=True)]
         dims = tuple(self.graph.tensors[op.output].dims)
+        if missing := next((n for n, held in zip(op.inputs, operands, strict=True) if not held), ""):
+            self.lost[op.output] = self.lost.get(missing, (event.path, missing))
+        else:
+            self.lost.pop(op.output, None)
         if op.row.view:
             return paths.renamed(operands[0], op.rename)
         for k, held in enumerate(operands):

@@ -67,8 +67,8 @@ class Rechecked:
     """What became of the queries of a certificate; `edited` says of each changed file what is wrong with it.
 
     There is nothing to ask about the `settled` obligations, which hold by how the program is built, and about the
-    `undecided` ones, for want of a transfer rule. `sha256` is the manifest's, to be held against what `prove` printed:
-    who edits a folder can seal it anew.
+    `undecided` ones, which the prover left open without a question. `sha256` is the manifest's, to be held against what
+    `prove` printed: who edits a folder can seal it anew.
     """
 
     replays: tuple[Replay, ...]

@@ -173,6 +173,11 @@ class Report(Shown):
         """The verdicts of one obligation identifier."""
         return tuple(v for v in self.obligations if v.id == identifier)
 
+    @property
+    def why_undecided(self) -> str:
+        """The first reason for which an obligation was left open."""
+        return next((v.reason for v in self.obligations if v.verdict == UNDECIDED and v.reason), "")
+
     def refuted(self) -> tuple[str, ...]:
         """The identifiers that were refuted, in table order."""
         return tuple(i for i in OBLIGATIONS if any(v.verdict == REFUTED for v in self.of(i)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from placealg.cost.formula import Formula
 from placealg.placement import STATES
-from placealg.prove.verdict import OBLIGATIONS, Report
+from placealg.prove.verdict import OBLIGATIONS, UNDECIDED, Report
 from placealg.render.compare import Compared, Ratio, ratio
 from placealg.render.cost import value_of
 from placealg.render.export import code, plain_markdown
@@ -107,6 +107,12 @@ class Differences:
         """Whether nothing differs."""
         return not (self.placements or self.events or self.costs or self.verdicts)
 
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Why a side has no verdict that could be held against the other's."""
+        return tuple(f"{side.strategy.name} is UNDECIDED: {side.report.why_undecided}" for side in (self.one, self.two)
+                     if side.report.verdict == UNDECIDED)
+
 
 def held_against(one: Side, two: Side) -> Differences:
     """The differences of two sides."""
@@ -140,11 +146,18 @@ def diff(found: Differences, width: int) -> list[Line]:
     """The differences as text: − stands before what the first alone has, + before what the second alone has."""
     names = found.one.strategy.name, found.two.strategy.name
     lines = prose(f"{names[0]} → {names[1]} on {found.one.program.reference.model}", width, "bold")
+    for reason in found.undecided:
+        lines += indent(prose(reason, width - 2))
     if found.alike:
-        return [*lines, line("  no difference in placements, program, costs or verdict")]
+        return [*lines, line(f"  no difference in {_alike(found)}")]
     verdicts = [(name, _verdict(a), _verdict(b)) for name, a, b in found.verdicts]
     return [*lines, *_pairs("placements and settings", found.placements, names, width), *_program(found, width),
             *_costs(found, names, width), *_pairs("verdict", verdicts, names, width)]
+
+
+def _alike(found: Differences) -> str:
+    """In what two sides do not differ."""
+    return "placements, program or costs" if found.undecided else "placements, program, costs or verdict"
 
 
 def _pairs(title: str, rows: Sequence[tuple[str, Cell, Cell]], names: tuple[str, str], width: int) -> list[Line]:
@@ -220,8 +233,9 @@ def markdown(found: Differences) -> str:
     """The differences as a comment for a pull request."""
     names = [plain_markdown(side.strategy.name) for side in (found.one, found.two)]
     lines = [f"### {names[0]} → {names[1]} on {plain_markdown(found.one.program.reference.model)}"]
+    lines += [text for reason in found.undecided for text in ("", f"{plain_markdown(reason)}.")]
     if found.alike:
-        return "\n".join([*lines, "", "No difference in placements, program, costs or verdict."]) + "\n"
+        return "\n".join([*lines, "", f"No difference in {_alike(found)}."]) + "\n"
     for title, rows in (("Verdict", found.verdicts), ("Placements and settings", found.placements)):
         if rows:
             lines += ["", f"**{title}**", "", f"| | {names[0]} | {names[1]} |", "|---|---|---|"]
@@ -255,5 +269,6 @@ def document(found: Differences) -> dict[str, Any]:
                    for d in found.events],
         "costs": [{"quantity": c.name, "before": leaf(c.one, found.one), "after": leaf(c.two, found.two),
                    "ratio": c.ratio.formula.to_json() if c.ratio else None} for c in found.costs],
+        "undecided": list(found.undecided),
         "verdicts": [{"subject": name, "before": a, "after": b} for name, a, b in found.verdicts],
     }

@@ -37,7 +37,7 @@ def totals(found: Rechecked, width: int) -> list[Line]:
                      f"{found.settled} {of} ask nothing: what they say holds by how the program is built"])
     if found.undecided:
         rows.append([line(MARKS[NO_ANSWER], " ", dim("undecided")),
-                     f"{found.undecided} {of} ask nothing, for want of a transfer rule"])
+                     f"{found.undecided} {of} ask nothing: the prover left them open, and their headers say why"])
     proofs = [r.proof for r in found.replays if r.proof]
     if proofs:
         steps, holes = sum(p.steps for p in proofs), sum(p.holes for p in proofs)

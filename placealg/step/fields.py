@@ -87,7 +87,7 @@ def _reads(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
     for name in value:
         tensor, at, label = name.partition("@")
         if tensor not in tensors:
-            raise InputError(f"{key} names '{tensor}'", name=tensor, valid=tensors)
+            raise InputError(f"{key} names '{tensor}', which is no tensor of an op", name=tensor, valid=tensors)
         if at:
             _version(key, label, reference)
     return tuple(value)

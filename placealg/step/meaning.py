@@ -122,7 +122,8 @@ def inapplicable(event: Event, reference: Reference) -> InputError:
     if graph and event.value == "activation":
         return InputError(f"{what}: the unit runs op by op", valid=[op.output for op in graph.of_unit(event.unit)])
     if graph is None or tensor is None:
-        return InputError(what, name=event.value, valid=values_of(verb, reference))
+        none = "" if values_of(verb, reference) else ": it is for tensors of ops, and no unit of this model has ops"
+        return InputError(what + none, name=event.value, valid=values_of(verb, reference))
     if tensor.kind == "parameter" and (verb, event.on_gradient) == ("compute", True):
         users = [default_event(event.phase, verb, op.output + GRAD) for op in graph.consumers(tensor.name)]
         return InputError(f"{what}: the backward of the ops that read a parameter adds to its gradient",

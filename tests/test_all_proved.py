@@ -48,6 +48,7 @@ def lacking(report: Report) -> list[str]:
                      if (v.verdict, v.cls) != (PROVED, PARAMETRIC)]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_proved_for_all_sizes(name: str) -> None:
     report, candidates = judge(step_of(name))

@@ -666,6 +666,7 @@ def broken(error):
 """
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("how", NO_CVC5)
 def test_a_second_solver_that_cannot_be_loaded_is_undecided(how: str, placealg: Run, written: Path) -> None:
     """One line, exit 3, nothing written and nothing printed."""
@@ -686,6 +687,7 @@ NO_Z3 = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("words", [["prove", "zero3"], ["explain", "zero1"], ["museum"]], ids=lambda words: words[0])
 @pytest.mark.parametrize("how", NO_Z3)
 def test_a_missing_z3_is_undecided(words: list[str], how: str) -> None:

@@ -55,6 +55,7 @@ def test_gathering_sends_keys_and_values_of_whole_sequences() -> None:
     assert {e.verb for e in step.phase("backward") if e.tensor.startswith("layer.") and e.axes} == {"reduce_scatter"}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("strategy", ["dp*cp", "zero3*cp_ulysses", "cp*tp_sp", "hsdp*cp*tp", "zero1*cp_ulysses*tp_sp",
                                       "cp*recompute_full"])
 @pytest.mark.parametrize("model", ["gpt", "llama-3-70b"])

@@ -68,6 +68,7 @@ def test_sizes_are_one_more_than_the_degree_and_distinct_primes() -> None:
     assert run.least == least_size(step, "dp") == 7
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("strategy, model", [*PROVED_BOTH_WAYS, ("zero3*tp_sp*pp*cp_ring*ep", "mixtral-8x7b"),
                                              ("hsdp*pp", "gpt2"), ("zero1*pp_interleaved", "gpt2")])
 def test_no_question_has_more_positions_than_the_least_size(strategy: str, model: str,
@@ -93,6 +94,7 @@ def test_positions_of_stages_and_of_drawn_layouts_are_counted() -> None:
     assert least_size(drawn, "dp_shard") == least_size(step_of("hsdp", "abstract"), "dp_shard") + 12 == 19
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank, least", [(4, 6), pytest.param(12, 13, marks=SLOW)])
 def test_a_fault_on_one_named_rank_is_found(rank: int, least: int) -> None:
     """Moments set to 0 on one rank alone: sizes that have no such rank say nothing about it."""
@@ -114,6 +116,7 @@ def stated(strategy: str, model: str, **tables: FrozenMap[str, Any]) -> Step:
     return derive(replace(parse_strategy(strategy), tables=FrozenMap(tables)), resolve_model(model))
 
 
+@pytest.mark.slow
 def test_weights_that_follow_the_tokens_of_ranks_have_no_degree(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are refuted where a size shows it; that no size does would prove nothing."""
     step, right = stated("dp", "abstract", **UNEQUAL), examine(step_of("dp", "abstract"))
@@ -124,6 +127,7 @@ def test_weights_that_follow_the_tokens_of_ranks_have_no_degree(monkeypatch: pyt
     assert {end for i, end in ended.items() if i not in ("gradient", "normalizer")} == {(PROVED, False)}
 
 
+@pytest.mark.slow
 def test_weights_that_follow_the_tokens_of_microbatches_have_one() -> None:
     assert judge(stated("tp", "gpt", **EVERY_MICROBATCH_ITS_MEAN), engine="cutoff")[0].verdict == PROVED
     token_mean = stated("dp", "abstract", loss=FrozenMap({"preset": "token_mean"}))
@@ -136,6 +140,7 @@ def right_at(size: int) -> Step:
                 {"set": "*.grad*.reduce[dp]", "op": "sum", "divisor": str(size)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, *(pytest.param(n, marks=SLOW) for n in (3, 5))])
 def test_what_is_right_at_one_size_is_refuted_at_another(size: int) -> None:
     """No obligation is proved at a size where another one fails: each is seen at every size of every axis."""

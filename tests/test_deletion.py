@@ -108,7 +108,7 @@ def unread(step: Step, event: Event) -> bool:
     return read.isdisjoint(step.reference.group(group).parameters)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_deletion_is_refuted_iff_the_simulator_differs(name: str) -> None:
     step = derive(parse_strategy_file(STRATEGIES[name]).strategy, abstract())
@@ -145,6 +145,7 @@ def test_every_mutant_of_ops_is_refuted_iff_a_run_differs(name: str, kind: str) 
     assert not list(wrong(itertools.islice(mutants, first, None, FEW) if MUTANTS == "few" else mutants))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "each"), [("zero1*pp", 6), ("dp*cp_ring", 30), ("ep", 25), ("zero1*tp", 45)])
 def test_a_few_sorts_of_mutants_of_ops(name: str, each: int, kind: str) -> None:

@@ -78,6 +78,7 @@ def test_recomputed_experts_are_proved_and_equal(region: str) -> None:
     assert simulate(step, Setting.equal(step.reference, {"dp": 2, "ep": 2}, 1, 1)).difference is None
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("dims", [
     {"x": ["embed"]},
     {"x": ["router.expert", "embed", "batch"], "y": ["expert.expert", "choice"]},

@@ -42,6 +42,7 @@ def size(name: str, rng: random.Random) -> Fraction:
     return Fraction(rng.choice((rng.randint(2, 9), rng.randint(2, 5000), rng.randint(2, 2**70))))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("strategy", "model"), CASES)
 def test_the_module_gives_the_formulas_values_exactly(strategy: str, model: str) -> None:
     parts, names = exported(strategy, model)

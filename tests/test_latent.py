@@ -55,7 +55,7 @@ CASES = [
 ]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("model", "strategy"), CASES)
 def test_it_is_proved_for_all_sizes_and_runs_as_on_one_device(model: str, strategy: str) -> None:
     step = step_of(strategy, model, **TOKEN_MEAN)

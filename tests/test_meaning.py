@@ -191,6 +191,7 @@ def all_scaled(model: str) -> dict[str, Step]:
     return dict(scaled(derive(strategy, resolve_model(model))))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_what_may_be_acted_on_is_read(model: str) -> None:
     changed = all_scaled(model)

@@ -36,6 +36,7 @@ MODULES = (ROOT / "placealg" / "measure").glob("*.py")
 FILES = sorted((ROOT / "proofs" / "torch").glob("*.toml"))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_pytorch_does_has_the_verdict_of_its_file(path: Path) -> None:
     case = read_case(str(path), None, [])

@@ -33,7 +33,7 @@ def found_of(name: str) -> Exhibit:
     return exhibit(path_of(name))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", names())
 def test_a_bug_is_as_its_file_says(name: str) -> None:
     found = found_of(name)
@@ -46,6 +46,7 @@ def test_a_bug_is_as_its_file_says(name: str) -> None:
     assert markdown_row(found) in TABLE
 
 
+@pytest.mark.slow
 def test_the_verdicts_are_the_golden_ones() -> None:
     """`tests/museum.txt` is what `placealg museum --no-timing` prints, 100 signs wide."""
     lines = [plain(text).rstrip() for text in page([found_of(name) for name in names()], 100, timing=False)]

@@ -31,6 +31,7 @@ def shuffled(strategy: str, pattern: str = "forward.data.*.slice[dp]", axis: str
     return edit(derive(parse_strategy(strategy), resolve_model(model)), set=pattern, layout=f"shuffled({axis})")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("step", [
     shuffled("dp"), shuffled("dp*cp", "forward.data.*.slice[cp]", "cp"), shuffled("dp", model="moe"),
     shuffled("dp", "forward.data.tokens.slice[dp]"), edit(shuffled("dp"), drop="reduce.*.grad_sum.reduce[dp]"),
@@ -40,6 +41,7 @@ def test_it_is_refuted(step: Step) -> None:
     assert prove(step).verdict == REFUTED
 
 
+@pytest.mark.slow
 def test_it_is_refuted_where_sums_are_written_out() -> None:
     assert judge(shuffled("dp"), None, "cutoff")[0].verdict == REFUTED
 

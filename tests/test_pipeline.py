@@ -121,6 +121,7 @@ def without(step: Step, path: str) -> Step:
 TIED = derive(parse_strategy("pp"), gpt(Style(flash=True)))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("path", [e.path for e in TIED.events if e.verb in ("send", "recv") or (
     "embedding.weight" in e.path and "pp" in e.axes)])
 def test_the_messages_and_what_both_ends_share(path: str) -> None:

@@ -29,7 +29,7 @@ def runs() -> list[tuple[Path, str | None]]:
     return found
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("path", "model"), runs(), ids=lambda x: getattr(x, "stem", x))
 def test_a_file_holds_what_it_promises(path: Path, model: str | None) -> None:
     case = read_case(str(path), model, [])

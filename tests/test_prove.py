@@ -136,6 +136,7 @@ def test_what_no_rule_covers_is_refuted_by_a_run_alone(change: dict[str, Any]) -
     assert {v.verdict for v in report.of("gradient")} == {UNDECIDED}
 
 
+@pytest.mark.slow
 def test_what_a_resumed_run_alone_shows_is_refuted_too() -> None:
     """Experts' weights on every rank: foreign ones are loaded as master weights, and no update changes them."""
     step = edit(derive(parse_strategy("zero1*ep"), moe()), set="publish.layer.weight.publish[dp]", axes=["dp", "ep"])

@@ -40,7 +40,7 @@ def step_of(strategy: str, model: str = "gpt", **tables: Any) -> Step:
     return derive(parse_strategy(strategy), MODELS[model])
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("model", TRANSFORMERS)
 @pytest.mark.parametrize("strategy", DERIVED)
 def test_every_strategy_is_proved_for_all_sizes(strategy: str, model: str) -> None:
@@ -50,7 +50,7 @@ def test_every_strategy_is_proved_for_all_sizes(strategy: str, model: str) -> No
     assert [h.partition(" ")[0] for h in report.hypotheses] == ["equal_counts"], "the ops are proved, not assumed"
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("replay", ["whole", "by_dependency", "early_stop"])
 @pytest.mark.parametrize("region", ["layer", "core", "mlp"])
 def test_every_replay_of_every_region_is_proved(region: str, replay: str) -> None:
@@ -60,6 +60,7 @@ def test_every_replay_of_every_region_is_proved(region: str, replay: str) -> Non
         assert prove(step).verdict == PROVED, model
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("lists", "model"), [
     ("cp", "llama"), ("dp*cp*tp", "gpt"), ("tp over groups", "llama"), ("two axes of tp", "llama, biased"),
     ("mlp.embed", "gpt"), ("tp", "qk-normed"), ("cp", "qk-normed")])
@@ -110,7 +111,7 @@ REFUTED_EDITS: list[tuple[str, str, list[dict[str, Any]], str, str | None]] = [
 ]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("strategy", "model", "changes", "obligation", "mass"), REFUTED_EDITS,
                          ids=[f"{s} on {m}: {c[0]}" for s, m, c, _, _ in REFUTED_EDITS])
 def test_broken_programs_are_refuted_with_a_replay(strategy: str, model: str, changes: list[dict[str, Any]],

@@ -71,6 +71,7 @@ def test_bugs_of_one_obligation_are_read(tmp_path: Path) -> None:
     assert found == ["megatron_deepspeed_276", "pytorch_168058"]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("text", "name", "what"), [
     ('base = "zero1[fsdp]"\n[[edit]]\ndrop = "update.norm.all_reduce[fsdp]"\n', "areal_312",
      "clipped by the norm of the local shard"),

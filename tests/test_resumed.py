@@ -62,6 +62,7 @@ def left_out(count: int) -> str:
     return f"resumed: {count} cases passed before on this very state of the code"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("words", [(), ("-n", "2")])
 def test_what_passed_is_not_run_again(project: Path, words: tuple[str, ...]) -> None:
     """A case that fails is, and one whose teardown does, and one that was not chosen before."""

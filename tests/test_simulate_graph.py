@@ -155,6 +155,7 @@ STRATEGIES = ("tp", "tp_sp", "tp_sp_keep", "dp*tp", "zero1*tp", "zero3*tp_sp", "
               "zero1*tp_sp*recompute_selective", "tp_sp*recompute_full")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_right_programs_equal_the_single_device(name: str, model: str) -> None:

@@ -64,6 +64,7 @@ def where(outcome: Outcome) -> str:
     return outcome.difference.event if outcome.difference else ""
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("pp", [1, 2, 3])
 @pytest.mark.parametrize("order", ["pp_gpipe", "pp_1f1b", "pp_interleaved"])
 def test_every_order_equals_the_single_device(order: str, pp: int) -> None:
@@ -73,6 +74,7 @@ def test_every_order_equals_the_single_device(order: str, pp: int) -> None:
             assert tried(step, pp, m, steps=2 if m == 2 else 1).difference is None, m
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("text", "model", "pp", "m"), [
     ("dp*pp", "gpt", 2, 3), ("zero1*pp_gpipe", "gpt", 3, 2), ("zero3*pp", "gpt", 2, 4), ("hsdp*pp", "gpt", 2, 2),
     ("zero3*pp_interleaved", "gpt", 2, 2), ("tp_sp*pp", "gpt", 3, 2), ("cp*pp_gpipe", "gpt", 2, 2),
@@ -85,6 +87,7 @@ def test_pipelines_beside_other_axes(text: str, model: str, pp: int, m: int) -> 
     assert outcome.observed > 1500
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("text", ["dp*pp_gpipe", "zero3*pp", "zero1*pp_interleaved"])
 def test_token_mean_needs_no_equal_counts(text: str, seed: int) -> None:

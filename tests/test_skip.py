@@ -187,6 +187,7 @@ def test_a_flag_inside_the_loop_is_left_open() -> None:
     assert any("a flag inside the loop" in v.reason for v in prove(step).obligations)
 
 
+@pytest.mark.slow
 def test_the_second_engine_proves_and_refutes_flags() -> None:
     step = step_of("zero1")
     assert (judge(step, engine="cutoff")[0].verdict, judge(step, engine="cutoff")[0].cls) == (PROVED, CUTOFF)

@@ -226,6 +226,7 @@ def test_the_table_of_local_types_is_the_public_one(essay: Any, local_table: Any
     assert account.told[-1].kind == "run"
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("missing", range(16))
 def test_a_missing_row_of_local_types_ends_the_essay(missing: int, essay: Any, local_table: Any) -> None:
     account, rows = local_table

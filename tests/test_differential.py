@@ -16,7 +16,7 @@ from random_programs import Sample, programs, two_units
 
 from placealg.model.abstract import abstract
 from placealg.model.model import Model
-from placealg.model.transformer import Style, gpt, mlp, moe
+from placealg.model.transformer import Style, gpt, mla, mlp, moe
 from placealg.prove.verdict import UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
@@ -33,7 +33,7 @@ TOGETHER = 10
 LEFT_OPEN = 0.02
 MODELS: Mapping[str, Callable[[], Model]] = {
     "abstract": abstract, "two units": lambda: two_units(False), "mlp": mlp, "gpt": gpt,
-    "flash": lambda: gpt(Style(flash=True)), "moe": moe}
+    "flash": lambda: gpt(Style(flash=True)), "moe": moe, "mla": mla}
 DISAGREEMENTS = tomllib.loads((ROOT / "tests" / "disagreements.toml").read_text(encoding="utf-8"))["case"]
 
 

@@ -95,6 +95,7 @@ class _Follower:
         for number in range(1, _PASSES + 1):
             self.pass_of(number)
             entered = self.tensors.gradient(loop.last) if reverse else ()
+            arrived = tuple(self.tensors.gradients)
             for event in events:
                 self.execute(event)
             if len(self.flow.faults) > before:
@@ -105,7 +106,10 @@ class _Follower:
             else:
                 entered, left = self.entered, self.tensors.made.get((loop.last, ""), ())
             alike = self.stages.anywhere(left) == self.stages.anywhere(entered)
-            if alike and number >= self.stages.least:
+            first = reverse and number == 1 and any(name == loop.last and label for name, label in arrived)
+            if alike and number >= self.stages.least and not first:
+                if reverse and number > self.stages.least and self.odd.get(unit):
+                    self.give_up(events[0], f"is not followed where {unit} has few instances, the first unlike others")
                 self.back_through(self.odd.get(unit, []) if reverse else [], events, loop)
                 break
             if number == _PASSES or not paths.is_plain(left):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from placealg.arith import ONE, Monomial
-from placealg.model.graph import Graph
+from placealg.model.graph import Graph, unit_of
 from placealg.prove import paths
 from placealg.prove.paths import Sum, at
 from placealg.prove.tensors import Tensors
 from placealg.step.event import Event
-from placealg.step.pipeline import Pipeline
+from placealg.step.pipeline import LAST, Pipeline, part_of
 from placealg.step.program import LOOPED
 from placealg.step.verbs import MESSAGES
 
@@ -28,6 +28,8 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         leaves = (event.verb == "send") != event.on_gradient
         if event.tensor not in {loop.last if leaves else loop.slot for loop in graph.loops}:
             return f"{event.verb} of {event.value}, which no instance hands on"
+    if pipeline and _elsewhere(event, graph):
+        return f"{event.verb} of {event.value} on the stage of {event.unit}"
     if event.where:
         return f"{event.verb} of a tensor on some ranks only"
     if event.tier != "device" or (event.layout != "own" and not event.drawn):
@@ -53,6 +55,21 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
     if event.verb == "compute" and (producer is None or (event.reads and len(event.reads) != len(producer.inputs))):
         return f"a computation of {event.value} from {len(event.reads)} operands"
     return ""
+
+
+def _elsewhere(event: Event, graph: Graph) -> bool:
+    """Whether a tensor is moved on another stage than that of its op, or, of data, than those of their readers.
+
+    What the last instance of a repeated unit hands on stands on the stage of what follows, too.
+    """
+    name, here = event.tensor, part_of(event.unit, graph)
+    if name not in graph.tensors:
+        return False
+    units = {unit_of(name)}
+    if graph.tensors[name].kind == "data":
+        units = {op.unit for op in graph.consumers(name)} | {e.unit for e in graph.loops if e.first == name}
+    left = {loop.unit for loop in graph.loops if loop.last == name and here == LAST}
+    return any(part_of(unit, graph) != here for unit in units - left)
 
 
 def _dim(place: str) -> str:

@@ -29,7 +29,7 @@ class Operators:
     def __init__(self, reference: Reference, tensors: Tensors, flow: Flow, stages: Stages):
         self.reference, self.tensors, self.flow, self.stages = reference, tensors, flow, stages
         self.graph: Graph = tensors.graph
-        self.extents: dict[tuple[str, int], Pairs] = {}
+        self.extents: dict[tuple[str, int], Pairs] = tensors.extents
         self.lost: dict[str, tuple[str, str]] = {}
         self.passes = 1
         self.split: Pairs | None = None

@@ -236,7 +236,8 @@ def owned(value: Value, split: Mapping[str, str], stage: str) -> Value:
     terms = merged(Term(t.coefficient, FrozenMap({a: place(a, p) for a, p in t.at.items()}), places(t.given))
                    for t in value.terms)
     mask = frozenset((a, place(a, p)) for a, p in value.mask) | {(a, OWNER) for a in split}
-    return plainly(replace(value, terms=terms, mask=mask, sides=places(value.sides)))
+    beyond = value.mixed if all((a, at(d)) in value.mask or d == "layer" for a, d in split.items()) else frozenset()
+    return plainly(replace(value, terms=terms, mask=mask, sides=places(value.sides), mixed=beyond))
 
 
 def plainly(value: Value) -> Value:

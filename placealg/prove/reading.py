@@ -9,9 +9,11 @@ from placealg.prove import versions
 from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_cell, count_name, depends, exists
 from placealg.prove.machine import Machine, Pairs, Read
 from placealg.prove.microbatches import Iteration
+from placealg.prove.paths import dim_of
 from placealg.prove.versions import CURRENT, GARBAGE, Version
 from placealg.step.event import MICROBATCH, PADDING
-from placealg.step.program import LOOPED, Event
+from placealg.step.program import LOOPED, Event, Reference
+from placealg.step.split import NONE, split_of
 
 PADDED, ELEMENTS = "padded:", "elements:"
 """Begin the symbols of what shards take in a layout along axes, padded to the largest; and of the elements."""
@@ -87,10 +89,21 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
     summed = machine.flows.at(iteration.position).loss if machine.flows else {}
     if event.path in summed:
-        cell = {axis: DEVICE for axis, position in summed[event.path] if not position.startswith(STAGE)}
+        apart = {(axis, position) for axis, position in summed[event.path] if not position.startswith(STAGE)}
+        for axis, dim in ((a, dim_of(p)) for a, p in sorted(apart)):
+            if dim != _loss_dim(machine.reference, axis):
+                raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, unlike its data")
+        cell = {axis: DEVICE for axis, _ in apart}
     if event.phase in LOOPED:
         cell[MICROBATCH] = UNIT if iteration.active else iteration.position
     return count_name(cell)
+
+
+def _loss_dim(reference: Reference, axis: str) -> str:
+    """The dim by which an axis splits what the loss sums."""
+    assert reference.graph is not None
+    dim = split_of(reference.dims.get(axis, ()), reference.graph.ops[-1], reference.graph)
+    return "batch" if dim in ("", NONE) else dim
 
 
 def observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration,

@@ -88,7 +88,10 @@ class Stages:
         instance, waiting = (event.unit, self.passes), self.sent[event.on_gradient]
         left = next((s.path for s in waiting if s.instance != instance), "")
         waiting[:] = [s for s in waiting if s.instance == instance]
-        waiting.append(Sent(instance, event.path, self.tensors.here(event)))
+        held = self.tensors.here(event)
+        if event.on_gradient and event.version:
+            held = paths.lost(held)  # what other versions of the gradient received is not in it
+        waiting.append(Sent(instance, event.path, held))
         return left
 
     def receive(self, event: Event, loop: Loop) -> str:

@@ -23,8 +23,8 @@ def name_and_label(version: str) -> tuple[str, str]:
     return name, label
 
 
-Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum]]
-"""What one instance of a repeated unit holds: versions of tensors, and what its ops keep."""
+Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], paths.Pairs]]
+"""What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where they had operands."""
 
 
 class Tensors:
@@ -36,6 +36,7 @@ class Tensors:
         self.graph: Graph = step.reference.graph
         self.made: dict[tuple[str, str], Sum] = {}
         self.beside: dict[str, Sum] = {}
+        self.extents: dict[tuple[str, int], paths.Pairs] = {}
         self.gradients: dict[tuple[str, str], dict[str, Sum]] = {}
         self.expected: dict[str, tuple[str, ...]] = {}
         self.users: dict[tuple[str, str], set[str]] = {}
@@ -77,7 +78,12 @@ class Tensors:
         return tuple(found)
 
     def add(self, name: str, label: str, use: str, held: Sum) -> bool:
-        """Add to a gradient; False where a use adds twice and the sum is not known, for it has several classes."""
+        """Add to a gradient; False where a use adds twice and the sum is not known.
+
+        That is so where it has several classes, or where the use has added to another version.
+        """
+        if any(key[0] == name and key[1] != label and use in found for key, found in self.gradients.items()):
+            return False
         uses = self.gradients.setdefault((name, label), {})
         old = uses.get(use)
         if old is None:
@@ -108,7 +114,8 @@ class Tensors:
     def instance(self, unit: str) -> Instance:
         """What an instance of a repeated unit holds now."""
         return ({k: held for k, held in self.made.items() if k[0].partition(".")[0] == unit},
-                {n: held for n, held in self.beside.items() if n.partition(".")[0] == unit})
+                {n: held for n, held in self.beside.items() if n.partition(".")[0] == unit},
+                {k: mask for k, mask in self.extents.items() if k[0].partition(".")[0] == unit})
 
     def again(self, unit: str, last: str) -> Instance:
         """The forward of another instance of a repeated unit begins, which reads the last tensor of the one before.
@@ -117,18 +124,21 @@ class Tensors:
         """
         before = self.instance(unit)
         handed = before[0].get((last, ""))
-        self.put_back(unit, ({} if handed is None else {(last, ""): handed}, {}))
+        self.put_back(unit, ({} if handed is None else {(last, ""): handed}, {}, {}))
         return before
 
     def put_back(self, unit: str, instance: Instance) -> None:
         """The backward of another instance reads what that one held, and nothing of the one before."""
-        made, beside = self.instance(unit)
+        made, beside, extents = self.instance(unit)
         for key in made:
             del self.made[key]
         for name in beside:
             del self.beside[name]
+        for operand in extents:
+            del self.extents[operand]
         self.made |= instance[0]
         self.beside |= instance[1]
+        self.extents |= instance[2]
 
     def back_again(self, unit: str, last: str, gradient: Sum) -> None:
         """The backward of another instance of a repeated unit begins, with the gradient of its last tensor."""

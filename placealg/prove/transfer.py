@@ -88,7 +88,8 @@ def _own(machine: Machine, event: Event) -> Pairs:
 
 
 def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
-    machine.values[key] = chosen(new, machine.value(*key), pairs(event))
+    met = _own(machine, event) if event.axes else frozenset()
+    machine.values[key] = chosen(new, machine.value(*key), pairs(event) | met)
 
 
 def _broadcast(machine: Machine, event: Event, _: Iteration) -> None:
@@ -145,7 +146,9 @@ def _copy(machine: Machine, event: Event, source: str) -> Version:
 
 
 def _zero(machine: Machine, event: Event, _: Iteration) -> None:
-    _set_value(machine, (event.value, event.tiers[1]), Value(zero=True, mask=machine.owners), event)
+    old = machine.value(event.value, event.tiers[1])
+    beyond = old.mixed if old.mixed is not None or not old.held or old.mask >= machine.owners else frozenset()
+    _set_value(machine, (event.value, event.tiers[1]), Value(zero=True, mask=machine.owners, mixed=beyond), event)
 
 
 def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:

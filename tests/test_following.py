@@ -11,15 +11,19 @@ import pytest
 from test_flow import step_of
 
 from placealg.arith import Monomial
+from placealg.check.prove import prove
 from placealg.model.build import graph
 from placealg.model.model import Model
-from placealg.model.transformer import mlp
+from placealg.model.transformer import mla, mlp
 from placealg.prove.contribution import Value
 from placealg.prove.flow import Flows
 from placealg.prove.paths import at, exact
 from placealg.prove.record import Demand, Flow
 from placealg.prove.stages import UNRECEIVED, UNSENT
+from placealg.prove.verdict import UNDECIDED
+from placealg.simulate import Setting, simulate
 from placealg.step.derive import derive
+from placealg.step.edit import edit
 from placealg.step.event import Event
 from placealg.step.program import Step
 from placealg.strategy.spec import strategy_on
@@ -106,8 +110,14 @@ def test_what_an_instance_hands_on_may_be_said_position_by_position() -> None:
 # instances
 
 def test_equal_instances_are_followed_once_and_along_a_pipeline_twice() -> None:
-    """Along a pipeline the second instance is the first one that is handed something by another."""
-    assert set(Counter(told(followed(MLP).demands)).values()) == {1}
+    """Along a pipeline the second instance is the first one that is handed something by another.
+
+    So it is, backward, where what follows the last instance reads a copy of what leaves that.
+    """
+    copied = Counter(told(followed(MLP).demands))
+    assert {n for (event, _), n in copied.items() if event.startswith("forward.")} == {1}
+    assert {event for (event, _), n in copied.items() if n == 2} == {
+        f"backward.layer.mlp.{op}.grad.compute" for op in ("up", "gelu", "down")}
     once, staged = (Counter(told(followed(s).demands)) for s in (step_of("zero1", "mlp"), STAGED))
     assert staged == {(event, says): n * (2 if ".layer." in event else 1) for (event, says), n in once.items()}
 
@@ -395,3 +405,22 @@ def test_what_enters_an_instance_is_what_it_was_handed_by_message_as_well() -> N
     assert [says.partition(":")[0] for _, says in told(flow.open)] == ["is not followed into other instances of layer"]
     assert told(flow.faults)[0] == (
         "forward.head.x.compute", "reads layer.out where a sum in it is not complete, or counts too much")
+
+
+def test_the_first_of_few_instances_is_not_followed_where_it_is_unlike_the_others() -> None:
+    """Its backward gets what the last one gets: with one layer alone it is the first and the last."""
+    dims = {"a1": ["layer.batch"]}
+    step = derive(strategy_on("first whole", dict.fromkeys(dims), dims=dims, optimizer={"clip": "none"}), mla())
+    reads = ("layer.residual1@a1", "layer.mlp.down")
+    step = edit(step, {"drop": "forward.embedding.tokens.slice[a1]"},
+                {"insert": {"path": "forward.layer.residual1.slice[a1]", "unit": "layer", "to": "S(batch)",
+                            "version": "a1"}, "before": "forward.layer.out.compute"},
+                {"set": "forward.layer.out.compute", "reads": reads},
+                {"set": "backward.layer.out.grad.compute", "reads": reads},
+                {"drop": "backward.layer.out.grad.slice[a1]"},
+                {"insert": {"path": "backward.layer.residual1.grad.slice[a1]", "unit": "layer", "to": "S(batch)",
+                            "version": "a1"}, "after": "backward.layer.out.grad.compute"})
+    runs = [simulate(step, replace(Setting.equal(step.reference, {"a1": 2}, 1), layers=n)).equal for n in (1, 2)]
+    assert runs == [False, True]
+    assert any("few instances" in says for _, says in told(followed(step).open))
+    assert prove(step).verdict == UNDECIDED

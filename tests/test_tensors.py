@@ -133,7 +133,8 @@ def test_adding_twice_at_one_use() -> None:
     assert after(HELD, NOTHING) == (False, HELD) and after(NOTHING, HELD) == (False, NOTHING)
     tensors.add(name, "tp", "layer.norm2.out/0", HALF)
     assert tensors.gradients[name, "tp"] == {use: NOTHING, "layer.norm2.out/0": HALF}
-    assert tensors.add(name, "", use, HELD) and tensors.gradients[name, ""] == {use: HELD}, "another version"
+    assert not tensors.add(name, "", use, HELD), "one use adds to one version"
+    assert tensors.add(name, "", "head.x/0", HELD) and tensors.gradients[name, ""] == {"head.x/0": HELD}, "another use"
 
 
 def test_a_redistribution_takes_the_place_of_its_version_and_of_what_a_gradient_has_below_it() -> None:
@@ -168,14 +169,19 @@ INSIDE = {("layer.in", ""): HELD, ("layer.out", ""): HALF, ("layer.out", "tp"): 
 def test_another_instance_reads_the_last_tensor_of_the_one_before_and_nothing_else_of_it() -> None:
     tensors = made({**OUTSIDE, **INSIDE})
     tensors.beside = {"layer.norm1.out.rstd": HALF, "head.norm.out.rstd": HELD}
-    assert tensors.instance("layer") == (INSIDE, {"layer.norm1.out.rstd": HALF})
-    assert tensors.again("layer", "layer.out") == (INSIDE, {"layer.norm1.out.rstd": HALF})
+    tensors.extents = {("layer.norm1.out", 0): HELD[0].mask, ("head.norm.out", 0): frozenset()}
+    layer = (INSIDE, {"layer.norm1.out.rstd": HALF}, {("layer.norm1.out", 0): HELD[0].mask})
+    assert tensors.instance("layer") == layer
+    assert tensors.again("layer", "layer.out") == layer
+    assert tensors.extents == {("head.norm.out", 0): frozenset()}
     assert tensors.made == {**OUTSIDE, ("layer.out", ""): HALF}
     assert tensors.beside == {"head.norm.out.rstd": HELD}
-    tensors.put_back("layer", (INSIDE, {"layer.norm1.out.rstd": HALF}))
+    tensors.put_back("layer", layer)
+    assert tensors.extents == {**layer[2], ("head.norm.out", 0): frozenset()}
     assert tensors.made == {**OUTSIDE, **INSIDE}
     assert tensors.beside == {"head.norm.out.rstd": HELD, "layer.norm1.out.rstd": HALF}
-    tensors.put_back("layer", ({("layer.in", ""): HALF}, {}))
+    tensors.put_back("layer", ({("layer.in", ""): HALF}, {}, {}))
+    assert tensors.extents == {("head.norm.out", 0): frozenset()}
     assert tensors.made == {**OUTSIDE, ("layer.in", ""): HALF}
     assert tensors.beside == {"head.norm.out.rstd": HELD}
     assert tensors.again("layer", "layer.out")[0] == {("layer.in", ""): HALF}

@@ -146,9 +146,12 @@ def _copy(machine: Machine, event: Event, source: str) -> Version:
 
 
 def _zero(machine: Machine, event: Event, _: Iteration) -> None:
-    old = machine.value(event.value, event.tiers[1])
-    beyond = old.mixed if old.mixed is not None or not old.held or old.mask >= machine.owners else frozenset()
-    _set_value(machine, (event.value, event.tiers[1]), Value(zero=True, mask=machine.owners, mixed=beyond), event)
+    """Ranks zero what they own; what they hold beside it stays."""
+    key = (event.value, event.tiers[1])
+    old = machine.value(*key)
+    beyond = [r for r in (old.mask if old.held else None, old.mixed) if r is not None and not r >= machine.owners]
+    mixed = frozenset.intersection(*beyond) if beyond else None
+    _set_value(machine, key, Value(zero=True, mask=machine.owners, mixed=mixed), event)
 
 
 def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:

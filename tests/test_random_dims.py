@@ -8,7 +8,6 @@ from itertools import islice
 
 import pytest
 import random_fields
-import random_pairs
 from random_dims import edited, judged, programs
 
 from placealg.check.prove import prove
@@ -84,24 +83,6 @@ def test_any_field_of_any_event(number: int) -> None:
 @pytest.mark.parametrize("number", range(100, 100 + 2 * SLOW))
 def test_any_field_of_many_events(number: int) -> None:
     any_field(number)
-
-
-def pairs(number: int) -> None:
-    """Edits that may undo each other: proved only if no run differs. What no rule covers stays open."""
-    for story, step in random_pairs.programs(number, EACH // 2):
-        verdict, complaint = judged(step)
-        assert verdict == UNDECIDED or not complaint, f"{story}\n{complaint}"
-
-
-@pytest.mark.parametrize("number", range(FAST))
-def test_edits_that_may_undo_each_other(number: int) -> None:
-    pairs(number)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(100, 100 + 2 * SLOW))
-def test_many_edits_that_may_undo_each_other(number: int) -> None:
-    pairs(number)
 
 
 def test_an_edit_may_say_anything_but_its_reasons() -> None:

@@ -28,6 +28,7 @@ from placealg.prove.contribution import (
     merged,
     per_element,
 )
+from placealg.strategy.options import LAYER
 
 Sum = tuple[Value, ...]
 """The distinct values of the classes of contributions, all with one mask; () when no rank holds anything."""
@@ -76,6 +77,8 @@ def _where_held(value: Value) -> Value:
     def left(term: Term) -> Term:
         return replace(term, at=FrozenMap({a: p for a, p in term.at.items() if (a, p) not in value.mask}))
 
+    if not any(place in value.mask for term in value.terms for place in term.at.items()):
+        return value
     return replace(value, terms=merged(map(left, value.terms)))
 
 
@@ -236,7 +239,7 @@ def owned(value: Value, split: Mapping[str, str], stage: str) -> Value:
     terms = merged(Term(t.coefficient, FrozenMap({a: place(a, p) for a, p in t.at.items()}), places(t.given))
                    for t in value.terms)
     mask = frozenset((a, place(a, p)) for a, p in value.mask) | {(a, OWNER) for a in split}
-    beyond = value.mixed if all((a, at(d)) in value.mask or d == "layer" for a, d in split.items()) else frozenset()
+    beyond = value.mixed if all((a, at(d)) in value.mask or d == LAYER for a, d in split.items()) else frozenset()
     return plainly(replace(value, terms=terms, mask=mask, sides=places(value.sides), mixed=beyond))
 
 

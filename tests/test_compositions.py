@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterable, Sequence
 from itertools import combinations_with_replacement, islice
@@ -16,6 +17,8 @@ from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.catalogue import Entry, catalogue, standalone
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.options import LOSSES, OPTIMIZERS
+from placealg.strategy.spec import overlay
 
 Combination = tuple[Entry, ...]
 
@@ -103,6 +106,24 @@ def test_every_accepted_pair_is_proved(text: str) -> None:
 
 def test_the_sample_is_of_pairs() -> None:
     assert set(SAMPLE) <= set(ACCEPTED)
+
+
+@pytest.mark.parametrize("number", [pytest.param(k, marks=[pytest.mark.slow] if k > 1 else []) for k in range(12)])
+def test_compositions_with_random_options_are_proved(number: int) -> None:
+    """Twenty of up to four entries, each optimizer, clip, skip and weighting, on models with and without ops."""
+    draw, proved = random.Random(number), 0
+    while proved < 20:
+        text = "*".join(e.name for e in draw.sample(ENTRIES, draw.choice((1, 2, 3, 4))))
+        tables = {"optimizer": {"name": draw.choice(tuple(OPTIMIZERS)), "clip": draw.choice(("global_norm", "none")),
+                                "skip": draw.choice(("none", "none", "overflow"))},
+                  "loss": {"preset": draw.choice(tuple(LOSSES))}}
+        model = draw.choice(("abstract", "mlp", "gpt", "moe", "mla", "deepseek-v3"))
+        try:
+            step = derive(overlay(parse_strategy(text), tables), resolve_model(model))
+        except InputError:
+            continue
+        assert {v.verdict for v in examine(step).verdicts} == {PROVED}, (text, model, tables)
+        proved += 1
 
 
 def test_an_axis_that_is_not_fresh_is_refused() -> None:

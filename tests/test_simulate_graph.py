@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from simulate_steps import change, double, drop, found
 
+from placealg.check.prove import prove
 from placealg.frozen import FrozenMap
 from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.transformer import LLAMA, Style, gpt, mla, mlp, transformer
+from placealg.prove.verdict import PROVED
 from placealg.simulate import Outcome, Setting, box, device, field, functions, redistribute, simulate, space
 from placealg.simulate.box import Box
 from placealg.simulate.field import PRIME, Array, Residues
@@ -198,6 +200,14 @@ def test_matrix_optimizers_gather_split_matrices(optimizer: str) -> None:
     step = derived("zero1*tp", optimizer={"name": optimizer})
     assert tried(step).difference is None
     assert not tried(drop(step, "update.layer.weight.grad_sum.all_gather*")).equal
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "lamb", "adafactor"])
+def test_matrices_are_whole_on_their_stage(optimizer: str) -> None:
+    step = derived("zero1*tp*pp", optimizer={"name": optimizer})
+    gathers = [e for e in step.events if e.verb == "all_gather" and e.phase == "update"]
+    assert gathers and all("pp" not in e.axes for e in gathers)
+    assert tried(step).difference is None and prove(step).verdict == PROVED
 
 
 @pytest.mark.parametrize(("text", "dims"), [

@@ -12,7 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
-from placealg.strategy.options import WIRE_W
+from placealg.strategy.options import LAYER, WIRE_W
 from placealg.strategy.spec import GroupRule, Strategy
 
 ELEMENTWISE_ON_VECTORS = ("muon",)
@@ -25,8 +25,9 @@ class Plan:
 
     `gathered`: parameters rest sharded and are gathered for use. `owned`: the optimizer state is sharded.
     `scattered`: gradients rest sharded. `summed`: the gradient of one rank is a partial sum. Along the axes of
-    `group.split` all of this is settled: a rank holds, uses and updates what it owns. `tiers` says where parameters
-    and the optimizer state rest, `gather_bytes` the element size of gathered weights ("" for their own).
+    `group.split` all of this is settled: a rank holds, uses and updates what it owns; along those in `cut` it holds
+    parts of each matrix, along the others whole ones, of its stage. `tiers` says where parameters and the optimizer
+    state rest, `gather_bytes` the element size of gathered weights ("" for their own).
     """
 
     group: Group
@@ -38,6 +39,7 @@ class Plan:
     tiers: FrozenMap[str, str]
     materialized: bool
     gather_bytes: str = ""
+    cut: tuple[str, ...] = ()
 
     @property
     def reduced_each_microbatch(self) -> tuple[str, ...]:
@@ -116,7 +118,8 @@ def group_parameters(strategy: Strategy, model: Model, summed: Summed = _NOTHING
         if not any(rule.matches(p.name) for p in model.parameters):
             raise InputError(f"[groups.{rule.name}] match = '{rule.match}' matches no parameter of {model.name}",
                              name=rule.match, valid=[p.name for p in model.parameters])
-    return tuple(_plan(strategy, group, rule, summed.get(group.parameters[0], strategy.data_axes))
+    return tuple(_plan(strategy, group, rule, summed.get(group.parameters[0], strategy.data_axes),
+                       split.get(group.parameters[0], _NOTHING))
                  for unit in model.units for group, rule in _groups_of(strategy, model, unit, summed, split))
 
 
@@ -167,7 +170,8 @@ def _optimizer(strategy: Strategy, rule: GroupRule | None, parameter: Parameter,
     return name, locality, reads
 
 
-def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...]) -> Plan:
+def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...],
+          dims: Mapping[str, str]) -> Plan:
     def state(name: str) -> StatePlacement:
         placement = strategy.state(name)
         if rule is None or name not in rule.states:
@@ -190,4 +194,5 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
         tiers=FrozenMap(tiers),
         materialized=any(gradients.mode(a) is Mode.M for a in axes),
         gather_bytes=WIRE_W if WIRE_W in said else "",
+        cut=tuple(a for a, dim in dims.items() if dim != LAYER),
     )

@@ -240,7 +240,7 @@ def update(plan: Plan) -> Iterator[Event]:
             yield from carry(state, plan.state_tier, tier)
     wide: dict[str, tuple[str, ...]] = {"grad_sum": tuple(a for a in plan.grad_sum_axes if a not in plan.owned)}
     for value in group.whole_reads:
-        wide[value] = (*group.split, *(plan.grad_sum_axes if value == "grad_sum" else plan.owned))
+        wide[value] = (*plan.cut, *(plan.grad_sum_axes if value == "grad_sum" else plan.owned))
     for value, axes in wide.items():
         if axes:
             why = (f"{group.optimizer} reads whole matrices of {value}, which is sharded over {_names(axes)}"

@@ -72,12 +72,14 @@ def axis_changes(step: Step) -> Iterator[Mutant]:
 def swaps(step: Step) -> Iterator[Mutant]:
     """Each adjacent pair exchanged: the second event moves before the first, into its phase.
 
-    Ops stay in the loop that runs their unit.
+    Ops stay in the loop that runs their unit, and a checkpoint is stored in its own phase.
     """
     for k, (one, two) in enumerate(itertools.pairwise(step.events)):
         if (one.phase in LOOPED) != (two.phase in LOOPED) and not two.group and two.verb == "compute":
             continue
         if (one.on_tensor or two.on_tensor) and (one.phase, one.unit) != (two.phase, two.unit):
+            continue
+        if two.verb == "store" and one.phase != two.phase:
             continue
         yield _mutant("swap", step, k, (one, two), (replace(two, phase=one.phase), one))
 

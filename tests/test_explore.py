@@ -28,6 +28,7 @@ from placealg.prove.explore import (
     execute,
     initial,
     initialised,
+    matrices,
     observed,
     result,
     resumed,
@@ -45,8 +46,9 @@ from placealg.prove.reading import NoRule
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Version, choose, where
 from placealg.step.derive import derive
 from placealg.step.event import Event
-from placealg.step.program import Step
+from placealg.step.program import Clause, Step
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
 
 ZERO2, ZERO3, DP = (derive(parse_strategy(name), abstract()) for name in ("zero2", "zero3", "dp"))
 GPT, STAGED = step_of("zero1*tp", "gpt"), step_of("zero1*pp", "gpt")
@@ -421,6 +423,29 @@ def test_an_update_of_what_nobody_stores_shows_in_the_result_and_in_the_next_ste
     step = Step(DP.reference, tuple(e for e in DP.events if e.path not in stored))
     shown, _ = observed(steps_of(step).runs[0], program_of(step))
     assert {r.kind for r in shown} == {"result", "weight"}
+
+
+def test_an_update_of_a_matrix_shows_what_others_of_its_elements_became() -> None:
+    """Of the moments of all elements that Muon reads where it updates one; an elementwise update reads its own."""
+    muon = derive(overlay(parse_strategy("dp"), {"optimizer": {"name": "muon"}}), abstract())
+    step = changed(muon, "update.layer.weight.update", where=(Clause("dp"),))
+    assert step.reference.groups[0].whole_reads == ("grad_sum", "moments")
+    run = steps_of(step).runs[0]
+    assert list(matrices(run.end)) == [Read("update.layer.weight.update", "matrix", "", CURRENT, CURRENT)]
+    guarded = Guarded(frozenset({("right0:0", FrozenMap())}), CURRENT)
+    spoilt = run.end.copy()
+    spoilt.updates = [replace(u, others=(("master", guarded), ("moments", guarded))) for u in run.end.updates]
+    seen = where([("dp", "other:own")], guarded, CURRENT)
+    assert [r.version for r in matrices(spoilt)] == [seen], "where another element of the matrix is updated"
+    assert [r.version for r in matrices(trusting(spoilt, "right0:"))] == [seen]
+    assert [r.version for r in matrices(trusting(spoilt, "right1:"))] == [CURRENT]
+    again = edited(muon, "update.layer.weight.update", muon.event("update.layer.weight.update"),
+                   replace(muon.event("update.layer.weight.update"), copy=2))
+    shown, _ = observed(steps_of(again).runs[0], program_of(again))
+    assert any(r.kind == "matrix" and r.event == "update.layer.weight.update#2" for r in shown)
+    later, _ = observed(steps_of(muon).runs[0], program_of(muon))
+    assert any(r.kind == "matrix" for r in later), "in the next step"
+    assert list(matrices(steps_of(DP).runs[0].end)) == []
 
 
 def held_after(**copies: Version) -> Read:

@@ -45,6 +45,9 @@ SUM = 'before = "backward.layer.norm1.weight.grad_sum.accumulate"'
 
 
 @pytest.mark.parametrize(("strategy", "table", "message"), [
+    ("zero1", 'move = "save.layer.weight.store"\nafter = "publish.layer.weight.publish[dp]"',
+     "publish.layer.weight.store: a checkpoint is of one step: it is stored in phase save, all of it or none; valid: "
+     "save"),
     ("tp", f'insert = {{ path = "forward.layer.norm1.weight.all_reduce[tp]" }}\n{NORM}',
      "forward.layer.norm1.weight.all_reduce[tp]: all_reduce does not apply to layer.norm1.weight: a parameter is moved "
      "and reduced with its group; valid: forward.layer.norm1.weight.gather[tp]"),

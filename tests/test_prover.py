@@ -339,6 +339,8 @@ def counting(phase: str, loss: str = "") -> Event:
     (program(STAGED, counting("prepare", "one"), replace(SUMMED, unit="one"), counting("prepare", "two"),
              replace(divided("count"), unit="two"), hypotheses=()), (NONZERO,)),
     (program(STAGED, counting("prepare"), divided("count", "prepare"), SUMMED, hypotheses=()), (NONZERO,)),
+    (program(STAGED, divided("count", "forward"), counting("forward"), hypotheses=()), (NONZERO,)),
+    (program(STAGED, divided("count", "prepare"), counting("prepare"), hypotheses=()), ()),
     (program(STAGED, counting("prepare"), replace(SUMMED, axes=("pp",)), divided("count"), hypotheses=()), (NONZERO,)),
     (program(STAGED, counting("prepare"), replace(SUMMED, where=(Clause("dp", 0),)), divided("count"), hypotheses=()),
      (NONZERO,)),

@@ -8,10 +8,10 @@ steps. What is saved is resumed from, by resumed runs, too, until no state is ne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placealg.prove import transfer, versions
+from placealg.prove import correct, transfer, versions
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Read, Site
 from placealg.prove.microbatches import CASES, Case, Iteration
@@ -283,6 +283,8 @@ def top(steps: Chain) -> Machine:
 def observed(run: Run, program: Program) -> tuple[tuple[Read, ...], bool]:
     """What shows whether the updates of `run` were right: its result, what it stores, what later passes read, store.
 
+    An update that reads a whole matrix shows others of that step, too.
+
     Later steps are followed, trusting their own updates, until no state is new: else what is returned is not all.
     """
     flag = f"right{run.end.steps}:"
@@ -293,8 +295,19 @@ def observed(run: Run, program: Program) -> tuple[tuple[Read, ...], bool]:
     following = _follow([trusted(state) for state in run.later], program, run.case, trusted)
     reads = [r for r in run.end.reads if r.kind in ("result", "store")]
     reads += [r for later in following.runs for r in trusted(later.end).reads if r.kind in ("weight", "store")]
+    reads += [r for end in (run.end, *(trusted(later.end) for later in following.runs)) for r in matrices(end)]
     distinct = {(r.version, r.want): r for r in reads if r.version != r.want}
     return tuple(distinct.values()), following.closed
+
+
+def matrices(machine: Machine) -> Iterator[Read]:
+    """What updates that read whole matrices find of an element when they update another one of its matrix."""
+    if machine.group.locality != "elementwise":
+        for update in machine.updates:
+            others = [(axis, correct.other_position(position)) for axis, position in update.where]
+            for value, version in update.others:
+                if value in machine.group.whole_reads:
+                    yield Read(update.event, "matrix", "", versions.where(others, version, CURRENT), CURRENT)
 
 
 def trusting(machine: Machine, flag: str) -> Machine:
@@ -308,4 +321,6 @@ def trusting(machine: Machine, flag: str) -> Machine:
     state = machine.copy()
     state.versions = {k: versions.each(v, change) for k, v in machine.versions.items()}
     state.reads = [replace(r, version=versions.each(r.version, change)) for r in machine.reads]
+    state.updates = [replace(u, others=tuple((value, versions.each(version, change)) for value, version in u.others))
+                     for u in machine.updates]
     return state

@@ -39,7 +39,7 @@ class Updated:
     """One update event as it ran: what it read, and the name of the function that says whether it was right.
 
     `slot` is the group's partial norm, `skip` its flag, `divisor` what its step was divided by; None where that is not
-    known.
+    known. `where` are the ranks, and elements, that it updates.
     """
 
     event: str
@@ -49,6 +49,7 @@ class Updated:
     skip: Slot | None
     others: tuple[tuple[str, Version], ...]
     divisor: Monomial | None = ONE
+    where: Pairs = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

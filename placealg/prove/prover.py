@@ -6,6 +6,7 @@ independent engine, which this floor does not know.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -131,9 +132,13 @@ def hypotheses(step: Step) -> tuple[str, ...]:
 
 
 def _part_divides(step: Step) -> bool:
-    """Whether something is divided by a count of a part of the batch: of a microbatch, or of some ranks alone."""
+    """Whether something is divided by a count of a part of the batch: of a microbatch, or of some ranks alone.
+
+    The loop over microbatches is read twice: an event may divide by a count that the microbatch before has made.
+    """
     whole, summed = {*step.reference.data_axes, MICROBATCH}, dict[str, set[str]]()
-    for event in step.events:
+    runs = [tuple(run) for _, run in itertools.groupby(step.events, key=lambda e: e.phase in LOOPED)]
+    for event in (e for run in runs for _ in range(1 + (run[0].phase in LOOPED)) for e in run):
         if "count" in event.divisor.names():
             read = [summed[event.unit]] if event.unit in summed else list(summed.values())
             if any(not whole <= over for over in read):

@@ -71,7 +71,7 @@ def uncovered(event: Event) -> str:
         return f"a computation in phase {event.phase}"
     if event.value == "skip" and event.phase in LOOPED:
         return "a flag inside the loop over microbatches"
-    if event.verb == "store" and event.phase in ("init", "resume"):
+    if event.verb == "store" and event.phase != "save":
         return f"a checkpoint stored in phase {event.phase}"
     if event.verb == "update" and event.group and event.phase in LOOPED:
         return "an update inside the loop over microbatches"
@@ -340,7 +340,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     observe(machine, event, "hyper", machine.version("step"), iteration)
     machine.updates.append(Updated(event.path, flag, machine.value("grad_sum", tier), machine.slot,
                                    machine.skip, (("master", master), ("moments", moments)),
-                                   divisor(machine, event, iteration)))
+                                   divisor(machine, event, iteration), where))
     inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
     for value, old in (("master", master), ("moments", moments)):
         kept = versions.both(inputs, old, lambda new, was: was if new == UNHELD else new)

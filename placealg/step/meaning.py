@@ -80,6 +80,9 @@ def check_event(event: Event, reference: Reference) -> None:
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
     _check_axes(event, reference)
+    if event.verb == "store" and event.phase != "save":
+        raise InputError(f"{event.path}: a checkpoint is of one step: it is stored in phase save, all of it or none",
+                         name=event.phase, valid=("save",))
     if event.at and event.phase not in LOOPED:
         raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
                          f"{event.phase} stands outside it")

@@ -43,13 +43,14 @@ REASONS = ROOT / "tests" / "equivalent_mutants.toml"
 CASES = {
     "placealg.prove": ("test_versions", "test_tensors", "test_uses", "test_network", "test_prover", "test_following",
                        "test_explore", "test_premises", "test_obligations", "test_calculus", "test_correct",
-                       "test_transfer", "test_transfer_rules", "test_stages", "test_operators", "test_flow"),
+                       "test_transfer", "test_transfer_rules", "test_stages", "test_operators", "test_order",
+                       "test_flow"),
     "placealg.prove.cutoff": ("test_cutoff",),
     "placealg.prove.schedule": ("test_schedule",),
     "placealg.step.pipeline": ("test_pipeline", "test_schedule"),
     "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_recompute", "test_saved",
                       "test_derived", "test_split", "test_operations"),
-    "placealg": ("test_mutation",),
+    "placealg": ("test_mutation", "test_disagreements"),
 }
 """Where a mutant is -> the files with cases for it, the small ones first."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ from placealg.model.model import Model
 from placealg.model.transformer import GPT, LATENT, LLAMA, STYLES, Style, gpt, mlp, transformer
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.simulate import Setting, simulate
-from placealg.simulate.setting import fitting_microbatches
+from placealg.simulate.setting import fitting, fitting_microbatches
 from placealg.step.derive import derive
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.recompute import POLICIES
@@ -86,9 +86,19 @@ def settings(step: Step) -> Iterator[Setting]:
         yield Setting.unequal(reference, larger, most, seed=2)
 
 
-def differs(step: Step) -> str:
+def of_other_depths(step: Step) -> Iterator[Setting]:
+    """A run with one layer, on one stage, and one with three: what is proved holds of these, too."""
+    reference, pipeline = step.reference, step.reference.pipeline
+    sizes = {a: 1 if pipeline and a == pipeline.axis else 2 if k < 3 else 1 for k, a in enumerate(reference.mesh.names)}
+    chunks = (fitting(pipeline).chunks or 1) if pipeline else 1
+    for layers in (1, 3) if any(u.repeated for u in reference.units) else ():
+        microbatches = fitting_microbatches(reference, sizes, 1)
+        yield Setting.equal(reference, sizes, microbatches, 1, layers=max(layers, chunks), seed=3)
+
+
+def differs(step: Step, among: Iterable[Setting] | None = None) -> str:
     """Where a run differs from the single device; "" when none does."""
-    for setting in settings(step):
+    for setting in settings(step) if among is None else among:
         outcome = simulate(step, setting)
         if not outcome.equal:
             return f"{outcome.difference} at {dict(setting.sizes)}, m = {setting.microbatches}"
@@ -100,6 +110,7 @@ def judged(step: Step) -> tuple[str, str]:
     report = prove(step)
     found = differs(step) if report.verdict != REFUTED else ""
     if report.verdict == PROVED:
+        found = found or differs(step, of_other_depths(step))
         return PROVED, f"PROVED, but {found}" if found else ""
     if report.verdict == REFUTED:
         return REFUTED, ""

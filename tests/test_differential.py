@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 from agreement import compare
-from conftest import ROOT
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from random_dims import judged
-from random_programs import Sample, programs, two_units
+from random_programs import Sample, programs
 
-from placealg.model.abstract import abstract
-from placealg.model.model import Model
-from placealg.model.transformer import Style, gpt, mla, mlp, moe
 from placealg.prove.verdict import UNDECIDED
-from placealg.step.derive import derive
-from placealg.step.edit import edit
-from placealg.strategy.expression import parse_strategy
-from placealg.strategy.spec import overlay, strategy_on
 
 FAST, SLOW = 3, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100"))
 EACH = 100
@@ -31,10 +19,6 @@ TOGETHER = 10
 """Runs of the slow tier of which at most LEFT_OPEN of the programs may be left open."""
 
 LEFT_OPEN = 0.02
-MODELS: Mapping[str, Callable[[], Model]] = {
-    "abstract": abstract, "two units": lambda: two_units(False), "mlp": mlp, "gpt": gpt,
-    "flash": lambda: gpt(Style(flash=True)), "moe": moe, "mla": mla}
-DISAGREEMENTS = tomllib.loads((ROOT / "tests" / "disagreements.toml").read_text(encoding="utf-8"))["case"]
 
 
 def left_open(number: int) -> list[str]:
@@ -66,14 +50,3 @@ def test_prover_and_simulator_agree_on_many(first: int) -> None:
     numbers = range(100 + first, 100 + min(first + TOGETHER, SLOW))
     stories = [story for number in numbers for story in left_open(number)]
     assert len(stories) < LEFT_OPEN * EACH * len(numbers), stories
-
-
-@pytest.mark.parametrize("case", DISAGREEMENTS, ids=lambda case: case["found"])
-def test_what_they_disagreed_on(case: Mapping[str, Any]) -> None:
-    tables = {k: case[k] for k in ("dims", "states", "parameters", "optimizer", "loss", "schedule") if k in case}
-    strategy = (overlay(parse_strategy(case["strategy"]), tables) if "strategy" in case
-                else strategy_on("kept", dict.fromkeys(case["mesh"]), **tables))
-    edits = case.get("edit", [])
-    step = edit(derive(strategy, MODELS[case["model"]]()), *(edits if isinstance(edits, list) else [edits]))
-    verdict, complaint = judged(step)
-    assert (verdict, complaint) == (case["verdict"], "")

@@ -299,6 +299,23 @@ def test_an_op_that_names_no_versions_reads_its_operands_as_they_were_made() -> 
     assert returned(ops, exact([DP])) == {("net.x", ""): {"net.y/0": exact([DP])}}
 
 
+def test_an_op_remembers_where_its_operands_were_when_all_were_there() -> None:
+    """Run again without one of them, it makes nothing, and its backward is narrowed to where they were before."""
+    g = sized()
+    g.mul("net.y", "net.x", "net.x")
+    ops = at_work(with_loss(g), x=exact([DP]))
+    result(ops)
+    before = dict(ops.extents)
+    assert before == {("net.y", 0): frozenset([DP]), ("net.y", 1): frozenset([DP])}
+    ops.tensors.made["net.x", "one"], ops.tensors.made["net.x", "two"] = HALF, ()
+    forward = Event("forward", "compute", "net.y", unit="net", reads=("net.x@one", "net.x@two"))
+    ops.compute(forward)
+    assert ops.extents == before and ops.tensors.made["net.y", ""] == ()
+    ops.tensors.made["net.x", "two"] = exact([DP])
+    ops.compute(forward)
+    assert ops.extents == {("net.y", 0): paths.mask_of(HALF), ("net.y", 1): frozenset([DP])}
+
+
 def test_one_tensor_as_two_operands_is_read_in_two_versions() -> None:
     """The square of x: each of its two gradients reads the other operand, in the version that is named."""
     g = sized()

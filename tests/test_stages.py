@@ -15,7 +15,18 @@ from placealg.prove.contribution import DEVICE, Term, Value, equality
 from placealg.prove.flow import Flows
 from placealg.prove.network import network_obligations
 from placealg.prove.reading import NoRule
-from placealg.prove.stages import UNSENT, Sent, Stages, at_the_ends, ends, no_end, on_ends, out_of_turn, tied
+from placealg.prove.stages import (
+    UNSENT,
+    Sent,
+    Stages,
+    at_the_ends,
+    before_its_uses,
+    ends,
+    no_end,
+    on_ends,
+    out_of_turn,
+    tied,
+)
 from placealg.prove.tensors import SLOT, Tensors
 from placealg.step.event import Clause, Event
 from placealg.step.program import Group, Step
@@ -75,9 +86,18 @@ def test_an_inner_stage_is_no_end() -> None:
     inner = replace(update, where=(Clause("pp", 1),))
     assert told(update, inner) == [inner]
     assert told(replace(update, where=(Clause("pp", 0),)), replace(update, where=(Clause("pp"),))) == []
-    assert told(replace(update, where=(Clause("dp", 1),)), replace(other, where=(Clause("pp", 1),))) == []
+    read = replace(other, where=(Clause("pp", 1),))
+    assert told(replace(update, where=(Clause("dp", 1),)), replace(read, verb="norm")) == []
+    assert told(read) == [read], "updates of all groups read the norm"
     assert told(replace(other, where=(Clause("pp", 1),)), group=LAYER) == []
     assert told(inner, group=Group("", "", (), (), ())) == []
+    sent = Event("init", "broadcast", "weight", TABLE.name, axes=("pp",), root=1)
+    assert told(sent, replace(sent, root=0), replace(sent, axes=("dp",)), replace(sent, group=LAYER.name)) == [sent]
+    counter = Event("init", "broadcast", "step", axes=("pp",), root=1)
+    assert told(counter, replace(counter, root=0)) == [counter], "of no group: every machine sees it"
+    mean = Event("update", "all_reduce", "norm", axes=("pp",), op="mean")
+    assert told(mean, replace(mean, op="sum"), replace(mean, axes=("dp",))) == [mean]
+    assert told(replace(mean, value="grad_sum", group=TABLE.name)) == [], "a mean of the two ends, in a run, too"
     flat = group_of(FLAT, "embedding.weight")
     assert told(replace(inner, group=flat.name), step=FLAT, group=flat) == []
 
@@ -235,6 +255,22 @@ def test_what_belongs_to_no_single_chunk_has_no_rule_inside_the_loop_of_several(
     assert out_of_turn(event, SEVERAL.reference) == (f"{says} {INSIDE}" if says else "")
     assert out_of_turn(event, TIED.reference) == out_of_turn(event, FLAT.reference) == "", "one chunk, or no pipeline"
     assert out_of_turn(replace(event, phase="update"), SEVERAL.reference) == ""
+
+
+def test_a_tied_gradient_has_no_rule_before_a_use_adds_to_it_on_a_stage_of_several_chunks() -> None:
+    """The stage runs the event with its first chunk, when the head's has run; behind all uses that is no matter."""
+    early = Event("backward", "accumulate", "grad_sum", TABLE.name, copy=2)
+    for step, found in ((SEVERAL, [early]), (TIED, []), (FLAT, [])):
+        assert list(before_its_uses(step)) == []
+        start = next(k for k, e in enumerate(step.events) if e.phase == "backward")
+        for event in (early, replace(early, value="grad", verb="free"), replace(early, value="weight", verb="gather"),
+                      replace(early, group=LAYER.name)):
+            changed = replace(step, events=(*step.events[:start], event, *step.events[start:]))
+            tied_too = event.group == TABLE.name and event.value != "weight"
+            assert list(before_its_uses(changed)) == ([event] if found and tied_too else [])
+    step = replace(SEVERAL, events=(*SEVERAL.phase("forward"), early, *SEVERAL.phase("backward")))
+    with pytest.raises(NoRule, match="before a backward that adds to it, on a stage of several chunks"):
+        network_obligations(step, Flows(step))
 
 
 def test_ops_are_judged_where_every_event_of_a_loop_of_several_chunks_has_a_rule() -> None:

@@ -10,14 +10,16 @@ from test_mutation import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
+from placealg.model.build import graph
 from placealg.prove import moves, paths, transfer
 from placealg.prove.contribution import Term, Value
 from placealg.prove.reading import NoRule
 from placealg.prove.tensors import Tensors
-from placealg.step.event import Clause
+from placealg.step.event import Clause, Event
 from placealg.step.pipeline import Pipeline
 
 DP, FFN, PP = step_of("zero2*offload_optimizer", "abstract"), step_of("ffn, sharded", "mlp"), step_of("zero1*pp", "mlp")
+LAST = "layer.mlp.down.biased"
 HALF, PER_RANK = Monomial.of("L"), Monomial.of("tp")
 STATE: dict[str, Any] = {"group": "layer.weight", "value": "weight"}
 
@@ -74,6 +76,7 @@ def test_every_event_of_a_derived_program_is_covered(step: Any) -> None:
     ("all_reduce", {"phase": "forward", "value": "skip"}, "a flag inside the loop over microbatches"),
     ("store", {"phase": "init"}, "a checkpoint stored in phase init"),
     ("store", {"phase": "resume"}, "a checkpoint stored in phase resume"),
+    ("store", {"phase": "publish"}, "a checkpoint stored in phase publish"),
     ("store", {"phase": "save"}, ""),
     ("load", {"phase": "resume"}, ""),
     ("update", {"phase": "forward"}, "an update inside the loop over microbatches"),
@@ -191,6 +194,35 @@ def test_stages_do_not_meet_inside_the_loop() -> None:
     for harmless in (replace(meeting, phase="reduce"), replace(meeting, axes=("dp",))):
         assert moves.uncovered(harmless, graph, pipeline) == ""
     assert moves.uncovered(meeting, graph) == ""
+
+
+@pytest.mark.parametrize(("value", "unit", "said"), [
+    ("layer.mlp.up", "layer", False), ("layer.mlp.up", "head", True), ("head.logits", "head", False),
+    ("head.logits", "layer", True), (LAST, "layer", False), (LAST, "head", False), (LAST, "loss", False),
+    ("layer.in", "head", True), ("head.logits", "loss", False), ("data.input", "layer", False),
+    ("data.input", "head", True), ("data.targets", "head", False), ("data.targets", "layer", True), (LAST, "", False),
+    ("layer.mlp", "head", False)])
+def test_tensors_are_moved_on_the_stages_of_their_ops(value: str, unit: str, said: bool) -> None:
+    """What the last layer leaves stands on the stage of what follows, too; data on those of all who read them."""
+    graph, pipeline = PP.reference.graph, PP.reference.pipeline
+    assert graph is not None
+    verb = "slice" if value in graph.tensors else "free"
+    event = Event("forward", verb, value, unit=unit, axes=("dp",) if verb == "slice" else (), to="S(embed)")
+    found = moves.uncovered(event, graph, pipeline)
+    assert (found == f"{verb} of {value} on the stage of {unit}") == said
+    assert moves.uncovered(event, graph) == ""
+
+
+def test_data_that_enter_layers_are_read_there() -> None:
+    """Also where an op of another unit reads them: nobody moves them alone."""
+    g = graph(batch="b", embed="h")
+    x = g.data("data.input", "batch embed")
+    layer = g.repeat("layer", "L", x)
+    out = g.unary("layer.out", layer, "gelu")
+    g.sum("loss.sum", g.add("head.x", out, x))
+    event = Event("forward", "slice", "data.input", axes=("dp",), to="S(embed)", version="dp")
+    for unit in ("layer", "head"):
+        assert moves.uncovered(replace(event, unit=unit), g.build(), PP.reference.pipeline).startswith("slice of data")
 
 
 PART = (Value((Term(ONE, FrozenMap({"tp": "layer.mlp.down/ffn"})),)),)

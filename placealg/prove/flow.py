@@ -14,6 +14,7 @@ from placealg.model.graph import Graph, Loop, Op
 from placealg.prove import paths
 from placealg.prove.moves import MOVES
 from placealg.prove.operators import Operators
+from placealg.prove.order import untimely
 from placealg.prove.paths import Sum
 from placealg.prove.record import Demand, Flow
 from placealg.prove.stages import UNRECEIVED, UNSENT, Stages
@@ -70,6 +71,9 @@ class _Follower:
 
     def run(self) -> Flow:
         """Follow the whole microbatch."""
+        running = [e for e in self.step.phase(*LOOPED) if takes_part(e.at, self.position)]
+        for event, why in untimely(running, self.graph):
+            self.give_up(event, why)
         for node in self.step.tree(*LOOPED):
             assert isinstance(node, EventLoop) and node.name == MICROBATCH
             for inner in node.body:
@@ -88,6 +92,9 @@ class _Follower:
         loop, before, self.inside = self.graph.loop(unit), len(self.flow.faults), unit
         if loop is None or not self.whole(loop, events, reverse):
             for event in events:
+                alone = event.on_gradient or event.verb in MESSAGES or (event.on_tensor and self.odd.get(unit))
+                if loop is not None and alone and takes_part(event.at, self.position):
+                    self.give_up(event, f"runs through {unit} apart from the ops of its instances")
                 self.execute(event)
             self.inside = ""
             return
@@ -108,7 +115,7 @@ class _Follower:
             alike = self.stages.anywhere(left) == self.stages.anywhere(entered)
             first = reverse and number == 1 and any(name == loop.last and label for name, label in arrived)
             if alike and number >= self.stages.least and not first:
-                if reverse and number > self.stages.least and self.odd.get(unit):
+                if self.odd.get(unit) and (number > 1 if reverse else self.left_otherwise(loop)):
                     self.give_up(events[0], f"is not followed where {unit} has few instances, the first unlike others")
                 self.back_through(self.odd.get(unit, []) if reverse else [], events, loop)
                 break
@@ -127,6 +134,12 @@ class _Follower:
             if not self.tensors.add(name, label, SLOT, held):
                 self.give_up(events[-1], f"adds to the gradient of {name} once more")
         self.handed = []
+
+    def left_otherwise(self, loop: Loop) -> bool:
+        """Whether the first instances leave the last tensor in other versions than the last instance."""
+        left = [{key: self.stages.anywhere(held) for key, held in made.items() if key[0] == loop.last}
+                for made in (*(instance[0] for instance in self.odd[loop.unit]), self.tensors.made)]
+        return any(versions != left[-1] for versions in left)
 
     def pass_of(self, number: int, handed: list[tuple[str, str, Sum]] | None = None) -> None:
         """Another instance of a repeated unit begins."""

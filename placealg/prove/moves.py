@@ -60,7 +60,7 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
 def _elsewhere(event: Event, graph: Graph) -> bool:
     """Whether a tensor is moved on another stage than that of its op, or, of data, than those of their readers.
 
-    What the last instance of a repeated unit hands on stands on the stage of what follows, too.
+    What the last instance of the last repeated unit hands on stands on the stage of what follows, too.
     """
     name, here = event.tensor, part_of(event.unit, graph)
     if name not in graph.tensors:
@@ -68,7 +68,7 @@ def _elsewhere(event: Event, graph: Graph) -> bool:
     units = {unit_of(name)}
     if graph.tensors[name].kind == "data":
         units = {op.unit for op in graph.consumers(name)} | {e.unit for e in graph.loops if e.first == name}
-    left = {loop.unit for loop in graph.loops if loop.last == name and here == LAST}
+    left = {loop.unit for loop in graph.loops[-1:] if loop.last == name and here == LAST}
     return any(part_of(unit, graph) != here for unit in units - left)
 
 

@@ -16,7 +16,7 @@ from placealg.prove.obligations import Failure, Obligations
 from placealg.prove.paths import dim_of
 from placealg.prove.reading import NoRule
 from placealg.prove.record import Demand, Part
-from placealg.prove.stages import out_of_turn
+from placealg.prove.stages import before_its_uses, out_of_turn
 from placealg.step.event import POSITIONS, Event
 from placealg.step.program import Group, Step
 
@@ -32,6 +32,9 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
         gap = uncovered(event, graph, step.reference.pipeline) or out_of_turn(event, step.reference)
         if gap:
             raise NoRule(event.path, f"no transfer rule for {gap}")
+    for event in before_its_uses(step):
+        raise NoRule(event.path, f"no transfer rule for {event.verb} of {event.value} before a backward that adds to "
+                     "it, on a stage of several chunks")
     found = Obligations(full)
     for cases in shapes(step.reference):
         for case in cases:

@@ -69,10 +69,9 @@ class Operators:
             self.lost.pop(op.output, None)
         if op.row.view:
             return paths.renamed(operands[0], op.rename)
-        for k, held in enumerate(operands):
-            if held or (op.output, k) not in self.extents:
-                self.extents[op.output, k] = paths.mask_of(held)
-        if op.row.random:
+        if not missing:
+            self.extents.update({(op.output, k): paths.mask_of(held) for k, held in enumerate(operands)})
+        if op.row.random and (op.output, 0) in self.extents:
             self.tensors.beside[f"{op.output}.mask"] = paths.exact(self.extents[op.output, 0])
         if op.row.linear == "table":
             operands[1:] = [self.demand(event, n, held) for n, held in zip(op.inputs[1:], operands[1:], strict=True)]

@@ -166,6 +166,22 @@ def out_of_turn(event: Event, reference: Reference) -> str:
     return ""
 
 
+def before_its_uses(step: Step) -> Iterator[Event]:
+    """Events on the gradient of a tied group before a use adds to it, where a stage runs several chunks.
+
+    They run with the first of the stage's chunks, behind the backwards of the others.
+    """
+    pipeline, graph = step.reference.pipeline, step.reference.graph
+    if pipeline is None or graph is None or pipeline.chunks == 1:
+        return
+    looped = step.phase(*LOOPED)
+    for group in step.reference.groups:
+        if group.parameters and tied(step.reference, group.parameters[0]):
+            uses = {op.output for name in group.parameters for op in graph.consumers(name)}
+            last = max((k for k, e in enumerate(looped) if e.on_gradient and e.tensor in uses), default=0)
+            yield from (e for e in looped[:last] if e.group == group.name and e.value in ("grad", "grad_sum"))
+
+
 def tied(reference: Reference, parameter: str) -> bool:
     """Whether a parameter lives on several stages of the pipeline: at the ends of the model."""
     graph = reference.graph
@@ -179,13 +195,23 @@ def ends(reference: Reference) -> str:
 
 
 def no_end(step: Step, group: Group) -> Iterator[Event]:
-    """Events of a tied group on a stage that is an end of pipelines of one length only."""
+    """Events that a tied group sees, on or from a stage that is an end of pipelines of one length only.
+
+    So is a mean over all stages, which divides by as many as there are ends there alone.
+    """
     reference = step.reference
     if reference.pipeline and group.parameters and tied(reference, group.parameters[0]):
         axis = reference.pipeline.axis
-        for event in step.events:
-            if event.group == group.name and any(c.axis == axis and c.rank for c in event.where):
+        for event in (e for e in step.events if _seen(e, group)):
+            apart = bool(event.root) or (event.op == "mean" and not event.group)
+            numbered = (apart and axis in event.axes) or any(c.axis == axis and c.rank for c in event.where)
+            if numbered:
                 yield event
+
+
+def _seen(event: Event, group: Group) -> bool:
+    """Whether the machine of a group runs the event, or reads with it, and finds its ranks by their positions."""
+    return (event.group in ("", group.name) or event.verb in READERS) and event.value != "count"
 
 
 def on_ends(step: Step, group: Group) -> Step:
@@ -200,7 +226,7 @@ def on_ends(step: Step, group: Group) -> Step:
     old, new = reference.pipeline.axis, ends(reference)
 
     def moved(event: Event) -> Event:
-        if (event.group not in ("", group.name) and event.verb not in READERS) or event.value == "count":
+        if not _seen(event, group):
             return event
         layout = event.layout.replace(f"({old})", f"({new})")
         return replace(event, layout=layout, axes=tuple(new if a == old else a for a in event.axes),

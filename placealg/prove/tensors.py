@@ -148,11 +148,11 @@ class Tensors:
         self.expected[last] = (SLOT,)
 
     def free(self, event: Event) -> None:
-        """A version ends, or all that a region made and nobody outside reads."""
+        """A version ends, or all that a region's ops of the event's unit made and nobody outside reads."""
         if event.value in self.graph.tensors:
             self.made.pop((event.value, event.version), None)
             return
-        inside = {op.output for op in self.graph.ops if f"{op.region}.".startswith(f"{event.value}.")}
+        inside = {op.output for op in self.graph.of_unit(event.unit) if f"{op.region}.".startswith(f"{event.value}.")}
         own = {name for name in inside if not self._known_outside(name, inside)}
         for name, label in list(self.made):
             users = self.users.get((name, label))
@@ -162,8 +162,7 @@ class Tensors:
             del self.beside[name]
 
     def _known_outside(self, name: str, inside: set[str]) -> bool:
-        """Whether an op outside reads it, or a repeated unit hands it on or, outside the region, is entered by it."""
+        """Whether an op outside reads it, or it enters a repeated unit, or leaves one."""
         if any(op.output not in inside for op in self.graph.consumers(name)):
             return True
-        return any(loop.last == name or (loop.first == name and self.graph.of_unit(loop.unit)[0].output not in inside)
-                   for loop in self.graph.loops)
+        return any(name in (loop.first, loop.last) for loop in self.graph.loops)

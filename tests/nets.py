@@ -1,0 +1,94 @@
+"""Small models in which something stands that the shipped ones lack, for programs that were once proved by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from placealg.model.build import Builder, graph
+from placealg.model.model import Model
+
+Layers = Callable[[Builder, str], str]
+"""From what enters a unit to what leaves it."""
+
+
+def language_model(name: str, layers: Layers, *, seq: str = "seq", repeated: bool = True, left: str = "",
+                   tied: bool = False) -> Model:
+    """Tokens are looked up, run through `layers`, and projected to a vocabulary; what is `left` has these dims."""
+    dims = {d: "s" for d in seq.split()}
+    g = graph(batch="b", **dims, embed="h", vocab="V")
+    table = g.parameter("embedding.weight", "vocab embed")
+    x = g.lookup("embedding.tokens", table, g.ids("data.tokens", f"batch {seq}"), over="vocab")
+    y = layers(g, g.repeat("layer", "L", x) if repeated else x)
+    rows = left or f"batch {seq}"
+    projection = table if tied else g.parameter("head.weight", "embed vocab")
+    logits = g.einsum("head.logits", y, projection, to=f"{rows} vocab")
+    g.cross_entropy("head.loss", logits, g.ids("data.targets", rows), over="vocab")
+    g.sum("loss.sum", "head.loss")
+    return Model.of_graph(name, g.build())
+
+
+def scaled(g: Builder, x: str) -> str:
+    """A weight for each element of a row."""
+    return g.einsum("layer.up", x, g.parameter("layer.weight", "embed"), to="batch seq embed")
+
+
+def tanh_last() -> Model:
+    """The backward of a layer's last op reads the layer's result."""
+    return language_model("tanh last", lambda g, x: g.unary("layer.act", scaled(g, x), "tanh"))
+
+
+def gelu_last() -> Model:
+    """The backward of a layer's last op reads what it worked on."""
+    return language_model("gelu last", lambda g, x: g.unary("layer.act", scaled(g, x), "gelu"))
+
+
+def gated() -> Model:
+    """Layers that read data."""
+    def layers(g: Builder, x: str) -> str:
+        return g.unary("layer.act", scaled(g, g.mul("layer.gated", x, g.data("data.gate", "batch seq embed"))), "tanh")
+    return language_model("gated", layers)
+
+
+def linear_last() -> Model:
+    """A layer's last op is linear, and its first is not."""
+    return language_model("linear last", lambda g, x: scaled(g, g.unary("layer.act", x, "gelu")))
+
+
+def exchanging() -> Model:
+    """A layer exchanges two dims: what is split along one of them enters the next layer split along the other."""
+    def layers(g: Builder, x: str) -> str:
+        return g.scale("layer.out", g.rename("layer.swap", x, {"p": "q", "q": "p"}), "2")
+    return language_model("exchanging", layers, seq="p q")
+
+
+def summing() -> Model:
+    """No layers; an op contracts a dim that its result lacks."""
+    def layers(g: Builder, x: str) -> str:
+        a = g.einsum("mid.a", x, g.parameter("mid.weight", "embed"), to="batch seq embed")
+        y = g.einsum("mid.y", x, g.data("data.gate", "batch seq"), to="batch embed")
+        return g.einsum("mid.z", a, y, to="batch embed")
+    return language_model("summing", layers, repeated=False, left="batch")
+
+
+def two_kinds() -> Model:
+    """Two repeated units, one behind the other."""
+    def layers(g: Builder, x: str) -> str:
+        y = g.einsum("dense.up", x, g.parameter("dense.weight", "embed"), to="batch seq embed")
+        return g.unary("layer.act", scaled(g, g.repeat("layer", "L", g.unary("dense.out", y, "gelu"))), "gelu")
+    return language_model("two kinds of layers", lambda g, x: layers(g, g.repeat("dense", "D", x)), repeated=False)
+
+
+def tied_layers() -> Model:
+    """The table of the lookup is that of the projection."""
+    return language_model("tied layers", lambda g, x: g.unary("layer.act", scaled(g, x), "gelu"), tied=True)
+
+
+def all_tied() -> Model:
+    """Layers without parameters: the table is the only one."""
+    return language_model("all tied", lambda g, x: g.unary("layer.act", x, "gelu"), tied=True)
+
+
+NETS: Mapping[str, Callable[[], Model]] = {
+    "tanh last": tanh_last, "gelu last": gelu_last, "gated": gated, "linear last": linear_last,
+    "exchanging": exchanging, "summing": summing,
+    "two kinds of layers": two_kinds, "tied layers": tied_layers, "all tied": all_tied}

@@ -27,6 +27,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -35,7 +36,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from mutation_score import score
+from mutation_score import difference, score
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "mutants"
@@ -64,13 +65,17 @@ SECONDS, BYTES = 30, 4 * 2**30
 
 @dataclass
 class Mutant:
-    """One changed function: `lines` are those of the changed statement in the module as it is loaded."""
+    """One changed function: `lines` are those of the changed statement in the module as it is loaded.
+
+    `says` is the function and the statement as `difference` writes it: a number changes with every line before it.
+    """
 
     name: str
     function: Callable[..., Any]
     changed: Callable[..., Any]
     lines: range
     text: str
+    says: str
 
     @property
     def module(self) -> str:
@@ -194,9 +199,11 @@ def mutants(texts: Mapping[str, str]) -> list[Mutant]:
         for name, changed in changes.items():
             other = _node(module, changed)
             if name != "_mutmut_orig" and _said(other) != _said(node):
-                lines = _changed(node, other)
+                was, now = _changed(node, other)
+                lines = _head(was)
+                says = f"{function.__module__}.{function.__qualname__}: {difference(_text(was), _text(now))}"
                 made.append(Mutant(f"{function.__module__}.{name}", function, changed,
-                                   range(lines.start + shift, lines.stop + shift), text))
+                                   range(lines.start + shift, lines.stop + shift), text, says))
     order = list(texts)
     return sorted(made, key=lambda m: order.index(m.module))
 
@@ -214,18 +221,36 @@ def _said(function: ast.FunctionDef) -> str:
 _STRICT = re.compile(r"(, )?keyword\(arg='strict', value=Constant\(value=\w+\)\)")
 
 
-def _changed(one: Any, other: Any) -> range:
-    """The lines of the innermost statement in which two functions differ; of a compound one, its head."""
-    body = [child for name in ("body", "orelse", "handlers", "finalbody") for child in getattr(one, name, ())
-            if isinstance(child, (ast.stmt, ast.ExceptHandler))]
-    theirs = [child for name in ("body", "orelse", "handlers", "finalbody") for child in getattr(other, name, ())
-              if isinstance(child, (ast.stmt, ast.ExceptHandler))]
+def _changed(one: Any, other: Any) -> tuple[Any, Any]:
+    """The innermost statement in which two functions differ, as it is in each."""
+    body, theirs = _inner(one), _inner(other)
     differ = [pair for pair in zip(body, theirs, strict=False) if ast.dump(pair[0]) != ast.dump(pair[1])]
     if len(body) == len(theirs) and len(differ) == 1 and not isinstance(one, ast.Lambda):
         return _changed(*differ[0])
-    first = [b.lineno for b in body]
-    return range(one.lineno, min(first) if first and isinstance(one, (ast.If, ast.For, ast.While)) else
-                 one.end_lineno + 1)
+    return one, other
+
+
+def _inner(statement: Any) -> list[Any]:
+    return [child for name in ("body", "orelse", "handlers", "finalbody") for child in getattr(statement, name, ())
+            if isinstance(child, (ast.stmt, ast.ExceptHandler))]
+
+
+def _head(statement: Any) -> range:
+    """The lines of a statement; of a compound one, its head."""
+    first = [b.lineno for b in _inner(statement)]
+    return range(statement.lineno, min(first) if first and isinstance(statement, (ast.If, ast.For, ast.While)) else
+                 statement.end_lineno + 1)
+
+
+def _text(statement: Any) -> str:
+    """A statement on one line; of a compound one, its head."""
+    if isinstance(statement, (ast.If, ast.For, ast.While)):
+        statement = copy(statement)
+        statement.body, statement.orelse = [ast.Expr(ast.Constant(...))], []
+    if isinstance(statement, ast.FunctionDef):
+        statement = copy(statement)
+        statement.name, statement.body = "", [ast.Expr(ast.Constant(...))]
+    return " ".join(ast.unparse(statement).split())
 
 
 def files_for(chosen: Iterable[str]) -> tuple[str, ...]:
@@ -393,7 +418,8 @@ def main() -> None:
     asked = words.parse_args()
     names = tuple(asked.names) or ("",)
     chosen = {m: path for m, path in modules().items() if m.startswith(names) or any(n.startswith(m) for n in names)}
-    reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    tables = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    reasons = {f"{module}.{mutant}": why for module, table in tables.items() for mutant, why in table.items()}
     texts = {name: mutated(name, path) for name, path in chosen.items()}
     made = mutants(texts)
     found = {name: Found(name) for name in chosen}
@@ -401,23 +427,27 @@ def main() -> None:
         kept.select([m for m in made if m.module == name])
     todo = [m for m in [m for m in made if m.name.startswith(names)][::asked.every]
             if m.name not in found[m.module].ended
-            or (asked.again and found[m.module].ended[m.name]["status"] in AGAIN and m.name not in reasons)]
+            or (asked.again and found[m.module].ended[m.name]["status"] in AGAIN and m.says not in reasons)]
     if todo:
         tests = reached(cases(files_for(chosen)), texts)
         print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
               flush=True)
         start, number = time.monotonic(), 0
-        ends = outcomes(todo, tests, asked.children, asked.most, asked.cases)
-        for number, (mutant, status, by) in enumerate(ends, 1):
-            found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text}
+        tries = outcomes(todo, tests, asked.children, asked.most, asked.cases)
+        for number, (mutant, status, by) in enumerate(tries, 1):
+            found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text,
+                                                       "says": mutant.says}
             if number % 25 == 0 or number == len(todo):
                 for kept in found.values():
                     kept.write()
                 rate = number / (time.monotonic() - start) * 60
                 print(f"{number}/{len(todo)}, {rate:.0f} a minute", file=sys.stderr, flush=True)
     every = [Found(name) for name in modules()]
-    print("\n".join(score({n: e["status"] for kept in every for n, e in kept.ended.items()}, reasons,
-                          {kept.module: kept.mutants for kept in every if kept.mutants})))
+    ends = [(kept.module, e["says"], e["status"]) for kept in every for e in kept.ended.values()]
+    print("\n".join(score(ends, reasons, {kept.module: kept.mutants for kept in every if kept.mutants})))
+    there = {m.says for m in made}
+    print("".join(f"a reason for no mutant: {n}\n" for m, table in tables.items() if m in chosen
+                  for n in (f"{m}.{mutant}" for mutant in table) if n not in there), end="")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """The score of `make mutate`: per module how many mutants were tried, and how many of them the tests kill.
 
-A survivor that equivalent_mutants.toml names has a reason there; the others are listed.
+A survivor that equivalent_mutants.toml names has a reason there; the others are listed. Mutants are named by what they
+change, for their numbers change with every line before them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 KILLED = ("killed", "timeout")
 """A test failed, or the mutant never ended."""
@@ -14,20 +16,23 @@ KILLED = ("killed", "timeout")
 OPEN = "unfinished"
 """Not killed by the cases that there was time for."""
 
+_WORDS = re.compile(r"'[^']*'|\"[^\"]*\"|\w+|\s+|.")
 
-def score(found: Mapping[str, str], reasons: Mapping[str, str], made: Mapping[str, int]) -> list[str]:
+
+def score(found: Iterable[tuple[str, str, str]], reasons: Mapping[str, str], made: Mapping[str, int]) -> list[str]:
     """The lines to print: a row per module, the sum, survivors without a reason, reasons without a survivor.
 
-    `made` is how many mutants of each module there are.
+    `found` gives module, mutant and how it ended; `made` is how many mutants of each module there are.
 
-    >>> score({"a.b.x_f__mutmut_1": "killed", "a.b.x_f__mutmut_2": "survived"}, {}, {"a.b": 3})[-1]
-    'survivor without a reason: a.b.x_f__mutmut_2'
+    >>> score([("a.b", "a.b.f: {1 => 2}", "killed"), ("a.b", "a.b.f: {0 => 1}", "survived")], {}, {"a.b": 3})[-1]
+    'survivor without a reason: a.b.f: {0 => 1}'
     """
+    found = list(found)
     rows: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for name, status in found.items():
-        kind = ("killed" if status in KILLED else "equivalent" if name in reasons else
+    for module, says, status in found:
+        kind = ("killed" if status in KILLED else "equivalent" if says in reasons else
                 "open" if status == OPEN else "unexplained")
-        rows[name.rpartition(".x")[0]][kind] += 1
+        rows[module][kind] += 1
     total = sum(rows.values(), Counter[str]())
     columns = ("killed", "equivalent", "open", "unexplained")
     lines = [f"{'module':<32}{'mutants':>8}{'tried':>8}" + "".join(f"{c:>13}" for c in columns) + f"{'score':>8}"]
@@ -37,5 +42,22 @@ def score(found: Mapping[str, str], reasons: Mapping[str, str], made: Mapping[st
         of = sum(made.values()) if module == "in all" else made.get(module, tried)
         lines.append(f"{module:<32}{of:>8}{tried:>8}" + "".join(f"{row[c]:>13}" for c in columns)
                      + (f"{row['killed'] / against:>8.1%}" if against else ""))
-    lines += [f"survivor without a reason: {n}" for n, s in found.items() if s not in KILLED and n not in reasons]
-    return lines + [f"named as equivalent, but killed: {n}" for n in reasons if found.get(n) in KILLED]
+    lines += [f"survivor without a reason: {says}" for _, says, status in found
+              if status not in KILLED and says not in reasons]
+    return lines + [f"named as equivalent, but killed: {says}" for _, says, status in found
+                    if status in KILLED and says in reasons]
+
+
+def difference(was: str, now: str) -> str:
+    """Two texts as one, whole words in braces where they differ.
+
+    >>> difference("self.inside = ''", "self.inside = None")
+    "self.inside = {'' => None}"
+    """
+    one, two = _WORDS.findall(was), _WORDS.findall(now)
+    least = min(len(one), len(two))
+    start = next((i for i in range(least) if one[i] != two[i]), least)
+    end = next((i for i in range(least - start) if one[-1 - i] != two[-1 - i]), least - start)
+    changed = ("".join(words[start:len(words) - end]) for words in (one, two))
+    return "".join(one[:start]) + "{" + " => ".join(changed) + "}" + "".join(one[len(one) - end:])
+

@@ -403,6 +403,16 @@ def test_exact_and_plain() -> None:
     assert [paths.is_exact(s) for s in (exact, half, placed, sided, two, ())] == [True] + [False] * 5
     assert [paths.is_plain(s) for s in (exact, half, placed, sided, two, ())] == [True, True] + [False] * 4
     assert not paths.is_plain((Value(),))
+
+
+def test_what_stands_where_it_is_held_counts_once_there() -> None:
+    """A term at the owner of an index is exact on the owners, along every axis on which it stands."""
+    once = (Term(ONE, FrozenMap({"tp": "at:ffn"})),)
+    assert paths.is_exact((Value(once, frozenset({("tp", "at:ffn")})),))
+    assert not paths.is_exact((Value(once, frozenset({("tp", "at:seq")})),))
+    both = (Term(ONE, FrozenMap({"tp": "at:ffn", "dp": "at:seq"})),)
+    assert not paths.is_exact((Value(both, frozenset({("tp", "at:ffn")})),))
+    assert paths.is_exact((Value(both, frozenset({("tp", "at:ffn"), ("dp", "at:seq")})),))
     (spoilt,) = paths.undefined(frozenset({("tp", "at:seq")}))
     assert spoilt.garbage and spoilt.held and spoilt.mask == {("tp", "at:seq")}
 
@@ -539,6 +549,16 @@ def test_the_owner_along_a_split_is_the_owner_of_the_element() -> None:
     assert owned.mask == {("tp", "own:own"), ("pp", "own:own")}
     assert owned.sides == equality("dp", "at:seq", DEVICE) | equality("tp", "own:own", DEVICE) | {size_one("tp")}
     assert paths.owned(Value((Term(ONE),)), {"dp": "seq"}, "stage:layer").mask == {("dp", "own:own")}
+
+
+@pytest.mark.parametrize("mixed", [None, frozenset({("cp", "0")})])
+def test_beside_owners_is_what_was_there_before(mixed: frozenset[tuple[str, str]] | None) -> None:
+    """As before where owners alone held it; where others did, too, they hold what they like."""
+    held = Value((Term(ONE),), frozenset({("dp", "at:seq")}), mixed=mixed)
+    assert paths.owned(held, {"dp": "seq"}, "stage:layer").mixed == mixed
+    assert paths.owned(held, {"dp": "seq", "pp": "layer"}, "stage:layer").mixed == mixed
+    assert paths.owned(held, {"tp": "ffn"}, "stage:layer").mixed == frozenset()
+    assert paths.owned(held, {"dp": "seq", "tp": "ffn"}, "stage:layer").mixed == frozenset()
 
 
 def test_a_symbol_is_replaced_in_its_powers() -> None:

@@ -273,6 +273,16 @@ def test_what_runs_through_instances_apart_from_their_ops_hands_nothing_on(event
 APART = "runs through layer apart from the ops of its instances"
 
 
+def test_what_takes_no_part_at_a_position_runs_through_nothing() -> None:
+    cut = Event("backward", "scale", f"{OUT}.grad", unit="layer", axes=("dp",), at=("first",),
+                divisor=Monomial.of("dp"))
+    step = behind(MLP, "backward.head.loss.grad.compute", cut)
+    for position in ("first", "only"):
+        assert (cut.path, APART) in told(followed(step, position).open)
+    for position in ("middle", "last"):
+        assert (cut.path, APART) not in told(followed(step, position).open)
+
+
 def test_nor_does_it_run_through_first_instances_that_are_unlike() -> None:
     cut = Event("forward", "slice", "layer.mlp.up", unit="layer", axes=("cp",), source="I", to="S(ffn)", version="cp")
     head = "forward.head.logits.compute"

@@ -231,6 +231,24 @@ def test_messages_are_received_in_order_and_each_of_them(reverse: bool) -> None:
     assert [(s.path, s.instance) for s in there.sent[reverse]] == [(e.path, (loop.unit, 2)) for e in (first, second)]
 
 
+def test_a_part_of_a_gradient_is_sent_as_a_part() -> None:
+    """What arrived under other labels is not in it; a version of an activation is all of it."""
+    for reverse in (False, True):
+        there = stages()
+        (loop,) = there.graph.loops
+        held = (Value((Term(ONE),), frozenset({("pp", "stage:layer")})),)
+        value = loop.slot + GRAD if reverse else loop.last
+        sent = next(e for e in TIED.events if e.verb == "send" and e.value == value)
+        if reverse:
+            there.tensors.gradients[sent.tensor, "dp"] = {SLOT: held}
+        else:
+            there.tensors.made[sent.tensor, "dp"] = held
+        there.send(replace(sent, version="dp"))
+        (message,) = there.sent[reverse]
+        assert paths.each(message.held, lambda v: replace(v, mask=frozenset())) == paths.each(
+            paths.lost(held) if reverse else held, lambda v: replace(v, mask=frozenset()))
+
+
 SEVERAL = step_of("zero3*pp_interleaved", "gpt")
 INSIDE = "inside the loop over microbatches of several chunks"
 

@@ -289,6 +289,28 @@ def test_a_zero_is_a_zero_and_what_is_set_is_not() -> None:
     assert run(split, event("zero", "grad_sum")).value("grad_sum").mask == {("tp", "own:own")}
 
 
+def test_zero_leaves_what_a_rank_holds_beside_its_own() -> None:
+    """Known to be no zero where something was held, on all ranks or on some; nothing is there where nothing was."""
+    owners, others = frozenset({("tp", "own:own")}), frozenset({("dp", "0")})
+    split = replace(MACHINES[0], group=replace(GROUP, split=("tp",)))
+    for held, mixed in ((Value((Term(ONE),)), frozenset()), (Value((Term(ONE),), others), others), (ABSENT, None),
+                        (Value((Term(ONE),), owners), None), (Value((Term(ONE),), owners | others), None),
+                        (Value((Term(ONE),), owners, mixed=others), others),
+                        (Value((Term(ONE),), others, mixed=frozenset({("dp", "1")})), frozenset())):
+        before = replace(split, values={("grad_sum", "device"): held})
+        after = run(before, event("zero", "grad_sum")).value("grad_sum")
+        assert (after.zero, after.mask, after.mixed) == (True, owners, mixed), held
+
+
+def test_a_collective_sets_what_owners_hold_and_a_local_event_what_a_rank_does() -> None:
+    """Along the axes that split the parameters nobody but the owner of an element meets in a collective."""
+    split = replace(MACHINES[0], group=replace(GROUP, split=("tp",)),
+                    values={("grad_sum", "device"): Value((Term(ONE),))})
+    met = run(split, event("reduce", "grad_sum", axes=("dp",), op="sum", to="I")).value("grad_sum")
+    assert met.mask == {("tp", "own:own")}
+    assert run(split, event("scale", "grad_sum", divisor=Monomial.of("dp"))).value("grad_sum").mask == frozenset()
+
+
 def test_a_sum_over_ranks_that_are_written_out_is_written_out() -> None:
     own = Value((Term(ONE, FrozenMap({"dp": "at:batch!mine~dp"})),))
     before = replace(MACHINES[0], values={("grad_sum", "device"): own},
@@ -797,3 +819,24 @@ def test_a_loss_counts_the_tokens_that_it_sums_where_it_runs(drop: tuple[dict[st
     for position, summed in (("first", cell), ("middle", {"dp": DEVICE})):
         here = Iteration(position, False)
         assert tokens(machine, loss, here) == count_name({**summed, "microbatch": position})
+
+
+def test_a_loss_that_is_split_unlike_its_data_counts_nobody_s_tokens() -> None:
+    step = pipelined("dp", "gpt")
+    group, loss = step.reference.groups[0], step.event("forward.loss.compute")
+    for dims, place, fits in ((("batch",), "at:batch", True), (("batch",), "at:seq", False), (("seq",), "at:seq", True),
+                              (("seq",), "at:batch", False), (("none",), "at:batch", True), ((), "at:batch", True),
+                              (("vocab",), "at:batch", True), (("embed",), "at:batch", True),
+                              (("vocab",), "at:vocab", False)):
+        reference = replace(step.reference, dims=FrozenMap({"dp": dims} if dims else {}))
+        flows = Flows(step)
+        for position in ("first", "middle", "last", "only"):
+            flows.at(position).loss[loss.path] = frozenset({("dp", place)})
+        machine = Machine(reference, group, Site(group.sites[0]), flows)
+        if fits:
+            assert tokens(machine, loss, Iteration("first", False)) == count_name({"dp": DEVICE, "microbatch": "first"})
+            continue
+        with pytest.raises(NoRule) as found:
+            tokens(machine, loss, Iteration("first", False))
+        assert found.value.event == loss.path
+        assert str(found.value) == f"{loss.path}: tokens of a loss that dp splits along {place[3:]}, unlike its data"

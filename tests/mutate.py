@@ -265,12 +265,16 @@ def cases(files: Iterable[str]) -> list[Case]:
         marks = getattr(test, "pytestmark", ())
         if name.startswith("test_") and not any(mark.name == "slow" for mark in marks):
             rows = [mark.args for mark in marks if mark.name == "parametrize"]
-            lists = [[{names: v} if isinstance(names, str) else dict(zip(names, v, strict=True)) for v in values]
-                     for names, values in rows]
+            lists = [[{names: v} if isinstance(names, str) and "," not in names else
+                      dict(zip(_names(names), v, strict=True)) for v in values] for names, values in rows]
             for number, choice in enumerate(product(*lists)):
                 given = {name: value for row in choice for name, value in row.items()}
                 made.append(Case(f"{file}::{name}[{number}]", file, lambda t=test, g=given: t(**g)))
     return made
+
+
+def _names(names: str | Sequence[str]) -> Sequence[str]:
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
 def in_fork(work: Callable[[], Any]) -> tuple[int, int]:

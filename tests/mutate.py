@@ -265,16 +265,19 @@ def cases(files: Iterable[str]) -> list[Case]:
         marks = getattr(test, "pytestmark", ())
         if name.startswith("test_") and not any(mark.name == "slow" for mark in marks):
             rows = [mark.args for mark in marks if mark.name == "parametrize"]
-            lists = [[{names: v} if isinstance(names, str) and "," not in names else
-                      dict(zip(_names(names), v, strict=True)) for v in values] for names, values in rows]
+            lists = [[_given(names, value) for value in values
+                      if not any(mark.name == "slow" for mark in getattr(value, "marks", ()))] for names, values in rows]
             for number, choice in enumerate(product(*lists)):
                 given = {name: value for row in choice for name, value in row.items()}
                 made.append(Case(f"{file}::{name}[{number}]", file, lambda t=test, g=given: t(**g)))
     return made
 
 
-def _names(names: str | Sequence[str]) -> Sequence[str]:
-    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+def _given(names: str | Sequence[str], value: Any) -> dict[str, Any]:
+    """The arguments that one set of parameters gives, as pytest reads it."""
+    several = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    plain = value.values if hasattr(value, "marks") else (value,) if len(several) == 1 else value
+    return dict(zip(several, plain, strict=True))
 
 
 def in_fork(work: Callable[[], Any]) -> tuple[int, int]:

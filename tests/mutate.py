@@ -265,8 +265,8 @@ def cases(files: Iterable[str]) -> list[Case]:
         marks = getattr(test, "pytestmark", ())
         if name.startswith("test_") and not any(mark.name == "slow" for mark in marks):
             rows = [mark.args for mark in marks if mark.name == "parametrize"]
-            lists = [[_given(names, value) for value in values
-                      if not any(mark.name == "slow" for mark in getattr(value, "marks", ()))] for names, values in rows]
+            lists = [[_given(names, v) for v in values if not any(m.name == "slow" for m in getattr(v, "marks", ()))]
+                     for names, values in rows]
             for number, choice in enumerate(product(*lists)):
                 given = {name: value for row in choice for name, value in row.items()}
                 made.append(Case(f"{file}::{name}[{number}]", file, lambda t=test, g=given: t(**g)))

@@ -15,6 +15,7 @@ from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.prove import paths
 from placealg.prove.contribution import Term, Value
+from placealg.prove.moves import MOVES
 from placealg.prove.paths import OWNER, Sum, at, exact
 from placealg.prove.record import Demand, Flow, Part
 from placealg.prove.tensors import SLOT, Tensors
@@ -158,6 +159,20 @@ def test_a_redistribution_takes_the_place_of_its_version_and_of_what_a_gradient_
     tensors.gradients = {**other, **below, **beside}
     tensors.put(Event("backward", "all_reduce", f"{name}.grad", unit="layer"), HALF)
     assert tensors.gradients == {**other, (name, ""): {"layer.out/0": HALF, "layer.norm2.out/0": HALF}}
+
+
+@pytest.mark.parametrize(("held", "whole"), [
+    ([("tp", "at:ffn")], True), ([("tp", "at:ffn"), ("dp", "at:seq")], True), ([], True), ([("dp", "at:ffn")], False),
+    ([("tp", "at:ffn"), ("dp", "at:ffn")], False), ([("tp", "at:ffn"), ("dp", "at:ffn!mine~dp")], False)])
+def test_padding_makes_a_dim_whole(held: list[tuple[str, str]], whole: bool) -> None:
+    """Where another axis splits it, too, what is held then is no sum of contributions."""
+    pad = Event("forward", "pad", "layer.mlp.up", unit="layer", axes=("tp",), source="S(ffn)")
+    tensors = made({("layer.mlp.up", ""): paths.exact(held)})
+    MOVES["pad"](tensors, pad)
+    (value,) = tensors.made["layer.mlp.up", ""]
+    assert value.garbage != whole
+    if whole:
+        assert value.terms[0].at == {"tp": "at:ffn"} and value.mask == {p for p in held if p[0] != "tp"}
 
 
 # instances of a repeated unit

@@ -380,18 +380,44 @@ def test_a_gradient_gathered_where_its_owner_may_hold_nothing_is_mixed() -> None
 
 @pytest.mark.parametrize("before", MACHINES)
 def test_an_event_of_a_split_group_is_about_the_owners(before: Machine) -> None:
-    """Along the axes that split its parameters; unless it goes along them, or is of no group."""
+    """A collective is, along the axes that split its parameters; unless it goes along them, or is of no group."""
     split = replace(before.copy(), group=replace(GROUP, split=("tp",)))
-    copy = event("assign", "master", source="weight")
+    across = event("gather", "weight", axes=("dp",))
     gather = event("gather", "weight", axes=("tp",))
     count = event("update", "step", group="")
     split.versions["step", "device"] = CURRENT
     for world in WORLDS:
         for rank in world.ranks():
-            master = leaf(before.version("weight" if owns(world, rank, ("tp",)) else "master"), world, rank)
-            assert leaf(run(split, copy).version("master"), world, rank) == master
+            weight = (_gather(world, before, rank, across) if owns(world, rank, ("tp",))
+                      else leaf(before.version("weight"), world, rank))
+            assert leaf(run(split, across).version("weight"), world, rank) == weight
             assert leaf(run(split, gather).version("weight"), world, rank) == _gather(world, before, rank, gather)
             assert leaf(run(split, count).version("step"), world, rank) == NEXT
+
+
+@pytest.mark.parametrize("before", MACHINES)
+def test_a_local_event_acts_on_all_that_a_rank_holds(before: Machine) -> None:
+    """Its own share of a parameter or one that it gathered, on its stage of a pipeline; what begins is its own."""
+    split = replace(before.copy(), group=replace(GROUP, split=("tp",)))
+    stages = pipelined("zero1*pp", "gpt").reference.pipeline
+    assert stages is not None
+    staged = replace(split, reference=replace(split.reference, pipeline=replace(stages, axis="tp")))
+    for world in WORLDS:
+        for rank in world.ranks():
+            own, weight = owns(world, rank, ("tp",)), leaf(before.version("weight"), world, rank)
+            master, host = (leaf(before.version("master", t), world, rank) for t in ("device", "host"))
+            for verb, fields in (("assign", {"source": "weight"}), ("publish", {}),
+                                 ("fetch", {"tier": "host->device"})):
+                copied = event(verb, "weight" if verb == "publish" else "master", **fields)
+                value, new = copied.value, {"assign": weight, "publish": master, "fetch": host}[verb]
+                if verb == "publish" and new == UNHELD:
+                    new = weight
+                kept = leaf(before.version(value), world, rank)
+                assert leaf(run(split, copied).version(value), world, rank) == new
+                assert leaf(run(staged, copied).version(value), world, rank) == (new if own else kept)
+            for phase, start in (("init", CURRENT), ("update", SPOILT)):
+                begun = run(split, event("assign", "moments", phase=phase)).version("moments")
+                assert leaf(begun, world, rank) == (start if own else UNHELD)
 
 
 def test_tokens_are_those_of_the_rank_that_divides() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from placealg.arith import ONE, Monomial
 from placealg.model.graph import Graph, unit_of
 from placealg.prove import paths
-from placealg.prove.paths import Sum, at
+from placealg.prove.paths import Sum, at, dim_of
 from placealg.prove.tensors import Tensors
 from placealg.step.event import Event
 from placealg.step.pipeline import LAST, Pipeline, part_of
@@ -110,7 +110,10 @@ def _slice(tensors: Tensors, event: Event) -> None:
 
 
 def _pad(tensors: Tensors, event: Event) -> None:
-    tensors.put(event, paths.padded(tensors.here(event), event.axes, _dim(event.source)))
+    """The whole dim is held: where another axis splits it, too, with elements that are in no sum of this calculus."""
+    held, dim = tensors.here(event), _dim(event.source)
+    beyond = any(dim_of(p) == dim and a not in event.axes for a, p in paths.mask_of(held))
+    tensors.put(event, paths.undefined(paths.mask_of(held)) if beyond else paths.padded(held, event.axes, dim))
 
 
 def _free(tensors: Tensors, event: Event) -> None:

@@ -32,7 +32,7 @@ from placealg.prove.stages import ends, tied
 from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
 from placealg.step.program import LOOPED, Event
-from placealg.step.verbs import SOURCES
+from placealg.step.verbs import SOURCES, VERBS
 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
@@ -83,8 +83,14 @@ def _set(machine: Machine, key: Key, new: Version, event: Event) -> None:
 
 
 def _own(machine: Machine, event: Event) -> Pairs:
-    """The ranks that a group's event concerns: along the axes that split its parameters, unless it is about those."""
-    return frozenset((a, p) for a, p in machine.owners if a not in event.axes) if event.group else frozenset()
+    """The ranks that a group's event concerns: along the axes that split its parameters, unless it is about those.
+
+    A local event acts on all that a rank holds, gathered from others or its own, on the stages of its parameters.
+    """
+    pipeline = machine.reference.pipeline
+    local = not (VERBS[event.verb].collective and event.axes)
+    return frozenset((a, p) for a, p in machine.owners if event.group and a not in event.axes
+                     and (not local or (pipeline and a == pipeline.axis)))
 
 
 def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
@@ -134,7 +140,8 @@ def _assign(machine: Machine, event: Event, _: Iteration) -> None:
     elif source:
         _set(machine, key, _copy(machine, event, source), event)
     else:
-        _set(machine, key, CURRENT if event.phase == "init" else GARBAGE, event)
+        start = CURRENT if event.phase == "init" else GARBAGE
+        _set(machine, key, versions.where(machine.owners if event.group else (), start, UNHELD), event)
 
 
 def _copy(machine: Machine, event: Event, source: str) -> Version:

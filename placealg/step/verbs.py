@@ -6,10 +6,11 @@ has no entry is *not held*. A number that no event defined is *garbage*. Storage
 along an axis, under the event's layout. step, rng, count, a group's partial norm and its flag skip have no elements and
 no tier: coordinate 0 of every axis owns them. `at` says nothing outside the loop over microbatches.
 
-Of a parameter that is split along an axis by one of its dims, a rank only ever holds the elements whose index it owns
-there. Before init, weight is the initial value on the mesh's first rank (along such axes: on each owner) and garbage
-elsewhere; before resume it is garbage everywhere. Nothing else is held. Activations, the loss among them, live for one
-microbatch.
+Of a parameter that is split along an axis by one of its dims, a rank begins with the elements whose index it owns
+there, and holds others where they are gathered along that axis: a collective along another axis then leaves those as
+they are, a local event acts on all that the rank holds. Before init, weight is the initial value on the mesh's first
+rank (along such axes: on each owner) and garbage elsewhere; before resume it is garbage everywhere. Nothing else is
+held. Activations, the loss among them, live for one microbatch.
 
 Whether a number overflows is a predicate of the number. A rank skips the step where it holds a flag skip, of whatever
 group, that is not 0: then its updates of master and step change nothing. A flag stays until it is made again. The
@@ -139,7 +140,7 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "becomes what enters this one, or the gradient of what leaves it; a rank waits until the message is there, "
          "which is received once"),
     Verb("pad", False, _TENSORS, True,
-         "what the rank does not own by the dim of `from` becomes 0, and is held"),
+         "the rank holds the whole dim of `from`: 0 where it does not own the index along the axes"),
     Verb("norm", False, ("norm",), False,
          "on every rank, the group's partial becomes the sum of squares of those elements of grad_sum that the rank "
          "holds and `where` selects: 0 where there are none", origin="grad_sum"),

@@ -59,8 +59,9 @@ AGAIN = ("survived", "no tests", "unfinished")
 TRACED = 2
 """How much longer a case takes while it is traced, roughly."""
 
-SECONDS, BYTES = 30, 4 * 2**30
-"""Processor time and address space of one mutant beyond which it is as good as failed: it does not end."""
+SECONDS, TIMES, BYTES = 10, 10, 4 * 2**30
+"""Where one case takes so many seconds of processor time more than so many times its own, the mutant does not end; as
+where it takes so much address space: that is as good as failed."""
 
 
 @dataclass
@@ -367,10 +368,11 @@ def _digest(*texts: str) -> str:
 
 def tried(mutant: Mutant, order: Sequence[Case]) -> str:
     """The first case that fails with the mutant; "" when none does."""
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
     mutant.activate()
     for case in order:
+        most = math.ceil(time.process_time() + SECONDS + TIMES * case.seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
         try:
             case.run()
         except BaseException:

@@ -287,8 +287,9 @@ def test_a_tied_gradient_has_no_rule_before_a_use_adds_to_it_on_a_stage_of_sever
             tied_too = event.group == TABLE.name and event.value != "weight"
             assert list(before_its_uses(changed)) == ([event] if found and tied_too else [])
     step = replace(SEVERAL, events=(*SEVERAL.phase("forward"), early, *SEVERAL.phase("backward")))
-    with pytest.raises(NoRule, match="before a backward that adds to it, on a stage of several chunks"):
+    with pytest.raises(NoRule, match="before a backward that adds to it, on a stage of several chunks") as said:
         network_obligations(step, Flows(step))
+    assert said.value.event == early.path
 
 
 def test_ops_are_judged_where_every_event_of_a_loop_of_several_chunks_has_a_rule() -> None:

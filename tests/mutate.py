@@ -3,7 +3,8 @@
 `mutmut` makes the mutants; they run in forks of one process that has everything loaded. A mutant is run against those
 cases of CASES that reach its statement, the ones that killed its neighbours first, and counts as killed by the first
 that fails. What came out is kept in build/mutants, by mutant and the text of its function: a second run goes on where
-the first ended.
+the first ended. A function whose mutants are all killed, or named as equivalent, is written down with a hash of its
+text in settled_mutants.json, and is tried again when that changes, or with --anew.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import time
 import tomllib
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -36,11 +37,12 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from mutation_score import difference, score
+from mutation_score import KILLED, OPEN, difference, score
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "mutants"
 REASONS = ROOT / "tests" / "equivalent_mutants.toml"
+SETTLED = ROOT / "tests" / "settled_mutants.json"
 CASES = {
     "placealg.prove": ("test_versions", "test_tensors", "test_uses", "test_network", "test_prover", "test_following",
                        "test_explore", "test_premises", "test_obligations", "test_calculus", "test_correct",
@@ -83,6 +85,11 @@ class Mutant:
         """The module in which the function is."""
         return self.function.__module__
 
+    @property
+    def place(self) -> str:
+        """The name of the function."""
+        return self.says.partition(":")[0]
+
     def activate(self) -> None:
         """Put the changed code in the place of the function's own, for whoever refers to the function."""
         self.function.__code__ = self.changed.__code__
@@ -102,23 +109,21 @@ class Case:
 
 
 class Found:
-    """What came out for the mutants of one module, kept in a file; `mutants` is how many there are."""
+    """What came out for the mutants of one module, kept in a file."""
 
     def __init__(self, module: str) -> None:
         self.module, self.path = module, KEPT / f"{module}.json"
         kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
-        self.mutants: int = kept.get("mutants", 0)
         self.ended: dict[str, dict[str, str]] = kept.get("ended", {})
 
     def select(self, made: Sequence[Mutant]) -> None:
         """Forget what came out for functions that have changed."""
         texts = {m.name: m.text for m in made}
-        self.mutants = len(made)
         self.ended = {n: e for n, e in self.ended.items() if texts.get(n) == e["text"]}
 
     def write(self) -> None:
         """Keep it."""
-        self.path.write_text(json.dumps({"mutants": self.mutants, "ended": self.ended}, indent=0), encoding="utf-8")
+        self.path.write_text(json.dumps({"ended": self.ended}, indent=0), encoding="utf-8")
 
 
 def modules() -> dict[str, Path]:
@@ -196,7 +201,7 @@ def mutants(texts: Mapping[str, str]) -> list[Mutant]:
         own = changes["_mutmut_orig"]
         node = _node(module, own)
         shift = _node(module, function).lineno - node.lineno
-        text = _digest(ast.dump(node))
+        text = _digest(ast.unparse(node))
         for name, changed in changes.items():
             other = _node(module, changed)
             if name != "_mutmut_orig" and _said(other) != _said(node):
@@ -362,6 +367,31 @@ def reached(tests: Sequence[Case], texts: Mapping[str, str]) -> list[Case]:
     return [c for c in tests if c.seconds]
 
 
+class Settled:
+    """The functions of which every mutant is killed or named as equivalent, in a file, with a hash of their texts."""
+
+    def __init__(self, reasons: Container[str], anew: bool) -> None:
+        self.reasons = reasons
+        self.known: dict[str, str] = json.loads(SETTLED.read_text(encoding="utf-8")) if SETTLED.exists() else {}
+        self.anew = anew
+
+    def how(self, made: Sequence[Mutant], found: Mapping[str, Found]) -> dict[str, str]:
+        """Mutant -> how it ended, now or before."""
+        before = {m.name: "survived" if m.says in self.reasons else "killed" for m in made
+                  if self.known.get(m.place) == m.text and not self.anew}
+        return before | {n: e["status"] for kept in found.values() for n, e in kept.ended.items()}
+
+    def write(self, made: Sequence[Mutant], found: Mapping[str, Found]) -> None:
+        """Keep what is settled now, and of modules that were not asked for what was."""
+        how = self.how(made, found)
+        alive = {m.place for m in made if how.get(m.name, OPEN) == OPEN
+                 or (how[m.name] not in KILLED and m.says not in self.reasons)}
+        asked = tuple(f"{module}." for module in found)
+        kept = {place: text for place, text in self.known.items() if not place.startswith(asked)}
+        kept |= {m.place: m.text for m in made if m.place not in alive}
+        SETTLED.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def _digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
@@ -421,6 +451,7 @@ def main() -> None:
     words.add_argument("names", nargs="*", help="beginnings of the names of modules or mutants; default all")
     words.add_argument("--every", type=int, default=1, help="try every k-th mutant only")
     words.add_argument("--again", action="store_true", help="try survivors without a reason again")
+    words.add_argument("--anew", action="store_true", help="try those of settled functions, too")
     words.add_argument("--most", type=float, default=math.inf, help="seconds of cases that a mutant is tried against")
     words.add_argument("--cases", default="", help="try mutants against cases only that have this in their names")
     words.add_argument("--children", type=int, default=2)
@@ -434,9 +465,10 @@ def main() -> None:
     found = {name: Found(name) for name in chosen}
     for name, kept in found.items():
         kept.select([m for m in made if m.module == name])
+    record = Settled(reasons, asked.anew)
+    how = record.how(made, found)
     todo = [m for m in [m for m in made if m.name.startswith(names)][::asked.every]
-            if m.name not in found[m.module].ended
-            or (asked.again and found[m.module].ended[m.name]["status"] in AGAIN and m.says not in reasons)]
+            if m.name not in how or (asked.again and how[m.name] in AGAIN and m.says not in reasons)]
     if todo:
         tests = reached(cases(files_for(chosen)), texts)
         print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
@@ -449,11 +481,12 @@ def main() -> None:
             if number % 25 == 0 or number == len(todo):
                 for kept in found.values():
                     kept.write()
+                record.write(made, found)
                 rate = number / (time.monotonic() - start) * 60
                 print(f"{number}/{len(todo)}, {rate:.0f} a minute", file=sys.stderr, flush=True)
-    every = [Found(name) for name in modules()]
-    ends = [(kept.module, e["says"], e["status"]) for kept in every for e in kept.ended.values()]
-    print("\n".join(score(ends, reasons, {kept.module: kept.mutants for kept in every if kept.mutants})))
+    how = record.how(made, found)
+    ends = [(m.module, m.says, how[m.name]) for m in made if m.name in how]
+    print("\n".join(score(ends, reasons, Counter(m.module for m in made))))
     there = {m.says for m in made}
     print("".join(f"a reason for no mutant: {n}\n" for m, table in tables.items() if m in chosen
                   for n in (f"{m}.{mutant}" for mutant in table) if n not in there), end="")

@@ -143,9 +143,15 @@ def test_what_a_resumed_run_alone_shows_is_refuted_too() -> None:
     report = prove(step, derive(parse_strategy("zero1*ep"), moe()))
     assert (report.verdict, report.refuted()) == (REFUTED, ("init",))
     found = report.counterexample
-    assert found and "cannot be followed, only run: a resumed run differs" in found.explanation
+    assert found and found.explanation.startswith(
+        "save.layer.weight.moments.store reads a copy that resuming did not restore, in step 1 after it")
     assert "of the resumed run: save.layer.weight.moments.store" in found.distributed and found.repair
     assert {v.verdict for v in report.of("invariant")} == {PROVED, UNDECIDED}
+    findings = check.examine(step)
+    blind = replace(findings, candidates=tuple(c for c in findings.candidates if c.verdict.id != "init"))
+    seen, replays = check._resuming(step, blind, tuple(check._replays(step, blind)))
+    assert len(seen.candidates) == len(blind.candidates) + 1 == len(replays), "though the prover blamed nothing for it"
+    assert seen.candidates[-1].verdict.reason == "cannot be followed, only run: a resumed run differs"
 
 
 def test_what_no_rule_covers_is_undecided_where_no_run_differs() -> None:

@@ -370,7 +370,7 @@ def reached(tests: Sequence[Case], texts: Mapping[str, str]) -> list[Case]:
 class Settled:
     """The functions of which every mutant is killed or named as equivalent, in a file, with a hash of their texts."""
 
-    def __init__(self, reasons: Container[str], anew: bool) -> None:
+    def __init__(self, reasons: Container[str], anew: tuple[str, ...]) -> None:
         self.reasons = reasons
         self.known: dict[str, str] = json.loads(SETTLED.read_text(encoding="utf-8")) if SETTLED.exists() else {}
         self.anew = anew
@@ -378,7 +378,7 @@ class Settled:
     def how(self, made: Sequence[Mutant], found: Mapping[str, Found]) -> dict[str, str]:
         """Mutant -> how it ended, now or before."""
         before = {m.name: "survived" if m.says in self.reasons else "killed" for m in made
-                  if self.known.get(m.place) == m.text and not self.anew}
+                  if self.known.get(m.place) == m.text and not m.name.startswith(self.anew)}
         return before | {n: e["status"] for kept in found.values() for n, e in kept.ended.items()}
 
     def write(self, made: Sequence[Mutant], found: Mapping[str, Found]) -> None:
@@ -465,7 +465,7 @@ def main() -> None:
     found = {name: Found(name) for name in chosen}
     for name, kept in found.items():
         kept.select([m for m in made if m.module == name])
-    record = Settled(reasons, asked.anew)
+    record = Settled(reasons, names if asked.anew else ())
     how = record.how(made, found)
     todo = [m for m in [m for m in made if m.name.startswith(names)][::asked.every]
             if m.name not in how or (asked.again and how[m.name] in AGAIN and m.says not in reasons)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
@@ -116,6 +117,19 @@ def judged(step: Step) -> tuple[str, str]:
         return REFUTED, ""
     reasons = [f"{v.id}: {v.reason}" for v in report.obligations if v.verdict == UNDECIDED]
     return UNDECIDED, f"UNDECIDED {reasons}; {found or 'no run differs'}"
+
+
+def agreed(drawn: Iterable[tuple[str, Step]]) -> Counter[str]:
+    """How many programs have which verdict: none is proved where a run differs. What means nothing is passed over."""
+    counted: Counter[str] = Counter()
+    for story, step in drawn:
+        try:
+            verdict, complaint = judged(step)
+        except InputError:
+            continue
+        counted[verdict] += 1
+        assert verdict == UNDECIDED or not complaint, f"{story}\n{complaint}"
+    return counted
 
 
 @dataclass(frozen=True)

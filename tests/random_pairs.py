@@ -1,6 +1,6 @@
 """Seeded random pairs of events, one that undoes the other, put around what lies between; and one more change beside.
 
-A single edit is hardly ever right by accident. Two that hide each other are: every hole that a reader found in the
+A single edit is hardly ever right by accident. Two that hide each other are: most holes that readers found in the
 prover took two edits, of which one alone was refuted.
 """
 

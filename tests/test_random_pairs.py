@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from itertools import islice
 
 import pytest
-from random_dims import judged
+from random_dims import agreed
 from random_pairs import COPY, MODELS, programs
 
-from placealg.errors import InputError
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 
 EACH = 30
@@ -20,14 +18,7 @@ FAST, SLOW = 1, max(1, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")) // 2)
 
 def hidden(number: int) -> None:
     """A program with a pair of edits is proved only if no run differs from the single device."""
-    counted: Counter[str] = Counter()
-    for story, step in islice(programs(number), EACH):
-        try:
-            verdict, complaint = judged(step)
-        except InputError:
-            continue
-        counted[verdict] += 1
-        assert verdict == UNDECIDED or not complaint, f"{story}\n{complaint}"
+    counted = agreed(islice(programs(number), EACH))
     assert counted[PROVED] and counted[REFUTED] and counted[UNDECIDED] <= EACH // 3, counted
 
 

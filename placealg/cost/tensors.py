@@ -16,7 +16,7 @@ from placealg.cost.rings import RING, brought, summed
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
-from placealg.step.event import Event, dim_of
+from placealg.step.event import Event, dim_of, origins
 from placealg.step.program import Reference, Step
 from placealg.step.recompute import members
 from placealg.step.saved import PER_DEVICE
@@ -175,11 +175,7 @@ class _Walk:
 
     def find(self, name: str, label: str) -> Version | None:
         """The version that a reader finds: the one named, or one from which it would derive."""
-        while (name, label) not in self.held:
-            if not label:
-                return None
-            label = label.rpartition("/")[0]
-        return name, label
+        return next(((name, made) for made in origins(label) if (name, made) in self.held), None)
 
     def below(self, name: str, label: str = "") -> list[Version]:
         """The held versions of `name` at `label` and all that derive from it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from placealg.model.backward import differentiated, transposed
 from placealg.model.graph import Graph
 from placealg.prove.tensors import name_and_label
-from placealg.step.event import Event
+from placealg.step.event import Event, origins
 from placealg.step.verbs import MESSAGES
 
 Version = tuple[str, str]
@@ -112,17 +112,9 @@ class _Order:
 
 
 def _from(version: Version) -> frozenset[Version]:
-    """A version and those that it would come from: reading it, one of them is read.
-
-    >>> sorted(_from(("x", "tp/cp")))
-    [('x', ''), ('x', 'tp'), ('x', 'tp/cp')]
-    """
+    """A version and those that it would come from: reading it, one of them is read."""
     name, label = version
-    found = {(name, "")}
-    while label:
-        found.add((name, label))
-        label = label.rpartition("/")[0]
-    return frozenset(found)
+    return frozenset((name, made) for made in origins(label))
 
 
 def _reads(event: Event, graph: Graph) -> frozenset[Version]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from placealg.model.graph import Graph
 from placealg.prove import paths
 from placealg.prove.paths import Sum, at
-from placealg.step.event import Event
+from placealg.step.event import Event, origins
 from placealg.step.program import Reference, Step
 from placealg.strategy.options import LAYER
 
@@ -43,20 +43,16 @@ class Tensors:
         for event in step.phase("forward"):
             if event.verb in ("compute", "assign"):
                 for name, label in map(name_and_label, event.reads):
-                    while label:
-                        self.users.setdefault((name, label), set()).add(event.value)
-                        label = label.rpartition("/")[0]
+                    for made in filter(None, origins(label)):
+                        self.users.setdefault((name, made), set()).add(event.value)
 
     def read(self, name: str, label: str = "") -> Sum:
         """A version of a tensor: as it was made, else the version that it would come from."""
         tensor = self.graph.tensors[name]
         if tensor.kind == "parameter":
             return paths.exact((a, at(d)) for a, d in self.reference.split_dims.get(name, {}).items() if d != LAYER)
-        while label:
-            if (name, label) in self.made:
-                return self.made[name, label]
-            label = label.rpartition("/")[0]
-        return self.made.get((name, ""), paths.exact() if tensor.kind == "data" else ())
+        found = next((self.made[name, made] for made in origins(label) if (name, made) in self.made), None)
+        return found if found is not None else paths.exact() if tensor.kind == "data" else ()
 
     def gradient(self, name: str, label: str = "") -> Sum:
         """A gradient with all that was added under its label and below; uses that added nothing count nowhere."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -83,6 +83,18 @@ def parse_where(text: str, axes: tuple[str, ...]) -> tuple[Clause, ...]:
             raise InputError(f"where names axis '{axis}', which the mesh lacks", name=axis, valid=axes)
         clauses.append(Clause(axis, int(found[3]) if found[3] is not None else None))
     return tuple(clauses)
+
+
+def origins(label: str) -> Iterator[str]:
+    """The label of a version and those of the versions from which it would come, the tensor's own, "", last.
+
+    >>> list(origins("tp/cp"))
+    ['tp/cp', 'tp', '']
+    """
+    while label:
+        yield label
+        label = label.rpartition("/")[0]
+    yield ""
 
 
 def takes_part(at: tuple[str, ...], position: str) -> bool:

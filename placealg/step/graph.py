@@ -7,7 +7,7 @@ from typing import Any
 
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph
-from placealg.step.event import PARTIALS, Event, Group, Reference
+from placealg.step.event import PARTIALS, Event, Group, Reference, origins
 
 Storage = tuple[str, str, str]
 """(group or unit, value, tier)."""
@@ -82,11 +82,7 @@ def _kind(version: str, graph: Graph) -> str:
 
 def _versions(event: Event) -> Iterator[str]:
     """The version on which an event acts, and those from which it would come."""
-    label = event.version
-    while label:
-        yield f"{event.value}@{label}"
-        label = label.rpartition("/")[0]
-    yield event.value
+    yield from (f"{event.value}@{label}" if label else event.value for label in origins(event.version))
 
 
 def _ends(event: Event) -> bool:

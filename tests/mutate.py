@@ -350,17 +350,23 @@ def traced(case: Case) -> tuple[float, set[tuple[str, int]]]:
     return (time.process_time() - start) / TRACED + 1e-4, reached
 
 
-def reached(tests: Sequence[Case], texts: Mapping[str, str]) -> list[Case]:
+def reached(tests: Sequence[Case], texts: Mapping[str, str], children: int) -> list[Case]:
     """The cases with what they reach, traced once for each state of the modules and of their file; none that fails."""
     path = KEPT / f"reached.{_digest(*texts)}.pickle"
     known: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
     files = {c.file: (ROOT / "tests" / f"{c.file}.py").read_text(encoding="utf-8") for c in tests}
     loaded = _digest(*texts.values())
+    keys = {case.name: _digest(case.name, files[case.file], loaded) for case in tests}
+    missing = [case for case in tests if keys[case.name] not in known]
+    running: list[tuple[str, tuple[int, int]]] = []
+    while missing or running:
+        while missing and len(running) < children:
+            case = missing.pop()
+            running.append((keys[case.name], in_fork(lambda c=case: traced(c))))
+        key, fork = running.pop(0)
+        known[key] = ended(*fork)
     for case in tests:
-        key = _digest(case.name, files[case.file], loaded)
-        if key not in known:
-            known[key] = ended(*in_fork(lambda c=case: traced(c)))
-        case.seconds, case.lines = known[key]
+        case.seconds, case.lines = known[keys[case.name]]
     path.write_bytes(pickle.dumps({key: (seconds, lines) for key, (seconds, lines) in known.items() if seconds}))
     for case in (c for c in tests if not c.seconds):
         print(f"left out, for it fails without a mutant: {case.name}", file=sys.stderr)
@@ -470,7 +476,7 @@ def main() -> None:
     todo = [m for m in [m for m in made if m.name.startswith(names)][::asked.every]
             if m.name not in how or (asked.again and how[m.name] in AGAIN and m.says not in reasons)]
     if todo:
-        tests = reached(cases(files_for(chosen)), texts)
+        tests = reached(cases(files_for(chosen)), texts, asked.children)
         print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
               flush=True)
         start, number = time.monotonic(), 0

@@ -71,16 +71,16 @@ def test_sizes_are_one_more_than_the_degree_and_distinct_primes() -> None:
 @pytest.mark.some(3)
 @pytest.mark.parametrize("strategy, model", [*PROVED_BOTH_WAYS, ("zero3*tp_sp*pp*cp_ring*ep", "mixtral-8x7b"),
                                              ("hsdp*pp", "gpt2"), ("zero1*pp_interleaved", "gpt2")])
-def test_no_question_has_more_positions_than_the_least_size(strategy: str, model: str,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_question_has_more_positions_than_the_least_size(strategy: str, model: str) -> None:
     """At the least size, all positions that a question speaks of along an axis can differ."""
     step, asked, decide = step_of(strategy, model), set[str](), prover._decide
 
     def deciding(step: Step, group: Group, identifier: str, generated: Obligations) -> Any:
         asked.update(str(c) for f in generated.failures.values() for c in constants(f.formula))
         return decide(step, group, identifier, generated)
-    monkeypatch.setattr(prover, "_decide", deciding)
-    examine(step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prover, "_decide", deciding)
+        examine(step)
     for axis in step.reference.mesh.names:
         named = {n for n in asked if n.endswith(f"@{axis}") and not n.startswith("N[")}
         assert 1 <= len(named) < least_size(step, axis), named

@@ -85,6 +85,13 @@ def test_stages_share_the_layers() -> None:
         Pipeline("pp").layers(4, 5)
 
 
+def test_of_a_symbolic_number_of_chunks_there_is_one_at_least() -> None:
+    """As many ranks as layers are accepted, for one chunk each fits."""
+    assert Pipeline("pp", "interleaved", None).layers(4, 4) == (1, 1, 1, 1)
+    with pytest.raises(InputError, match="5 stages of 4 layers; at most 4 fit"):
+        Pipeline("pp", "interleaved", None).layers(4, 5)
+
+
 PROVED_ON_GPT = ("pp_gpipe", "pp_1f1b", "pp_interleaved", "dp*pp", "zero1*pp", "zero2*pp", "zero3*pp",
                  "fsdp_no_reshard*pp", "hsdp*pp", "tp*pp", "zero3*tp_sp*pp", "cp*pp", "cp_ulysses*pp_gpipe",
                  "cp_ring*pp_interleaved",

@@ -87,17 +87,17 @@ def test_a_wrong_number_in_flight_is_refuted(claim: str) -> None:
     assert held("1f1b", claim).verdict == REFUTED
 
 
-def test_a_deadlock_and_a_longer_schedule_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadlock_and_a_longer_schedule_are_seen() -> None:
     """Fewer forwards ahead in the interleaved order wait for each other; other idle time is not what is walked."""
     interleaved = Pipeline("pp", "interleaved", 2)
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders, "AHEAD", {**orders.AHEAD, "interleaved": "0"})
         fact = walked(interleaved)
         assert fact.verdict == REFUTED and "a cycle at p = 1, v = 2, m = 1" in fact.reason
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders, "AHEAD", {**orders.AHEAD, "interleaved": "m*v"})
         assert walked(interleaved).verdict == PROVED, "all forwards, then all backwards: as short, but more in flight"
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "IDLE", "p")
         assert walked(interleaved).verdict == REFUTED
 

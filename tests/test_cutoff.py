@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
 import z3
 
-from placealg.arith import ONE
+from placealg.arith import ONE, Monomial
 from placealg.check.prove import judge
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
@@ -16,10 +17,20 @@ from placealg.model.config import resolve_model
 from placealg.prove import cutoff, prover
 from placealg.prove.contribution import UNIT, Term, merged, sum_over
 from placealg.prove.correct import constants
-from placealg.prove.cutoff import LEMMA, degree, examine_by_cutoff, least_size, roots, unroll
+from placealg.prove.cutoff import (
+    LEMMA,
+    Unrolled,
+    degree,
+    examine_by_cutoff,
+    least_size,
+    primes,
+    roots,
+    unroll,
+    written_out,
+)
 from placealg.prove.obligations import Obligations
-from placealg.prove.prover import examine
-from placealg.prove.verdict import CUTOFF, PROVED, REFUTED, UNDECIDED
+from placealg.prove.prover import Findings, examine
+from placealg.prove.verdict import CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Group, Step
@@ -86,6 +97,68 @@ def test_no_question_has_more_positions_than_the_least_size(strategy: str, model
         assert 1 <= len(named) < least_size(step, axis), named
 
 
+def changed(step: Step, path: str, **fields: Any) -> Step:
+    """The step with these fields of one event changed."""
+    return replace(step, events=tuple(replace(e, **fields) if e.path == path else e for e in step.events))
+
+
+def test_a_degree_counts_reductions_means_divisors_and_the_data() -> None:
+    """Along dp alone: the gradient's reduction, that it is a mean, that of the norm, and the data: four."""
+    step, scale = step_of("dp", "abstract"), "backward.loss.scale"
+    reduction = "reduce.layer.weight.grad_sum.reduce[dp]"
+    twice, inverse = Monomial.of("dp", "dp"), ONE / Monomial.of("dp")
+    assert degree(step, "dp") == 4
+    assert degree(changed(step, reduction, op="sum"), "dp") == 3
+    assert degree(changed(step, scale, divisor=twice), "dp") == 6
+    assert degree(changed(step, scale, divisor=inverse), "dp") == 5
+    assert degree(changed(step, reduction, divisor=twice), "dp") == 6
+    assert degree(changed(step, reduction, divisor=inverse), "dp") == 5
+    assert degree(changed(step, reduction, divisor=Monomial.of("tp", "m")), "dp") == 4
+    assert degree(replace(step, reference=replace(step.reference, data_axes=())), "dp") == 3
+    assert degree(Step(replace(step.reference, groups=()), ()), "dp") == 1
+    assert degree(Step(replace(step.reference, groups=(), data_axes=()), ()), "dp") == 0
+    group, = step.reference.groups
+    event = next(e for e in step.events if e.path == reduction)
+    both = replace(step.reference, groups=(group, replace(group, name="other")))
+    at = step.events.index(event)
+    more = (*step.events[:at], *[replace(event, group="other", op="sum")] * 2, *step.events[at:])
+    assert degree(Step(both, more), "dp") == 5, "the most of any group, not of all"
+    most = tuple(replace(e, divisor=twice) if e.group == "other" else e for e in more)
+    assert degree(Step(both, most), "dp") == 9
+
+
+def test_a_least_size_counts_what_can_differ() -> None:
+    """Four positions; three for each layout of one group; the ends and the stages of a pipeline; named ranks."""
+    assert least_size(step_of("hsdp", "abstract"), "dp_replicate") == 5
+    assert least_size(step_of("zero1*ep*pp", "deepseek-v3"), "pp") == 13
+    named = edit(step_of("dp", "abstract"), {"insert": {
+        "path": "publish.layer.weight.moments.assign", "where": "rank(dp)=12"},
+        "after": "publish.layer.weight.publish"})
+    assert least_size(named, "dp") == 13
+    shared = step_of("zero1*tp", "gpt2")
+    assert least_size(shared, "dp") == 7
+    name = next(e.group for e in shared.events if "dp" in e.owning)
+    other = tuple(replace(e, layout="even") if e.group == name and e.owning else e for e in shared.events)
+    assert least_size(replace(shared, events=other), "dp") == 7, "layouts of two groups meet in no question"
+    assert least_size(Step(replace(shared.reference, groups=()), ()), "dp") == 4
+
+
+def test_primes_are_those_from_a_size_on() -> None:
+    assert list(islice(primes(), 6)) == list(islice(primes(1), 6)) == [2, 3, 5, 7, 11, 13]
+    assert [next(primes(n)) for n in (4, 8, 24, 121)] == [5, 11, 29, 127]
+
+
+def test_one_axis_is_written_out_and_nothing_else_changed() -> None:
+    step = step_of("hsdp", "abstract")
+    there = written_out(step, "dp_shard", 3)
+    assert there.reference.unrolled == {"dp_shard": 3} and there != step
+    assert replace(there, reference=replace(there.reference, unrolled=step.reference.unrolled)) == step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutoff, "examine", lambda asked: dict(asked.reference.unrolled))
+        run: Any = unroll(step, "dp_shard")
+    assert run.axis == "dp_shard" and run.findings == tuple({"dp_shard": n} for n in run.sizes)
+
+
 def test_positions_of_stages_and_of_drawn_layouts_are_counted() -> None:
     assert least_size(step_of("hsdp*pp", "gpt2"), "pp") == 12
     drawn = edit(step_of("hsdp", "abstract"), {"insert": {
@@ -117,14 +190,52 @@ def stated(strategy: str, model: str, **tables: FrozenMap[str, Any]) -> Step:
 
 
 @pytest.mark.slow
-def test_weights_that_follow_the_tokens_of_ranks_have_no_degree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are refuted where a size shows it; that no size does would prove nothing."""
-    step, right = stated("dp", "abstract", **UNEQUAL), examine(step_of("dp", "abstract"))
+def test_weights_that_follow_the_tokens_of_ranks_are_refuted() -> None:
+    step = stated("dp", "abstract", **UNEQUAL)
     assert {v.id for v in examine_by_cutoff(step)[0].verdicts if v.verdict == REFUTED} == {"normalizer"}
-    monkeypatch.setattr(cutoff, "examine", lambda _: right)
-    ended = {v.id: (v.verdict, "no degree" in v.reason) for v in examine_by_cutoff(step)[0].verdicts}
-    assert {i for i, end in ended.items() if end == (UNDECIDED, True)} == {"gradient", "normalizer"}
-    assert {end for i, end in ended.items() if i not in ("gradient", "normalizer")} == {(PROVED, False)}
+
+
+def told(step: Step, *found: Findings) -> Findings:
+    """What the engine says of a step, had this been found at the sizes of its axis."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutoff, "unroll", lambda _, axis: Unrolled(axis, 1, 2, tuple(range(2, 2 + len(found))), found))
+        return examine_by_cutoff(step)[0]
+
+
+def test_weights_that_follow_the_tokens_of_ranks_have_no_degree() -> None:
+    """That no size shows a fault would prove nothing."""
+    right = examine(step_of("dp", "abstract"))
+    ended = {v.id: (v.verdict, v.cls, "no degree" in v.reason)
+             for v in told(stated("dp", "abstract", **UNEQUAL), right).verdicts}
+    assert {i for i, end in ended.items() if end == (UNDECIDED, None, True)} == {"gradient", "normalizer"}
+    assert {end for i, end in ended.items() if i not in ("gradient", "normalizer")} == {(PROVED, CUTOFF, False)}
+    assert {v.verdict for v in told(step_of("dp", "abstract"), right).verdicts} == {PROVED}
+
+
+def test_an_obligation_ends_as_where_it_first_went_worst() -> None:
+    """Refuted before open before proved; with the candidate and the place of the first, and all its seconds."""
+    step, wrong = step_of("dp", "abstract"), edit(step_of("dp", "abstract"), {"drop": "publish.*.publish"})
+    right, refuted = examine(step), examine(wrong)
+    again = replace(refuted, verdicts=tuple(replace(v, reason="again") for v in refuted.verdicts))
+    left = replace(right, verdicts=tuple(replace(v, verdict=UNDECIDED, seconds=1.0) for v in right.verdicts),
+                   hypotheses=("of the last",), lemmas=("a lemma",))
+    found = told(step, right, left, refuted, again, left)
+    bad = {(v.id, v.group) for v in refuted.verdicts if v.verdict == REFUTED}
+    assert {(c.verdict.id, c.verdict.group) for c in refuted.candidates} == bad != set()
+    assert [c.model for c in found.candidates] == [c.model for c in refuted.candidates]
+    assert {(v.id, v.group) for v in found.verdicts if v.verdict == REFUTED} == bad
+    assert {v.verdict for v in found.verdicts} == {REFUTED, UNDECIDED} and "again" not in {
+        v.reason for v in found.verdicts}
+    assert all(v.seconds is not None and v.seconds >= 2.0 for v in found.verdicts)
+    assert [v.id for v in found.verdicts] == [i for i in OBLIGATIONS if i in {v.id for v in right.verdicts}]
+    assert found.hypotheses == ("of the last",) and found.versions == left.versions
+    assert found.lemmas == (LEMMA, "dp: of degree 1 at most, written out at 2, 3, 4, 5, 6, and at all below 2, where "
+                            "positions must coincide", *right.lemmas, "a lemma")
+    mine = next(v for v in right.verdicts if v.id == "partition")
+    two = [replace(right, verdicts=(replace(mine, group=name), replace(mine, id="gradient", group=name)))
+           for name in ("one", "other")]
+    assert [(v.id, v.group) for v in told(step, *two).verdicts] == [
+        ("partition", "one"), ("gradient", "one"), ("gradient", "other")]
 
 
 @pytest.mark.slow

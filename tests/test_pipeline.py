@@ -14,7 +14,17 @@ from placealg.model.transformer import Style, gpt, moe
 from placealg.prove.prover import examine
 from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.step.derive import derive
-from placealg.step.pipeline import Item, Pipeline, needs, schedule_graph, work
+from placealg.step.pipeline import (
+    FIRST,
+    LAST,
+    Item,
+    Pipeline,
+    in_flight,
+    instances_in_flight,
+    needs,
+    schedule_graph,
+    work,
+)
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 
@@ -86,10 +96,54 @@ def test_stages_share_the_layers() -> None:
 
 
 def test_of_a_symbolic_number_of_chunks_there_is_one_at_least() -> None:
-    """As many ranks as layers are accepted, for one chunk each fits."""
-    assert Pipeline("pp", "interleaved", None).layers(4, 4) == (1, 1, 1, 1)
-    with pytest.raises(InputError, match="5 stages of 4 layers; at most 4 fit"):
-        Pipeline("pp", "interleaved", None).layers(4, 5)
+    """As many ranks as layers are accepted, for one chunk each fits; what runs in which order, too, is that of one."""
+    symbolic = Pipeline("pp", "interleaved", None)
+    assert symbolic.layers(4, 4) == (1, 1, 1, 1)
+    with pytest.raises(InputError, match="^pp = 5 makes 5 stages of 4 layers; at most 4 fit$"):
+        symbolic.layers(4, 5)
+    one, drawn = schedule_graph(Pipeline("pp", "interleaved", 1), 2, 4), schedule_graph(symbolic, 2, 4)
+    assert set(drawn.nodes) == set(one.nodes) and set(drawn.edges) == set(one.edges)
+
+
+def test_more_stages_than_layers_are_refused_with_their_chunks() -> None:
+    with pytest.raises(InputError, match="^pp = 2 with 2 chunks makes 4 stages of 3 layers; at most 3 fit$"):
+        Pipeline("pp", "interleaved", 2).layers(3, 2)
+
+
+def test_the_interleaved_order_takes_microbatches_in_groups() -> None:
+    with pytest.raises(InputError, match="^the interleaved order takes microbatches in groups of pp = 2, which does "
+                                         "not divide m = 3$"):
+        work(Pipeline("pp", "interleaved", 2), 0, 2, 3)
+    assert len(work(Pipeline("pp", "interleaved", 2), 0, 1, 3)) == 12 and len(work(Pipeline("pp"), 0, 2, 3)) == 6
+
+
+def test_an_item_says_what_it_is_and_what_it_waits_for() -> None:
+    assert [repr(Item("forward", 3)), repr(Item("backward", 2, 1))] == ["F3", "B2.1"]
+    waits = {(str(item), stage): [(at, str(n)) for at, n in needs(item, stage, 2, 3)] for item in (
+        Item("forward", 4), Item("forward", 4, 2), Item("backward", 4), Item("backward", 4, 2)) for stage in (0, 1)}
+    assert waits == {
+        ("F4", 0): [], ("F4", 1): [(0, "F4")], ("F4.2", 0): [(1, "F4.1")], ("F4.2", 1): [(0, "F4.2")],
+        ("B4", 0): [(1, "B4")], ("B4", 1): [(0, "B4.1")], ("B4.2", 0): [(1, "B4.2")], ("B4.2", 1): [(1, "F4.2")]}
+
+
+def test_what_the_ends_hold_of_several_chunks() -> None:
+    """Of one chunk they hold what their stage holds."""
+    for chunks in (2, None):
+        several = Pipeline("pp", "interleaved", chunks)
+        assert [in_flight(several, part) for part in (FIRST, LAST)] == ["Min(m, 2*p)", "1"]
+        assert in_flight(several, "layer") == in_flight(several) == "Min(m*v, 2*(p - 1 - i) + (v - 1)*p + 1)"
+    assert in_flight(Pipeline("pp"), FIRST) == in_flight(Pipeline("pp"), LAST) == in_flight(Pipeline("pp"))
+
+
+@pytest.mark.parametrize("pipeline", ORDERS, ids=lambda p: f"{p.order}{p.chunks}")
+def test_instances_in_flight_are_forwards_without_their_backward(pipeline: Pipeline) -> None:
+    held = tuple(range(2, 2 + (pipeline.chunks or 1)))
+    for ranks, microbatches in grid(pipeline):
+        for stage in range(ranks):
+            ran = work(pipeline, stage, ranks, microbatches)
+            open_at = [sum(held[i.chunk] for i in ran[:n] if i.phase == "forward"
+                           and Item("backward", i.microbatch, i.chunk) not in ran[:n]) for n in range(len(ran) + 1)]
+            assert instances_in_flight(pipeline, stage, ranks, microbatches, held) == max(open_at)
 
 
 PROVED_ON_GPT = ("pp_gpipe", "pp_1f1b", "pp_interleaved", "dp*pp", "zero1*pp", "zero2*pp", "zero3*pp",

@@ -117,7 +117,7 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
     (F0, F1, B0, F2, B1, B2)
     """
     chunks = pipeline.chunks or 1
-    if pipeline.order == "interleaved" and microbatches % ranks and ranks > 1:
+    if pipeline.order == "interleaved" and microbatches % ranks:
         raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
                          f"not divide m = {microbatches}")
     total = microbatches * chunks

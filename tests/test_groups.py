@@ -67,6 +67,17 @@ def test_the_largest_class_of_a_unit_is_its_weight_and_others_keep_their_names()
     assert [*names(group_parameters(mine(groups=rule), two))] == ["layer.a", "layer.weight"]
 
 
+def test_the_largest_class_keeps_a_name_that_another_has() -> None:
+    """As of a table of more positions than there are tokens, beside the table of tokens."""
+    unit = model(parameter("layer.weight", VECTOR), parameter("layer.up", MATRIX), parameter("layer.down", MATRIX))
+    rule = {"v": {"match": "layer.weight", "optimizer": {"x": "S"}}}
+    assert names(group_parameters(mine(groups=rule), unit)) == {
+        "layer.weight": ("layer.weight",), "layer.up": ("layer.up", "layer.down")}
+    rule["v"]["match"] = "layer.up"
+    assert names(group_parameters(mine(groups=rule), unit)) == {
+        "layer.weight": ("layer.weight", "layer.down"), "layer.up": ("layer.up",)}
+
+
 def test_sizes_that_are_known_count_in_what_is_largest_and_others_as_a_thousand() -> None:
     """A class is as large as all its parameters together; of equal classes the first one is the weight."""
     rule = {"v": {"match": "layer.b*", "optimizer": {"x": "S"}}}

@@ -342,6 +342,7 @@ def counting(phase: str, loss: str = "") -> Event:
     (program(STAGED, divided("count", "forward"), counting("forward"), hypotheses=()), (NONZERO,)),
     (program(STAGED, divided("count", "prepare"), counting("prepare"), hypotheses=()), ()),
     (program(STAGED, counting("prepare"), replace(SUMMED, axes=("pp",)), divided("count"), hypotheses=()), (NONZERO,)),
+    (program(STAGED, counting("prepare"), replace(SUMMED, at="last"), divided("count"), hypotheses=()), (NONZERO,)),
     (program(STAGED, counting("prepare"), replace(SUMMED, where=(Clause("dp", 0),)), divided("count"), hypotheses=()),
      (NONZERO,)),
     (program(STAGED, divided("count", "forward"), hypotheses=()), ()),

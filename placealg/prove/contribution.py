@@ -241,12 +241,15 @@ class Slot:
     """A partial norm or a flag: terms over elements (1 where one is counted, or looked at), and the value there.
 
     Of a flag, which takes the largest, a sum over ranks says how often an element was looked at: once is enough.
+    `apart` names an axis that consists of some ranks only: what others have of a norm is nothing, until it was summed
+    over that axis.
     """
 
     terms: tuple[Term, ...]
     counted: Value
     where: frozenset[tuple[str, str]]
     defined: bool = True
+    apart: str = ""
 
     def summed(self, axes: tuple[str, ...], mean: bool, unrolled: Mapping[str, int] = FrozenMap()) -> Slot:
         """The slot after an all_reduce over `axes`."""
@@ -254,7 +257,7 @@ class Slot:
         for axis in axes:
             terms = sum_over(terms, axis, unrolled.get(axis, 0))
         factor = ONE / Monomial.of(*axes) if mean else ONE
-        return replace(self, terms=merged(t.times(factor) for t in terms))
+        return replace(self, terms=merged(t.times(factor) for t in terms), apart="" if self.apart in axes else self.apart)
 
 
 @dataclass(frozen=True, slots=True)

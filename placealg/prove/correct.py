@@ -92,8 +92,14 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
 
 
 def part_integrity(relied: Relied, reference: Reference) -> Bool:
-    """Where an event reads it, the norm counts each element of the group once, or the flag is the reference's."""
-    whole = _whole_norm(Tag("clip", relied.slot)) if relied.value == "norm" else skip_integrity(relied.slot, reference)
+    """Where an event reads it, the norm counts each element of the group once, or the flag is the reference's.
+
+    Of a norm that is whole at the ends of a pipeline alone, other stages have nothing.
+    """
+    if relied.value == "norm":
+        whole = z3.BoolVal(False) if relied.slot and relied.slot.apart else _whole_norm(Tag("clip", relied.slot))
+    else:
+        whole = skip_integrity(relied.slot, reference)
     return z3.Implies(symbols.at_pairs(relied.where), whole)
 
 

@@ -145,7 +145,7 @@ def _part_divides(step: Step) -> bool:
                 return True
         if event.value == "count" and event.verb == "compute":
             summed[event.unit] = set() if event.phase in LOOPED else {MICROBATCH}
-        elif event.value == "count" and not event.where and event.unit in summed:
+        elif event.value == "count" and not (event.where or event.at) and event.unit in summed:
             summed[event.unit] |= set(event.axes)
     return False
 

@@ -175,7 +175,8 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         machine.count = None if event.where else Monomial.of(tokens(machine, event, iteration))
         return
     if event.value == "skip":
-        machine.skip = _counted(machine, event, _knows(machine))
+        apart = _apart(machine)  # the flag of one end says nothing elsewhere
+        machine.skip = _counted(machine, event, {apart: "any:end"} if apart else FrozenMap())
         return
     if machine.flows:
         operate(machine, event, iteration, machine.flows)
@@ -303,14 +304,12 @@ def _all_reduce(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _norm(machine: Machine, event: Event, _: Iteration) -> None:
-    machine.slot = _counted(machine, event)
+    machine.slot = replace(_counted(machine, event), apart=_apart(machine))
 
 
-def _knows(machine: Machine) -> Mapping[str, str]:
-    """Of a tied group, whose machine stands at the ends of a pipeline: the flag of one end says nothing elsewhere."""
-    if machine.flows and tied(machine.reference, machine.site.parameter):
-        return {ends(machine.reference): "any:end"}
-    return {}
+def _apart(machine: Machine) -> str:
+    """The axis of a pipeline's ends, if the machine stands there: that of a tied group does."""
+    return ends(machine.reference) if machine.flows and tied(machine.reference, machine.site.parameter) else ""
 
 
 def _counted(machine: Machine, event: Event, beside: Mapping[str, str] = FrozenMap()) -> Slot:

@@ -341,6 +341,12 @@ class Reference:
     pad: str = "none"
     losses: tuple[str, ...] = ("loss",)
 
+    def __post_init__(self) -> None:
+        names = [group.name for group in self.groups]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"two groups of {self.model} are called {name}")
+
     @property
     def trained(self) -> tuple[Group, ...]:
         """The groups that gradients reach."""

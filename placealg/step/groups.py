@@ -111,8 +111,9 @@ def group_parameters(strategy: Strategy, model: Model, summed: Summed = _NOTHING
     """One plan per group, in forward order of the units.
 
     Parameters of a unit that are used, placed and updated alike form one group. The largest such class of
-    a unit is called `<unit>.weight`; every other parameter is a group under its own name. A parameter of which
-    `summed` says nothing is summed over the axes that split the batch.
+    a unit is called `<unit>.weight`, by its first parameter where another class has one of that name; every other
+    parameter is a group under its own name. A parameter of which `summed` says nothing is summed over the axes that
+    split the batch.
     """
     for rule in strategy.groups:
         if not any(rule.matches(p.name) for p in model.parameters):
@@ -137,8 +138,10 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
     if not classes:
         return
     largest = max(classes.values(), key=lambda members: sum(_size(model, p) for p in members))
+    taken = {p.name for members in classes.values() if members is not largest for p in members}
+    whole = f"{unit.name}.weight" if f"{unit.name}.weight" not in taken else largest[0].name
     for members in classes.values():
-        named = [(f"{unit.name}.weight", members)] if members is largest else [(p.name, [p]) for p in members]
+        named = [(whole, members)] if members is largest else [(p.name, [p]) for p in members]
         for name, parameters in named:
             rule = _rule_of(strategy, parameters[0])
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)

@@ -99,19 +99,19 @@ def test_of_a_symbolic_number_of_chunks_there_is_one_at_least() -> None:
     """As many ranks as layers are accepted, for one chunk each fits; what runs in which order, too, is that of one."""
     symbolic = Pipeline("pp", "interleaved", None)
     assert symbolic.layers(4, 4) == (1, 1, 1, 1)
-    with pytest.raises(InputError, match="^pp = 5 makes 5 stages of 4 layers; at most 4 fit$"):
+    with pytest.raises(InputError, match=r"^pp = 5 makes 5 stages of 4 layers; at most 4 fit$"):
         symbolic.layers(4, 5)
     one, drawn = schedule_graph(Pipeline("pp", "interleaved", 1), 2, 4), schedule_graph(symbolic, 2, 4)
     assert set(drawn.nodes) == set(one.nodes) and set(drawn.edges) == set(one.edges)
 
 
 def test_more_stages_than_layers_are_refused_with_their_chunks() -> None:
-    with pytest.raises(InputError, match="^pp = 2 with 2 chunks makes 4 stages of 3 layers; at most 3 fit$"):
+    with pytest.raises(InputError, match=r"^pp = 2 with 2 chunks makes 4 stages of 3 layers; at most 3 fit$"):
         Pipeline("pp", "interleaved", 2).layers(3, 2)
 
 
 def test_the_interleaved_order_takes_microbatches_in_groups() -> None:
-    with pytest.raises(InputError, match="^the interleaved order takes microbatches in groups of pp = 2, which does "
+    with pytest.raises(InputError, match=r"^the interleaved order takes microbatches in groups of pp = 2, which does "
                                          "not divide m = 3$"):
         work(Pipeline("pp", "interleaved", 2), 0, 2, 3)
     assert len(work(Pipeline("pp", "interleaved", 2), 0, 1, 3)) == 12 and len(work(Pipeline("pp"), 0, 2, 3)) == 6

@@ -27,7 +27,7 @@ from placealg.prove.stages import (
     out_of_turn,
     tied,
 )
-from placealg.prove.tensors import SLOT, Tensors
+from placealg.prove.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.event import Clause, Event
 from placealg.step.program import Group, Step
 
@@ -158,7 +158,7 @@ def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int
     (loop,) = there.graph.loops
     value = loop.last + GRAD if reverse else loop.slot
     if local and reverse:
-        there.tensors.gradients[loop.last, ""] = {SLOT: local}
+        there.tensors.gradients[loop.last, ""] = {NEXT_INSTANCE: local}
     elif local:
         there.tensors.made[loop.slot, ""] = local
     other = Sent(("layer", 1), "elsewhere", held_at("stage:elsewhere"))
@@ -167,7 +167,7 @@ def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int
     said = there.receive(event, loop)
     assert there.sent == {reverse: [], not reverse: [other]}
     uses = there.tensors.gradients.get((loop.last, ""))
-    return said, (uses and uses.get(SLOT)) if reverse else there.tensors.made.get((loop.slot, ""))
+    return said, (uses and uses.get(NEXT_INSTANCE)) if reverse else there.tensors.made.get((loop.slot, ""))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -240,7 +240,7 @@ def test_a_part_of_a_gradient_is_sent_as_a_part() -> None:
         value = loop.slot + GRAD if reverse else loop.last
         sent = next(e for e in TIED.events if e.verb == "send" and e.value == value)
         if reverse:
-            there.tensors.gradients[sent.tensor, "dp"] = {SLOT: held}
+            there.tensors.gradients[sent.tensor, "dp"] = {NEXT_INSTANCE: held}
         else:
             there.tensors.made[sent.tensor, "dp"] = held
         there.send(replace(sent, version="dp"))

@@ -18,7 +18,7 @@ from placealg.prove.contribution import Term, Value
 from placealg.prove.moves import MOVES
 from placealg.prove.paths import OWNER, Sum, at, exact
 from placealg.prove.record import Demand, Flow, Part
-from placealg.prove.tensors import SLOT, Tensors
+from placealg.prove.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.derive import derive
 from placealg.step.event import Event
 from placealg.step.program import Step
@@ -81,15 +81,15 @@ def test_the_uses_of_a_tensor() -> None:
     tensors = Tensors(GPT)
     assert tensors.uses("layer.residual1") == ("layer.norm2.out/0", "layer.out/0")
     assert tensors.uses("layer.in") == ("layer.norm1.out/0", "layer.residual1/0")
-    assert tensors.uses("embedding.dropped") == (SLOT,), "it enters the layers"
+    assert tensors.uses("embedding.dropped") == ("layer.in",), "it enters the layers"
     assert tensors.uses("layer.out") == ("head.norm.out/0",)
     assert tensors.uses("layer.mlp.down.bias") == ("layer.mlp.down.biased/1",)
-    tensors.expected["layer.out"] = (SLOT,)
-    assert tensors.uses("layer.out") == (SLOT,)
+    tensors.expected["layer.out"] = (NEXT_INSTANCE,)
+    assert tensors.uses("layer.out") == (NEXT_INSTANCE,)
     routed = Tensors(DEEPSEEK)
     assert "layer.router.route" in {op.output for op in routed.graph.consumers("layer.router.scores")}
     assert all(not use.startswith("layer.router.route/") for use in routed.uses("layer.router.scores"))
-    assert SLOT in routed.uses("dense.layer.out") and len(routed.uses("layer.router.scores")) >= 1
+    assert "layer.in" in routed.uses("dense.layer.out") and len(routed.uses("layer.router.scores")) >= 1
 
 
 def test_a_gradient_is_the_sum_over_its_uses_and_says_when_one_is_missing() -> None:
@@ -208,7 +208,7 @@ def test_the_backward_of_another_instance_starts_with_the_gradient_of_its_last_t
     kept = {("head.norm.out", ""): {"head.logits/0": HELD}, ("layers.x", ""): {"y": HELD}}
     tensors.gradients = {**kept, ("layer.in", ""): {"layer.residual1/0": HELD}, ("layer.mlp.up", "tp"): {"z": HALF}}
     tensors.back_again("layer", "layer.out", HALF)
-    assert tensors.gradients == {**kept, ("layer.out", ""): {SLOT: HALF}}
+    assert tensors.gradients == {**kept, ("layer.out", ""): {NEXT_INSTANCE: HALF}}
     assert tensors.gradient("layer.out") == HALF, "the only use of it is the instance after it"
 
 

@@ -28,6 +28,10 @@ ELEMENTS = ("act", "w", "ids", "mask", "stat")
 Sparse = FrozenMap[str, str]
 """Dim -> the one-hot tensor that chooses along it."""
 
+TAKEN = ("weight", "master", "moments", "grad", "grad_sum", "norm", "skip", "step", "rng", "count", "loss",
+         "activation")
+"""What a step program works on beside tensors and gradients."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -268,7 +272,9 @@ def sparse_of(op: Op, tensors: Mapping[str, Tensor], result: Iterable[str]) -> S
 
 
 def check_name(name: str) -> None:
-    """An InputError unless `name` is words joined by dots, none of them kept for gradients."""
+    """An InputError unless `name` is words joined by dots, none of them kept for gradients or what is no tensor."""
+    if name in TAKEN:
+        raise InputError(f"'{name}' is not a tensor's name: a step program calls something else so")
     if not _NAME.fullmatch(name) or name.split(".")[-1] in ("grad", "grad_sum"):
         raise InputError(f"'{name[:60]}' is not a tensor's name: words joined by dots, 'grad' kept for gradients")
 
@@ -298,6 +304,8 @@ def _check(graph: Graph) -> None:
         made = graph.tensors[op.output]
         _check_sparse(op, made, ready)
         ready[op.output] = made
+    if (repeated := [u for u in graph.units if graph.loop(u)]) != [loop.unit for loop in graph.loops]:
+        raise InputError(f"repeated units stand in the order of their ops: {', '.join(repeated)}")
     for loop in graph.loops:
         _check_loop(loop, graph, ready)
     _check_used(graph)
@@ -326,6 +334,10 @@ def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:
     ops = graph.of_unit(loop.unit)
     if not ops or loop.last != ops[-1].output:
         raise InputError(f"unit '{loop.unit}' does not end in '{loop.last}'", valid=[op.output for op in ops[-1:]])
+    other = graph.loop(unit_of(loop.first))
+    if other and loop.first != other.last:
+        raise InputError(f"'{loop.unit}' begins with '{loop.first}' inside '{other.unit}', which is repeated; from "
+                         f"outside only '{other.last}' is read")
     names = (loop.first, loop.slot, loop.last)
     dims = [tuple(ready[n].dims) for n in names]
     for name, found in zip(names, dims, strict=True):

@@ -2,11 +2,10 @@
 
 A *position* names a coordinate along one axis: "c" the device itself, "unit" the rank that computes the
 contribution, "own:L" the owner of element i under layout L, "other:L" of a second element j of the same
-matrix, "peer" any rank at all, or a numeral. One that ends in "~AXIS" differs from rank to rank along that axis: it is
-the one of the rank that is looked at. A *term* is a coefficient times the indicator that the device stands at given
-positions. A *value* is a sum of terms, with a mask (where it is held), side conditions (where it is defined) and the
-transforms applied to it. Everything is plain data, canonical on construction, so that equal means equal. No solver is
-needed here.
+matrix, "peer" any rank at all, or a numeral. One that ends in "~AXIS" is, along that axis, that of the rank that is
+looked at. A *term* is a coefficient times the indicator that the device stands at given positions. A *value* is a sum
+of terms, with a mask (where it is held), side conditions (where it is defined) and the transforms applied to it. All
+is plain data, canonical on construction, so that equal means equal; no solver is needed.
 """
 
 from __future__ import annotations
@@ -171,9 +170,8 @@ class Term:
         at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
         if axis in self.at and varies(self.at[axis]) != axis:
             position = self.at[axis]
-            at = _moved(at, axis, position)
             given = _put_all(self.given, axis, position) | exists(axis, position)
-            return Term(move(self.coefficient, axis, position), at, given)
+            return Term(move(self.coefficient, axis, position), _moved(at, axis, position), given)
         differs = any(_differs(e, axis) for e in self.given) or any(varies(p) == axis for p in self.at.values())
         if differs or depends(self.coefficient, axis):
             content = f"{axis}|{self.coefficient}|{sorted(self.at.items())}|{sorted(self.given)}".encode()
@@ -240,9 +238,7 @@ def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
 class Slot:
     """A partial norm or a flag: terms over elements (1 where one is counted, or looked at), and the value there.
 
-    Of a flag, which takes the largest, a sum over ranks says how often an element was looked at: once is enough.
-    `apart` names an axis that consists of some ranks only: what others have of a norm is nothing, until it was summed
-    over that axis.
+    A sum over ranks says how often an element was looked at: once is enough. A norm is 0 beside the axis `apart`.
     """
 
     terms: tuple[Term, ...]
@@ -257,7 +253,8 @@ class Slot:
         for axis in axes:
             terms = sum_over(terms, axis, unrolled.get(axis, 0))
         factor = ONE / Monomial.of(*axes) if mean else ONE
-        return replace(self, terms=merged(t.times(factor) for t in terms), apart="" if self.apart in axes else self.apart)
+        apart = "" if self.apart in axes else self.apart
+        return replace(self, terms=merged(t.times(factor) for t in terms), apart=apart)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import Any
 import z3
 
 from placealg.frozen import FrozenMap
+from placealg.placement import Kind
 from placealg.prove.certificate import LEMMA as LEMMA_FILE
 from placealg.prove.certificate import Query, certificate, lemma_query
 from placealg.prove.contribution import DEVICE, PEER, STAGE, UNIT
@@ -34,7 +35,7 @@ from placealg.prove.obligations import obligations
 from placealg.prove.prover import Candidate, Findings, examine, siblings
 from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report, Verdict
 from placealg.step.pipeline import FIRST, LAST
-from placealg.step.program import Step
+from placealg.step.program import LOOPED, Step
 
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
 LEMMA = "cutoff: a rational identity of degree d in a size holds for all sizes iff it holds at d + 1 distinct ones"
@@ -69,7 +70,8 @@ def degree(step: Step, axis: str) -> int:
     >>> degree(derive(dp(), abstract()), "dp")
     4
     """
-    along = [e for e in step.events if axis in e.axes and e.verb in REDUCTIONS]
+    along = [e for e in step.events if axis in e.axes and (e.verb in REDUCTIONS or e.source == Kind.P.value)
+             for _ in range(_RUNS if e.phase in LOOPED and e.value in KEPT else 1)]
     per_group = [sum(e.group == g.name for e in along) for g in step.reference.groups]
     shared = sum(not e.group for e in along)
     means = max((sum(e.op == "mean" for e in along if e.group == g.name) for g in step.reference.groups), default=0)
@@ -79,6 +81,12 @@ def degree(step: Step, axis: str) -> int:
     counted = 1 if axis in step.reference.data_axes else 0
     return max(per_group, default=0) + shared + means + divisors + own + counted
 
+
+KEPT = ("grad_sum", "norm", "skip", "count")
+"""What a microbatch may find as the one before left it, so that a reduction in the loop may meet it again."""
+
+_RUNS = 3
+"""How often it does, as the prover has it: in the first, in others and in the last microbatch."""
 
 PLACES = (DEVICE, UNIT, PEER, COUNTER)
 """The positions of which a question has one along an axis: whoever looks, computes, is another, or counts."""

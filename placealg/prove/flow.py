@@ -10,7 +10,7 @@ followed until what enters one is what entered the one before.
 from __future__ import annotations
 
 from placealg.model.backward import differentiated, transposed
-from placealg.model.graph import Graph, Loop, Op
+from placealg.model.graph import Graph, Loop, Op, unit_of
 from placealg.prove import paths
 from placealg.prove.moves import MOVES
 from placealg.prove.operators import Operators
@@ -18,7 +18,7 @@ from placealg.prove.order import untimely
 from placealg.prove.paths import Sum
 from placealg.prove.record import Demand, Flow
 from placealg.prove.stages import UNRECEIVED, UNSENT, Stages
-from placealg.prove.tensors import SLOT, Instance, Tensors, name_and_label
+from placealg.prove.tensors import Instance, Tensors, name_and_label
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
 from placealg.step.program import Loop as EventLoop
 from placealg.step.program import Reference, Step
@@ -103,8 +103,7 @@ class _Follower:
             self.pass_of(number)
             entered = self.tensors.gradient(loop.last) if reverse else ()
             arrived = tuple(self.tensors.gradients)
-            for event in events:
-                self.execute(event)
+            self.instance_of(unit, events)
             if len(self.flow.faults) > before:
                 self.give_up(events[0], f"is not followed into other instances of {unit}: something is not exact")
                 break
@@ -131,9 +130,19 @@ class _Follower:
         self.pass_of(1, self.handed)
         self.inside = ""
         for name, label, held in self.handed:
-            if not self.tensors.add(name, label, SLOT, held):
+            if not self.tensors.add(name, label, loop.slot, held):
                 self.give_up(events[-1], f"adds to the gradient of {name} once more")
         self.handed = []
+
+    def instance_of(self, unit: str, events: tuple[Event, ...]) -> None:
+        """The events of one instance: they leave what it found of other units' tensors and of data as it was."""
+        found = {key: held for key, held in self.tensors.made.items() if unit_of(key[0]) != unit}
+        for event in events:
+            self.execute(event)
+        for (name, label), held in found.items():
+            if self.tensors.made.get((name, label)) != held:
+                version = f"{name}@{label}" if label else name
+                self.give_up(events[0], f"is not followed into other instances of {unit}: they find another {version}")
 
     def left_otherwise(self, loop: Loop) -> bool:
         """Whether the first instances leave the last tensor in other versions than the last instance."""
@@ -153,8 +162,7 @@ class _Follower:
                 self.tensors.back_again(loop.unit, loop.last, self.stages.neighbour(self.handed[0][2], loop.unit))
             self.tensors.put_back(loop.unit, instance)
             self.pass_of(self.operators.passes + 1)
-            for event in events:
-                self.execute(event)
+            self.instance_of(loop.unit, events)
 
     def whole(self, loop: Loop, events: tuple[Event, ...], reverse: bool) -> bool:
         """Whether a run of events is a whole instance of its unit: it computes in one direction, and hands on once."""

@@ -18,7 +18,7 @@ from placealg.model.graph import Graph, Loop, unit_of
 from placealg.prove import paths
 from placealg.prove.contribution import STAGE, equality, merged
 from placealg.prove.paths import Sum
-from placealg.prove.tensors import SLOT, Tensors
+from placealg.prove.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import LOOPED, Clause, Group, Reference, Step
@@ -102,7 +102,8 @@ class Stages:
         own, tensors = self.at(loop.unit), self.tensors
         if self.passes == 1 and self._alone(loop, event.on_gradient):
             return ""
-        local = (tensors.gradients.get((event.tensor, ""), {}).get(SLOT, ()) if event.on_gradient
+        use = next((x.slot for x in self.graph.loops if x.first == event.tensor and self.passes == 1), NEXT_INSTANCE)
+        local = (tensors.gradients.get((event.tensor, ""), {}).get(use, ()) if event.on_gradient
                  else tensors.made.get((loop.slot, ""), ()))
         waiting = self.sent[event.on_gradient]
         message = waiting.pop(0).held if waiting else ()
@@ -117,7 +118,7 @@ class Stages:
             return "is handed one thing on its own stage, another from the next"
         held = paths.distinct((*kept, *moved)) if kept else ()
         if event.on_gradient:
-            tensors.gradients.setdefault((event.tensor, ""), {})[SLOT] = held
+            tensors.gradients.setdefault((event.tensor, ""), {})[use] = held
         else:
             tensors.made[loop.slot, ""] = held
         return ""

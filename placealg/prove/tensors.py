@@ -9,8 +9,8 @@ from placealg.step.event import Event, origins
 from placealg.step.program import Reference, Step
 from placealg.strategy.options import LAYER
 
-SLOT = "slot"
-"""The use of a tensor that is what enters a repeated unit."""
+NEXT_INSTANCE = "the next instance"
+"""The use of a repeated unit's last tensor that is what enters its next instance; the first has its slot for a use."""
 
 
 def name_and_label(version: str) -> tuple[str, str]:
@@ -70,7 +70,7 @@ class Tensors:
             return self.expected[name]
         found = [f"{op.output}/{k}" for op in self.graph.consumers(name) if op.row.differentiable
                  for k, n in enumerate(op.inputs) if n == name]
-        found += [SLOT for loop in self.graph.loops if loop.first == name]
+        found += [loop.slot for loop in self.graph.loops if loop.first == name]
         return tuple(found)
 
     def add(self, name: str, label: str, use: str, held: Sum) -> bool:
@@ -140,8 +140,8 @@ class Tensors:
         """The backward of another instance of a repeated unit begins, with the gradient of its last tensor."""
         for key in [k for k in self.gradients if k[0].partition(".")[0] == unit]:
             del self.gradients[key]
-        self.gradients[last, ""] = {SLOT: gradient}
-        self.expected[last] = (SLOT,)
+        self.gradients[last, ""] = {NEXT_INSTANCE: gradient}
+        self.expected[last] = (NEXT_INSTANCE,)
 
     def free(self, event: Event) -> None:
         """A version ends, or all that a region's ops of the event's unit made and nobody outside reads."""

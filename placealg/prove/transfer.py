@@ -17,7 +17,6 @@ from placealg.prove.contribution import (
     ABSENT,
     DEVICE,
     UNIT,
-    Equality,
     Slot,
     Tag,
     Term,
@@ -25,10 +24,11 @@ from placealg.prove.contribution import (
     chosen,
     equality,
 )
-from placealg.prove.machine import GLOBALS, STATES, Key, Machine, Pairs, Ran, Read, Relied, Updated
+from placealg.prove.machine import GLOBALS, STATES, Key, Machine, Pairs, Read, Relied, Updated
 from placealg.prove.microbatches import Iteration
 from placealg.prove.reading import NoRule, at_places, count_over, divisor, observe, owner_of, owner_pairs, pairs, tokens
 from placealg.prove.stages import ends, tied
+from placealg.prove.units import run_whole
 from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
 from placealg.step.program import LOOPED, Event
@@ -184,58 +184,7 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value == "grad":
         _take(machine, event, iteration)
         return
-    units = [u.name for u in machine.reference.units]
-    where = pairs(event)
-    if event.value == "loss":
-        ready = machine.fresh.get(("forward", units[-1]))
-        by = divisor(machine, event, iteration)
-        machine.seed = ONE / by if by is not None and ready is not None else None
-    elif event.phase == "backward":
-        behind = units.index(event.unit) + 1
-        kept = machine.fresh.get(("forward", event.unit))
-        loss = machine.site.loss
-        after = machine.fresh.get(("backward", units[behind]) if behind < len(units) else ("forward", loss))
-        ready = None if kept is None or after is None else kept | after
-        seed = machine.seed if behind == len(units) else machine.flow.get(units[behind])
-        if seed is None:
-            ready = None
-        _read_weights(machine, event, iteration)
-        machine.flow[event.unit] = seed if ready is not None else None
-        _contribute(machine, event, iteration, where if ready is None else where | ready)
-    else:
-        before = units.index(event.unit) - 1
-        ready = frozenset() if before < 0 else machine.fresh.get(("forward", units[before]))
-        _read_weights(machine, event, iteration)
-        observe(machine, event, "rng", machine.version("rng"), iteration)
-    machine.ran.append(Ran(event.path, event.phase, event.unit, iteration.position, ready is not None, where))
-    if ready is not None:
-        machine.fresh[event.phase, event.unit] = ready | where
-    else:
-        machine.fresh.pop((event.phase, event.unit), None)
-
-
-def _read_weights(machine: Machine, event: Event, iteration: Iteration) -> None:
-    if event.unit in machine.group.sites:
-        observe(machine, event, "weight", machine.version("weight"), iteration)
-
-
-def _contribute(machine: Machine, event: Event, iteration: Iteration, where: Pairs) -> None:
-    """Set or add a unit's contribution to grad, weighted as the gradient that flowed back to the unit."""
-    group, seed = machine.group, machine.flow[event.unit]
-    if event.unit not in group.sites or group.statistic:
-        return
-    terms: tuple[Term, ...] = ()
-    if iteration.active and event.unit == machine.site.use and seed is not None:
-        at = FrozenMap({a: UNIT for a in machine.reference.data_axes})
-        terms = (Term(seed, at),)
-    sides: frozenset[Equality] = frozenset(e for a, p in where for e in equality(a, DEVICE, p))
-    new = Value(terms, sides=sides, garbage=seed is None and iteration.active)
-    if event.unit != group.sites[-1]:
-        old = machine.value("grad")
-        held = frozenset(e for a, p in old.mask for e in equality(a, DEVICE, p))
-        before = replace(old, mask=frozenset(), sides=old.sides | held, garbage=old.garbage or not old.held, held=True)
-        new = before.plus(new)
-    machine.values["grad", "device"] = new
+    run_whole(machine, event, iteration)
 
 
 def _take(machine: Machine, event: Event, iteration: Iteration) -> None:

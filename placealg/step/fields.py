@@ -175,7 +175,8 @@ def _group(key: str, value: Any, reference: Reference) -> str:
 
 
 def _unit(key: str, value: Any, reference: Reference) -> str:
-    return _choice((*(u.name for u in reference.units), *reference.losses))(key, value, reference) if value else ""
+    known = (*(u.name for u in reference.units), *reference.losses)
+    return _choice(known)(key, value, reference) if value != "" else ""
 
 
 def _one_or_list(value: tuple[str, ...]) -> str | list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from math import gcd, prod
 
 from placealg.arith import Monomial
@@ -247,6 +248,11 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
     for unit in (u for u in between if u not in units):
         yield ("dims", axis), InputError(f"[dims] {axis} names dim '{LAYER}', but unit '{unit}' of {model.name} stands "
                                          "between repeated units; a pipeline runs what stands before and behind them")
+    for before, loop in pairwise(graph.loops):
+        if loop.first != before.last:
+            yield ("dims", axis), InputError(
+                f"[dims] {axis} names dim '{LAYER}', but unit '{loop.unit}' of {model.name} begins with "
+                f"'{loop.first}'; a stage is handed only what leaves the layer before it")
     for parameter in graph.parameters:
         parts = [part_of(site, graph) for site in graph.sites(parameter.name)]
         shared = [p for p in parts if p not in (FIRST, LAST)]

@@ -416,20 +416,56 @@ def tried(mutant: Mutant, order: Sequence[Case]) -> str:
     return ""
 
 
-def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int, most: float,
+class Killers:
+    """Which cases kill, by where the mutant is: what kills its neighbours is tried first, then what is unlike the rest.
+
+    Cases that reach the same lines of the module mostly kill the same mutants: one of each kind comes first.
+    """
+
+    def __init__(self, tests: Sequence[Case], before: Iterable[tuple[Mutant, str]]) -> None:
+        self.tests = tests
+        self.kills: defaultdict[Any, Counter[str]] = defaultdict(Counter)
+        self.kinds: dict[str, dict[str, frozenset[int]]] = {}
+        for mutant, case in before:
+            self.count(mutant, case)
+
+    def count(self, mutant: Mutant, case: str) -> None:
+        """A case killed a mutant."""
+        for place in (mutant.module, mutant.function, (mutant.function, mutant.lines)):
+            self.kills[place][case] += 1
+
+    def order(self, mutant: Mutant) -> list[Case]:
+        """The cases that reach a mutant, the likely and the cheap ones first."""
+        kinds, lines = self.kinds_of(mutant.module), set(mutant.lines)
+        near = [(self.kills[place], weight) for place, weight in
+                (((mutant.function, mutant.lines), 10), (mutant.function, 1), (mutant.module, 0.05))]
+        likely = {c.name: sum(weight * kills[c.name] for kills, weight in near) / (c.seconds + 0.02)
+                  for c in self.tests if not kinds[c.name].isdisjoint(lines)}
+        order = sorted((c for c in self.tests if c.name in likely), key=lambda c: (-likely[c.name], c.seconds))
+        seen: Counter[frozenset[int]] = Counter()
+        turn: dict[str, int] = {}
+        for case in order:
+            turn[case.name] = 0 if near[1][0][case.name] else seen[kinds[case.name]]
+            seen[kinds[case.name]] += 1
+        return sorted(order, key=lambda c: turn[c.name])
+
+    def kinds_of(self, module: str) -> dict[str, frozenset[int]]:
+        """Case -> the lines of a module that it reaches."""
+        if module not in self.kinds:
+            self.kinds[module] = {c.name: frozenset(line for file, line in c.lines if file == f"<{module}>")
+                                  for c in self.tests}
+        return self.kinds[module]
+
+
+def outcomes(todo: Sequence[Mutant], killers: Killers, children: int, most: float,
              only: str) -> Iterator[tuple[Mutant, str, str]]:
     """(mutant, how it ended, the case that killed it), as they end; `most` and `only` as in `main`."""
-    kills: defaultdict[Any, Counter[str]] = defaultdict(Counter)
     running: dict[int, tuple[Mutant, int, bool]] = {}
     waiting = list(reversed(todo))
     while waiting or running:
         while waiting and len(running) < children:
             mutant = waiting.pop()
-            own = kills[mutant.function]
-            module = kills[mutant.module]
-            lines = {(f"<{mutant.module}>", line) for line in mutant.lines}
-            order = sorted((c for c in tests if not c.lines.isdisjoint(lines)),
-                           key=lambda c: -(own[c.name] + 0.05 * module[c.name]) / (c.seconds + 0.02))
+            order = killers.order(mutant)
             if not order:
                 yield mutant, "no tests", ""
                 continue
@@ -446,8 +482,7 @@ def outcomes(todo: Sequence[Mutant], tests: Sequence[Case], children: int, most:
             killer = ended(process, pipe)
             status = "timeout" if killer is None else "killed" if killer else "unfinished" if cut else "survived"
             if killer:
-                kills[mutant.function][killer] += 1
-                kills[mutant.module][killer] += 1
+                killers.count(mutant, killer)
             yield mutant, status, killer or ""
 
 
@@ -480,7 +515,8 @@ def main() -> None:
         print(f"{len(tests)} cases, {sum(c.seconds for c in tests):.1f} s; {len(todo)} of {len(made)} mutants to try",
               flush=True)
         start, number = time.monotonic(), 0
-        tries = outcomes(todo, tests, asked.children, asked.most, asked.cases)
+        before = [(m, by) for m in made if (by := found[m.module].ended.get(m.name, {}).get("by"))]
+        tries = outcomes(todo, Killers(tests, before), asked.children, asked.most, asked.cases)
         for number, (mutant, status, by) in enumerate(tries, 1):
             found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text,
                                                        "says": mutant.says}

@@ -88,7 +88,37 @@ def all_tied() -> Model:
     return language_model("all tied", lambda g, x: g.unary("layer.act", x, "gelu"), tied=True)
 
 
+def weighed_by_data() -> Model:
+    """Layers that multiply what enters them by data, which is linear in both."""
+    def layers(g: Builder, x: str) -> str:
+        y = g.einsum("layer.gated", x, g.data("data.gate", "batch seq embed"), to="batch seq embed")
+        return g.unary("layer.act", scaled(g, y), "tanh")
+    return language_model("weighed by data", layers)
+
+
+def two_branches() -> Model:
+    """Two repeated units that begin with the same tensor, side by side."""
+    def layers(g: Builder, x: str) -> str:
+        y = g.repeat("one", "L", x)
+        y = g.unary("one.act", g.einsum("one.up", y, g.parameter("one.weight", "embed"), to="batch seq embed"), "gelu")
+        z = g.unary("layer.act", scaled(g, g.repeat("layer", "L", x)), "gelu")
+        return g.add("head.sum", y, z)
+    return language_model("two branches", layers, repeated=False)
+
+
+def opaque_layers() -> Model:
+    """Units that run whole; what the first one reads is read by each layer, too."""
+    g = graph(batch="b", vocab="V", embed="h", element="f")
+    table = g.parameter("embedding.weight", "vocab embed")
+    x = g.repeat("layer", "L", g.opaque("embedding.out", g.data("data.input", "batch"), table, to="batch"))
+    g.opaque("layer.out", x, table, g.parameter("layer.weight", "element"), to="batch")
+    g.sum("loss.sum", "layer.out")
+    return Model.of_graph("opaque layers", g.build())
+
+
 NETS: Mapping[str, Callable[[], Model]] = {
     "tanh last": tanh_last, "gelu last": gelu_last, "gated": gated, "linear last": linear_last,
     "exchanging": exchanging, "summing": summing,
-    "two kinds of layers": two_kinds, "tied layers": tied_layers, "all tied": all_tied}
+    "two kinds of layers": two_kinds, "tied layers": tied_layers, "all tied": all_tied,
+    "weighed by data": weighed_by_data, "two branches": two_branches}
+OPAQUE: Mapping[str, Callable[[], Model]] = {"opaque layers": opaque_layers}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from nets import NETS
+from nets import NETS, OPAQUE
 from random_dims import judged
 from random_programs import two_units
 
@@ -23,7 +23,7 @@ from placealg.strategy.spec import overlay, strategy_on
 
 MODELS: Mapping[str, Callable[[], Model]] = {
     "abstract": abstract, "two units": lambda: two_units(False), "mlp": mlp, "gpt": gpt,
-    "flash": lambda: gpt(Style(flash=True)), "moe": moe, "mla": mla, **NETS}
+    "flash": lambda: gpt(Style(flash=True)), "moe": moe, "mla": mla, **NETS, **OPAQUE}
 DISAGREEMENTS = tomllib.loads((ROOT / "tests" / "disagreements.toml").read_text(encoding="utf-8"))["case"]
 
 

@@ -22,10 +22,11 @@ from placealg.model.abstract import abstract
 from placealg.model.backward import backward, needs_gradient, saved, transposed
 from placealg.model.build import Builder, graph
 from placealg.model.config import from_config, shipped
-from placealg.model.graph import Graph, Loop, Op, Tensor
+from placealg.model.graph import TAKEN, Graph, Loop, Op, Tensor
 from placealg.model.model import Model
 from placealg.model.ops import OPS
 from placealg.model.transformer import GPT, LATENT, LLAMA, MLA, Style, gpt, mlp, transformer
+from placealg.step.event import GLOBAL_VALUES, GROUP_VALUES
 
 BYTES = {"act": 2, "mask": 1, "stat": 4, "ids": 0}
 """16-bit activations, 1-byte masks, 4-byte statistics; ids are left out of the published formulas."""
@@ -359,6 +360,7 @@ BAD: list[tuple[Callable[[Builder], Any], str]] = [
     (lambda g: g.repeat("layer", "L-1", "net.up"), "dim 'layer'"),
     (lambda g: graph(batch="b+1"), "dim 'batch': 'b\\+1' is not a quotient"),
     (lambda g: graph(batch=0), "a size is positive"),
+    (lambda g: g.data("norm", "batch"), "'norm' is not a tensor's name: a step program calls something else so"),
     (lambda g: g.build(), "data 'data.ids' is read by no op"),
 ]
 
@@ -400,6 +402,28 @@ def test_a_bad_loop_is_refused(change: dict[str, str], says: str) -> None:
     looped()
     with pytest.raises(InputError, match=says):
         looped(**change)
+
+
+def test_a_tensor_is_called_nothing_that_a_program_works_on() -> None:
+    assert set(TAKEN) == {*GROUP_VALUES, *GLOBAL_VALUES}
+
+
+def test_a_loop_begins_outside_others_and_all_stand_in_order() -> None:
+    def branches(second: str) -> Graph:
+        g = graph(batch="b", embed="h")
+        x = g.repeat("one", "L", g.data("data.x", "batch embed"))
+        g.unary("one.out", g.mul("one.scaled", x, g.parameter("one.w", "embed")), "gelu")
+        y = g.unary("two.out", g.repeat("two", "L", second), "gelu")
+        g.einsum("loss.sum", "one.out", y, to="")
+        return g.build()
+
+    behind = branches("one.out")
+    assert branches("data.x").loops[1].first == "data.x"
+    with pytest.raises(InputError, match=r"^'two' begins with 'one.in' inside 'one', which is repeated; from outside "
+                                         r"only 'one.out' is read$"):
+        branches("one.in")
+    with pytest.raises(InputError, match=r"^repeated units stand in the order of their ops: one, two$"):
+        replace(behind, loops=behind.loops[::-1])
 
 
 def test_a_graph_made_by_hand_is_checked() -> None:

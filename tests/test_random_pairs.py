@@ -34,7 +34,7 @@ def test_what_many_pairs_of_edits_hide(number: int) -> None:
 
 
 def test_the_pairs_are_of_many_kinds() -> None:
-    drawn = [step for _, step in islice(programs(0), 150)]
+    drawn = [step for _, step in islice(programs(0), 250)]
     assert {step.reference.model for step in drawn} == {model.name for model in MODELS.values()}
     put_in = [e for step in drawn for e in step.events if e.copy >= COPY]
     assert {e.verb for e in put_in} >= {"gather", "all_gather", "slice", "free", "scale", "offload", "fetch", "assign",

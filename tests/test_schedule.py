@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations, product
+from typing import Any
 
 import pytest
+import z3
 
 from placealg.arith import parse
 from placealg.prove import schedule
 from placealg.prove.schedule import (
     GROWING,
+    NO_CYCLE,
+    OUT_OF_ORDER,
     TIMES,
+    TOO_EARLY,
+    Fact,
     Times,
     acyclic,
     held,
@@ -19,9 +26,10 @@ from placealg.prove.schedule import (
     start_times,
     walked,
 )
-from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
+from placealg.prove.solver import SAT, UNSAT, Answer
+from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 from placealg.step import pipeline as orders
-from placealg.step.pipeline import IDLE, Item, Pipeline, needs, schedule_graph, work
+from placealg.step.pipeline import AHEAD, IDLE, Item, Pipeline, in_flight, needs, schedule_graph, work
 
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
@@ -87,19 +95,166 @@ def test_a_wrong_number_in_flight_is_refuted(claim: str) -> None:
     assert held("1f1b", claim).verdict == REFUTED
 
 
+# what is asked, at small sizes
+
+DRAWN = [Times(lambda p, i, m, k, c=c: c[0] * i + c[1] * k + c[2],
+               lambda p, i, m, k, c=c: c[3] * i + c[4] * k + c[5]) for c in (
+                   (0, 0, 0, 0, 0, 0), (1, 1, 0, -1, 1, 3), (1, 2, 1, -1, 2, 2), (2, 1, 0, 1, 2, 4),
+                   (-1, 1, 3, 0, 1, 2))]
+"""Start times, right ones and wrong ones."""
+
+
+def value(formula: Any, **at: int) -> bool:
+    """What a formula is at some sizes, all of which it may name."""
+    there = z3.simplify(z3.substitute(formula, *((z3.Int(name), z3.IntVal(n)) for name, n in at.items())))
+    assert z3.is_true(there) or z3.is_false(there), there
+    return z3.is_true(there)
+
+
+def failing(fact: Fact, **at: int) -> list[str]:
+    """Which failures of a fact happen at sizes that it speaks of; none elsewhere."""
+    return [says for says, formula in fact.failures if value(formula, **at)] if all(
+        value(known, **at) for known in fact.known) else []
+
+
+def starts(times: Times, sizes: tuple[int, int], stage: int, item: Item) -> int:
+    time = times.forward if item.phase == "forward" else times.backward
+    return int(str(z3.simplify(z3.IntVal(0) + time(sizes[0], stage, sizes[1], item.microbatch))))
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("times", [None, *DRAWN])
+def test_what_is_asked_of_start_times_is_whether_generated_schedules_keep_them(order: str, times: Times | None) -> None:
+    """Two items in order, one item and what it follows and waits for, and the end of the step, one by one."""
+    facts, at = start_times(order, times=times), times or TIMES[order]
+    assert [fact.order for fact in facts] == [order] * 3
+    assert [[says for says, _ in fact.failures] for fact in facts] == [
+        [OUT_OF_ORDER, TOO_EARLY], ["an item starts when none of them ends"],
+        ["an item ends later, or the last one earlier"]]
+    for p, m in product((1, 2, 3), (1, 2, 4)):
+        drawn = schedule_graph(Pipeline("pp", order), p, m)
+        when = {(stage, item): starts(at, (p, m), stage, item) for stage, item in drawn}
+        last = max(when.values()) + 1
+        late = last > 2 * (m + p - 1) or when[0, Item("backward", m - 1)] + 1 != 2 * (m + p - 1)
+        for stage in range(p):
+            listed = work(Pipeline("pp", order), stage, p, m)
+            place = {item: number for number, item in enumerate(listed)}
+            mine = {item: when[stage, item] for item in listed}
+            for n, k in product(range(m), range(m)):
+                sizes = {"p": p, "m": m, "i": stage, "n": n, "k": k}
+                pairs = [(one, other) for one in listed if one.microbatch == n for other in listed
+                         if other.microbatch == k and one != other]
+                clash = any(place[one] < place[other] and mine[other] <= mine[one] for one, other in pairs)
+                asked = [item for item in listed if item.microbatch == k]
+                early = any(when[by] >= mine[item] for item in asked for by in needs(item, stage, p, 1))
+                alone = any(all(when[by] + 1 != mine[item] for by in drawn.predecessors((stage, item)))
+                            for item in asked if (stage, item) != (0, Item("forward", 0)))
+                assert failing(facts[0], **sizes) == [OUT_OF_ORDER] * clash + [TOO_EARLY] * early
+                assert bool(failing(facts[1], **sizes)) == alone
+            told = [bool(failing(facts[2], p=p, m=m, i=stage, n=0, k=k)) for k in range(m)]
+            assert late or not any(told)
+            assert any(told) or max(mine.values()) + 1 <= 2 * (m + p - 1) == when[0, Item("backward", m - 1)] + 1
+    outside = ({"p": 0}, {"i": -1}, {"i": 2}, {"m": 0}, {"n": -1}, {"n": 2}, {"k": -1}, {"k": 2})
+    assert not any(failing(fact, **{"p": 2, "i": 0, "m": 2, "n": 0, "k": 0, **sizes}) for fact in facts
+                   for sizes in outside)
+
+
+@pytest.mark.parametrize("times", [GROWING, *DRAWN, Times(GROWING.forward, lambda p, i, a, n: 2 * n - 2 * i)])
+def test_what_is_asked_of_numbered_items_covers_generated_schedules(times: Times) -> None:
+    """A pair of items whose times do not grow is a failure at its numbers."""
+    fact = numbered("interleaved", times)
+    assert (fact.order, fact.statement) == ("interleaved", NO_CYCLE)
+    for p, v, groups in product((1, 2, 3), (1, 2, 3), (1, 2)):
+        m, ahead = groups * p, (v - 1) * p
+        number = {(stage, item): n for stage in range(p) for phase in ("forward", "backward") for n, item in enumerate(
+            i for i in work(Pipeline("pp", "interleaved", v), stage, p, m) if i.phase == phase)}
+
+        def when(stage: int, item: Item, p: int = p, ahead: int = ahead,
+                 number: dict[tuple[int, Item], int] = number) -> int:
+            time = times.forward if item.phase == "forward" else times.backward
+            return int(time(p, stage, ahead, number[stage, item]))
+
+        for stage, items in ((s, work(Pipeline("pp", "interleaved", v), s, p, m)) for s in range(p)):
+            sizes = {"p": p, "i": stage, "total": m * v, "ahead": ahead}
+            for one, other in combinations(items, 2):
+                at = {"n": number[stage, one], "k": number[stage, other]}
+                if when(stage, other) <= when(stage, one):
+                    assert OUT_OF_ORDER in failing(fact, **sizes, **at)
+            for item in items:
+                if any(when(stage, item) <= when(*by) for by in needs(item, stage, p, v)):
+                    assert TOO_EARLY in failing(fact, **sizes, n=number[stage, item], k=0)
+    inside = {"p": 2, "i": 0, "total": 2, "ahead": 0, "n": 0, "k": 0}
+    assert all(value(known, **inside) for known in fact.known)
+    for outside in ({"p": 0, "i": -1}, {"i": -1}, {"i": 2}, {"total": 0}, {"ahead": -1}, {"n": -1}, {"n": 2}, {"k": -1},
+                    {"k": 2}):
+        assert not all(value(known, **{**inside, **outside}) for known in fact.known)
+
+
+@pytest.mark.parametrize(("order", "claim"), [("gpipe", ""), ("1f1b", ""), ("interleaved", ""), ("1f1b", "p"),
+                                              ("1f1b", "Min(m, p - 1 - i)"), ("gpipe", "m - 1")])
+def test_what_is_asked_of_what_is_in_flight_is_so_of_generated_schedules(order: str, claim: str) -> None:
+    """k backwards stand before the n-th forward: that, and no other k, is asked about."""
+    fact = held(order, claim)
+    told = claim or in_flight(Pipeline("pp", order))
+    assert (fact.order, fact.statement) == (
+        order, f"at most {told} forwards of stage i have no backward, and once so many")
+    assert [says for says, _ in fact.failures] == ["there are more, or never so many"]
+    for p, v, groups in product((1, 2, 3), (1, 2) if order == "interleaved" else (1,), (1, 2)):
+        m = groups * p
+        for stage in range(p):
+            items = work(Pipeline("pp", order, v), stage, p, m)
+            sizes = {"p": p, "m": m, "v": v, "i": stage}
+            most, warm = (int(parse(text).evaluate(sizes)) for text in (told, AHEAD[order]))
+            forwards = [at for at, item in enumerate(items) if item.phase == "forward"]
+            for n, at in enumerate(forwards):
+                before = at - n
+                asked = {"total": m * v, "p": p, "i": stage, "ahead": warm, "n": n}
+                right = [k for k in range(m * v + 1) if all(value(known, **asked, k=k) for known in fact.known)]
+                assert right == [before]
+                peak = n == min(m * v - 1, warm)
+                assert bool(failing(fact, **asked, k=before)) == (
+                    n + 1 - before > most or (peak and n + 1 - before != most))
+    inside = {"p": 2, "i": 0, "total": 2, "ahead": 1, "n": 0, "k": 0}
+    assert all(value(known, **inside) for known in fact.known)
+    for outside in ({"p": 0, "i": -1}, {"i": -1}, {"i": 2}, {"total": 0}, {"n": -1}, {"n": 2}, {"k": -1}, {"k": 3}):
+        assert not all(value(known, **{**inside, **outside}) for known in fact.known)
+
+
+def test_a_fact_says_how_the_solver_ended() -> None:
+    for answer, verdict, cls, reason in (
+            (Answer(UNSAT), PROVED, PARAMETRIC, ""),
+            (Answer("unknown", reason="no time"), UNDECIDED, PARAMETRIC, "no time"),
+            (Answer(SAT, {"b": 2, "a": 1}), REFUTED, BOUNDED, "not at a = 1, b = 2")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(schedule.PROCESS, "ask", lambda _, answer=answer: answer)
+            fact = schedule._asked("gpipe", "it is so", [z3.Int("a") > 0], ("it is not", z3.Int("b") > 0))
+        assert fact == Fact("gpipe", "it is so", verdict, cls, reason)
+        assert fact.known == (z3.Int("a") > 0,) and fact.failures == (("it is not", z3.Int("b") > 0),)
+
+
+def test_schedules_are_walked_up_to_so_many_stages_chunks_and_groups() -> None:
+    assert list(schedule._grid(None)) == [(p, v, g * p) for p in range(1, 6) for v in (1, 2, 3) for g in (1, 2, 3, 4)]
+    assert list(schedule._grid(2)) == [(p, 2, g * p) for p in range(1, 6) for g in (1, 2, 3, 4)]
+    said = "the step takes m*v + p - 1 forwards and as many backwards of a chunk"
+    assert walked(Pipeline("pp", "interleaved", 2)) == Fact(
+        "interleaved", said, PROVED, BOUNDED, "p <= 5, v = 2, m <= 4*p")
+
+
 def test_a_deadlock_and_a_longer_schedule_are_seen() -> None:
     """Fewer forwards ahead in the interleaved order wait for each other; other idle time is not what is walked."""
     interleaved = Pipeline("pp", "interleaved", 2)
+    said = "the step takes m*v + {} forwards and as many backwards of a chunk"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders, "AHEAD", {**orders.AHEAD, "interleaved": "0"})
-        fact = walked(interleaved)
-        assert fact.verdict == REFUTED and "a cycle at p = 1, v = 2, m = 1" in fact.reason
+        assert walked(interleaved) == Fact(
+            "interleaved", said.format(IDLE), REFUTED, BOUNDED, "a cycle at p = 1, v = 2, m = 1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders, "AHEAD", {**orders.AHEAD, "interleaved": "m*v"})
         assert walked(interleaved).verdict == PROVED, "all forwards, then all backwards: as short, but more in flight"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "IDLE", "p")
-        assert walked(interleaved).verdict == REFUTED
+        assert walked(interleaved) == Fact(
+            "interleaved", said.format("p"), REFUTED, BOUNDED, "4 items at p = 1, v = 2, m = 1")
 
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])

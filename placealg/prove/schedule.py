@@ -160,13 +160,14 @@ def held(order: str, claim: str = "") -> Fact:
 
     Of ahead and m*v only their size matters, so that it holds for all p, i, m and v.
     """
+    claim = claim or in_flight(Pipeline("pp", order))
     total, n, k, p, i, ahead = z3.Ints("total n k p i ahead")
     known = [total >= 1, p >= 1, i >= 0, i < p, n >= 0, n < total, k >= 0, k <= total]
     if order == "interleaved":
         most = _least(total, ahead + 1)
     else:
         ahead = _term(AHEAD[order], p, i, total, 1)
-        most = _term(claim or in_flight(Pipeline("pp", order)), p, i, total, 1)
+        most = _term(claim, p, i, total, 1)
     started = _least(total, ahead)
 
     def where(phase: str, number: Any) -> Any:
@@ -175,8 +176,8 @@ def held(order: str, claim: str = "") -> Fact:
     after = [z3.Or(k == total, where("backward", k) > where("forward", n)),
              z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
     peak = [n == _least(total - 1, started), n + 1 - k != most]
-    return _asked(order, f"at most {claim or in_flight(Pipeline('pp', order))} forwards of stage i have no backward, "
-                  "and once so many", [*known, ahead >= 0, *after],
+    return _asked(order, f"at most {claim} forwards of stage i have no backward, and once so many",
+                  [*known, ahead >= 0, *after],
                   ("there are more, or never so many", z3.Or(n + 1 - k > most, z3.And(*peak))))
 
 
@@ -189,7 +190,7 @@ def walked(pipeline: Pipeline) -> Fact:
     grid = f"p <= {stages}, v {f'<= {chunks}' if pipeline.chunks is None else f'= {pipeline.chunks}'}, m <= {groups}*p"
     for p, v, m in _grid(pipeline.chunks):
         said = f"p = {p}, v = {v}, m = {m}"
-        drawn = schedule_graph(Pipeline(pipeline.axis, pipeline.order, v), p, m)
+        drawn = schedule_graph(replace(pipeline, chunks=v), p, m)
         if not nx.is_directed_acyclic_graph(drawn):
             return Fact(pipeline.order, statement, REFUTED, BOUNDED, f"a cycle at {said}")
         length = sum(1 for _ in nx.topological_generations(drawn))

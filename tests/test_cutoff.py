@@ -14,14 +14,18 @@ from placealg.check.prove import judge
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.model.config import resolve_model
+from placealg.model.transformer import mlp
 from placealg.prove import cutoff, prover
+from placealg.prove.certificate import Query, certificate
 from placealg.prove.contribution import UNIT, Term, merged, sum_over
 from placealg.prove.correct import constants
 from placealg.prove.cutoff import (
     LEMMA,
     Unrolled,
+    certificate_by_cutoff,
     degree,
     examine_by_cutoff,
+    in_closed_form,
     least_size,
     primes,
     roots,
@@ -30,11 +34,12 @@ from placealg.prove.cutoff import (
 )
 from placealg.prove.obligations import Obligations
 from placealg.prove.prover import Findings, examine
-from placealg.prove.verdict import CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED
+from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Group, Step
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import strategy_on
 
 SLOW = pytest.mark.slow
 PROVED_BOTH_WAYS = [("dp", "abstract"), ("zero1", "abstract"), ("zero3", "abstract"), ("tp_sp", "llama-3-70b"),
@@ -275,6 +280,70 @@ def test_the_lemma_holds_of_no_smaller_number_of_sizes(size: int, wrong: str) ->
     solver = z3.Solver()
     solver.add(roots(fewer))
     assert (run.degree, str(solver.check())) == (4, wrong)
+
+
+def test_the_lemma_is_about_so_many_coefficients() -> None:
+    run = Unrolled("dp", 2, 2, (2, 3, 5, 1), ())
+    names = [c for assertion in roots(run) for c in map(str, constants(assertion))]
+    assert set(names) == {"coefficient-0", "coefficient-1", "coefficient-2"}
+    solver = z3.Solver()
+    solver.add(roots(run)[:-1])
+    at = [z3.Int(f"coefficient-{k}") for k in range(3)]
+    assert solver.check(z3.Or(*(at[0] + n * at[1] + n * n * at[2] != 0 for n in (2, 3, 5)))) == z3.unsat
+    assert solver.check(*(a == 0 for a in at)) == z3.sat
+
+
+def test_a_certificate_holds_every_question_at_every_size_and_a_lemma_once() -> None:
+    step = step_of("hsdp", "abstract")
+    findings = examine(step)
+    report, asked = judge(step)[0], list[tuple[Any, ...]]()
+
+    def unrolled(_: Step, axis: str) -> Unrolled:
+        return Unrolled(axis, 1, 2, (2, 3, 1), tuple(replace(findings, candidates=(axis, n)) for n in (2, 3, 1)))
+
+    def certified(there: Step, said: Report, candidates: Any, part: str) -> tuple[Query, ...]:
+        asked.append((dict(there.reference.unrolled), {v.cls for v in said.obligations}, candidates, part))
+        assert replace(said, obligations=report.obligations) == report
+        assert [v.id for v in said.obligations] == [v.id for v in findings.verdicts]
+        lemma = Query(f"lemma.{part}", "lemma", "", PROVED, "unsat", "of all sizes", 1, 1)
+        return lemma, Query(f"gradient.{part}", "gradient", "", PROVED, "unsat", "of all sizes, too", 1, 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutoff, "unroll", unrolled)
+        patch.setattr(cutoff, "certificate", certified)
+        queries = certificate_by_cutoff(step, report)
+    places = [(axis, n) for axis in ("dp_replicate", "dp_shard") for n in (2, 3, 1)]
+    assert asked == [({axis: n}, {BOUNDED}, (axis, n), f"{axis}-{n}") for axis, n in places]
+    assert [q.name for q in queries] == [
+        "lemma.cutoff.dp_replicate.smt2", "lemma.dp_replicate-2", *(f"gradient.dp_replicate-{n}" for n in (2, 3, 1)),
+        "lemma.cutoff.dp_shard.smt2", *(f"gradient.dp_shard-{n}" for n in (2, 3, 1))]
+    lemma = queries[0]
+    assert (lemma.obligation, lemma.group) == ("lemma", "cutoff.dp_replicate")
+    assert (lemma.verdict, lemma.expected) == (PROVED, "unsat")
+    assert "a polynomial of degree 1 with 2 roots is 0" in lemma.text and LEMMA.partition(": ")[2] in lemma.text
+    assert report.versions in lemma.text and "coefficient-1" in lemma.text
+
+
+def test_a_certificate_of_a_step_without_axes_is_that_of_the_first_engine() -> None:
+    plain = Step(replace(step_of("dp", "abstract").reference, mesh=Mesh(()), data_axes=()), ())
+    report = judge(plain)[0]
+    assert certificate_by_cutoff(plain, report) == certificate(plain, report, examine(plain).candidates)
+
+
+def test_a_fault_of_an_op_is_told_in_closed_form() -> None:
+    """What is held is that of all sizes; the verdict's formula and its model stay."""
+    split = derive(strategy_on("split", {"tp": None}, dims={"tp": ["ffn"]}), mlp())
+    step = edit(split, {"double": "forward.layer.mlp.down.all_reduce[tp]"})
+    there, whole = examine(written_out(step, "tp", 3)).candidates, examine(step).candidates
+    found = next(c for c in there if c.failure.held)
+    same = next(c for c in whole if c.failure.held and c.verdict.id == found.verdict.id)
+    told = in_closed_form(step, found)
+    assert found.failure.held != same.failure.held == told.failure.held
+    assert replace(told, failure=replace(told.failure, held=found.failure.held)) == found
+    other = replace(found, failure=replace(found.failure, says="something else"))
+    assert in_closed_form(step, other) == other
+    nothing = replace(found, failure=replace(found.failure, held=()))
+    assert in_closed_form(step, nothing) == nothing
 
 
 def test_a_step_without_axes_has_no_sums() -> None:

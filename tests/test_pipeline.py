@@ -7,6 +7,7 @@ from dataclasses import replace
 import networkx as nx
 import pytest
 from agreement import compare
+from nets import two_branches
 
 from placealg.errors import InputError
 from placealg.model.config import from_config
@@ -144,6 +145,13 @@ def test_instances_in_flight_are_forwards_without_their_backward(pipeline: Pipel
             open_at = [sum(held[i.chunk] for i in ran[:n] if i.phase == "forward"
                            and Item("backward", i.microbatch, i.chunk) not in ran[:n]) for n in range(len(ran) + 1)]
             assert instances_in_flight(pipeline, stage, ranks, microbatches, held) == max(open_at)
+
+
+def test_a_stage_is_handed_what_leaves_the_layer_before_it() -> None:
+    with pytest.raises(InputError, match=r"^pp on two branches: \[dims\] pp names dim 'layer', but unit 'layer' of two "
+                                         r"branches begins with 'embedding.tokens'; a stage is handed only what leaves "
+                                         r"the layer before it$"):
+        derive(parse_strategy("pp"), two_branches())
 
 
 PROVED_ON_GPT = ("pp_gpipe", "pp_1f1b", "pp_interleaved", "dp*pp", "zero1*pp", "zero2*pp", "zero3*pp",

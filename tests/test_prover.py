@@ -340,6 +340,8 @@ def counting(phase: str, loss: str = "") -> Event:
              replace(divided("count"), unit="two"), hypotheses=()), (NONZERO,)),
     (program(STAGED, counting("prepare"), divided("count", "prepare"), SUMMED, hypotheses=()), (NONZERO,)),
     (program(STAGED, divided("count", "forward"), counting("forward"), hypotheses=()), (NONZERO,)),
+    (program(STAGED, divided("m", "prepare"), divided("count", "forward"), counting("forward"), hypotheses=()),
+     (NONZERO,)),
     (program(STAGED, divided("count", "prepare"), counting("prepare"), hypotheses=()), ()),
     (program(STAGED, counting("prepare"), replace(SUMMED, axes=("pp",)), divided("count"), hypotheses=()), (NONZERO,)),
     (program(STAGED, counting("prepare"), replace(SUMMED, at="last"), divided("count"), hypotheses=()), (NONZERO,)),

@@ -286,6 +286,13 @@ def test_a_tied_gradient_has_no_rule_before_a_use_adds_to_it_on_a_stage_of_sever
             changed = replace(step, events=(*step.events[:start], event, *step.events[start:]))
             tied_too = event.group == TABLE.name and event.value != "weight"
             assert list(before_its_uses(changed)) == ([event] if found and tied_too else [])
+    ops = ("head.logits", "embedding.tokens")
+    uses = {e.path for e in SEVERAL.phase("backward") if e.on_gradient and e.tensor in ops}
+    assert len(uses) > 1
+    after = replace(SEVERAL, events=tuple(
+        new for e in SEVERAL.events for new in ((e, early) if e.path == max(uses) else (e,))))
+    without = replace(after, events=tuple(e for e in after.events if e.path not in uses))
+    assert list(before_its_uses(without)) == [], "without a use nothing stands before it"
     step = replace(SEVERAL, events=(*SEVERAL.phase("forward"), early, *SEVERAL.phase("backward")))
     with pytest.raises(NoRule, match="before a backward that adds to it, on a stage of several chunks") as said:
         network_obligations(step, Flows(step))

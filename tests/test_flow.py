@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nets import weighed_by_data
 from test_derived import MODELS
 from test_prove_network import LISTS
 from worlds import World
@@ -187,3 +188,16 @@ def test_a_broken_backward_miscounts(strategy: str, model: str, changes: list[di
     assert not held or not all(counts_once(base, parameter, v) for v in held)
 
 
+
+
+def test_layers_that_leave_others_another_copy_of_data_are_not_followed() -> None:
+    """A region's end takes what was made of data before the loop: the next layer finds no such copy."""
+    lists = strategy_on("copies", {"a1": None}, dims={"a1": []}, states={"activations": {"region:layer": "M"}})
+    derived = derive(lists, weighed_by_data())
+    step = edit(derived, {
+        "insert": {"path": "forward.data.gate.scale[a1]", "unit": "embedding", "version": "a1", "divisor": "a1"},
+        "before": "forward.embedding.tokens.compute"},
+        {"set": "forward.layer.gated.compute", "reads": ["layer.in", "data.gate@a1"]})
+    assert not Flows(derived).at("only").open
+    assert [(d.event, d.says) for d in Flows(step).at("only").open] == [
+        ("forward.layer.in.assign", "is not followed into other instances of layer: they find another data.gate")]

@@ -139,10 +139,9 @@ class _Follower:
         found = {key: held for key, held in self.tensors.made.items() if unit_of(key[0]) != unit}
         for event in events:
             self.execute(event)
-        for (name, label), held in found.items():
-            if self.tensors.made.get((name, label)) != held:
-                version = f"{name}@{label}" if label else name
-                self.give_up(events[0], f"is not followed into other instances of {unit}: they find another {version}")
+        for key, held in found.items():
+            if self.tensors.made.get(key) != held:
+                self.give_up(events[0], f"is not followed into other instances of {unit}: they find another {key[0]}")
 
     def left_otherwise(self, loop: Loop) -> bool:
         """Whether the first instances leave the last tensor in other versions than the last instance."""

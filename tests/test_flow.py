@@ -197,7 +197,9 @@ def test_layers_that_leave_others_another_copy_of_data_are_not_followed() -> Non
     step = edit(derived, {
         "insert": {"path": "forward.data.gate.scale[a1]", "unit": "embedding", "version": "a1", "divisor": "a1"},
         "before": "forward.embedding.tokens.compute"},
-        {"set": "forward.layer.gated.compute", "reads": ["layer.in", "data.gate@a1"]})
+        {"set": "forward.layer.gated.compute", "reads": ["layer.in", "data.gate@a1"]},
+        {"insert": {"path": "forward.layer.gated.all_reduce[a1]", "unit": "layer"},
+         "after": "forward.layer.gated.compute"})
     assert not Flows(derived).at("only").open
     assert [(d.event, d.says) for d in Flows(step).at("only").open] == [
         ("forward.layer.in.assign", "is not followed into other instances of layer: they find another data.gate")]

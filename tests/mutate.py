@@ -419,7 +419,7 @@ def tried(mutant: Mutant, order: Sequence[Case]) -> str:
 class Killers:
     """Which cases kill, by where the mutant is: what kills its neighbours is tried first, then what is unlike the rest.
 
-    Cases that reach the same lines of the module mostly kill the same mutants: one of each kind comes first.
+    Cases that reach the same lines of the module mostly kill the same mutants: each such kind has equally much time.
     """
 
     def __init__(self, tests: Sequence[Case], before: Iterable[tuple[Mutant, str]]) -> None:
@@ -442,11 +442,11 @@ class Killers:
         likely = {c.name: sum(weight * kills[c.name] for kills, weight in near) / (c.seconds + 0.02)
                   for c in self.tests if not kinds[c.name].isdisjoint(lines)}
         order = sorted((c for c in self.tests if c.name in likely), key=lambda c: (-likely[c.name], c.seconds))
-        seen: Counter[frozenset[int]] = Counter()
-        turn: dict[str, int] = {}
+        spent: defaultdict[frozenset[int], float] = defaultdict(float)
+        turn: dict[str, float] = {}
         for case in order:
-            turn[case.name] = 0 if near[1][0][case.name] else seen[kinds[case.name]]
-            seen[kinds[case.name]] += 1
+            spent[kinds[case.name]] += case.seconds
+            turn[case.name] = 0 if near[1][0][case.name] else spent[kinds[case.name]]
         return sorted(order, key=lambda c: turn[c.name])
 
     def kinds_of(self, module: str) -> dict[str, frozenset[int]]:

@@ -340,12 +340,17 @@ def test_a_slot_is_summed_as_a_value_is() -> None:
             slot = Slot(value.terms, value, value.mask).summed(("dp", "tp"), mean)
             factor = ONE / Monomial.of("dp", "tp") if mean else ONE
             assert slot.terms == replace(value, tags=()).reduced(("dp", "tp"), factor).terms
-            assert (slot.counted, slot.where, slot.defined) == (value, value.mask, True)
+            assert (slot.counted, slot.where, slot.defined, slot.apart) == (value, value.mask, True, "")
         for world in WORLDS:
             slot = Slot(value.terms, value, value.mask).summed(("dp",), False, {"dp": world.sizes["dp"]})
             for rank in world.ranks():
                 assert world.total(slot.terms, rank) == sum(
                     world.total(value.terms, r) for r in others(rank, ("dp",), world))
+
+
+def test_what_the_ends_know_all_know_once_it_was_summed_over_them() -> None:
+    slot = Slot((Term(ONE),), Value(), frozenset(), apart="pp_ends")
+    assert slot.summed(("dp",), False).apart == slot.apart and slot.summed(("dp", "pp_ends"), False).apart == ""
 
 
 def test_like_terms_are_one_and_zero_is_none() -> None:

@@ -215,6 +215,7 @@ def test_a_flag_is_about_every_element_not_one() -> None:
 
 @pytest.mark.parametrize(("slot", "right"), [
     (WHOLE, True), (None, False), (replace(WHOLE, terms=(AT_OWNER,)), False), (replace(WHOLE, defined=False), False),
+    (replace(WHOLE, apart="dp"), False),
 ])
 def test_a_part_of_the_norm_is_relied_on_where_the_event_runs(slot: Slot | None, right: bool) -> None:
     assert holds(correct.part_integrity(Relied("e", "norm", slot, frozenset()), MEANS)) == right

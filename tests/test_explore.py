@@ -446,6 +446,9 @@ def test_an_update_of_a_matrix_shows_what_others_of_its_elements_became() -> Non
     later, _ = observed(steps_of(muon).runs[0], program_of(muon))
     assert any(r.kind == "matrix" for r in later), "in the next step"
     assert list(matrices(steps_of(DP).runs[0].end)) == []
+    alone = spoilt.copy()
+    alone.updates, alone.group = spoilt.updates, replace(spoilt.group, locality="elementwise")
+    assert list(matrices(alone)) == [], "whatever is said of what it reads"
     apart = run.end.copy()
     apart.updates = [replace(u, others=(("master", CURRENT), ("moments", guarded))) for u in run.end.updates]
     assert [r.version for r in matrices(apart)] == [seen], "moments, not master weights"

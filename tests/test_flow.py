@@ -6,6 +6,7 @@ contribution once, in plain numbers. In a broken one the first fault is the even
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,3 +204,27 @@ def test_layers_that_leave_others_another_copy_of_data_are_not_followed() -> Non
     assert not Flows(derived).at("only").open
     assert [(d.event, d.says) for d in Flows(step).at("only").open] == [
         ("forward.layer.in.assign", "is not followed into other instances of layer: they find another data.gate")]
+
+
+def test_what_is_read_unless_it_is_said() -> None:
+    """A loss reads what the last op takes, and what enters a repeated unit is what its loop begins with."""
+    step = step_of("zero1*pp", "gpt")
+    graph = step.reference.graph
+    assert graph is not None
+    for path, read in (("forward.loss.compute", graph.ops[-1].inputs[0]),
+                       *((path, graph.loops[0].first) for path in (
+                           "forward.layer.in.assign", "backward.layer.in.grad.assign"))):
+        event = step.event(path)
+        silent, said = (replace(step, events=tuple(replace(e, reads=reads) if e == event else e for e in step.events))
+                        for reads in ((), (read,)))
+        assert Flows(silent).at("only") == Flows(said).at("only") == Flows(step).at("only")
+
+
+def test_what_does_not_run_in_a_microbatch_is_in_no_order_there() -> None:
+    """A copy of data that the first microbatch alone makes anew, after it was read."""
+    late = {"insert": {"path": "forward.layer.in.grad.scale", "unit": "layer", "at": "first"},
+            "after": "forward.layer.in.assign"}
+    step = edit(step_of("zero3*tp_sp", "llama"), late)
+    flows = Flows(step)
+    assert [d.says for d in flows.at("first").open] == ["acts on layer.in.grad in the forward"]
+    assert not flows.at("last").open and not flows.at("middle").open

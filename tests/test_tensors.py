@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from test_flow import step_of
@@ -171,8 +172,20 @@ def test_padding_makes_a_dim_whole(held: list[tuple[str, str]], whole: bool) -> 
     MOVES["pad"](tensors, pad)
     (value,) = tensors.made["layer.mlp.up", ""]
     assert value.garbage != whole
+    assert value.mask == {p for p in held if p[0] != "tp" or not whole}
     if whole:
-        assert value.terms[0].at == {"tp": "at:ffn"} and value.mask == {p for p in held if p[0] != "tp"}
+        assert value.terms[0].at == {"tp": "at:ffn"}
+
+
+@pytest.mark.parametrize(("fields", "factor"), [
+    ({}, ONE), ({"op": "sum"}, ONE), ({"op": "mean"}, ONE / Monomial.of("tp")),
+    ({"op": "premultiplied", "divisor": Monomial.of("tp", "tp")}, ONE / Monomial.of("tp", "tp"))])
+def test_a_sum_of_a_tensor_is_a_sum_or_a_mean_or_divided_before(fields: dict[str, Any], factor: Monomial) -> None:
+    reduce = Event("forward", "all_reduce", "layer.mlp.up", unit="layer", axes=("tp",), source="P", **fields)
+    tensors = made({("layer.mlp.up", ""): paths.exact()})
+    MOVES["all_reduce"](tensors, reduce)
+    (value,) = tensors.made["layer.mlp.up", ""]
+    assert value.terms == (Term(Monomial.of("tp") * factor),)
 
 
 # instances of a repeated unit

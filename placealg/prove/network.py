@@ -44,7 +44,7 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
                     found.add(demand.obligation, (demand.obligation, demand), case,
                               lambda demand=demand: _forward(demand), demand.exact)  # type: ignore[misc]
     _random(found, step, flows)
-    found.open += [f"{d.event} {d.says}" for d in unfollowed(step, flows)]
+    found.open = [f"{d.event} {d.says}" for d in unfollowed(step, flows)]
     return found
 
 

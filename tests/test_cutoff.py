@@ -119,6 +119,10 @@ def test_a_degree_counts_reductions_means_divisors_and_the_data() -> None:
     assert degree(changed(step, reduction, divisor=twice), "dp") == 6
     assert degree(changed(step, reduction, divisor=inverse), "dp") == 5
     assert degree(changed(step, reduction, divisor=Monomial.of("tp", "m")), "dp") == 4
+    assert degree(changed(step, reduction, verb="shift", op="sum"), "dp") == 3, "a ring that sums"
+    assert degree(changed(step, reduction, verb="shift", op="sum", source="S(embed)"), "dp") == 2, "one that gathers"
+    assert degree(changed(step, reduction, phase="backward"), "dp") == 8, "what a microbatch may find as it left it"
+    assert degree(changed(step, reduction, phase="backward", value="grad"), "dp") == 4
     assert degree(replace(step, reference=replace(step.reference, data_axes=())), "dp") == 3
     assert degree(Step(replace(step.reference, groups=()), ()), "dp") == 1
     assert degree(Step(replace(step.reference, groups=(), data_axes=()), ()), "dp") == 0

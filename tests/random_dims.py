@@ -14,7 +14,7 @@ from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.transformer import GPT, LATENT, LLAMA, STYLES, Style, gpt, mlp, transformer
-from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulate import Setting, simulate
 from placealg.simulate.setting import fitting, fitting_microbatches
 from placealg.step.derive import derive
@@ -97,6 +97,18 @@ def of_other_depths(step: Step) -> Iterator[Setting]:
         yield Setting.equal(reference, sizes, microbatches, 1, layers=max(layers, chunks), seed=3)
 
 
+def of_empty_cells(step: Step, report: Report) -> Iterator[Setting]:
+    """Runs in which some ranks, or a microbatch, have no tokens, unless the verdict assumes that counts are not 0."""
+    reference = step.reference
+    assumed = "equal_counts" in reference.hypotheses or any(h.startswith("nonzero_divisors") for h in report.hypotheses)
+    if not assumed and reference.data_axes:
+        sizes = {a: 2 if k < 3 else 1 for k, a in enumerate(reference.mesh.names)}
+        whole = Setting.equal(reference, sizes, fitting_microbatches(reference, sizes, 2), 2, seed=4)
+        last = sizes[reference.data_axes[0]] - 1
+        for empty in ([c for c in whole.counts if c[0][0] == last > 0], [c for c in whole.counts if c[1] > 0]):
+            yield replace(whole, counts={**whole.counts, **dict.fromkeys(empty, 0)})
+
+
 def differs(step: Step, among: Iterable[Setting] | None = None) -> str:
     """Where a run differs from the single device; "" when none does."""
     for setting in settings(step) if among is None else among:
@@ -111,7 +123,7 @@ def judged(step: Step) -> tuple[str, str]:
     report = prove(step)
     found = differs(step) if report.verdict != REFUTED else ""
     if report.verdict == PROVED:
-        found = found or differs(step, of_other_depths(step))
+        found = found or differs(step, of_other_depths(step)) or differs(step, of_empty_cells(step, report))
         return PROVED, f"PROVED, but {found}" if found else ""
     if report.verdict == REFUTED:
         return REFUTED, ""

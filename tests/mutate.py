@@ -526,6 +526,7 @@ def main() -> None:
                 record.write(made, found)
                 rate = number / (time.monotonic() - start) * 60
                 print(f"{number}/{len(todo)}, {rate:.0f} a minute", file=sys.stderr, flush=True)
+    record.write(made, found)
     how = record.how(made, found)
     ends = [(m.module, m.says, how[m.name]) for m in made if m.name in how]
     print("\n".join(score(ends, reasons, Counter(m.module for m in made))))

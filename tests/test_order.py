@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from nets import gated, gelu_last, tanh_last
 from test_flow import step_of
 
 from placealg.model.model import Model
-from placealg.prove.order import untimely
+from placealg.prove.order import _adds, _named, untimely
 from placealg.step.derive import derive
 from placealg.step.edit import edit
+from placealg.step.event import Event
 from placealg.step.program import LOOPED, Step
 from placealg.strategy.spec import strategy_on
 
@@ -162,3 +164,73 @@ def test_a_message_brings_a_gradient_before_it_is_moved() -> None:
     assert found(STAGED, other) == [] or all(path != received for path, _ in found(STAGED, other)), "another gradient"
     behind = insert(name, "head", divisor="dp", after="backward.head.logits.grad.compute")
     assert found(STAGED, behind) == [], "what the head left to the last stage"
+
+
+# what an event names
+
+GRAPH = GPT.reference.graph
+assert GRAPH is not None
+
+
+def named(path: str, **fields: Any) -> set[tuple[str, str]]:
+    return set(_named(replace(GPT.event(path), **fields), GRAPH))
+
+
+def test_what_a_forward_reads_is_what_it_says_or_its_operands() -> None:
+    up = "forward.layer.mlp.up.compute"
+    assert named(up, reads=()) == {("layer.norm2.out", ""), ("layer.mlp.up.weight", "")}
+    assert named(up, reads=("layer.norm2.out@tp", "layer.mlp.up.weight")) == {
+        ("layer.norm2.out", "tp"), ("layer.mlp.up.weight", "")}
+    assert named("forward.loss.compute", reads=()) == {(GRAPH.ops[-1].inputs[0], "")}
+    assert named("forward.loss.compute", reads=("head.logits@tp",)) == {("head.logits", "tp")}
+    assert named("backward.loss.scale") == named("forward.layer.in.assign") == set()
+
+
+def test_what_a_backward_reads_is_what_its_products_need() -> None:
+    assert named("backward.layer.mlp.up.grad.compute", reads=()) == {
+        ("layer.norm2.out", ""), ("layer.mlp.up.weight", "")}
+    assert named("backward.layer.mlp.gelu.grad.compute", reads=("layer.mlp.up.biased@tp",)) == {
+        ("layer.mlp.up.biased", "tp")}
+    assert named("backward.layer.mlp.up.biased.grad.compute") == set(), "a sum reads nothing"
+    assert ("layer.attn.core.probs", "") in named("backward.layer.attn.core.probs.grad.compute"), "its own result"
+    assert ("layer.norm1.out", "") in named(f"{NORM}.compute"), "what it kept beside its result"
+
+
+def test_a_copy_is_made_from_what_it_is_a_copy_of() -> None:
+    cut = Event("forward", "slice", "layer.mlp.up", unit="layer", axes=("tp",), version="a/b/c")
+    assert set(_named(cut, GRAPH)) == {("layer.mlp.up", "a/b")}
+    assert set(_named(replace(cut, version="a"), GRAPH)) == {("layer.mlp.up", "")}
+    for silent in (replace(cut, version=""), replace(cut, verb="free"), replace(cut, value="layer.mlp.up.grad")):
+        assert set(_named(silent, GRAPH)) == set()
+
+
+def test_a_backward_adds_to_its_operands_and_what_enters_to_where_it_came_from() -> None:
+    def adds(path: str, **fields: Any) -> set[tuple[str, str]]:
+        return set(_adds(replace(GPT.event(path), **fields), GRAPH))
+    handed, up = "backward.layer.in.grad.assign", "backward.layer.mlp.up.grad.compute"
+    assert adds(handed, reads=()) == {("embedding.dropped", "")}
+    assert adds(handed, reads=("embedding.dropped@tp",)) == {("embedding.dropped", "tp")}
+    assert adds(up, reads=()) == {("layer.norm2.out", "")}
+    assert adds(up, reads=("layer.norm2.out@tp", "layer.mlp.up.weight")) == {("layer.norm2.out", "tp")}
+    assert adds(f"{NORM}.all_reduce[tp]") == set()
+    assert set(_adds(replace(GPT.event(up), value="elsewhere.grad"), GRAPH)) == set()
+
+
+def test_a_loss_is_in_the_order_and_other_values_are_not() -> None:
+    """A loss that is taken anew behind the backward of the layers finds those of the last layer run again."""
+    loss = replace(GPT.event("forward.loss.compute"), phase="backward", reads=(GRAPH.loops[0].last,))
+    listed = list(GPT.phase(*LOOPED))
+    late = (loss, f"reads {GRAPH.loops[0].last} behind the backward of layer")
+    assert list(untimely([*listed, loss], GRAPH)) == [late]
+    assert list(untimely([*listed, replace(loss, value="count")], GRAPH)) == []
+
+
+def test_an_op_is_made_again_wherever_nobody_moved_it() -> None:
+    """Made twice, or freed or sent before it is made again, a tensor was not redistributed."""
+    made = next(e for e in STAGED.events if e.verb == "compute" and e.value == OUT)
+    graph = STAGED.reference.graph
+    assert graph is not None
+    for before in (made, replace(made, verb="send", axes=("pp",)), replace(made, verb="recv", axes=("pp",))):
+        assert list(untimely([before, made], graph)) == []
+    assert [why for _, why in untimely([replace(made, verb="free"), made], graph)] == [
+        f"makes {OUT} after it was redistributed"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from placealg.model.backward import differentiated, transposed
+from placealg.model.backward import differentiated, kept, transposed
 from placealg.model.graph import Graph
 from placealg.prove.tensors import name_and_label
 from placealg.step.event import Event, origins
@@ -137,7 +137,7 @@ def _named(event: Event, graph: Graph) -> Iterator[Version]:
             yield from operands
             return
         read = {n for k in differentiated(graph, op) for n in transposed(graph, op, k).reads}
-        if any(n == op.output or n.startswith(op.output + ".") for n in read):
+        if read.intersection((op.output, *(tensor.name for tensor, _ in kept(graph, op)))):
             yield op.output, ""  # the result, or what the op kept beside it
         yield from (v for v in operands if v[0] in read)
     elif not event.on_gradient and event.version and event.verb != "free":

@@ -19,9 +19,9 @@ from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated
 from placealg.placement import Kind
-from placealg.prove.contribution import Value
+from placealg.prove.contribution import STAGE, Value
 from placealg.prove.flow import Flows
-from placealg.prove.paths import at, mask_of, substituted
+from placealg.prove.paths import OWNER, at, mask_of, substituted
 from placealg.prove.record import SEED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
@@ -228,3 +228,12 @@ def test_what_does_not_run_in_a_microbatch_is_in_no_order_there() -> None:
     flows = Flows(step)
     assert [d.says for d in flows.at("first").open] == ["acts on layer.in.grad in the forward"]
     assert not flows.at("last").open and not flows.at("middle").open
+
+
+def test_a_parameter_of_a_layer_is_its_stage_s_own() -> None:
+    step = step_of("zero1*pp", "gpt")
+    for path, name in (("backward.layer.mlp.up.grad.compute", "layer.mlp.up.weight"),
+                       ("backward.head.norm.out.grad.compute", "head.norm.weight")):
+        (part,) = [p for p in Flows(step).at("only").of(path, name) if p.parameter == name]
+        assert {pair for value in part.held for pair in value.mask if pair[0] == "pp"} == {("pp", OWNER)}
+        assert not any(p.startswith(STAGE) for v in part.held for t in v.terms for p in t.at.values())

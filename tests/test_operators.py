@@ -367,3 +367,34 @@ def two_versions(spoilt: str = "") -> Step:
 @pytest.mark.parametrize(("spoilt", "verdict"), [("", PROVED), ("cp", REFUTED), ("again", REFUTED)])
 def test_a_backward_reads_each_operand_in_its_own_version(spoilt: str, verdict: str) -> None:
     assert prove(two_versions(spoilt)).verdict == verdict
+
+
+# what was lost, and ids
+
+def test_what_was_lost_is_blamed_on_who_lost_it_until_it_is_there_again() -> None:
+    g = sized()
+    g.unary("net.y", "net.x", "gelu")
+    ops = at_work(with_loss(g), x=())
+    result(ops)
+    assert ops.lost == {"net.y": (FORWARD.path, "net.x")}
+    later = Event("forward", "compute", "net.z")
+    ops.demand(later, "net.y", ())
+    ops.demand(later, "net.y", HALF)
+    assert faults(ops)[1:] == [(FORWARD.path, "reads net.x, which is not there"),
+                               (later.path, f"reads net.y {INCOMPLETE}")]
+    ops.tensors.made["net.x", ""] = exact([DP])
+    result(ops)
+    assert ops.lost == {}
+
+
+def test_a_lookup_demands_its_ids_and_goes_on_as_if_it_had_them() -> None:
+    g = graph(batch="b", embed="h", vocab="V")
+    g.lookup("net.y", g.parameter("net.table", "vocab embed"), g.ids("data.ids", "batch"), over="vocab")
+    built = with_loss(g)
+    made = {}
+    for ids in (exact([DP]), HALF):
+        ops = at_work(built)
+        ops.tensors.made["data.ids", ""] = ids
+        made[ids] = result(ops)
+        assert faults(ops) == ([] if ids == exact([DP]) else [(FORWARD.path, f"reads data.ids {INCOMPLETE}")])
+    assert made[HALF] == made[exact([DP])] == exact([DP])

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import z3
+from nets import opaque_layers
 from test_explore import SENT, steps_of
 from test_mutation import step_of
 from worlds import WORLDS, World
@@ -544,6 +545,15 @@ def test_a_statistic_is_neither_clipped_nor_looked_at() -> None:
     assert replace(reference, clip=True, skip=True) == step_of(SKIPPING, "units").reference
     step = step_of("dp", "statistics")
     assert step.reference.clip and not wrong(step, "layer.running")
+
+
+def test_a_layer_that_begins_the_gradient_of_another_unit_runs_its_backward_once() -> None:
+    """Only one instance begins it, and all others add; a gradient of its own each instance begins anew."""
+    step = edit(derive(parse_strategy("dp"), opaque_layers()), {"double": "backward.layer.compute"})
+    with pytest.raises(NoRule, match=r"^backward\.layer\.compute#2: no transfer rule for another backward of layer in a "
+                                     r"microbatch$"):
+        generated(step, "embedding.weight")
+    assert not wrong(step, "layer.weight") and not wrong(edited("zero3", "units", {"double": "backward.head.compute"}))
 
 
 def test_a_tied_group_on_a_stage_in_the_middle_has_no_rule() -> None:

@@ -550,8 +550,8 @@ def test_a_statistic_is_neither_clipped_nor_looked_at() -> None:
 def test_a_layer_that_begins_the_gradient_of_another_unit_runs_its_backward_once() -> None:
     """Only one instance begins it, and all others add; a gradient of its own each instance begins anew."""
     step = edit(derive(parse_strategy("dp"), opaque_layers()), {"double": "backward.layer.compute"})
-    with pytest.raises(NoRule, match=r"^backward\.layer\.compute#2: no transfer rule for another backward of layer in a "
-                                     r"microbatch$"):
+    with pytest.raises(NoRule, match=r"^backward\.layer\.compute#2: no transfer rule for another backward of layer "
+                                     r"in a microbatch$"):
         generated(step, "embedding.weight")
     assert not wrong(step, "layer.weight") and not wrong(edited("zero3", "units", {"double": "backward.head.compute"}))
 

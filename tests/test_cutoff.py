@@ -32,6 +32,7 @@ from placealg.prove.cutoff import (
     unroll,
     written_out,
 )
+from placealg.prove.microbatches import Case
 from placealg.prove.obligations import Obligations
 from placealg.prove.prover import Findings, examine
 from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Report
@@ -217,6 +218,8 @@ def test_weights_that_follow_the_tokens_of_ranks_have_no_degree() -> None:
     ended = {v.id: (v.verdict, v.cls, "no degree" in v.reason)
              for v in told(stated("dp", "abstract", **UNEQUAL), right).verdicts}
     assert {i for i, end in ended.items() if end == (UNDECIDED, None, True)} == {"gradient", "normalizer"}
+    assert "weights depend on how many tokens each rank holds: they have no degree in the size of an axis" in {
+        v.reason for v in told(stated("dp", "abstract", **UNEQUAL), right).verdicts}
     assert {end for i, end in ended.items() if i not in ("gradient", "normalizer")} == {(PROVED, CUTOFF, False)}
     assert {v.verdict for v in told(step_of("dp", "abstract"), right).verdicts} == {PROVED}
 
@@ -233,6 +236,7 @@ def test_an_obligation_ends_as_where_it_first_went_worst() -> None:
     assert {(c.verdict.id, c.verdict.group) for c in refuted.candidates} == bad != set()
     assert [c.model for c in found.candidates] == [c.model for c in refuted.candidates]
     assert {(v.id, v.group) for v in found.verdicts if v.verdict == REFUTED} == bad
+    assert {v.cls for v in found.verdicts if v.verdict == REFUTED} == {BOUNDED}
     assert {v.verdict for v in found.verdicts} == {REFUTED, UNDECIDED} and "again" not in {
         v.reason for v in found.verdicts}
     assert all(v.seconds is not None and v.seconds >= 2.0 for v in found.verdicts)
@@ -241,6 +245,7 @@ def test_an_obligation_ends_as_where_it_first_went_worst() -> None:
     assert found.lemmas == (LEMMA, "dp: of degree 1 at most, written out at 2, 3, 4, 5, 6, and at all below 2, where "
                             "positions must coincide", *right.lemmas, "a lemma")
     mine = next(v for v in right.verdicts if v.id == "partition")
+    assert [v.seconds for v in told(step, replace(right, verdicts=(replace(mine, seconds=None),))).verdicts] == [0.0]
     two = [replace(right, verdicts=(replace(mine, group=name), replace(mine, id="gradient", group=name)))
            for name in ("one", "other")]
     assert [(v.id, v.group) for v in told(step, *two).verdicts] == [
@@ -348,6 +353,22 @@ def test_a_fault_of_an_op_is_told_in_closed_form() -> None:
     assert in_closed_form(step, other) == other
     nothing = replace(found, failure=replace(found.failure, held=()))
     assert in_closed_form(step, nothing) == nothing
+
+
+def test_a_wrong_update_is_told_in_closed_form_with_its_siblings() -> None:
+    step = edit(derive(parse_strategy("dp"), mlp()), {"set": "reduce.*.reduce[dp]", "op": "sum"})
+    found = next(c for c in examine(written_out(step, "dp", 3)).candidates if c.failure.update)
+    same = next(c for c in examine(step).candidates
+                if (c.verdict.id, c.verdict.group) == (found.verdict.id, found.verdict.group))
+    told = in_closed_form(step, found)
+    assert found.failure.update != same.failure.update == told.failure.update
+    assert found.siblings != same.siblings == told.siblings and told.siblings
+    assert replace(told, siblings=found.siblings, failure=replace(
+        told.failure, update=found.failure.update)) == found, "the formula and its model stay"
+    nowhere = replace(found, failure=replace(found.failure, site=None))
+    assert in_closed_form(step, nowhere) == nowhere
+    unknown = replace(found, failure=replace(found.failure, cases=(Case((), 9, exact=True),)))
+    assert in_closed_form(step, unknown).failure.update == found.failure.update
 
 
 def test_a_step_without_axes_has_no_sums() -> None:

@@ -221,7 +221,7 @@ def test_what_is_read_unless_it_is_said() -> None:
 
 
 def test_what_does_not_run_in_a_microbatch_is_in_no_order_there() -> None:
-    """A copy of data that the first microbatch alone makes anew, after it was read."""
+    """A gradient that the first microbatch alone scales, in the forward."""
     late = {"insert": {"path": "forward.layer.in.grad.scale", "unit": "layer", "at": "first"},
             "after": "forward.layer.in.assign"}
     step = edit(step_of("zero3*tp_sp", "llama"), late)

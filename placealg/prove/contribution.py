@@ -238,7 +238,7 @@ def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
 class Slot:
     """A partial norm or a flag: terms over elements (1 where one is counted, or looked at), and the value there.
 
-    A sum over ranks says how often an element was looked at: once is enough. A norm is 0 beside the axis `apart`.
+    Of a flag, a sum over ranks counts looks: one is enough. A norm is 0 beside the axis `apart`, until summed over it.
     """
 
     terms: tuple[Term, ...]

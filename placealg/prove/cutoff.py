@@ -38,6 +38,13 @@ from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, Step
 
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
+
+_KEPT = ("grad_sum", "norm", "skip", "count")
+"""What a microbatch may find as the one before left it, so that a reduction in the loop may meet it again."""
+
+_RUNS = 3
+"""How often it does, as the prover has it: in the first, in others and in the last microbatch."""
+
 LEMMA = "cutoff: a rational identity of degree d in a size holds for all sizes iff it holds at d + 1 distinct ones"
 
 
@@ -71,7 +78,7 @@ def degree(step: Step, axis: str) -> int:
     4
     """
     along = [e for e in step.events if axis in e.axes and (e.verb in REDUCTIONS or e.source == Kind.P.value)
-             for _ in range(_RUNS if e.phase in LOOPED and e.value in KEPT else 1)]
+             for _ in range(_RUNS if e.phase in LOOPED and e.value in _KEPT else 1)]
     per_group = [sum(e.group == g.name for e in along) for g in step.reference.groups]
     shared = sum(not e.group for e in along)
     means = max((sum(e.op == "mean" for e in along if e.group == g.name) for g in step.reference.groups), default=0)
@@ -81,12 +88,6 @@ def degree(step: Step, axis: str) -> int:
     counted = 1 if axis in step.reference.data_axes else 0
     return max(per_group, default=0) + shared + means + divisors + own + counted
 
-
-KEPT = ("grad_sum", "norm", "skip", "count")
-"""What a microbatch may find as the one before left it, so that a reduction in the loop may meet it again."""
-
-_RUNS = 3
-"""How often it does, as the prover has it: in the first, in others and in the last microbatch."""
 
 PLACES = (DEVICE, UNIT, PEER, COUNTER)
 """The positions of which a question has one along an axis: whoever looks, computes, is another, or counts."""

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -99,6 +99,8 @@ def test_a_wrong_number_in_flight_is_refuted(claim: str) -> None:
 
 
 # what is asked, at small sizes
+
+PHASES = ("forward", "backward")
 
 DRAWN = [Times(lambda p, i, m, k, c=c: c[0] * i + c[1] * k + c[2],
                lambda p, i, m, k, c=c: c[3] * i + c[4] * k + c[5]) for c in (
@@ -196,30 +198,60 @@ def test_what_is_asked_of_start_times_is_whether_generated_schedules_keep_them(o
                    for sizes in outside)
 
 
-@pytest.mark.parametrize("times", [GROWING, *DRAWN, Times(GROWING.forward, lambda p, i, a, n: 2 * n - 2 * i)])
-def test_what_is_asked_of_numbered_items_covers_generated_schedules(times: Times) -> None:
-    """A pair of items whose times do not grow is a failure at its numbers."""
-    fact = numbered("interleaved", times)
-    assert (fact.order, fact.statement) == ("interleaved", NO_CYCLE)
+def waits_for(p: int, i: int, total: int, ahead: int, n: int) -> list[tuple[str, str, int, int]]:
+    """The n-th items of stage i, and what each waits for: phase of the item, phase, stage and number of the other."""
+    return [
+        *([("forward", "forward", i - 1, n)] if i else [("forward", "forward", p - 1, n - p)] if n >= p else []),
+        *([("backward", "backward", i + 1, n)] if i < p - 1 else
+          [("backward", "backward", 0, n - p)] if n >= p else []),
+        *([("backward", "forward", i, n + ahead)] if i == p - 1 and n + ahead < total else [])]
+
+
+def numbered_place(phase: str, n: int, p: int, i: int, total: int, ahead: int) -> int:
+    started = min(2 * (p - 1 - i) + ahead, total)
+    return int(orders.place(phase, n, started, total))
+
+
+def test_items_by_number_cover_generated_schedules() -> None:
+    """Where an item stands in its stage's order, and what it waits for, told by its number."""
     for p, v, groups in product((1, 2, 3), (1, 2, 3), (1, 2)):
-        m, ahead = groups * p, (v - 1) * p
+        pipeline, m, ahead = Pipeline("pp", "interleaved", v), groups * p, (v - 1) * p
         number = {(stage, item): n for stage in range(p) for phase in ("forward", "backward") for n, item in enumerate(
-            i for i in work(Pipeline("pp", "interleaved", v), stage, p, m) if i.phase == phase)}
+            i for i in work(pipeline, stage, p, m) if i.phase == phase)}
+        for stage in range(p):
+            for at, item in enumerate(work(pipeline, stage, p, m)):
+                n = number[stage, item]
+                assert numbered_place(item.phase, n, p, stage, m * v, ahead) == at
+                told = [by for phase, *by in waits_for(p, stage, m * v, ahead, n) if phase == item.phase]
+                assert all([by.phase, other, number[other, by]] in told for other, by in needs(item, stage, p, v))
 
-        def when(stage: int, item: Item, p: int = p, ahead: int = ahead,
-                 number: dict[tuple[int, Item], int] = number) -> int:
-            time = times.forward if item.phase == "forward" else times.backward
-            return int(time(p, stage, ahead, number[stage, item]))
 
-        for stage, items in ((s, work(Pipeline("pp", "interleaved", v), s, p, m)) for s in range(p)):
-            sizes = {"p": p, "i": stage, "total": m * v, "ahead": ahead}
-            for one, other in combinations(items, 2):
-                at = {"n": number[stage, one], "k": number[stage, other]}
-                if when(stage, other) <= when(stage, one):
-                    assert OUT_OF_ORDER in failing(fact, **sizes, **at)
-            for item in items:
-                if any(when(stage, item) <= when(*by) for by in needs(item, stage, p, v)):
-                    assert TOO_EARLY in failing(fact, **sizes, n=number[stage, item], k=0)
+@pytest.mark.parametrize("moved", ["forward", "backward"])
+def test_what_is_asked_of_numbered_items_is_told_by_any_one_time(moved: str) -> None:
+    """One item, the x-th of stage s, starts at another time t: what that breaks is asked, and nothing else."""
+    s, x, t = z3.Ints("s x t")
+
+    def unlike(phase: str) -> Callable[..., Any]:
+        time = getattr(GROWING, phase)
+        return lambda p, i, ahead, n: z3.If(z3.And(s == i, x == n), t, time(p, i, ahead, n)) if (
+            phase == moved) else time(p, i, ahead, n)
+
+    fact, total = numbered("interleaved", Times(*map(unlike, PHASES))), 3
+    assert (fact.order, fact.statement) == ("interleaved", NO_CYCLE)
+    for p, ahead in ((1, 0), (1, 1), (2, 0), (2, 1), (3, 1)):
+        for i, n, k, other, late in product(range(p), range(total), range(total), range(-1, p + 1), range(-1, 4)):
+            if n != k and other != i:
+                continue
+            usual = {(phase, stage, of): int(getattr(GROWING, phase)(p, stage, ahead, of))
+                     for phase in PHASES for stage in range(p) for of in range(total)}
+            place = {(phase, of): numbered_place(phase, of, p, i, total, ahead) for phase in PHASES for of in (n, k)}
+            for at in {usual[phase, i, of] - less for phase in PHASES for of in (n, k) for less in (0, 1)}:
+                when = {**usual, (moved, other, late): at}
+                clash = any(place[one, n] <= place[two, k] and when[two, i, k] <= when[one, i, n]
+                            for one, two in product(PHASES, repeat=2) if (one, n) != (two, k))
+                early = any(when[phase, i, n] <= when[tuple(by)] for phase, *by in waits_for(p, i, total, ahead, n))
+                assert failing(fact, p=p, i=i, total=total, ahead=ahead, n=n, k=k, s=other, x=late, t=at) == (
+                    [OUT_OF_ORDER] * clash + [TOO_EARLY] * early)
     inside = {"p": 2, "i": 0, "total": 2, "ahead": 0, "n": 0, "k": 0}
     assert all(value(known, **inside) for known in fact.known)
     for outside in ({"p": 0, "i": -1}, {"i": -1}, {"i": 2}, {"total": 0}, {"ahead": -1}, {"n": -1}, {"n": 2}, {"k": -1},

@@ -109,6 +109,17 @@ def of_empty_cells(step: Step, report: Report) -> Iterator[Setting]:
             yield replace(whole, counts={**whole.counts, **dict.fromkeys(empty, 0)})
 
 
+def of_many_microbatches(step: Step) -> Iterator[Setting]:
+    """A run of five microbatches, three of them in the middle, with unequal token counts where they are allowed."""
+    reference = step.reference
+    sizes = {a: 2 if k < 1 else 1 for k, a in enumerate(reference.mesh.names)}
+    microbatches = fitting_microbatches(reference, sizes, 5)
+    if "equal_counts" not in reference.hypotheses:
+        yield Setting.unequal(reference, sizes, microbatches, seed=5)
+    elif any(set(e.at) & {"first", "middle", "last"} for e in step.events):
+        yield Setting.equal(reference, sizes, microbatches, 1, seed=5)
+
+
 def differs(step: Step, among: Iterable[Setting] | None = None) -> str:
     """Where a run differs from the single device; "" when none does."""
     for setting in settings(step) if among is None else among:
@@ -123,7 +134,8 @@ def judged(step: Step) -> tuple[str, str]:
     report = prove(step)
     found = differs(step) if report.verdict != REFUTED else ""
     if report.verdict == PROVED:
-        found = found or differs(step, of_other_depths(step)) or differs(step, of_empty_cells(step, report))
+        found = found or next(filter(None, (differs(step, runs) for runs in (
+            of_other_depths(step), of_empty_cells(step, report), of_many_microbatches(step)))), "")
         return PROVED, f"PROVED, but {found}" if found else ""
     if report.verdict == REFUTED:
         return REFUTED, ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
+from random import Random
 
 from placealg.announce import say
 from placealg.check.repair import find_repair
@@ -98,15 +99,16 @@ Runs = dict[Setting, Outcome]
 def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts, Outcome] | None:
     """The facts at which the simulator differs, and its outcome; else the last facts, and an outcome that does not.
 
-    Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes, and
-    axes that have every rank that an event names; with fewer microbatches first. None where all are too large to run.
+    Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes, axes
+    that have every rank that an event names, and three microbatches in the middle; with fewer microbatches first. None
+    where all are too large to run.
     """
     last: tuple[Facts, Outcome] | None = None
     larger = {a: max(3, n) for a, n in found.sizes.items()}
     enough = {a: max(n, step.enough(a)) for a, n in found.sizes.items()}
     m = found.microbatches
     for sizes, microbatches in ((found.sizes, m), (found.sizes, m + 1), *((larger, k) for k in range(m, max(3, m) + 1)),
-                                (enough, m)):
+                                (enough, m), (found.sizes, max(5, m))):
         fitting = fitting_microbatches(step.reference, sizes, microbatches)
         if prod(sizes.values()) * fitting > LARGEST_REPLAY:
             continue
@@ -132,9 +134,9 @@ def setting(step: Step, found: Facts, tokens: int, seed: int) -> Setting:
     plain = Setting.equal(step.reference, found.sizes, found.microbatches, tokens, seed=seed)
     counts = dict(plain.counts)
     if found.unequal:
-        others = [cell for cell in counts if cell != found.cell]
+        draw, others = Random(seed), [cell for cell in counts if cell != found.cell]
         for k, cell in enumerate(reversed(others)):
-            counts[cell] = tokens + 2 if k == 0 else tokens + k % 2
+            counts[cell] = tokens + 2 if k == 0 else tokens + draw.choice((0, 1))
     flagged = step.reference.skip or any(e.value == "skip" for e in step.events)
     risk = (found.group,) if found.group and flagged else ()
     return replace(plain, counts=counts, owners=found.owners, at_risk=risk)

@@ -91,15 +91,18 @@ def count_cell(name: str) -> dict[str, str] | None:
     return dict(part.split("@") for part in inside.split(",")) if inside else {}
 
 
-def move(coefficient: Monomial, axis: str, position: str) -> Monomial:
-    """The coefficient as the device at `position` along `axis` has it."""
-    moved = Monomial(coefficient.coefficient)
+def each_cell(coefficient: Monomial, change: Callable[[dict[str, str]], Mapping[str, str]]) -> Monomial:
+    """The coefficient with another cell for each of its counts."""
+    changed = Monomial(coefficient.coefficient)
     for name, power in coefficient.powers:
         cell = count_cell(name)
-        if cell and cell.get(axis) == DEVICE:
-            name = count_name({**cell, axis: position})
-        moved = moved * Monomial.of(name) ** power
-    return moved
+        changed = changed * Monomial.of(name if cell is None else count_name(change(cell))) ** power
+    return changed
+
+
+def move(coefficient: Monomial, axis: str, position: str) -> Monomial:
+    """The coefficient as the device at `position` along `axis` has it."""
+    return each_cell(coefficient, lambda cell: {**cell, axis: position} if cell.get(axis) == DEVICE else cell)
 
 
 def depends(coefficient: Monomial, axis: str) -> bool:
@@ -383,12 +386,7 @@ def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
 def per_element(value: Value, rename: Callable[[str], str]) -> Value:
     """The same value at another element: owner positions renamed."""
     def term(t: Term) -> Term:
-        coefficient = Monomial(t.coefficient.coefficient)
-        for name, power in t.coefficient.powers:
-            cell = count_cell(name)
-            if cell:
-                name = count_name({a: rename(p) for a, p in cell.items()})
-            coefficient = coefficient * Monomial.of(name) ** power
+        coefficient = each_cell(t.coefficient, lambda cell: {a: rename(p) for a, p in cell.items()})
         return Term(coefficient, FrozenMap({a: rename(p) for a, p in t.at.items()}), equalities(t.given))
 
     def equalities(given: frozenset[Equality]) -> frozenset[Equality]:

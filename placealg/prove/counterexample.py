@@ -70,7 +70,8 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
         device=device,
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
         owners={key: rank for key, rank in _owners(model, place) if key[1] in sizes},
-        unequal=failure.obligation == "normalizer" and "equal_counts" not in reference.hypotheses,
+        unequal=(failure.obligation == "normalizer" or failure.says.startswith(ONLY_RUN))
+        and "equal_counts" not in reference.hypotheses,
         got=has, want=want, mass=ratio, explanation=explanation)
 
 

@@ -15,7 +15,7 @@ from placealg.prove import correct, transfer, versions
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Read, Site
 from placealg.prove.microbatches import CASES, Case, Iteration
-from placealg.prove.reading import NoRule
+from placealg.prove.reading import NoRule, leave
 from placealg.prove.uses import concerns
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Version
 from placealg.step.event import READERS, takes_part
@@ -176,6 +176,8 @@ def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) ->
     _run(machine, body[:len(body) - len(behind)], iteration)
     between = machine.copy()
     _run(machine, behind, iteration)
+    if iteration.many:
+        leave(machine, body[-1])
     if overlap and body:
         _apart(start, between, machine, body[-1], iteration)
         _in_turn(start, between, behind)

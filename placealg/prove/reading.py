@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import versions
-from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_cell, count_name, depends, exists
+from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_cell, count_name, depends, each_cell, exists
 from placealg.prove.machine import Machine, Pairs, Read
 from placealg.prove.microbatches import Iteration
 from placealg.prove.paths import dim_of
@@ -14,6 +14,9 @@ from placealg.prove.versions import CURRENT, GARBAGE, Version
 from placealg.step.event import MICROBATCH, PADDING
 from placealg.step.program import LOOPED, Event, Reference
 from placealg.step.split import NONE, split_of
+
+MIDDLE, EARLIER = "middle", "earlier"
+"""A microbatch that the unit is not in, of any number of them; and one that was, when it is over."""
 
 PADDED, ELEMENTS = "padded:", "elements:"
 """Begin the symbols of what shards take in a layout along axes, padded to the largest; and of the elements."""
@@ -97,6 +100,22 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     if event.phase in LOOPED:
         cell[MICROBATCH] = UNIT if iteration.active else iteration.position
     return count_name(cell)
+
+
+def leave(machine: Machine, event: Event) -> None:
+    """A microbatch in the middle is over, of which there may be any number: what it counted is an earlier one's now.
+
+    Earlier ones have one name, though each has its own count: in what gradients are scaled by there must be none.
+    """
+    def earlier(cell: dict[str, str]) -> dict[str, str]:
+        return {**cell, MICROBATCH: EARLIER} if cell.get(MICROBATCH) == MIDDLE else cell
+
+    slots = [machine.slot, machine.skip, *(tag.slot for value in machine.values.values() for tag in value.tags)]
+    held = [*machine.values.values(), *(slot.counted for slot in slots if slot)]
+    names = {n for value in held for term in value.terms for n in term.coefficient.names()}
+    if any((count_cell(n) or {}).get(MICROBATCH) in (MIDDLE, EARLIER) for n in names):
+        raise NoRule(event.path, f"a gradient of {machine.group.name} keeps what another microbatch counted")
+    machine.count = machine.count and each_cell(machine.count, earlier)
 
 
 def _loss_dim(reference: Reference, axis: str) -> str:

@@ -168,19 +168,20 @@ def out_of_turn(event: Event, reference: Reference) -> str:
 
 
 def before_its_uses(step: Step) -> Iterator[Event]:
-    """Events on the gradient of a tied group before a use adds to it, where a stage runs several chunks.
+    """Events on the gradient of a tied group between its uses: a stage that has not added its own holds an older one.
 
-    They run with the first of the stage's chunks, behind the backwards of the others.
+    Where a stage runs several chunks, all before a use: they run with the first one, behind the backwards of others.
     """
     pipeline, graph = step.reference.pipeline, step.reference.graph
-    if pipeline is None or graph is None or pipeline.chunks == 1:
+    if pipeline is None or graph is None:
         return
     looped = step.phase(*LOOPED)
     for group in step.reference.groups:
         if group.parameters and tied(step.reference, group.parameters[0]):
             uses = {op.output for name in group.parameters for op in graph.consumers(name)}
-            last = max((k for k, e in enumerate(looped) if e.on_gradient and e.tensor in uses), default=0)
-            yield from (e for e in looped[:last] if e.group == group.name and e.value in ("grad", "grad_sum"))
+            adds = [k for k, e in enumerate(looped) if e.on_gradient and e.tensor in uses] or [0]
+            first = adds[0] if pipeline.chunks == 1 else 0
+            yield from (e for e in looped[first:adds[-1]] if e.group == group.name and e.value in ("grad", "grad_sum"))
 
 
 def tied(reference: Reference, parameter: str) -> bool:

@@ -404,6 +404,31 @@ def test_a_bad_loop_is_refused(change: dict[str, str], says: str) -> None:
         looped(**change)
 
 
+def named(unit: str = "layer", gate: str = "data.gate", before: str = "embedding") -> Graph:
+    g = graph(batch="b", embed="h")
+    x = g.unary(f"{before}.x", g.data("data.x", "batch embed"), "gelu")
+    x = g.repeat(unit, "L", x)
+    y = g.mul(f"{unit}.out", x, g.data(gate, "batch embed"), g.parameter(f"{unit}.weight", "embed"))
+    g.sum("loss.sum", y)
+    return g.build()
+
+
+@pytest.mark.parametrize(("names", "says"), [
+    *(({"unit": name}, f"unit '{name}' is repeated: that is what the ends of a pipeline are called")
+      for name in ("first", "last")),
+    *(({at: name}, f"unit '{name}': a step program calls something else so") for at in ("unit", "before")
+      for name in ("rng", "step", "norm", "activation")),
+    ({"gate": "layer.gate"}, "data 'layer.gate': 'layer' is repeated, and data are one for all its instances; a name "
+                             "like 'data.gate' says so"),
+    ({"unit": "data"}, "data 'data.x': 'data' is repeated"),
+])
+def test_units_have_names_that_say_nothing_else(names: dict[str, str], says: str) -> None:
+    named()
+    named(before="first")
+    with pytest.raises(InputError, match=says):
+        named(**names)
+
+
 def test_a_tensor_is_called_nothing_that_a_program_works_on() -> None:
     assert set(TAKEN) == {*GROUP_VALUES, *GLOBAL_VALUES}
 

@@ -32,6 +32,9 @@ TAKEN = ("weight", "master", "moments", "grad", "grad_sum", "norm", "skip", "ste
          "activation")
 """What a step program works on beside tensors and gradients."""
 
+ENDS = ("first", "last")
+"""What stages stand at the ends of a pipeline: no repeated unit is called so."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -309,10 +312,24 @@ def _check(graph: Graph) -> None:
     for loop in graph.loops:
         _check_loop(loop, graph, ready)
     _check_used(graph)
+    _check_units(graph)
     for last, op in pairwise(graph.ops):
         if last.unit != op.unit and graph.of_unit(op.unit)[0] != op:
             raise InputError(f"op '{op.output}' stands behind unit '{last.unit}'; the ops of '{op.unit}' stand "
                              "together")
+
+
+def _check_units(graph: Graph) -> None:
+    for unit in graph.units:
+        if unit in TAKEN and unit != "loss":
+            raise InputError(f"unit '{unit}': a step program calls something else so")
+    for loop in graph.loops:
+        if loop.unit in ENDS:
+            raise InputError(f"unit '{loop.unit}' is repeated: that is what the ends of a pipeline are called")
+        inside = [t.name for t in graph.tensors.values() if t.kind == "data" and unit_of(t.name) == loop.unit]
+        if inside:
+            raise InputError(f"data '{inside[0]}': '{loop.unit}' is repeated, and data are one for all its instances; "
+                             f"a name like 'data.{inside[0].partition('.')[2] or inside[0]}' says so")
 
 
 def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:

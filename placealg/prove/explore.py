@@ -176,11 +176,11 @@ def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) ->
     _run(machine, body[:len(body) - len(behind)], iteration)
     between = machine.copy()
     _run(machine, behind, iteration)
-    if iteration.many:
-        leave(machine, body[-1])
     if overlap and body:
         _apart(start, between, machine, body[-1], iteration)
         _in_turn(start, between, behind)
+    if iteration.many:
+        leave(machine, body[-1])
 
 
 def _run(machine: Machine, events: tuple[Event, ...], iteration: Iteration) -> None:

@@ -96,6 +96,8 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
         for axis, dim in ((a, dim_of(p)) for a, p in sorted(apart)):
             if dim != _loss_dim(machine.reference, axis):
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, unlike its data")
+            if dim == "batch" and axis not in machine.reference.data_axes:
+                raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, not known to divide")
         cell = {axis: DEVICE for axis, _ in apart}
     if event.phase in LOOPED:
         cell[MICROBATCH] = UNIT if iteration.active else iteration.position

@@ -187,18 +187,23 @@ def _norm_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ..
     return found
 
 
-_WEIGHT_FLOOR = 3
+def exponential(numbers: Array) -> Array:
+    """x**2 + 3, in place of a function that is its own derivative: no function on this field is.
+
+    So a derivative reads what the real one reads, results and no scores; it is one where numbers have a small part.
+    """
+    return (numbers * numbers + 3) % PRIME
 
 
-def _weight(scores: Box, op: Op) -> tuple[Box, Box]:
-    """(w, dw/dscore) for w = score**2 + 3 in place of the exponential; both 0 behind a causal mask."""
-    w, slope = (scores.numbers * scores.numbers + _WEIGHT_FLOOR) % PRIME, 2 * scores.numbers % PRIME
+def _weight(scores: Box, op: Op) -> Box:
+    """The exponential of the scores, and its derivative; 0 behind a causal mask."""
+    w = exponential(scores.numbers)
     if op.attrs.get("mask") == "causal" and {"seq", "seq_kv"} <= set(scores.dims):
         seen = aligned(Box({d: scores.extent[d] for d in ("seq", "seq_kv")}, np.array(
             [[int(k <= q) for k in scores.extent["seq_kv"]] for q in scores.extent["seq"]], np.int64).reshape(
                 len(scores.extent["seq"]), len(scores.extent["seq_kv"]))), scores.dims)
-        w, slope = w * seen, slope * seen
-    return Box(scores.extent, w), Box(scores.extent, slope)
+        w = w * seen
+    return Box(scores.extent, w)
 
 
 def _inverse(box: Box) -> Box:
@@ -217,15 +222,14 @@ def _route(op: Op, x: Box, dims: tuple[str, ...], sizes: Mapping[str, int]) -> B
 
 
 def _softmax(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
-    """w(x) over its sum. The slope dw/dx over the sum, which the real one has in its result, is kept beside it."""
-    w, slope = _weight(operands[0], op)
-    share = _inverse(product([w], _without(dims, op.over)))
-    return elementwise(_product, [w, share], dims), {"slope": elementwise(_product, [slope, share], dims)}
+    w = _weight(operands[0], op)
+    return elementwise(_product, [w, _inverse(product([w], _without(dims, op.over)))], dims), {}
 
 
 def _softmax_back(op: Op, _position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
-    inner = product([dy, saved.result()], _without(dims, op.over))
-    return elementwise(lambda d, i, s: (d - i) % PRIME * s, [dy, inner, saved.kept("slope")], dims)
+    y = saved.result()
+    inner = product([dy, y], _without(dims, op.over))
+    return elementwise(lambda d, i, own: (d - i) % PRIME * own, [dy, inner, y], dims)
 
 
 def _grid(op: Op, q: Box, k: Box) -> tuple[str, ...]:
@@ -233,37 +237,40 @@ def _grid(op: Op, q: Box, k: Box) -> tuple[str, ...]:
     return tuple(d for d in dict.fromkeys((*q.dims, *k.dims)) if d not in op.over or d not in q.dims)
 
 
-def _probabilities(op: Op, operands: list[Box], draw: Draw) -> tuple[Box, Box, Box, Box]:
-    """(w, dw/dscore, the dropout factors, the sum of w) of attention."""
-    q, k, _, *rotary = operands
+def _probabilities(op: Op, q: Box, k: Box, rotary: list[Box], draw: Draw) -> tuple[Box, Box]:
+    """(the exponentials of the scores, the dropout factors) of attention."""
     grid = _grid(op, q, k)
     products = elementwise(_sum, [product([q, k], grid), *([product(rotary, grid)] if rotary else [])], grid)
-    w, slope = _weight(Box(products.extent, products.numbers * factor(op) % PRIME), op)
-    mask = Box(w.extent, draw(w.extent) if op.attrs.get("dropout") else np.ones_like(w.numbers))
-    return w, slope, mask, product([w], tuple(d for d in w.dims if d not in op.over))
+    w = _weight(Box(products.extent, products.numbers * factor(op) % PRIME), op)
+    return w, Box(w.extent, draw(w.extent) if op.attrs.get("dropout") else np.ones_like(w.numbers))
 
 
 def _flash(op: Op, operands: list[Box], dims: tuple[str, ...], draw: Draw) -> tuple[Box, Kept]:
     """The weights w(q k) of the values, over the sum of all weights, which is kept as the statistic."""
-    w, _, mask, normaliser = _probabilities(op, operands, draw)
-    return product([w, mask, _inverse(normaliser), operands[2]], dims), {"lse": normaliser}
+    q, k, v, *rotary = operands
+    w, mask = _probabilities(op, q, k, rotary, draw)
+    normaliser = product([w], tuple(d for d in w.dims if d not in op.over))
+    return product([w, mask, _inverse(normaliser), v], dims), {"lse": normaliser}
 
 
-_PARTNER = {0: 1, 1: 0, 3: 4, 4: 3}
-"""Position of a query or key of attention -> that of its factor in the scores."""
+VALUES = 2
+"""The position of attention's values."""
+
+_PARTNER = {0: 1, 1: 0, 3: 3, 4: 2}
+"""Position of a query or key of attention -> that of its factor in the scores, among all operands but the values."""
 
 
 def _flash_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
-    operands = [saved.operand(i) for i in range(len(op.inputs))]
-    w, slope, mask, _ = _probabilities(op, operands, saved.draw)
+    q, k, *rotary = factors = [saved.operand(i) for i in range(len(op.inputs)) if i != VALUES]
+    w, mask = _probabilities(op, q, k, rotary, saved.draw)
     share = _inverse(saved.kept("lse"))
-    if position == 2:
+    if position == VALUES:
         return product([w, mask, share, dy], dims)
-    dprobs = product([mask, product([dy, operands[2]], w.dims)], w.dims)
+    dprobs = product([mask, product([dy, saved.operand(VALUES)], w.dims)], w.dims)
     inner = product([dy, saved.result()], share.dims)
     dscores = elementwise(lambda d, i, s, c: (d - i) % PRIME * (s * c % PRIME) % PRIME * factor(op),
-                          [dprobs, inner, slope, share], w.dims)
-    return product([dscores, operands[_PARTNER[position]]], dims)
+                          [dprobs, inner, w, share], w.dims)
+    return product([dscores, factors[_PARTNER[position]]], dims)
 
 
 def _rope(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
@@ -305,17 +312,16 @@ def _lookup_back(op: Op, _position: int, dy: Box, saved: Saved, dims: tuple[str,
 
 def statistics(op: Op, x: Box, targets: Box) -> tuple[Box, Box]:
     """What cross entropy sums over the logits that are held: their weights, and the target's logit."""
-    w, _ = _weight(x, op)
+    w = _weight(x, op)
     rows = _without(x.dims, op.over)
     return product([w], rows), product([_hits(targets, op.over[0], x.extent[op.over[0]]), x], rows)
 
 
 def cross_entropy(op: Op, x: Box, weight: Box, target: Box, dims: tuple[str, ...]) -> tuple[Box, Kept]:
-    """-1/(the sum of weights) - the target's logit, from the statistics of the whole row; the slopes are kept."""
+    """-1/(the sum of weights) - the target's logit, from the statistics of the whole row; the derivatives are kept."""
     share = _inverse(weight)
-    _, slope = _weight(x, op)
     return (elementwise(lambda s, t: -s - t, [share, target], dims),
-            {"softmax": elementwise(_product, [slope, share, share], x.dims)})
+            {"softmax": elementwise(_product, [_weight(x, op), share, share], x.dims)})
 
 
 def _cross_entropy(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:

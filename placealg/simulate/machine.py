@@ -170,6 +170,7 @@ class Machine:
         self.microbatch = microbatch
         if microbatch is None:
             self._in_flight.clear()
+            self.activations, self.stores = [Activations() for _ in self.ranks], [Store() for _ in self.ranks]
             return
         if microbatch not in self._in_flight:
             if self.stages is None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from placealg.arith import parse
 from placealg.errors import InputError
-from placealg.model.graph import Graph
+from placealg.model.graph import ENDS, Graph
 
-FIRST, LAST = "first", "last"
+FIRST, LAST = ENDS
 """The parts of a model that stand before and behind its repeated units."""
 
 ORDERS = ("1f1b", "gpipe", "interleaved")

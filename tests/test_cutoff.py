@@ -38,7 +38,7 @@ from placealg.prove.prover import Findings, examine
 from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.program import Group, Step
+from placealg.step.program import Event, Group, Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import strategy_on
 
@@ -81,7 +81,7 @@ def test_sizes_are_one_more_than_the_degree_and_distinct_primes() -> None:
     step = step_of("zero3", "abstract")
     run = unroll(step, "dp")
     assert len(set(run.roots)) == len(run.roots) == run.degree + 1 == degree(step, "dp") + 1
-    assert run.roots == (7, 11, 13, 17, 19) and run.sizes == (2, 3, 4, 5, 6, *run.roots, 1)
+    assert run.roots == (7, 11, 13, 17, 19, 23, 29, 31, 37) and run.sizes == (2, 3, 4, 5, 6, *run.roots, 1)
     assert run.least == least_size(step, "dp") == 7
 
 
@@ -123,7 +123,9 @@ def test_a_degree_counts_reductions_means_divisors_and_the_data() -> None:
     assert degree(changed(step, reduction, verb="shift", op="sum"), "dp") == 3, "a ring that sums"
     assert degree(changed(step, reduction, verb="shift", op="sum", source="S(embed)"), "dp") == 2, "one that gathers"
     assert degree(changed(step, reduction, phase="backward"), "dp") == 8, "what a microbatch may find as it left it"
-    assert degree(changed(step, reduction, phase="backward", value="grad"), "dp") == 4
+    assert degree(changed(step, reduction, phase="backward", value="grad"), "dp") == 8
+    assert degree(changed(step, reduction, phase="backward", divisor=twice), "dp") == 14, "so it does a divisor"
+    assert degree(changed(step, reduction, phase="backward", value="weight"), "dp") == 4
     assert degree(replace(step, reference=replace(step.reference, data_axes=())), "dp") == 3
     assert degree(Step(replace(step.reference, groups=()), ()), "dp") == 1
     assert degree(Step(replace(step.reference, groups=(), data_axes=()), ()), "dp") == 0
@@ -135,6 +137,47 @@ def test_a_degree_counts_reductions_means_divisors_and_the_data() -> None:
     assert degree(Step(both, more), "dp") == 5, "the most of any group, not of all"
     most = tuple(replace(e, divisor=twice) if e.group == "other" else e for e in more)
     assert degree(Step(both, most), "dp") == 9
+
+
+def test_a_degree_counts_what_counts_were_summed_over() -> None:
+    """A count over all ranks is the size times the tokens of one: a divisor by it can raise the degree, or lower it."""
+    step = stated("dp", "abstract", loss={"preset": "token_mean", "assume": ["equal_counts"]})
+    summed = "prepare.loss.count.all_reduce[dp]"
+    divides = next(e for e in step.events if "count" in e.divisor.names())
+    without = degree(changed(step, divides.path, divisor=ONE), "dp")
+    assert degree(step, "dp") == without + 1
+    for power, more in ((2, 2), (-3, 3)):
+        assert degree(changed(step, divides.path, divisor=Monomial.of("count") ** power), "dp") == without + more
+    tokens = Monomial.of("count") / Monomial.of("tokens")
+    assert degree(changed(step, divides.path, divisor=tokens), "dp") == without + 1
+    own = tuple(e for e in step.events if e.path != summed)
+    assert degree(replace(step, events=own), "dp") == without - 1, "a rank's own count is none of the size"
+    twice = tuple(e for event in step.events for e in [event] * (2 if event.path == summed else 1))
+    assert degree(replace(step, events=twice), "dp") == without + 3, "one more reduction, and it sums it once more"
+
+
+def test_counts_that_ranks_have_of_their_own_have_no_degree() -> None:
+    """A divisor by a count that is not summed yet is one by the rank's tokens."""
+    step = stated("dp", "abstract", loss={"preset": "token_mean"})
+    summed = next(e for e in step.events if e.value == "count" and e.verb == "all_reduce")
+    right = examine(step)
+
+    def none(*events: Event) -> bool:
+        found = told(replace(step, events=events), right)
+        return any("no degree" in v.reason for v in found.verdicts)
+
+    without = [e for e in step.events if e != summed]
+    assert not none(*step.events) and none(*without)
+    at = {e.path: k for k, e in enumerate(without)}
+    reader = next(e for e in without if "count" in e.divisor.names())
+    made = next(k for k, e in enumerate(without) if e.value == "count")
+    late, here = replace(summed, phase=reader.phase), at[reader.path]
+    assert none(*without[:here + 1], late, *without[here + 1:])
+    assert not none(*without[:here], late, *without[here:])
+    here = step.events.index(reader) + 1
+    # the next microbatch finds it
+    assert none(*step.events[:here], replace(without[made], phase=reader.phase), *step.events[here:])
+    assert none(*without[:made + 1], replace(summed, axes=("tp",)), *without[made + 1:])
 
 
 def test_a_least_size_counts_what_can_differ() -> None:

@@ -2,9 +2,10 @@
 
 That a weight is right is a polynomial identity in the size n of an axis, once cleared of denominators. A non-zero
 polynomial of degree d has at most d roots, so an identity of degree d holds for every n iff it holds at d + 1 sizes.
-Here d is bounded by counting: every reduction along the axis can raise the degree by one, so can every divisor and
-every axis of the data that the reference weight counts. At each size the sums over the axis are written out, and not
-taken in closed form; all other axes stay symbolic. Sizes are distinct primes, because equal sizes hide wrong groups.
+Here d is bounded by counting: every reduction along the axis can raise the degree by one, so can every divisor by the
+size or by a count that was summed over the axis, and every axis of the data that the reference weight counts. At each
+size the sums over the axis are written out, and not taken in closed form; all other axes stay symbolic. Sizes are
+distinct primes, because equal sizes hide wrong groups.
 
 A question also asks which of its positions along the axis coincide, and which stand at a rank that the program names.
 Each way in which they do has an identity of its own, and there are the same ways at every size from a bound on, at
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count, groupby, islice
 from math import isqrt
 from typing import Any
 
@@ -35,12 +36,12 @@ from placealg.prove.obligations import obligations
 from placealg.prove.prover import Candidate, Findings, examine, siblings
 from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report, Verdict
 from placealg.step.pipeline import FIRST, LAST
-from placealg.step.program import LOOPED, Step
+from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
 
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
 
-_KEPT = ("grad_sum", "norm", "skip", "count")
-"""What a microbatch may find as the one before left it, so that a reduction in the loop may meet it again."""
+_KEPT = ("grad", "grad_sum", "norm", "skip", "count")
+"""What a microbatch may find as the one before left it, so that an event in the loop may meet it again."""
 
 _RUNS = 3
 """How often it does, as the prover has it: in the first, in others and in the last microbatch."""
@@ -78,15 +79,21 @@ def degree(step: Step, axis: str) -> int:
     4
     """
     along = [e for e in step.events if axis in e.axes and (e.verb in REDUCTIONS or e.source == Kind.P.value)
-             for _ in range(_RUNS if e.phase in LOOPED and e.value in _KEPT else 1)]
+             for _ in range(_runs(e))]
     per_group = [sum(e.group == g.name for e in along) for g in step.reference.groups]
     shared = sum(not e.group for e in along)
     means = max((sum(e.op == "mean" for e in along if e.group == g.name) for g in step.reference.groups), default=0)
-    divisors = sum(abs(power) for e in step.events for name, power in e.divisor.powers if name == axis and not e.group)
-    own = max((sum(abs(power) for e in step.events if e.group == g.name for name, power in e.divisor.powers
-                   if name == axis) for g in step.reference.groups), default=0)
+    each = {axis: 1, "count": sum(e.value == "count" for e in along)}
+    divided = Counter[str]()
+    for event in step.events:
+        divided[event.group] += _runs(event) * sum(abs(power) * each.get(n, 0) for n, power in event.divisor.powers)
+    own = max((divided[g.name] for g in step.reference.groups), default=0)
     counted = 1 if axis in step.reference.data_axes else 0
-    return max(per_group, default=0) + shared + means + divisors + own + counted
+    return max(per_group, default=0) + shared + means + divided[""] + own + counted
+
+
+def _runs(event: Event) -> int:
+    return _RUNS if event.phase in LOOPED and event.value in _KEPT else 1
 
 
 PLACES = (DEVICE, UNIT, PEER, COUNTER)
@@ -223,10 +230,22 @@ def _told(run: Unrolled) -> str:
 
 def _no_degree(step: Step) -> str:
     """Why a weight is no polynomial in the size of an axis, if it is none."""
-    divisors = {name for e in step.events for name in e.divisor.names()}
-    if "tokens" in divisors and step.reference.data_axes and "equal_counts" not in step.reference.hypotheses:
+    unequal = step.reference.data_axes and "equal_counts" not in step.reference.hypotheses
+    if unequal and (any("tokens" in e.divisor.names() for e in step.events) or _counts_of_ranks(step)):
         return "weights depend on how many tokens each rank holds: they have no degree in the size of an axis"
     return ""
+
+
+def _counts_of_ranks(step: Step) -> bool:
+    """Whether a divisor reads a count before it is summed over the axes of the data."""
+    summed = set[str]()
+    for looped, events in groupby(step.phase(*STEP_PHASES), key=lambda e: e.phase in LOOPED):
+        for event in list(events) * (2 if looped else 1):
+            if event.value == "count":
+                summed = summed.union(event.axes) if event.verb in REDUCTIONS else set()
+            elif "count" in event.divisor.names() and not summed.issuperset(step.reference.data_axes):
+                return True
+    return False
 
 
 def _by_cutoff(verdict: Verdict, without: str) -> Verdict:

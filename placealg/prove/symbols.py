@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 import z3
@@ -93,7 +94,7 @@ def equals(terms: Iterable[Term], want: Monomial) -> Bool:
 def _denominator(monomials: Iterable[Monomial]) -> Monomial:
     number, powers = 1, dict[str, int]()
     for monomial in monomials:
-        number *= monomial.coefficient.denominator
+        number = lcm(number, monomial.coefficient.denominator)
         for name, power in monomial.powers:
             powers[name] = max(powers.get(name, 0), -power)
     return Monomial(Fraction(number), tuple(sorted((n, p) for n, p in powers.items() if p)))

@@ -35,6 +35,8 @@ OPERATORS = ("sum", "mean", "premultiplied", "max", "none")
 _LABEL = re.compile(r"[A-Za-z_]\w{0,39}(/[A-Za-z_]\w{0,39}){0,9}\Z")
 _OWNERS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}(\([A-Za-z_]\w{0,39}\))?\Z", re.ASCII)
 _MAX_TEXT = 500
+_LARGEST_NUMBER = 2**26
+"""Of a divisor; below the prime modulo which op graphs are simulated, so that no divisor but 1 is 1 there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ def _divisor(key: str, value: Any, reference: Reference) -> Monomial:
     divisor = Monomial.parse(str(value)[:_MAX_TEXT], (*reference.mesh.names, "m", "tokens", "count", PADDING))
     if divisor.coefficient <= 0:
         raise InputError(f"{key} is {shown(value)}: a divisor is positive")
+    if max(divisor.coefficient.numerator, divisor.coefficient.denominator) > _LARGEST_NUMBER:
+        raise InputError(f"{key} is {shown(value)}: a number in a divisor is at most 2**26")
     return divisor
 
 

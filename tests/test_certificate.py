@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.prove import correct, prover, replay, schedule
 from placealg.prove.certificate import Query, certificate
+from placealg.prove.prover import PER_GROUP
 from placealg.prove.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
 from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, SolverProcess, z3_answer
 from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED
@@ -451,9 +452,44 @@ def test_a_group_that_is_left_out_is_missing(placealg: Run, tmp_path: Path) -> N
     folder = tmp_path / "certificate"
     assert placealg("prove", "dp", "--model", "gpt2", "--certificate", str(folder)).code == 0
     sealed_anew(folder, without(folder, lambda q: q["group"] == "head.weight"))
+    got = placealg("recheck", str(folder))
+    assert got.code == 1
+    assert "was edited: it has no file on gradient of head.weight" in " ".join(got.out.split())
+    sealed_anew(folder, lambda manifest: manifest.update(verdict=UNDECIDED, **{"class": None}))
     got = placealg("recheck", str(folder), "--regenerate")
     assert got.code == 1
     assert re.search(r"✗ gradient.head.weight.smt2 +is missing: proving the program again gives it", got.out)
+
+
+def test_a_certificate_has_every_obligation_of_what_its_program_updates() -> None:
+    """A group that is left out, an obligation of one, a size that was written out, and a program that is none."""
+    program = "".join(f'[[event]]\npath = "update.{name}.update{more}"\n' for name, more in (
+        ("step", ""), ("rng", ""), ("a.weight", ""), ("b.weight", "#2"), ("b.weight", "[tp]")))
+    lemma = "dp: of degree 1 at most, written out at 3, 5, and at all below 3, where positions must coincide"
+
+    def entries(sizes: Sequence[str] = ("",), whole: bool = False) -> list[dict[str, str]]:
+        return [{"file": f"{size}{name}.{group}.smt2", "id": name, "group": group} for size in sizes
+                for name in PER_GROUP for group in ("a.weight", "b.weight") if name != "forward" or not whole] + [
+            {"file": f"{size}forward.smt2", "id": "forward", "group": ""} for size in sizes if whole]
+
+    def amiss(queries: list[dict[str, str]], *lemmas: str, verdict: str = PROVED, text: str = program) -> str:
+        return resealed.groups_amiss({"verdict": verdict, "lemmas": lemmas, "queries": queries}, text)
+
+    for whole in (False, True):
+        listed = entries(whole=whole)
+        assert amiss(listed) == ""
+        for left_out in listed:
+            said = amiss([q for q in listed if q != left_out])
+            group = left_out["group"] or "a.weight"
+            assert said == f"has no file on {left_out['id']} of {group}"
+    written = entries(("dp-1.", "dp-2.", "dp-3.", "dp-5."))
+    assert amiss(written, lemma) == ""
+    for size in (1, 2, 3, 5):
+        assert amiss([q for q in written if not q["file"].startswith(f"dp-{size}.")], lemma) == (
+            f"has no file on forward of a.weight at dp-{size}")
+    for none in ("x", "", "event = 1", 'event = ["path"]', "[[event]]\nverb = 1"):
+        assert amiss(entries(), text=none) == "comes with a program that is none"
+    assert amiss([], verdict=REFUTED) == amiss([], verdict=UNDECIDED) == ""
 
 
 REGENERATED = [

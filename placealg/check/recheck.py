@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from placealg.check.resealed import class_amiss, contradictions, lemmas_amiss, misfits
+from placealg.check.resealed import class_amiss, contradictions, groups_amiss, lemmas_amiss, misfits
 from placealg.errors import InputError
 from placealg.prove.certificate import Query
 from placealg.prove.replay import Rechecked, Replay, asked, replays, require_cvc5, solver_versions
@@ -170,7 +170,8 @@ def _resealed(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str
     try:
         if not _sound(manifest, texts):
             return {MANIFEST: f"claims {manifest['verdict']}, which its queries do not show"}
-        amiss = lemmas_amiss(manifest) or class_amiss(manifest, texts)
+        amiss = (lemmas_amiss(manifest) or class_amiss(manifest, texts)
+                 or groups_amiss(manifest, texts.get(PROGRAM, "")))
         return {**misfits(manifest, texts), **({MANIFEST: f"was edited: it {amiss}"} if amiss else {})}
     except (KeyError, TypeError, AttributeError, ValueError):
         return {MANIFEST: "was edited: it does not say what a manifest says"}

@@ -1,19 +1,23 @@
 """What a certificate shows by itself of edits after which its manifest was written anew, with hashes that fit.
 
 The header of every file says what the manifest says of it, its last assertion is that one of its failures happens, its
-premises do not contradict each other, and the lemmas are there. A weaker premise or failure is none of these: only the
-manifest's own hash, or proving the program again, shows it.
+premises do not contradict each other, and the lemmas are there, and every obligation of every group that the program
+updates. A weaker premise or failure is none of these, nor is another program: only the manifest's own hash, or proving
+the program again, shows it.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from placealg.announce import each
 from placealg.prove.certificate import LEMMA, WHOLE_STEP, question
 from placealg.prove.lemmas import LEMMAS
+from placealg.prove.prover import PER_GROUP
 from placealg.prove.replay import Replay
 from placealg.prove.smtlib import foreign, read_header
 from placealg.prove.solver import SAT, UNSAT, SolverProcess
@@ -95,6 +99,36 @@ def class_amiss(manifest: Entry, texts: Mapping[str, str]) -> str:
 def _unrolled(manifest: Entry) -> set[str]:
     """The axes that the second engine wrote out."""
     return {text.partition(": of degree ")[0] for text in manifest["lemmas"] if ": of degree " in text}
+
+
+_UPDATE = re.compile(r"update\.(?!(?:step|rng)\.)(.+)\.update(?:\[[^]]*\])?(?:#\d+)?")
+_ROOTS = re.compile(r"(\w+): of degree \d+ at most, written out at ([\d, ]+), and at all below (\d+)")
+
+
+def groups_amiss(manifest: Entry, program: str) -> str:
+    """What a certificate of a proof lacks of the obligations of every group that its program updates, at every size."""
+    if manifest["verdict"] != PROVED:
+        return ""
+    try:
+        paths = [str(event["path"]) for event in tomllib.loads(program)["event"]]
+    except (ValueError, KeyError, TypeError):
+        return "comes with a program that is none"
+    groups = dict.fromkeys(found[1] for path in paths if (found := _UPDATE.fullmatch(path)))
+    for size in _sizes(manifest):
+        there = {(q["id"], q["group"]) for q in manifest["queries"] if q["file"].startswith(size)}
+        whole = ("forward", "") in there
+        for group, wanted in product(groups, PER_GROUP[1:] if whole else PER_GROUP):
+            if (wanted, group) not in there:
+                return f"has no file on {wanted} of {group}" + (f" at {size.rstrip('.')}" if size else "")
+    return ""
+
+
+def _sizes(manifest: Entry) -> list[str]:
+    """What the names of files begin with: of each axis that was written out the sizes, else nothing."""
+    told = [found for text in manifest["lemmas"] if (found := _ROOTS.match(text))]
+    sizes = [(axis, n) for axis, roots, least in (found.groups() for found in told)
+             for n in (*range(1, int(least)), *map(int, roots.split(", ")))]
+    return [f"{axis}-{n}." for axis, n in sizes] or [""]
 
 
 def lemmas_amiss(manifest: Entry) -> str:

@@ -106,6 +106,38 @@ def two_branches() -> Model:
     return language_model("two branches", layers, repeated=False)
 
 
+def choosing(own: bool = False) -> Model:
+    """What is chosen by passes no gradient: the logits have one from elsewhere, or only the parameter has one."""
+    g = graph(batch="b", seq="s", embed="h", vocab="V", code="n", choice="k")
+    table, gate = g.parameter("embedding.weight", "vocab embed"), g.parameter("mid.gate.weight", "embed code")
+    x = g.lookup("embedding.tokens", table, g.ids("data.tokens", "batch seq"), over="vocab")
+    logits = g.einsum("mid.logits", x, gate, to="batch seq code")
+    ids = g.route("mid.ids", g.unary("mid.act", logits, "gelu"), "code", "choice")
+    picked = g.einsum("mid.picked", ids, g.parameter("mid.table.weight", "code embed"), to="batch seq embed")
+    y = g.einsum("mid.y", picked, x, to="batch seq embed")
+    again = g.einsum("mid.own", y, gate, to="batch seq code") if own else logits
+    y = g.add("mid.z", y, g.einsum("mid.back", again, gate, to="batch seq embed"))
+    rows = g.einsum("head.logits", y, g.parameter("head.weight", "embed vocab"), to="batch seq vocab")
+    g.cross_entropy("head.loss", rows, g.ids("data.targets", "batch seq"), over="vocab")
+    g.sum("loss.sum", "head.loss")
+    return Model.of_graph("choosing", g.build())
+
+
+def attending_data() -> Model:
+    """Attention whose queries and keys are data."""
+    g = graph(batch="b", seq="s", seq_kv="s", embed="h", heads="a", head_dim="d", vocab="V")
+    table = g.parameter("embedding.weight", "vocab embed")
+    x = g.lookup("embedding.tokens", table, g.ids("data.tokens", "batch seq"), over="vocab")
+    q, k = g.data("data.q", "batch seq heads head_dim"), g.data("data.k", "batch seq_kv heads head_dim")
+    v = g.einsum("mid.v", x, g.parameter("mid.weight", "embed heads head_dim"), to="batch seq heads head_dim")
+    y = g.flash("mid.core", q, k, g.rename("mid.values", v, {"seq": "seq_kv"}), over="head_dim seq_kv")
+    y = g.einsum("mid.out", y, g.parameter("mid.proj", "heads head_dim embed"), to="batch seq embed")
+    rows = g.einsum("head.logits", y, g.parameter("head.weight", "embed vocab"), to="batch seq vocab")
+    g.cross_entropy("head.loss", rows, g.ids("data.targets", "batch seq"), over="vocab")
+    g.sum("loss.sum", "head.loss")
+    return Model.of_graph("attending data", g.build())
+
+
 def opaque_layers() -> Model:
     """Units that run whole; what the first one reads is read by each layer, too."""
     g = graph(batch="b", vocab="V", embed="h", element="f")
@@ -120,5 +152,6 @@ NETS: Mapping[str, Callable[[], Model]] = {
     "tanh last": tanh_last, "gelu last": gelu_last, "gated": gated, "linear last": linear_last,
     "exchanging": exchanging, "summing": summing,
     "two kinds of layers": two_kinds, "tied layers": tied_layers, "all tied": all_tied,
-    "weighed by data": weighed_by_data, "two branches": two_branches}
+    "weighed by data": weighed_by_data, "two branches": two_branches, "choosing": choosing,
+    "choosing, and again": lambda: choosing(own=True), "attending data": attending_data}
 OPAQUE: Mapping[str, Callable[[], Model]] = {"opaque layers": opaque_layers}

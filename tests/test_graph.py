@@ -404,6 +404,30 @@ def test_a_bad_loop_is_refused(change: dict[str, str], says: str) -> None:
         looped(**change)
 
 
+@pytest.mark.parametrize("unit", ["mid", "layer"])
+def test_what_is_chosen_by_has_no_gradient(unit: str) -> None:
+    """A parameter on which the loss depends by a choice alone is refused; a tensor is passed over."""
+    def choosing(again: bool) -> Graph:
+        g = graph(batch="b", embed="h", code="n", choice="k")
+        x = g.unary("first.x", g.data("data.x", "batch embed"), "gelu")
+        x = g.repeat(unit, "L", x) if unit == "layer" else x
+        gate = g.parameter(f"{unit}.gate", "embed code")
+        logits = g.einsum(f"{unit}.logits", x, gate, to="batch code")
+        ids = g.route(f"{unit}.ids", g.unary(f"{unit}.act", logits, "gelu"), "code", "choice")
+        y = g.einsum(f"{unit}.y", ids, g.parameter(f"{unit}.table", "code embed"), x, to="batch embed")
+        y = g.mul(f"{unit}.out", y, g.einsum(f"{unit}.own", y, gate, gate, to="batch embed")) if again else y
+        g.sum("loss.sum", y)
+        return g.build()
+
+    with pytest.raises(InputError, match=f"parameter '{unit}.gate' has no gradient: the loss depends on it by"):
+        needs_gradient(choosing(again=False))
+    built = choosing(again=True)
+    needs = needs_gradient(built)
+    assert needs == {f"{unit}.{name}" for name in ("gate", "table", "y", "own", "out")} | {"loss.sum"} | (
+        {"layer.in"} if unit == "layer" else set())
+    assert {op.of for op in backward(built)} == needs - {"loss.sum"}
+
+
 def named(unit: str = "layer", gate: str = "data.gate", before: str = "embedding") -> Graph:
     g = graph(batch="b", embed="h")
     x = g.unary(f"{before}.x", g.data("data.x", "batch embed"), "gelu")

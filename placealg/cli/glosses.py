@@ -33,6 +33,11 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
         "What a rank computes from its tokens then equals the single device's, given the same parameters.",
         "A verdict assumes it, because its program runs a unit as one computation.",
     ),
+    "dropless": (
+        "Every token reaches the experts that its router chose.",
+        "Where a full expert drops tokens, which ones depends on the placement, and the step is another.",
+        "A verdict on a model with a router assumes it.",
+    ),
     "nonzero_divisors": (
         "A token count by which something is divided is not zero there.",
         "Without it an empty cell of the batch divides by zero on its device.",
@@ -54,6 +59,8 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
                      "dp: its loss divides by the rank's own tokens"),
     "units_independent": ("forward and backward of a unit on a rank are the single device's, given its parameters",
                           "zero3 on abstract; on gpt the obligation `forward` stands in its place"),
+    "dropless": ("no expert has a capacity: all pairs of a token and a chosen expert are computed",
+                 "dp*ep on moe"),
     "nonzero_divisors": ("N > 0 wherever N divides", "dp with [loss] preset = \"token_mean\", a count per microbatch"),
     "never_resumed": ("the program has no event in the phase `resume`",
                       "a file of [[event]] tables without resume.*"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from placealg.arith import Monomial
+from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph, Op, Sparse, Tensor
 from placealg.model.ops import Kept, Step
@@ -64,7 +65,11 @@ class Saved:
 
 @lru_cache(maxsize=64)
 def needs_gradient(graph: Graph) -> frozenset[str]:
-    """The tensors that need a gradient: parameters, and all that depends on one; a loop's slot if its last does."""
+    """The tensors that need a gradient: parameters, and what depends on one, where a loss depends on it in turn.
+
+    A loop's slot depends on a parameter if its last tensor does. Ops that choose pass no gradient: a parameter from
+    which only they are reached is an InputError.
+    """
     needs = {t.name for t in graph.tensors.values() if t.kind == "parameter"}
     for _ in range(len(graph.loops) + 1):
         for loop in graph.loops:
@@ -73,7 +78,26 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
         for op in graph.ops:
             if op.row.differentiable and needs.intersection(op.inputs):
                 needs.add(op.output)
-    return frozenset(needs)
+    heard = _heard(graph)
+    silent = [t.name for t in graph.tensors.values() if t.kind == "parameter" and t.name not in heard]
+    if silent:
+        raise InputError(f"parameter '{silent[0]}' has no gradient: the loss depends on it by a choice alone")
+    return frozenset(needs & heard)
+
+
+def _heard(graph: Graph) -> set[str]:
+    """The tensors on which a loss depends by ops that pass a gradient."""
+    read = {name for op in graph.ops for name in op.inputs} | {loop.first for loop in graph.loops}
+    heard = {op.output for op in graph.ops if op.output not in read}
+    for _ in range(len(graph.loops) + 1):
+        for loop in graph.loops:
+            heard |= {loop.first, loop.last} if loop.slot in heard else set()
+        for op in reversed(graph.ops):
+            if op.row.differentiable and op.output in heard:
+                heard |= set(op.inputs)
+    for loop in graph.loops:
+        heard |= {loop.first, loop.last} if loop.slot in heard else set()
+    return heard
 
 
 @lru_cache(maxsize=64)
@@ -84,7 +108,9 @@ def backward(graph: Graph) -> tuple[BackwardOp, ...]:
 
 def differentiated(graph: Graph, op: Op) -> tuple[int, ...]:
     """The positions of the operands that receive a gradient from `op`."""
-    needs = needs_gradient(graph) if op.row.differentiable else frozenset()
+    needs = needs_gradient(graph)
+    if not op.row.differentiable or op.output not in needs:
+        return ()
     return tuple(k for k, name in enumerate(op.inputs) if name in needs)
 
 

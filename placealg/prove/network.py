@@ -7,6 +7,7 @@ from typing import Any
 import z3
 
 from placealg.arith import ONE
+from placealg.model.backward import differentiated
 from placealg.prove import symbols
 from placealg.prove.explore import Program, shapes
 from placealg.prove.flow import Flows
@@ -106,7 +107,7 @@ def sites_of(step: Step, group: Group, flows: Flows | None) -> tuple[Site, ...]:
     found: dict[object, Site] = {}
     for parameter in group.parameters:
         for op in graph.consumers(parameter):
-            for use in (f"{op.output}/{k}" for k, name in enumerate(op.inputs) if name == parameter):
+            for use in (f"{op.output}/{k}" for k in differentiated(graph, op) if op.inputs[k] == parameter):
                 for part in range(_classes(step, flows, parameter, use)):
                     site = Site(use, parameter, part)
                     found.setdefault(site_signature(step, group, site, flows), site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from placealg.model.backward import differentiated
 from placealg.model.graph import Graph
 from placealg.prove import paths
 from placealg.prove.paths import Sum, at
@@ -68,8 +69,8 @@ class Tensors:
         """The uses of a tensor that add to its gradient."""
         if name in self.expected:
             return self.expected[name]
-        found = [f"{op.output}/{k}" for op in self.graph.consumers(name) if op.row.differentiable
-                 for k, n in enumerate(op.inputs) if n == name]
+        found = [f"{op.output}/{k}" for op in self.graph.consumers(name)
+                 for k in differentiated(self.graph, op) if op.inputs[k] == name]
         found += [loop.slot for loop in self.graph.loops if loop.first == name]
         return tuple(found)
 

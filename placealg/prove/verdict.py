@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placealg.shown import Shown
+from placealg.step.pipeline import Pipeline
 from placealg.step.program import Reference
 
 
@@ -53,6 +54,7 @@ NOT_COVERED = (
     "floating-point order and precision",
     "races inside one collective",
     "state outside the step: the place in the data, a loss scale, averages of the weights",
+    "a checkpoint that is resumed on another mesh",
     "whether running code does what the strategy says",
 )
 """What no verdict covers."""
@@ -68,9 +70,18 @@ def _of_pipelines(reference: Reference) -> Iterator[str]:
     """What no verdict on a pipeline covers."""
     if reference.pipeline:
         yield BLOCKING
+        yield _depths(reference.pipeline)
         if reference.pipeline.order == "interleaved":
             yield (f"numbers of microbatches that are no multiple of {reference.pipeline.axis}: the interleaved order "
                    "does not take them")
+
+
+def _depths(pipeline: Pipeline) -> str:
+    """The numbers of layers that do not fit a pipeline's stages."""
+    parts = "stages" if pipeline.chunks == 1 else "chunks"
+    if pipeline.stages:
+        return f"other than {sum(pipeline.stages)} layers on {len(pipeline.stages)} {parts}: so they are spread"
+    return f"fewer layers than {parts}: none is empty"
 
 
 def not_covered(reference: Reference) -> tuple[str, ...]:

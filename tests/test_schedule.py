@@ -102,13 +102,6 @@ def test_a_wrong_number_in_flight_is_refuted(claim: str) -> None:
 
 PHASES = ("forward", "backward")
 
-DRAWN = [Times(lambda p, i, m, k, c=c: c[0] * i + c[1] * k + c[2],
-               lambda p, i, m, k, c=c: c[3] * i + c[4] * k + c[5]) for c in (
-                   (0, 0, 0, 0, 0, 0), (1, 1, 0, -1, 1, 3), (1, 2, 1, -1, 2, 2), (2, 1, 0, 1, 2, 4),
-                   (-1, 1, 3, 0, 1, 2))]
-"""Start times, right ones and wrong ones."""
-
-
 MEANINGS: dict[int, Callable[..., int]] = {
     z3.Z3_OP_TRUE: lambda: True, z3.Z3_OP_FALSE: lambda: False, z3.Z3_OP_NOT: operator.not_,
     z3.Z3_OP_AND: lambda *of: all(of), z3.Z3_OP_OR: lambda *of: any(of), z3.Z3_OP_EQ: operator.eq,
@@ -161,41 +154,57 @@ def starts(times: Times, sizes: tuple[int, int], stage: int, item: Item) -> int:
     return int(str(z3.simplify(z3.IntVal(0) + time(sizes[0], stage, sizes[1], item.microbatch))))
 
 
+def follows(order: str, p: int, m: int, i: int, k: int, phase: str) -> list[tuple[str, int, int]]:
+    """What an item of stage i follows in its order, and waits for: phase, stage and microbatch."""
+    listed = work(Pipeline("pp", order), i, p, m)
+    at = listed.index(Item(phase, k))
+    before = [(one.phase, i, one.microbatch) for one in listed[at - 1:at] if at]
+    return before + [(by.phase, stage, by.microbatch) for stage, by in needs(listed[at], i, p, 1)]
+
+
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
-@pytest.mark.parametrize("times", [None, *DRAWN])
-def test_what_is_asked_of_start_times_is_whether_generated_schedules_keep_them(order: str, times: Times | None) -> None:
-    """Two items in order, one item and what it follows and waits for, and the end of the step, one by one."""
-    facts, at = start_times(order, times=times), times or TIMES[order]
-    assert [fact.order for fact in facts] == [order] * 3
-    assert [[says for says, _ in fact.failures] for fact in facts] == [
-        [OUT_OF_ORDER, TOO_EARLY], ["an item starts when none of them ends"],
-        ["an item ends later, or the last one earlier"]]
-    for p, m in product((1, 2, 3), (1, 2, 4)):
-        drawn = schedule_graph(Pipeline("pp", order), p, m)
-        when = {(stage, item): starts(at, (p, m), stage, item) for stage, item in drawn}
-        last = max(when.values()) + 1
-        late = last > 2 * (m + p - 1) or when[0, Item("backward", m - 1)] + 1 != 2 * (m + p - 1)
-        for stage in range(p):
-            listed = work(Pipeline("pp", order), stage, p, m)
-            place = {item: number for number, item in enumerate(listed)}
-            mine = {item: when[stage, item] for item in listed}
-            for n, k in product(range(m), range(m)):
-                sizes = {"p": p, "m": m, "i": stage, "n": n, "k": k}
-                pairs = [(one, other) for one in listed if one.microbatch == n for other in listed
-                         if other.microbatch == k and one != other]
-                clash = any(place[one] < place[other] and mine[other] <= mine[one] for one, other in pairs)
-                asked = [item for item in listed if item.microbatch == k]
-                early = any(when[by] >= mine[item] for item in asked for by in needs(item, stage, p, 1))
-                alone = any(all(when[by] + 1 != mine[item] for by in drawn.predecessors((stage, item)))
-                            for item in asked if (stage, item) != (0, Item("forward", 0)))
-                assert failing(facts[0], **sizes) == [OUT_OF_ORDER] * clash + [TOO_EARLY] * early
-                assert bool(failing(facts[1], **sizes)) == alone
-            told = [bool(failing(facts[2], p=p, m=m, i=stage, n=0, k=k)) for k in range(m)]
-            assert late or not any(told)
-            assert any(told) or max(mine.values()) + 1 <= 2 * (m + p - 1) == when[0, Item("backward", m - 1)] + 1
-    outside = ({"p": 0}, {"i": -1}, {"i": 2}, {"m": 0}, {"n": -1}, {"n": 2}, {"k": -1}, {"k": 2})
-    assert not any(failing(fact, **{"p": 2, "i": 0, "m": 2, "n": 0, "k": 0, **sizes}) for fact in facts
-                   for sizes in outside)
+@pytest.mark.parametrize("moved", PHASES)
+def test_what_is_asked_of_start_times_is_told_by_any_one_time(order: str, moved: str) -> None:
+    """One item, that of microbatch x on stage s, starts at another time t: what that breaks is asked, and no more."""
+    s, x, t = z3.Ints("s x t")
+
+    def unlike(phase: str) -> Callable[..., Any]:
+        time = TIMES[order].of[phase]
+        return lambda p, i, m, k: z3.If(z3.And(s == i, x == k), t, time(p, i, m, k)) if phase == moved else time(
+            p, i, m, k)
+
+    ordered, tight, length = start_times(order, times=Times(*map(unlike, PHASES)))
+    assert [fact.statement for fact in (ordered, tight, length)] == [
+        NO_CYCLE, "every item but the first starts when one that it follows or waits for ends",
+        f"the step takes m + {IDLE} forwards and as many backwards of a stage"]
+    for p, m in ((1, 1), (1, 3), (2, 1), (2, 3), (3, 2)):
+        usual = {(phase, stage, k): starts(TIMES[order], (p, m), stage, Item(phase, k))
+                 for phase in PHASES for stage in range(p) for k in range(m)}
+        ends = 2 * (m + p - 1)
+        for i, k, stage, late in product(range(p), range(m), range(-1, p + 1), range(-1, m + 1)):
+            place = {(item.phase, item.microbatch): at for at, item in enumerate(work(Pipeline("pp", order), i, p, m))}
+            seen = {(phase, k): follows(order, p, m, i, k, phase) for phase in PHASES}
+            near = {usual[by] for phase in PHASES for by in (*seen[phase, k], (phase, i, k))}
+            for at in {at + more for at in near for more in (0, 1, 2)} | {ends - 1, ends}:
+                when = {**usual, (moved, stage, late): at}
+                sizes = {"p": p, "m": m, "i": i, "k": k, "s": stage, "x": late, "t": at}
+                idle = any(all(when[by] + 1 != when[phase, i, k] for by in seen[phase, k])
+                           for phase in PHASES if phase == "backward" or i or k)
+                assert bool(failing(tight, **sizes, n=0)) == idle
+                over = any(when[phase, i, k] + 1 > ends for phase in PHASES) or when["backward", 0, m - 1] + 1 != ends
+                assert bool(failing(length, **sizes, n=0)) == over
+                early = any(when[phase, i, k] <= when[needed, i + at, k] for phase, needed, at, there in (
+                    ("forward", "forward", -1, i > 0), ("backward", "forward", 0, i == p - 1),
+                    ("backward", "backward", 1, i < p - 1)) if there)
+                for n in range(m) if stage == i else ():
+                    clash = any(place[one, n] < place[two, k] and when[two, i, k] <= when[one, i, n]
+                                for one, two in product(PHASES, repeat=2))
+                    assert failing(ordered, **sizes, n=n) == [OUT_OF_ORDER] * clash + [TOO_EARLY] * early
+    inside = {"p": 2, "i": 0, "m": 2, "n": 0, "k": 0}
+    for fact in (ordered, tight, length):
+        assert all(value(known, **inside) for known in fact.known)
+        for outside in ({"p": 0, "i": -1}, {"i": -1}, {"i": 2}, {"m": 0}, {"n": -1}, {"n": 2}, {"k": -1}, {"k": 2}):
+            assert not all(value(known, **{**inside, **outside}) for known in fact.known)
 
 
 def waits_for(p: int, i: int, total: int, ahead: int, n: int) -> list[tuple[str, str, int, int]]:
@@ -260,7 +269,8 @@ def test_what_is_asked_of_numbered_items_is_told_by_any_one_time(moved: str) -> 
 
 
 @pytest.mark.parametrize(("order", "claim"), [("gpipe", ""), ("1f1b", ""), ("interleaved", ""), ("1f1b", "p"),
-                                              ("1f1b", "Min(m, p - 1 - i)"), ("gpipe", "m - 1")])
+                                              ("1f1b", "Min(m, p - 1 - i)"), ("gpipe", "m - 1"), ("gpipe", "m + 1"),
+                                              ("1f1b", "m + p")])
 def test_what_is_asked_of_what_is_in_flight_is_so_of_generated_schedules(order: str, claim: str) -> None:
     """k backwards stand before the n-th forward: that, and no other k, is asked about."""
     fact = held(order, claim)
@@ -278,11 +288,14 @@ def test_what_is_asked_of_what_is_in_flight_is_so_of_generated_schedules(order: 
             for n, at in enumerate(forwards):
                 before = at - n
                 asked = {"total": m * v, "p": p, "i": stage, "ahead": warm, "n": n}
-                right = [k for k in range(m * v + 1) if all(value(known, **asked, k=k) for known in fact.known)]
+                right = [k for k in range(-1, m * v + 2) if all(value(known, **asked, k=k) for known in fact.known)]
                 assert right == [before]
                 peak = n == min(m * v - 1, warm)
                 assert bool(failing(fact, **asked, k=before)) == (
                     n + 1 - before > most or (peak and n + 1 - before != most))
+            for k, n in product(range(m * v + 1), (-1, m * v)):
+                asked = {"total": m * v, "p": p, "i": stage, "ahead": warm, "n": n, "k": k}
+                assert not all(value(known, **asked) for known in fact.known)
     inside = {"p": 2, "i": 0, "total": 2, "ahead": 1, "n": 0, "k": 0}
     assert all(value(known, **inside) for known in fact.known)
     for outside in ({"p": 0, "i": -1}, {"i": -1}, {"i": 2}, {"total": 0}, {"n": -1}, {"n": 2}, {"k": -1}, {"k": 3}):

@@ -52,6 +52,11 @@ class Times:
     forward: Callable[[Any, Any, Any, Any], Any]
     backward: Callable[[Any, Any, Any, Any], Any]
 
+    @property
+    def of(self) -> Mapping[str, Callable[[Any, Any, Any, Any], Any]]:
+        """Phase -> its times."""
+        return {"forward": self.forward, "backward": self.backward}
+
 
 TIMES: Mapping[str, Times] = {
     "gpipe": Times(lambda p, i, m, k: i + k,
@@ -105,7 +110,7 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
     started = _least(2 * (p - 1 - i) + ahead, total)
 
     def when(phase: str, stage: Any, number: Any) -> Any:
-        return (times.forward if phase == "forward" else times.backward)(p, stage, ahead, number)
+        return times.of[phase](p, stage, ahead, number)
 
     def where(phase: str, number: Any) -> Any:
         return place(phase, number, started, total, z3.If)
@@ -125,10 +130,10 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
     p, i, m, n, k = z3.Ints("p i m n k")
     at = times or TIMES[order]
     known = [p >= 1, i >= 0, i < p, m >= 1, n >= 0, n < m, k >= 0, k < m]
-    started = _least(_term(ahead or AHEAD[order], p, i, m, 1), m)
+    started = _least(_term(ahead or AHEAD[order], p=p, i=i, m=m, v=1), m)
 
     def when(phase: str, stage: Any, number: Any) -> Any:
-        return (at.forward if phase == "forward" else at.backward)(p, stage, m, number)
+        return at.of[phase](p, stage, m, number)
 
     def where(phase: str, number: Any) -> Any:
         return place(phase, number, started, m, z3.If)
@@ -144,7 +149,7 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
         z3.Not(z3.And(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
                       when(phase, i, k) == when(other, i, number) + 1))
         for other, number in before[phase])) for phase in _PHASES))
-    ends = 2 * (m + _term(IDLE, p, i, m, 1))
+    ends = 2 * (m + _term(IDLE, p=p))
     late = z3.Or(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
     return (
         _asked(order, NO_CYCLE, known, (OUT_OF_ORDER, clash), (TOO_EARLY, early)),
@@ -162,19 +167,18 @@ def held(order: str, claim: str = "") -> Fact:
     """
     claim = claim or in_flight(Pipeline("pp", order))
     total, n, k, p, i, ahead = z3.Ints("total n k p i ahead")
-    known = [total >= 1, p >= 1, i >= 0, i < p, n >= 0, n < total, k >= 0, k <= total]
+    known = [total >= 1, p >= 1, i >= 0, i < p, n >= 0, n < total, k >= 0, k < total]
     if order == "interleaved":
         most = _least(total, ahead + 1)
     else:
-        ahead = _term(AHEAD[order], p, i, total, 1)
-        most = _term(claim, p, i, total, 1)
+        ahead = _term(AHEAD[order], p=p, i=i, m=total, v=1)
+        most = _term(claim, p=p, i=i, m=total, v=1)
     started = _least(total, ahead)
 
     def where(phase: str, number: Any) -> Any:
         return place(phase, number, started, total, z3.If)
 
-    after = [z3.Or(k == total, where("backward", k) > where("forward", n)),
-             z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
+    after = [where("backward", k) > where("forward", n), z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
     peak = [n == _least(total - 1, started), n + 1 - k != most]
     return _asked(order, f"at most {claim} forwards of stage i have no backward, and once so many",
                   [*known, ahead >= 0, *after],
@@ -224,10 +228,9 @@ def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:
             ("backward", i < p - 1, "backward", i + 1))
 
 
-def _term(text: str, p: Any, i: Any, m: Any, v: int) -> Any:
+def _term(text: str, **names: Any) -> Any:
     """Arithmetic over p, i, m and v as a solver's term; v is a number, so that products stay linear."""
-    names = {"p": p, "i": i, "m": m, "v": v}
-    return parse(text, names).fold(lambda number: int(number), names.__getitem__, {"Min": _least})
+    return parse(text).fold(lambda number: int(number), names.__getitem__, {"Min": _least})
 
 
 def _least(one: Any, other: Any) -> Any:

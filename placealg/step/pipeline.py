@@ -140,9 +140,8 @@ def place(phase: str, n: Any, ahead: Any, total: Any, choose: Callable[..., Any]
     >>> [place("forward", n, 1, 3) for n in range(3)], [place("backward", n, 1, 3) for n in range(3)]
     ([0, 1, 3], [2, 4, 5])
     """
-    if phase == "forward":
-        return choose(n < ahead, n, 2 * n - ahead)
-    return choose(n < total - ahead, 2 * n + ahead + 1, n + total)
+    return {"forward": choose(n < ahead, n, 2 * n - ahead),
+            "backward": choose(n < total - ahead, 2 * n + ahead + 1, n + total)}[phase]
 
 
 def in_flight(pipeline: Pipeline, part: str = "") -> str:

@@ -22,11 +22,12 @@ from placealg.model.abstract import abstract
 from placealg.model.backward import backward, needs_gradient, saved, transposed
 from placealg.model.build import Builder, graph
 from placealg.model.config import from_config, shipped
-from placealg.model.graph import TAKEN, Graph, Loop, Op, Tensor
+from placealg.model.graph import DEPTH, TAKEN, Graph, Loop, Op, Tensor
 from placealg.model.model import Model
 from placealg.model.ops import OPS
 from placealg.model.transformer import GPT, LATENT, LLAMA, MLA, Style, gpt, mlp, transformer
 from placealg.step.event import GLOBAL_VALUES, GROUP_VALUES
+from placealg.strategy.options import LAYER
 
 BYTES = {"act": 2, "mask": 1, "stat": 4, "ids": 0}
 """16-bit activations, 1-byte masks, 4-byte statistics; ids are left out of the published formulas."""
@@ -402,6 +403,14 @@ def test_a_bad_loop_is_refused(change: dict[str, str], says: str) -> None:
     looped()
     with pytest.raises(InputError, match=says):
         looped(**change)
+
+
+def test_no_dim_is_called_what_pipelines_split() -> None:
+    g = graph(batch="b", layer="h")
+    with pytest.raises(InputError, match="'data.x': no dim is called 'layer', along which pipelines split a model"):
+        g.sum("loss.sum", g.data("data.x", "batch layer"))
+        g.build()
+    assert DEPTH == LAYER
 
 
 @pytest.mark.parametrize("unit", ["mid", "layer"])

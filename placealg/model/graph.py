@@ -35,6 +35,9 @@ TAKEN = ("weight", "master", "moments", "grad", "grad_sum", "norm", "skip", "ste
 ENDS = ("first", "last")
 """What stages stand at the ends of a pipeline: no repeated unit is called so."""
 
+DEPTH = "layer"
+"""How strategies call the way through a model's repeated units: no dim of a tensor is called so."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -290,6 +293,8 @@ def _check(graph: Graph) -> None:
             if value not in valid:
                 raise InputError(f"tensor '{name}': unknown {what} '{value}'", name=value, valid=valid)
         for dim, size in tensor.dims.items():
+            if dim == DEPTH:
+                raise InputError(f"tensor '{name}': no dim is called '{DEPTH}', along which pipelines split a model")
             if sizes.setdefault(dim, (size, name))[0] != size:
                 raise InputError(f"dim '{dim}' is {size} in '{name}' and {sizes[dim][0]} in '{sizes[dim][1]}'; "
                                  "a dim has one size: rename one of the two")

@@ -407,7 +407,7 @@ def test_a_bad_loop_is_refused(change: dict[str, str], says: str) -> None:
 
 def test_no_dim_is_called_what_pipelines_split() -> None:
     g = graph(batch="b", layer="h")
-    with pytest.raises(InputError, match="'data.x': no dim is called 'layer', along which pipelines split a model"):
+    with pytest.raises(InputError, match="no dim is called 'layer', along which pipelines split a model"):
         g.sum("loss.sum", g.data("data.x", "batch layer"))
         g.build()
     assert DEPTH == LAYER

@@ -178,6 +178,12 @@ def test_counts_that_ranks_have_of_their_own_have_no_degree() -> None:
     # the next microbatch finds it
     assert none(*step.events[:here], replace(without[made], phase=reader.phase), *step.events[here:])
     assert none(*without[:made + 1], replace(summed, axes=("tp",)), *without[made + 1:])
+    assert none(*(e for e in without if e.value != "count")), "of no count at all"
+    last = next(k for k, e in enumerate(step.events) if e.phase == "reduce")
+    behind = replace(step.events[last], divisor=Monomial.of("count"))
+    again = replace(without[made], phase="reduce")
+    assert not none(*step.events[:last], behind, again, *step.events[last + 1:]), "what stands outside runs once"
+    assert none(*step.events[:last], again, behind, *step.events[last + 1:])
 
 
 def test_a_least_size_counts_what_can_differ() -> None:

@@ -547,6 +547,22 @@ def test_a_statistic_is_neither_clipped_nor_looked_at() -> None:
     assert step.reference.clip and not wrong(step, "layer.running")
 
 
+def test_what_other_microbatches_counted_stays_in_no_gradient() -> None:
+    """Of the middle ones there is any number, each with a count of its own; of the first and the last there is one."""
+    def scaled(divisor: str, *at: str) -> Step:
+        return edited(TOKENS, "abstract", {"insert": {"path": "forward.layer.weight.grad_sum.scale", "at": list(at),
+                                                      "divisor": divisor}, "before": "forward.layer.compute"})
+
+    for at in ((), ("middle",)):
+        for divisor in ("tokens", "1/tokens", "m/tokens**2"):
+            with pytest.raises(NoRule, match=r"^backward\.layer\.weight\.grad_sum\.accumulate: a gradient of "
+                                             r"layer\.weight keeps what another microbatch counted$"):
+                generated(scaled(divisor, *at))
+    for step in (scaled("tokens", "last", "only"), scaled("m", "middle")):
+        assert wrong(step)
+    assert not wrong(scaled("1")) and not wrong(scaled("tokens", "first")), "there the sum is 0"
+
+
 def test_a_layer_that_begins_the_gradient_of_another_unit_runs_its_backward_once() -> None:
     """Only one instance begins it, and all others add; a gradient of its own each instance begins anew."""
     step = edit(derive(parse_strategy("dp"), opaque_layers()), {"double": "backward.layer.compute"})

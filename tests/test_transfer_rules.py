@@ -22,7 +22,7 @@ from placealg.prove.contribution import ABSENT, DEVICE, OPAQUE, STALE, UNIT, Slo
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Site
 from placealg.prove.microbatches import Iteration
-from placealg.prove.reading import NoRule, tokens
+from placealg.prove.reading import NoRule, leave, tokens
 from placealg.prove.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
 from placealg.prove.versions import GARBAGE as SPOILT
 from placealg.step.derive import derive
@@ -866,3 +866,50 @@ def test_a_loss_that_is_split_unlike_its_data_counts_nobody_s_tokens() -> None:
             tokens(machine, loss, Iteration("first", False))
         assert found.value.event == loss.path
         assert str(found.value) == f"{loss.path}: tokens of a loss that dp splits along {place[3:]}, unlike its data"
+
+
+def test_a_batch_that_an_axis_splits_unknown_to_the_data_is_not_known_to_divide() -> None:
+    step = pipelined("dp", "gpt")
+    group, loss = step.reference.groups[0], step.event("forward.loss.compute")
+    flows = Flows(step)
+    flows.at("first").loss[loss.path] = frozenset({("dp", "at:batch")})
+    machine = Machine(replace(step.reference, data_axes=()), group, Site(group.sites[0]), flows)
+    with pytest.raises(NoRule) as found:
+        tokens(machine, loss, Iteration("first", False))
+    assert str(found.value) == f"{loss.path}: tokens of a loss that dp splits along batch, not known to divide"
+    flows.at("first").loss[loss.path] = frozenset({("dp", "at:seq")})
+    machine.reference = replace(machine.reference, dims=FrozenMap({"dp": ("seq",)}))
+    assert tokens(machine, loss, Iteration("first", False)) == count_name({"dp": DEVICE, "microbatch": "first"})
+
+
+def test_a_microbatch_in_the_middle_leaves_its_count_to_be_an_earlier_ones() -> None:
+    """And nothing else: a value, what a norm or a flag counts, or a tag's norm that has it is not followed."""
+    step = pipelined("dp", "abstract")
+    group, event = step.reference.groups[0], step.event("backward.loss.scale")
+
+    def count(position: str) -> Monomial:
+        return Monomial.of(count_name({"dp": DEVICE, "microbatch": position})) ** -2
+
+    def left(position: str, where: str) -> Machine:
+        machine = Machine(step.reference, group, Site(group.sites[0]))
+        value = Value((Term(ONE), Term(count(position))))
+        slot = Slot((), value, frozenset())
+        machine.count = count(position) if where == "count" else None
+        machine.slot = slot if where == "slot" else None
+        machine.skip = slot if where == "skip" else None
+        machine.values["grad", "host"] = value if where == "value" else Value(tags=(
+            Tag("clip", None), Tag("clip", slot if where == "tag" else None)))
+        leave(machine, event)
+        return machine
+
+    for position, then in (("middle", "earlier"), ("earlier", "earlier"), ("first", "first"), ("unit", "unit")):
+        assert left(position, "count").count == count(then) and left(position, "").count is None
+        for place in ("slot", "skip", "value", "tag"):
+            if then != "earlier":
+                left(position, place)
+                continue
+            with pytest.raises(NoRule) as found:
+                left(position, place)
+            assert str(found.value) == (f"backward.loss.scale: a gradient of {group.name} keeps what another "
+                                        "microbatch counted")
+            assert found.value.event == event.path

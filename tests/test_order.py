@@ -64,6 +64,29 @@ def test_an_instance_makes_copies_of_data_before_it_reads_them() -> None:
         ("backward.data.gate.slice[a1]", "makes data.gate anew after it was read")]
 
 
+def test_what_an_instance_frees_it_does_not_make() -> None:
+    step, op = whole(gated()), "forward.layer.gated.compute"
+    cut = insert("forward.data.gate.slice[a1]", "layer", to="S(seq)", version="a1", before=op)
+    freed = insert("forward.data.gate.free", "layer", version="a1", after=op)
+    assert found(step, cut, {"set": op, "reads": ["layer.in", "data.gate@a1"]}, freed) == []
+
+
+def test_what_enters_an_instance_is_assigned_and_not_moved() -> None:
+    again = insert("forward.layer.in.assign#2", "layer", after="forward.layer.in.assign")
+    assert found(MLP, again) == [], "nobody has read the first one, and it is no redistribution"
+
+
+def test_the_forward_comes_before_the_backward() -> None:
+    both = [insert("forward.layer.in.assign#2", "layer", after=f"forward.{OUT}.compute"),
+            insert(f"backward.{OUT}.grad.scale[dp]", "layer", divisor="dp", after=f"backward.{OUT}.grad.compute")]
+    assert [path for path, _ in found(MLP, *both)] == ["forward.layer.in.assign#2", f"backward.{OUT}.grad.scale[dp]"]
+
+
+def test_a_unit_without_a_backward_has_nothing_behind_it() -> None:
+    events = tuple(e for e in MLP.events if e.phase != "backward" or e.unit != "layer")
+    assert found(replace(MLP, events=events)) == []
+
+
 def test_what_an_instance_makes_again_in_its_backward_is_its_own() -> None:
     again = insert("backward.layer.mlp.gelu.compute", "layer", after="backward.layer.mlp.down.grad.compute")
     assert found(MLP, again) == []

@@ -808,6 +808,13 @@ SHUFFLED, SAMPLED = event_of("shuffled(dp)", "", "slice"), event_of("sampled(dp)
 MINE, YOURS = event_of("mine(dp)"), event_of("yours(dp)")
 OWN, OTHER, THIRD = event_of("own"), event_of("other"), event_of("third")
 COPIED = event_of("mine(dp)", verb="broadcast")
+def test_a_router_drops_no_tokens_by_hypothesis() -> None:
+    said = "dropless: every token reaches the experts that its router chose"
+    counts = "equal_counts over {dp, microbatch}"
+    assert hypotheses(step_of("dp*ep", "moe")) == (counts, said)
+    assert hypotheses(step_of("dp", "mlp")) == (counts,)
+
+
 TAKEN = "is no partition: each rank takes data for itself"
 MEETS = "is one layout here and another there, and they meet"
 

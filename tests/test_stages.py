@@ -212,6 +212,29 @@ def test_the_ends_of_the_repeated_units_wait_for_no_message() -> None:
         assert there.receive(event, loop) == ("" if alone else UNSENT)
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_gradient_comes_from_the_unit_behind_or_from_the_next_instance(passes: int) -> None:
+    """The last instance of a unit is handed what enters the unit behind it, the others what enters their next."""
+    step = step_of("zero1*pp", "deepseek")
+    there = Stages(step.reference, Tensors(step))
+    dense, layer = there.graph.loops
+
+    def scaled(size: str, stage: str) -> paths.Sum:
+        return tuple(replace(v, terms=(Term(ONE / Monomial.of(size)),)) for v in held_at(stage))
+
+    behind, later = scaled("m", "stage:dense"), scaled("dp", "stage:dense")
+    there.tensors.gradients[dense.last, ""] = {layer.slot: behind, NEXT_INSTANCE: later}
+    there.passes = passes
+    mine, sender = {1: (layer.slot, layer.unit), 2: (NEXT_INSTANCE, dense.unit)}[passes]
+    sent = scaled({1: "m", 2: "dp"}[passes], f"stage:{sender}")
+    there.sent = {True: [Sent((sender, 1), "here", sent)], False: []}
+    event = next(e for e in step.events if e.verb == "recv" and e.value == dense.last + GRAD)
+    assert there.receive(event, dense) == ""
+    uses = there.tensors.gradients[dense.last, ""]
+    assert uses[mine] == {1: behind, 2: later}[passes]
+    assert uses == {layer.slot: behind, NEXT_INSTANCE: later}
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_messages_are_received_in_order_and_each_of_them(reverse: bool) -> None:
     """Those of one instance wait for its neighbour; one that still waits when that sends its own waits without end."""

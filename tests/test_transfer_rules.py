@@ -23,6 +23,7 @@ from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Site
 from placealg.prove.microbatches import Iteration
 from placealg.prove.reading import NoRule, leave, tokens
+from placealg.prove.stages import on_ends
 from placealg.prove.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
 from placealg.prove.versions import GARBAGE as SPOILT
 from placealg.step.derive import derive
@@ -880,6 +881,36 @@ def test_a_batch_that_an_axis_splits_unknown_to_the_data_is_not_known_to_divide(
     flows.at("first").loss[loss.path] = frozenset({("dp", "at:seq")})
     machine.reference = replace(machine.reference, dims=FrozenMap({"dp": ("seq",)}))
     assert tokens(machine, loss, Iteration("first", False)) == count_name({"dp": DEVICE, "microbatch": "first"})
+
+
+def test_a_norm_of_a_tied_group_is_apart_along_the_ends() -> None:
+    step = pipelined("zero1*pp", "gpt")
+    for name, parameter, apart in (("embedding.weight", "embedding.weight", "pp_ends"),
+                                   ("layer.weight", "layer.mlp.up.weight", "")):
+        group = step.reference.group(name)
+        seen = on_ends(step, group)
+        machine = Machine(seen.reference, group, Site(group.sites[0], parameter), Flows(step))
+        transfer.execute(machine, seen.event(f"update.{name}.norm"), ACTIVE)
+        assert machine.slot is not None and machine.slot.apart == apart
+
+
+def test_a_local_event_sets_what_all_ranks_hold() -> None:
+    """Of a group that the pipeline splits, too: it stands on the stages that have its parameters alone."""
+    step = pipelined("zero1*pp", "mlp")
+    group = next(g for g in step.reference.groups if "pp" in g.split)
+    machine = Machine(step.reference, group, Site(group.sites[0], group.parameters[0]))
+    machine.values["grad_sum", "device"] = Value((Term(ONE),))
+    transfer.execute(machine, step.event(f"update.{group.name}.clip"), ACTIVE)
+    assert machine.value("grad_sum") == Value((Term(ONE),), tags=(Tag("clip", None),))
+
+
+def test_an_update_divides_by_the_tokens_of_all_microbatches() -> None:
+    step = pipelined("dp", "gpt")
+    group = step.reference.groups[0]
+    event = replace(step.event(f"update.{group.name}.update"), divisor=Monomial.of("tokens"))
+    machine = Machine(step.reference, group, Site(group.sites[0], group.parameters[0]), Flows(step))
+    transfer.execute(machine, event, Iteration("", False))
+    assert machine.updates[-1].divisor == Monomial.of(count_name({"dp": DEVICE}))
 
 
 def test_a_microbatch_in_the_middle_leaves_its_count_to_be_an_earlier_ones() -> None:

@@ -464,12 +464,12 @@ def test_a_group_that_is_left_out_is_missing(placealg: Run, tmp_path: Path) -> N
 def test_a_certificate_has_every_obligation_of_what_its_program_updates() -> None:
     """A group that is left out, an obligation of one, a size that was written out, and a program that is none."""
     program = "".join(f'[[event]]\npath = "update.{name}.update{more}"\n' for name, more in (
-        ("step", ""), ("rng", ""), ("a.weight", ""), ("b.weight", "#2"), ("b.weight", "[tp]")))
+        ("step", ""), ("rng", "#2"), ("step.weight", ""), ("b.weight", "#2"), ("b.weight", "[tp]")))
     lemma = "dp: of degree 1 at most, written out at 3, 5, and at all below 3, where positions must coincide"
 
     def entries(sizes: Sequence[str] = ("",), whole: bool = False) -> list[dict[str, str]]:
         return [{"file": f"{size}{name}.{group}.smt2", "id": name, "group": group} for size in sizes
-                for name in PER_GROUP for group in ("a.weight", "b.weight") if name != "forward" or not whole] + [
+                for name in PER_GROUP for group in ("step.weight", "b.weight") if name != "forward" or not whole] + [
             {"file": f"{size}forward.smt2", "id": "forward", "group": ""} for size in sizes if whole]
 
     def amiss(queries: list[dict[str, str]], *lemmas: str, verdict: str = PROVED, text: str = program) -> str:
@@ -480,13 +480,13 @@ def test_a_certificate_has_every_obligation_of_what_its_program_updates() -> Non
         assert amiss(listed) == ""
         for left_out in listed:
             said = amiss([q for q in listed if q != left_out])
-            group = left_out["group"] or "a.weight"
+            group = left_out["group"] or "step.weight"
             assert said == f"has no file on {left_out['id']} of {group}"
     written = entries(("dp-1.", "dp-2.", "dp-3.", "dp-5."))
     assert amiss(written, lemma) == ""
     for size in (1, 2, 3, 5):
         assert amiss([q for q in written if not q["file"].startswith(f"dp-{size}.")], lemma) == (
-            f"has no file on forward of a.weight at dp-{size}")
+            f"has no file on forward of step.weight at dp-{size}")
     for none in ("x", "", "event = 1", 'event = ["path"]', "[[event]]\nverb = 1"):
         assert amiss(entries(), text=none) == "comes with a program that is none"
     assert amiss([], verdict=REFUTED) == amiss([], verdict=UNDECIDED) == ""

@@ -1,7 +1,7 @@
 """What a certificate shows by itself of edits after which its manifest was written anew, with hashes that fit.
 
 The header of every file says what the manifest says of it, its last assertion is that one of its failures happens, its
-premises do not contradict each other, and the lemmas are there, and every obligation of every group that the program
+premises do not contradict each other, and the lemmas are there, as is every obligation of every group that the program
 updates. A weaker premise or failure is none of these, nor is another program: only the manifest's own hash, or proving
 the program again, shows it.
 """
@@ -101,8 +101,11 @@ def _unrolled(manifest: Entry) -> set[str]:
     return {text.partition(": of degree ")[0] for text in manifest["lemmas"] if ": of degree " in text}
 
 
-_UPDATE = re.compile(r"update\.(?!(?:step|rng)\.)(.+)\.update(?:\[[^]]*\])?(?:#\d+)?")
+_UPDATE = re.compile(r"update\.(?!(?:step|rng)\.update)(.+)\.update(?:\[[^]]*\])?(?:#\d+)?")
+"""The path of a group's update."""
+
 _ROOTS = re.compile(r"(\w+): of degree \d+ at most, written out at ([\d, ]+), and at all below (\d+)")
+"""What a lemma says of an axis that was written out, and at which sizes."""
 
 
 def groups_amiss(manifest: Entry, program: str) -> str:

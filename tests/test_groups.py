@@ -199,6 +199,12 @@ def test_what_is_split_by_a_dim_is_settled_along_that_axis() -> None:
     assert up.group.split == ("x",) and rest.group.parameters == ("layer.norm", "layer.down")
     assert (up.axes, up.gathered, up.owned, up.summed) == (("y",), ("y",), ("y",), ("y",))
     assert rest.group.split == () and rest.axes == rest.gathered == rest.owned == rest.summed == ("x", "y")
+    assert up.cut == ("x",) and rest.cut == ()
+
+
+def test_along_an_axis_of_layers_a_matrix_is_whole_on_its_stage() -> None:
+    plan, = group_parameters(mine(), abstract(), {}, {"layer.weight": {"x": "layer", "y": "ffn"}})
+    assert plan.group.split == ("x", "y") and plan.cut == ("y",)
 
 
 def test_gradients_that_rest_nowhere_end_with_the_update() -> None:

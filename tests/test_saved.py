@@ -9,11 +9,14 @@ import sympy
 
 from placealg.arith import Monomial, parse
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.transformer import GPT, LLAMA, Style, gpt
-from placealg.placement import SENT
+from placealg.placement import SENT, Kind, Mode
 from placealg.step.recompute import POLICIES, ends, forward, members, needs, replayed
-from placealg.step.split import Move, Placed, PlacedOp, place
+from placealg.step.saved import SavedTensor, saved_tensors
+from placealg.step.split import Layout, Move, Place, Placed, PlacedOp, place
 
 Lists = Mapping[str, tuple[str, ...]]
 TP: Lists = {"tp": ("heads", "ffn", "vocab")}
@@ -141,3 +144,155 @@ def test_a_replay_needs_a_region_and_a_policy() -> None:
         members(placed.graph, "cor")
     with pytest.raises(InputError, match=r"unknown replay 'wholly'; did you mean 'whole'\?"):
         replayed(placed, "layer", "core", "wholly")
+
+
+def layout(text: str) -> Layout:
+    """From `cp S(seq), tp R`."""
+    def at(word: str) -> Place:
+        kind, _, dim = word.partition("(")
+        return Place(Kind(kind), dim.rstrip(")"))
+    return FrozenMap({a: at(p) for a, p in (part.split() for part in text.split(", "))})
+
+
+def held(name: str, at: str, readers: str, again: Move | None = None) -> tuple[object, ...]:
+    return name, layout(at), tuple(f"layer.{r}" for r in readers.split()), again
+
+
+def moved(name: str, source: str, target: str) -> Move:
+    return Move(name, layout(source), layout(target))
+
+
+def kept(found: Iterable[SavedTensor]) -> list[tuple[object, ...]]:
+    return [(s.tensor.name, s.layout, s.readers, s.again) for s in found]
+
+
+def wide_and_narrow(*, looking: bool = False) -> Graph:
+    """Layers of a norm, a wide part and a narrow one; `looking`: before them an op that keeps its own result."""
+    g = graph(batch="b", seq="s", embed="h", ffn="f")
+    x = g.mul("first.out", g.data("data.x", "batch seq embed"), g.parameter("first.weight", "embed"))
+    x = g.norm("layer.norm", g.repeat("layer", "L", x), "embed")
+    summands = [g.unary("layer.look.y", x, "tanh")] if looking else []
+    act = g.unary("layer.wide.act", g.linear("layer.wide.up", x, "batch seq ffn", "embed ffn"), "relu")
+    g.add("layer.out", "layer.in", *summands, g.linear("layer.narrow.down", act, "batch seq embed", "ffn embed"))
+    g.sum("loss.sum", "layer.out")
+    return g.build()
+
+
+NORM = held("layer.in", "tp S(seq)", "norm.out")
+GATHERED = moved("layer.norm.out", "tp S(seq)", "tp R")
+SHARDS = place(wide_and_narrow(), {"tp": ("loss.none", "ffn", "seq")})
+
+
+def test_what_is_held_as_it_is_used() -> None:
+    """[I] and [R] are one layout in memory; one storage is held once for all its readers."""
+    act, up = held("layer.wide.act", "tp S(ffn)", "narrow.down wide.act"), held("layer.norm.out", "tp I", "wide.up")
+    found = saved_tensors(SHARDS, "layer")
+    assert kept(found) == [act, up, NORM]
+    assert [(str(s.local), s.mode) for s in found] == [("b*f*s/tp", Mode.R), ("b*h*s", Mode.R), ("b*h*s/tp", Mode.R)]
+    rows = [held(f"layer.norm.out.{n}", "tp S(seq)", "norm.out") for n in ("mean", "rstd")]
+    assert kept(saved_tensors(SHARDS, "layer", statistics=True)) == [act, up, NORM, *rows]
+
+
+def test_what_is_held_as_the_shard_that_was_gathered() -> None:
+    act, up, norm = saved_tensors(SHARDS, "layer", ["tp"])
+    assert kept([act, up, norm]) == [held("layer.wide.act", "tp S(ffn)", "narrow.down wide.act"),
+                                     held("layer.norm.out", "tp S(seq)", "wide.up", GATHERED), NORM]
+    assert [s.mode for s in (act, up, norm)] == [Mode.R, Mode.GATHERED, Mode.R] and str(up.local) == "b*h*s/tp"
+
+
+@pytest.mark.parametrize("sharded", [(), ("tp",)])
+def test_what_is_split_along_another_dim_was_not_gathered(sharded: tuple[str, ...]) -> None:
+    """What an all-to-all brings is no larger than what it took, and what a reduction brings is no partial sum."""
+    across = place(wide_and_narrow(), {"tp": ("loss.none", "wide.ffn", "seq")})
+    down, act, *_ = saved_tensors(across, "layer", sharded)
+    assert kept([down, act]) == [held("layer.wide.act", "tp S(seq)", "narrow.down"),
+                                 held("layer.wide.act", "tp S(ffn)", "wide.act")]
+    g = graph(batch="b", embed="h", ffn="f")
+    x = g.linear("one.down", g.data("data.x", "batch ffn"), "batch embed", "ffn embed")
+    g.sum("loss.sum", g.unary("layer.act", x, "gelu"))
+    assert kept(saved_tensors(place(g.build(), {"tp": ("ffn",)}), "layer", sharded)) == [
+        held("one.down", "tp I", "act")]
+
+
+def test_only_along_the_axes_of_shards_is_a_shard_held() -> None:
+    both = place(wide_and_narrow(), {"tp": ("loss.none", "wide.ffn", "seq"), "cp": ("wide.none", "seq")})
+    whole = "tp R, cp I"
+    for sharded, at, source in (((), "tp I, cp I", ""),
+                                (("cp",), "tp I, cp S(seq)", "tp R, cp S(seq)"),
+                                (("tp",), "tp S(seq), cp I", "tp S(seq), cp I"),
+                                (("cp", "tp"), "tp S(seq), cp S(seq)", "tp S(seq), cp S(seq)")):
+        found, = (s for s in saved_tensors(both, "layer", sharded) if "layer.wide.up" in s.readers)
+        again = moved("layer.norm.out", source, whole) if source else None
+        assert kept([found]) == [held("layer.norm.out", at, "wide.up", again)]
+
+
+def test_the_shard_is_that_from_which_the_first_of_several_moves_came() -> None:
+    """A part that is kept whole gathers the norm; what the wide part reads is made of that copy."""
+    placed = place(wide_and_narrow(looking=True), {"tp": ("loss.none", "look.none", "ffn", "seq")})
+    assert [m for at, m in placed.moves if m.tensor == "layer.norm.out"] == [
+        moved("layer.norm.out", "tp S(seq)", "tp I"), moved("layer.norm.out", "tp I", "tp R")]
+    wide = [held("layer.wide.act", "tp S(ffn)", "narrow.down wide.act"),
+            held("layer.norm.out", "tp S(seq)", "wide.up", GATHERED)]
+    assert kept(saved_tensors(placed, "layer", ["tp"])) == [*wide, held("layer.look.y", "tp I", "look.y"), NORM]
+
+
+def test_of_a_region_that_is_recomputed_only_what_its_replay_reads_is_kept() -> None:
+    """Its result, which is read outside, stays; a replay that leaves it alone reads what its own backward does."""
+    gathered_in_it = held("layer.norm.out", "tp S(seq)", "wide.up")
+    whole = [held("layer.wide.act", "tp S(ffn)", "narrow.down"), NORM, gathered_in_it]
+    assert kept(saved_tensors(SHARDS, "layer", recomputed=["wide"])) == whole
+    assert kept(saved_tensors(SHARDS, "layer", recomputed=["wide"], replay="whole")) == whole
+    assert kept(saved_tensors(SHARDS, "layer", ["tp"], recomputed=["wide"])) == whole, "the replay gathers it anyway"
+    assert kept(saved_tensors(SHARDS, "layer", recomputed=["wide"], replay="by_dependency")) == [
+        held("layer.wide.act", "tp S(ffn)", "narrow.down wide.act"), NORM, gathered_in_it]
+    assert kept(saved_tensors(SHARDS, "layer", recomputed=["layer"])) == [held("layer.in", "tp S(seq)", "norm.out out")]
+
+
+def test_a_copy_that_was_gathered_outside_is_kept_for_a_replay() -> None:
+    placed = place(wide_and_narrow(looking=True), {"tp": ("loss.none", "look.none", "ffn", "seq")})
+    stays = [held("layer.wide.act", "tp S(ffn)", "narrow.down"), held("layer.look.y", "tp I", "look.y"), NORM]
+    assert kept(saved_tensors(placed, "layer", recomputed=["wide"])) == [
+        *stays, held("layer.norm.out", "tp I", "wide.up")]
+    again = moved("layer.norm.out", "tp S(seq)", "tp I")
+    assert kept(saved_tensors(placed, "layer", ["tp"], recomputed=["wide"])) == [
+        *stays, held("layer.norm.out", "tp S(seq)", "wide.up", again)]
+
+
+def test_a_mask_is_drawn_again_without_the_operand_that_it_masks() -> None:
+    g = graph(batch="b", embed="h")
+    x = g.mul("first.out", g.data("data.x", "batch embed"), g.parameter("first.weight", "embed"))
+    g.sum("loss.sum", g.dropout("layer.drop.out", g.scale("layer.scaled", x, "2")))
+    placed = place(g.build(), {"tp": ("embed",)})
+    operand, mask = (held(n, "tp S(embed)", "drop.out") for n in ("layer.scaled", "layer.drop.out.mask"))
+    assert kept(saved_tensors(placed, "layer")) == [mask]
+    assert kept(saved_tensors(placed, "layer", recomputed=["drop"])) == [operand]
+    assert kept(saved_tensors(placed, "layer", recomputed=["drop"], replay="by_dependency")) == []
+
+
+def renamed(lists: Lists) -> Placed:
+    """What enters a layer is read under its own name, and weighed under others, taken one after the other."""
+    g = graph(batch="b", seq="s", seq_kv="s", embed="h", wide="h")
+    x = g.mul("first.out", g.data("data.x", "batch seq embed"), g.parameter("first.weight", "embed"))
+    own = g.sum("layer.own", g.unary("layer.act", x, "gelu"), "batch")
+    y = g.rename("layer.wide", g.rename("layer.keys", x, {"seq": "seq_kv"}), {"embed": "wide"})
+    y = g.mul("layer.score.weighed", y, g.parameter("layer.weight", "wide"))
+    g.sum("loss.sum", g.add("layer.out", own, g.sum("layer.score.rows", y, "batch")))
+    return place(g.build(), lists)
+
+
+def test_the_storage_of_a_view_is_held_under_its_own_dims() -> None:
+    placed = renamed({"cp": ("seq", "seq_kv"), "tp": ("embed", "wide"), "ep": ()})
+    assert placed.op("layer.score.weighed").uses[0] == layout("cp S(seq_kv), tp S(wide), ep I")
+    found = saved_tensors(placed, "layer")
+    assert kept(found) == [held("first.out", "cp S(seq), tp S(embed), ep I", "score.weighed act")]
+    assert tuple(found[0].tensor.dims) == ("batch", "seq", "embed") and str(found[0].local) == "b*h*s/(cp*tp)"
+
+
+def test_a_view_is_gathered_again_under_its_own_names() -> None:
+    """Who reads the shard itself shares its storage."""
+    placed = renamed({"cp": ("score.none", "seq"), "tp": ("embed", "wide")})
+    own = "cp S(seq), tp S(embed)"
+    assert kept(saved_tensors(placed, "layer")) == [held("first.out", "cp I, tp S(embed)", "score.weighed"),
+                                                    held("first.out", own, "act")]
+    again = moved("layer.wide", "cp S(seq_kv), tp S(wide)", "cp I, tp S(wide)")
+    assert kept(saved_tensors(placed, "layer", ["cp"])) == [held("first.out", own, "score.weighed act", again)]

@@ -62,8 +62,8 @@ def saved_tensors(placed: Placed, unit: str, sharded: Collection[str] = (), stat
     reads is kept. `statistics` counts the row statistics of norms.
     """
     found: dict[tuple[str, Layout], SavedTensor] = {}
-    for tensor, use, reader, maker in _reads(placed, unit, statistics, recomputed, replay):
-        source = _source(maker, use, sharded)
+    for tensor, use, reader, before in _reads(placed, unit, statistics, recomputed, replay):
+        source = _source(before, use, sharded)
         root, held = _storage(placed.graph, tensor, _stored(source or use))
         old = found.get((root.name, held))
         readers = tuple(dict.fromkeys((*(old.readers if old else ()), reader)))
@@ -72,8 +72,8 @@ def saved_tensors(placed: Placed, unit: str, sharded: Collection[str] = (), stat
     return tuple(found.values())
 
 
-Read = tuple[Tensor, Layout, str, Move | None]
-"""A tensor, the layout in which it is read, the op that reads it, and the way on which it came to be so."""
+Read = tuple[Tensor, Layout, str, Layout | None]
+"""A tensor, the layout in which it is read, the op that reads it, and the layout from which moves took it there."""
 
 
 def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[str], replay: str) -> Iterator[Read]:
@@ -83,30 +83,29 @@ def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[s
                for k, operands in replayed_items(placed, unit, region, replay).items()}
     inside = {op.output for region in recomputed for op in members(placed.graph, region)}
 
-    def move(maker: int | None) -> Move | None:
-        """The whole way of a tensor that moves took to a layout, from where it was made."""
-        what = None if maker is None else items[maker].what
-        if maker is None or not isinstance(what, Move):
+    def before(maker: int | None) -> Layout | None:
+        """The layout in which a tensor was made that moves took to another."""
+        if maker is None or not isinstance(what := items[maker].what, Move):
             return None
-        before = move(items[maker].reads[0][1])
-        return Move(what.tensor, before.source, what.target) if before else what
+        return before(items[maker].reads[0][1]) or what.source
 
     for need in needs(placed, unit):
         reader = items[need.item].at
         made_again = reader in inside and need.maker in replays
         if not made_again and (statistics or need.beside is None or not need.beside.optional):
-            yield need.tensor, need.layout, reader, move(need.maker)
+            yield need.tensor, need.layout, reader, before(need.maker)
     for k, operands in replays.items():
         for (name, layout), maker in items[k].reads:
             if operands and maker not in replays:
-                yield placed.graph.tensors[name], layout, items[k].at, move(maker)
+                yield placed.graph.tensors[name], layout, items[k].at, before(maker)
 
 
-def _source(move: Move | None, use: Layout, sharded: Collection[str]) -> Layout | None:
+def _source(before: Layout | None, use: Layout, sharded: Collection[str]) -> Layout | None:
     """The shards from which a gathered use came, on the axes where shards are held; None when nothing was gathered."""
-    axes = [] if move is None else [a for a in sharded
-                                    if move.source[a].kind is Kind.S and use[a].kind in (Kind.R, Kind.I)]
-    return FrozenMap({a: move.source[a] if a in axes else p for a, p in use.items()}) if move and axes else None
+    if before is None:
+        return None
+    axes = [a for a in sharded if before[a].kind is Kind.S and use[a].kind in (Kind.R, Kind.I)]
+    return use.plus({a: before[a] for a in axes}) if axes else None
 
 
 def _storage(graph: Graph, tensor: Tensor, layout: Layout) -> tuple[Tensor, Layout]:

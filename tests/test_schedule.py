@@ -174,6 +174,9 @@ def test_what_is_asked_of_start_times_is_told_by_any_one_time(order: str, moved:
             p, i, m, k)
 
     ordered, tight, length = start_times(order, times=Times(*map(unlike, PHASES)))
+    assert [fact.order for fact in (ordered, tight, length)] == [order] * 3
+    assert [says for fact in (ordered, tight, length) for says, _ in fact.failures] == [
+        OUT_OF_ORDER, TOO_EARLY, "an item starts when none of them ends", "an item ends later, or the last one earlier"]
     assert [fact.statement for fact in (ordered, tight, length)] == [
         NO_CYCLE, "every item but the first starts when one that it follows or waits for ends",
         f"the step takes m + {IDLE} forwards and as many backwards of a stage"]
@@ -262,7 +265,8 @@ def test_what_is_asked_of_numbered_items_is_told_by_any_one_time(moved: str) -> 
                 assert failing(fact, p=p, i=i, total=total, ahead=ahead, n=n, k=k, s=other, x=late, t=at) == (
                     [OUT_OF_ORDER] * clash + [TOO_EARLY] * early)
     inside = {"p": 2, "i": 0, "total": 2, "ahead": 0, "n": 0, "k": 0}
-    assert all(value(known, **inside) for known in fact.known)
+    for least in (inside, {**inside, "p": 1, "total": 1}):
+        assert all(value(known, **least) for known in fact.known)
     for outside in ({"p": 0, "i": -1}, {"i": -1}, {"i": 2}, {"total": 0}, {"ahead": -1}, {"n": -1}, {"n": 2}, {"k": -1},
                     {"k": 2}):
         assert not all(value(known, **{**inside, **outside}) for known in fact.known)

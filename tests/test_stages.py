@@ -298,7 +298,7 @@ def test_what_belongs_to_no_single_chunk_has_no_rule_inside_the_loop_of_several(
     assert out_of_turn(replace(event, phase="update"), SEVERAL.reference) == ""
 
 
-def test_a_tied_gradient_has_no_rule_before_a_use_adds_to_it_on_a_stage_of_several_chunks() -> None:
+def test_a_tied_gradient_has_no_rule_before_a_use_adds_to_it_with_another_stage_or_chunk() -> None:
     """The stage runs the event with its first chunk, when the head's has run; behind all uses that is no matter."""
     early = Event("backward", "accumulate", "grad_sum", TABLE.name, copy=2)
     for step, found in ((SEVERAL, [early]), (TIED, []), (FLAT, [])):
@@ -309,7 +309,15 @@ def test_a_tied_gradient_has_no_rule_before_a_use_adds_to_it_on_a_stage_of_sever
             changed = replace(step, events=(*step.events[:start], event, *step.events[start:]))
             tied_too = event.group == TABLE.name and event.value != "weight"
             assert list(before_its_uses(changed)) == ([event] if found and tied_too else [])
+    first = replace(early, phase="forward")
+    listed = [e for e in SEVERAL.events if e.phase in ("forward", "backward")]
+    assert list(before_its_uses(replace(SEVERAL, events=(first, *listed)))) == [first], "the very first event"
     ops = ("head.logits", "embedding.tokens")
+    between = [(k, e) for k, e in enumerate(TIED.events) if e.phase == "backward" and e.on_gradient and e.tensor in ops]
+    (k, _), *_, (end, _) = between
+    for at, found_there in ((k, []), (k + 1, [early]), (end, [early]), (end + 1, [])):
+        changed = replace(TIED, events=(*TIED.events[:at], early, *TIED.events[at:]))
+        assert list(before_its_uses(changed)) == found_there, "one chunk: between its uses"
     uses = {e.path for e in SEVERAL.phase("backward") if e.on_gradient and e.tensor in ops}
     assert len(uses) > 1
     after = replace(SEVERAL, events=tuple(
@@ -318,7 +326,7 @@ def test_a_tied_gradient_has_no_rule_before_a_use_adds_to_it_on_a_stage_of_sever
     alone = replace(without, events=(early, *(e for e in without.events if e.phase == "backward")))
     assert list(before_its_uses(without)) == list(before_its_uses(alone)) == [], "without a use nothing is before it"
     step = replace(SEVERAL, events=(*SEVERAL.phase("forward"), early, *SEVERAL.phase("backward")))
-    with pytest.raises(NoRule, match="before a backward that adds to it, on a stage of several chunks") as said:
+    with pytest.raises(NoRule, match="before a backward that adds to it, with another stage or chunk") as said:
         network_obligations(step, Flows(step))
     assert said.value.event == early.path
 

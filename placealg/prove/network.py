@@ -35,7 +35,7 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
             raise NoRule(event.path, f"no transfer rule for {gap}")
     for event in before_its_uses(step):
         raise NoRule(event.path, f"no transfer rule for {event.verb} of {event.value} before a backward that adds to "
-                     "it, on a stage of several chunks")
+                     "it, with another stage or chunk")
     found = Obligations(full)
     for cases in shapes(step.reference):
         for case in cases:

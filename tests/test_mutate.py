@@ -28,7 +28,8 @@ def test_a_fork_gives_its_result() -> None:
 def test_a_fork_that_ran_out_of_time_ends_though_it_left_a_process() -> None:
     from mutate import end_what_is_left, ended, in_fork
     process, pipe = in_fork(leaves_a_process_and_is_ended)
-    assert not select.select([pipe], [], [], 0.5)[0], "what it left holds the pipe open"
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    assert not select.select([pipe], [], [], 0)[0], "what it left holds the pipe open"
     end_what_is_left(process)
     assert select.select([pipe], [], [], 10)[0]
     assert ended(process, pipe) is None

@@ -90,13 +90,11 @@ def _heard(graph: Graph) -> set[str]:
     read = {name for op in graph.ops for name in op.inputs} | {loop.first for loop in graph.loops}
     heard = {op.output for op in graph.ops if op.output not in read}
     for _ in range(len(graph.loops) + 1):
-        for loop in graph.loops:
-            heard |= {loop.first, loop.last} if loop.slot in heard else set()
         for op in reversed(graph.ops):
             if op.row.differentiable and op.output in heard:
                 heard |= set(op.inputs)
-    for loop in graph.loops:
-        heard |= {loop.first, loop.last} if loop.slot in heard else set()
+        for loop in graph.loops:
+            heard |= {loop.first, loop.last} if loop.slot in heard else set()
     return heard
 
 

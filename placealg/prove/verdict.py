@@ -81,7 +81,7 @@ def _depths(pipeline: Pipeline) -> str:
     parts = "stages" if pipeline.chunks == 1 else "chunks"
     if pipeline.stages:
         return f"other than {sum(pipeline.stages)} layers on {len(pipeline.stages)} {parts}: so they are spread"
-    return f"fewer layers than {parts}: a run refuses them"
+    return f"fewer layers than {parts}: each has one at least"
 
 
 def not_covered(reference: Reference) -> tuple[str, ...]:

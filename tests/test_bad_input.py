@@ -188,6 +188,8 @@ def one_line(error: InputError) -> str:
     (MESH + "[schedule]\nreplay = 'half'", "s.toml:6: [schedule] replay is 'half'; valid: whole, by_dependency, early"),
     (MESH + "[schedule]\nsharing = 'share'", "s.toml:6: [schedule] sharing is 'share'; did you mean 'shared'?"),
     (MESH + "[optimizer]\nname = 'adam w'", "s.toml:6: [optimizer] name is 'adam w'; did you mean 'adamw'?"),
+    (MESH + "[optimizer]\nname = 'muon'\nlocality = 'elementwise'",
+     "s.toml:7: [optimizer] locality is 'elementwise', but muon updates a matrix at a time"),
     (MESH + "[optimizer]\nname = ['adamw']", "s.toml:6: [optimizer] name is ['adamw']"),
     (MESH + "[optimizer]\nclip = 'norm'", "s.toml:6: [optimizer] clip is 'norm'"),
     (MESH + "[optimizer]\ntier = 'cpu'", "s.toml:6: [optimizer] tier is 'cpu'; valid: device, host, nvme"),

@@ -312,6 +312,15 @@ def test_a_sum_among_ranks_that_hold_other_elements_leaves_anything_anywhere() -
     assert apart.reduced(("tp",), ONE).mixed is None is Value((HERE,)).reduced(("dp",), ONE).mixed
 
 
+def test_a_sum_of_what_rank_one_alone_holds_is_defined_nowhere() -> None:
+    """Of two ranks one holds nothing; of one rank, nobody is rank 1."""
+    for ranks in (0, 1, 2):
+        total = Value((Term(ONE),), frozenset({("dp", "1")})).reduced(("dp",), ONE, {"dp": ranks} if ranks else {})
+        assert total.sides == {("dp", EXISTS, "1"), *([size_one("dp")] if ranks != 1 else [])}
+    assert Value((Term(ONE),), frozenset({("dp", "0")})).reduced(("dp",), ONE).sides == {size_one("dp")}
+    assert Value((Term(ONE),), frozenset({("tp", "1")})).reduced(("dp",), ONE).sides == frozenset()
+
+
 def test_a_transform_remembers_its_rank_as_a_rank_of_its_own_sees_it() -> None:
     tag = Tag("clip", None, FrozenMap({"tp": OWN}))
     assert tag.read_at("dp", "0").rank == {"tp": "own:mine^dp=0", "dp": "0"}

@@ -142,6 +142,17 @@ def shown(*words: str) -> Outcome:
     return got
 
 
+def test_the_loss_that_a_step_is_held_against_is_shown_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('base = "dp"\n[loss]\npreset = "token_mean"\ncount_axes = ["dp"]\n'
+                    'reference = "microbatch_mean"\n[optimizer]\nclip = "none"\n')
+    assert "held against the mean of every microbatch's mean" in " ".join(shown(str(path)).out.split())
+    assert "held against" not in shown("dp").out
+    proved = run_placealg("prove", str(path))
+    assert proved.code == 0
+    assert "microbatch_mean: the loss of the single device is the mean of its microbatches' means" in " ".join(proved.out.split())
+
+
 def test_the_default_model_has_the_ops_that_a_strategy_needs(tmp_path: Path) -> None:
     assert shown("zero3").out.startswith("zero3 on abstract")
     assert shown("zero3*tp_sp").out.startswith("zero3*tp_sp on gpt")

@@ -183,6 +183,13 @@ def test_one_step_counts_the_units_microbatch_once_wherever_it_stands() -> None:
     assert start.updates == [] and start.stored == {}, "the state before is left as it is"
 
 
+def test_a_step_knows_nothing_of_what_was_counted_before_it() -> None:
+    start = replace(started(DP), count=Monomial.of("tokens"))
+    empty = replace(program_of(DP), step=())
+    assert run_step(start, empty, CASES[0]).end.count is None
+    assert start.count == Monomial.of("tokens")
+
+
 def test_the_first_microbatch_alone_does_what_is_restricted_to_it() -> None:
     accumulate = next(e.path for e in DP.events if e.verb == "accumulate")
     program, start = program_of(changed(DP, accumulate, at=("first",))), started(DP)

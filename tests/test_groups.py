@@ -15,7 +15,7 @@ from placealg.model.abstract import abstract, statistics
 from placealg.model.model import Model, Parameter, Unit
 from placealg.step.event import Clause, Group
 from placealg.step.groups import Plan, group_parameters, owners
-from placealg.strategy.spec import Strategy, strategy_on
+from placealg.strategy.spec import Strategy, overlay, strategy_on
 
 L, H, F, V = (Monomial.of(name) for name in "LhfV")
 MATRIX, WIDE, VECTOR = {"embed": H, "ffn": F}, {"vocab": V, "embed": H}, {"embed": H}
@@ -149,6 +149,18 @@ def test_the_first_rule_that_matches_says_optimizer_types_and_modes() -> None:
     assert rest.group.parameters == ("layer.norm", "layer.down")
     assert rest.group.types == {} and rest.gather_bytes == "" and rest.gathered == ()
     assert plans["first.weight"].group.optimizer == "muon"
+
+
+def test_what_reads_whole_matrices_is_never_said_to_read_elements() -> None:
+    """Two strategies compose into what one file may not say; the locality that asks for more holds."""
+    for name, said, whole in (("adamw", "matrix", ("grad_sum", "master", "moments")), ("adamw", "elementwise", ()),
+                              ("muon", "matrix", ("grad_sum", "moments"))):
+        assert mine(optimizer={"name": name, "locality": said}).optimizer() == (name, said, whole)
+    elements = mine(optimizer={"locality": "elementwise"})
+    muon = overlay(elements, {"optimizer": {"name": "muon"}})
+    assert muon.optimizer() == ("muon", "matrix", ("grad_sum", "moments"))
+    with pytest.raises(InputError, match="lamb updates a matrix at a time"):
+        overlay(muon, {"optimizer": {"name": "lamb", "locality": "elementwise"}})
 
 
 def test_an_optimizer_of_matrices_alone_has_adamw_beside_it_for_vectors() -> None:

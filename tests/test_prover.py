@@ -293,6 +293,7 @@ def test_the_lemmas_are_those_that_a_program_uses() -> None:
 EQUAL = "equal_counts over {dp, microbatch}"
 INDEPENDENT = "units_independent: the model outside the parameters is computed alike on every device"
 NONZERO = "nonzero_divisors: a token count by which something is divided is not zero there"
+MEANS = "microbatch_mean: the loss of the single device is the mean of its microbatches' means"
 NEVER = "never_resumed: the program has no resume phase, so a resumed run is not covered"
 
 
@@ -319,6 +320,9 @@ def counting(phase: str, loss: str = "") -> Event:
     (program(FFN, microbatches=1), ("microbatches = 1",)),
     (program(HSDP), ("equal_counts over {dp_replicate, dp_shard, microbatch}", INDEPENDENT)),
     (program(STAGED, hypotheses=()), ()),
+    (program(STAGED, weighting="microbatch_mean"), (EQUAL,)),
+    (program(STAGED, weighting="microbatch_mean", hypotheses=()), (MEANS,)),
+    (program(STAGED, weighting="microbatch_mean", hypotheses=(), microbatches=1), ("microbatches = 1",)),
     (program(STAGED, hypotheses=("another",)), ()),
     (program(STAGED, divided("tokens")), (EQUAL,)),
     (program(STAGED, counting("forward"), divided("count")), (EQUAL,)),

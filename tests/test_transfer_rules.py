@@ -324,6 +324,9 @@ def test_a_divisor_that_reads_no_count_makes_garbage() -> None:
     for one in (event("scale", "grad_sum", divisor=Monomial.of("count")),
                 event("reduce", "grad_sum", axes=("dp",), op="sum", divisor=Monomial.of("count"))):
         assert run(MACHINES[0], one).value("grad_sum").garbage
+        owned = Value((Term(ONE),), frozenset({("dp", "own:own")}))
+        left = run(replace(MACHINES[0], values={("grad_sum", "device"): owned}), one).value("grad_sum")
+        assert left.garbage and left.mask == (frozenset() if one.verb == "reduce" else owned.mask)
         counted = replace(MACHINES[0], count=Monomial.of("dp"))
         plain = replace(one, divisor=Monomial.of("dp"))
         assert run(counted, one).values == run(counted, plain).values

@@ -338,6 +338,7 @@ class Value:
         for axis in axes:
             ranks = unrolled.get(axis, 0)
             alone = {size_one(axis) for a, _ in value.mask if a == axis and ranks != 1}
+            alone |= {e for a, p in value.mask if a == axis for e in exists(axis, p)}
             mask = frozenset((a, p) for a, p in value.mask if a != axis)
             other = frozenset(e for a, p in mask for e in equality(a, p, elsewhere(p, axis, PEER)))
             value = replace(

@@ -132,6 +132,7 @@ def resumed(machine: Machine, program: Program) -> Machine:
 def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Run:
     """One step, for every m of `case`."""
     machine = start.copy()
+    machine.count = None  # a step forgets what was counted before it, in init and resume, too
     whole = True
     for looped, events in itertools.groupby(program.step, key=lambda e: e.phase in LOOPED):
         if not looped:

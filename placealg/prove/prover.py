@@ -123,6 +123,9 @@ def hypotheses(step: Step) -> tuple[str, ...]:
         named.append("units_independent: the model outside the parameters is computed alike on every device")
     elif any(op.kind == "route" for op in step.reference.graph.ops):
         named.append("dropless: every token reaches the experts that its router chose")
+    means = step.reference.weighting == "microbatch_mean" and step.reference.microbatches != 1
+    if means and "equal_counts" not in step.reference.hypotheses:
+        named.append("microbatch_mean: the loss of the single device is the mean of its microbatches' means")
     divisors = {n for e in step.events for n in e.divisor.names()}
     if "equal_counts" not in step.reference.hypotheses and ("tokens" in divisors or _part_divides(step)):
         named.append("nonzero_divisors: a token count by which something is divided is not zero there")

@@ -31,7 +31,7 @@ from placealg.prove.stages import ends, tied
 from placealg.prove.units import run_whole
 from placealg.prove.uses import operate
 from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
-from placealg.step.program import LOOPED, Event
+from placealg.step.program import LOOPED, STEP_PHASES, Event
 from placealg.step.verbs import SOURCES, VERBS
 
 
@@ -75,6 +75,8 @@ def uncovered(event: Event) -> str:
         return f"a checkpoint stored in phase {event.phase}"
     if event.verb == "update" and event.group and event.phase in LOOPED:
         return "an update inside the loop over microbatches"
+    if event.verb == "update" and event.group and event.phase not in STEP_PHASES:
+        return f"an update in phase {event.phase}"
     return ""
 
 
@@ -218,9 +220,8 @@ def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
 def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     key = (event.value, event.tiers[0])
     by, old = divisor(machine, event, iteration), machine.value(*key)
-    if by is None:
-        machine.values[key] = replace(old, garbage=True)
-        return
+    if by is None:  # every rank that a sum reaches holds garbage
+        by, old = ONE, replace(old, garbage=True)
     factor = ONE / by
     if event.op == "mean":
         factor = factor / Monomial.of(*event.axes)

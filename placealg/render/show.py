@@ -46,6 +46,8 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     everywhere = (*strategy.data_axes, "microbatch")
     if loss["count_axes"] and set(loss["count_axes"]) != set(everywhere):
         count += f", tokens counted over {' and '.join(map(str, loss['count_axes']))} only"
+    if loss["reference"] == "microbatch_mean":
+        count += ", held against the mean of every microbatch's mean"
     rows = [
         ("optimizer", f"{name}, {locality}; gradients {clip}"),
         ("loss", count + (f", assuming {assume}" if assume else ", assuming nothing")),

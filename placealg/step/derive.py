@@ -167,7 +167,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     if strategy.option("optimizer", "skip") == "overflow":
         for plan in trained:
             yield from rules.flag_overflow(plan)
-        yield from rules.agree_to_skip(trained, strategy.mesh.names)
+        yield from rules.agree_to_skip(trained, strategy.mesh.names, strategy.pipeline_axis)
     if strategy.option("optimizer", "clip") == "global_norm":
         for plan in trained:
             yield from rules.partial_norm(plan)

@@ -201,9 +201,9 @@ def flag_overflow(plan: Plan) -> Iterator[Event]:
         "skip_on_overflow", "a step whose gradient overflows is skipped: its owner looks at each element, reduced"))
 
 
-def agree_to_skip(plans: Iterable[Plan], axes: tuple[str, ...]) -> Iterator[Event]:
-    """One reduction of all flags, over the axes along which some rank holds a part of a gradient only."""
-    parted = tuple(a for a in axes if any(a in (*p.grad_sum_axes, *p.group.split) for p in plans))
+def agree_to_skip(plans: Iterable[Plan], axes: tuple[str, ...], pipeline: str) -> Iterator[Event]:
+    """One reduction of all flags, over the axes along which some rank holds a part of a gradient only, or none."""
+    parted = tuple(a for a in axes if a == pipeline or any(a in (*p.grad_sum_axes, *p.group.split) for p in plans))
     if parted:
         yield Event("update", "all_reduce", "skip", axes=parted, op="max", source="P", to="I", bytes="4", rule=Rule(
             "skip_on_overflow", f"gradients are split over {_names(parted)}: all ranks skip the step, or none"))

@@ -194,13 +194,15 @@ class Strategy(Shown):
         return full
 
     def optimizer(self, name: str = "") -> tuple[str, str, tuple[str, ...]]:
-        """(name, locality, whole-matrix reads) of the optimizer `name`, or of the strategy's own."""
+        """(name, locality, whole-matrix reads) of the optimizer `name`, or of the strategy's own.
+
+        A strategy may say that its optimizer reads whole matrices; that Muon does not, no strategy can.
+        """
         chosen = name or str(self.option("optimizer", "name"))
         locality, reads = OPTIMIZERS[chosen]
         said = self.tables.get("optimizer", FrozenMap())
-        if not name and "locality" in said and said["locality"] != locality:
-            locality = str(said["locality"])
-            reads = ("grad_sum", "master", "moments") if locality == "matrix" else ()
+        if not name and locality == "elementwise" and said.get("locality") == "matrix":
+            return chosen, "matrix", ("grad_sum", "master", "moments")
         return chosen, locality, reads
 
     def __mul__(self, other: Strategy) -> Strategy:
@@ -255,8 +257,13 @@ def overlay(base: Strategy, tables: Mapping[str, Any], where: Where = nowhere) -
             known_axis("[dims]", axis, axes)
             dims[axis] = read_value(f"[dims] {axis}", SCHEMA["dims"]["*"], entries, axes, where, ("dims", axis))
     options = {t: base.tables.get(t, FrozenMap[str, Any]()).plus(read(t)) for t in DEFAULTS if t in tables}
-    return replace(base, mesh=mesh, dims=base.dims.plus(dims), states=base.states.plus(read("states")),
+    made = replace(base, mesh=mesh, dims=base.dims.plus(dims), states=base.states.plus(read("states")),
                    tables=base.tables.plus(options), groups=_groups(base, tables.get("groups", {}), axes, where))
+    chosen, locality, _ = made.optimizer()
+    if "locality" in tables.get("optimizer", {}) and made.option("optimizer", "locality") != locality:
+        raise InputError(f"[optimizer] locality is 'elementwise', but {chosen} updates a matrix at a time",
+                         where=where(("optimizer", "locality")))
+    return made
 
 
 def _mesh(base: Strategy, tables: Mapping[str, Any], where: Where) -> Mesh:

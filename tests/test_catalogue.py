@@ -150,7 +150,8 @@ def test_the_loss_that_a_step_is_held_against_is_shown_and_named(tmp_path: Path)
     assert "held against" not in shown("dp").out
     proved = run_placealg("prove", str(path))
     assert proved.code == 0
-    assert "microbatch_mean: the loss of the single device is the mean of its microbatches' means" in " ".join(proved.out.split())
+    says = "microbatch_mean: the loss of the single device is the mean of its microbatches' means"
+    assert says in " ".join(proved.out.split())
 
 
 def test_the_default_model_has_the_ops_that_a_strategy_needs(tmp_path: Path) -> None:

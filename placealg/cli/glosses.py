@@ -38,6 +38,11 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
         "Where a full expert drops tokens, which ones depends on the placement, and the step is another.",
         "A verdict on a model with a router assumes it.",
     ),
+    "microbatch_mean": (
+        "The loss of the single device is the mean of its microbatches' means.",
+        "A microbatch of few tokens then weighs as much as one of many: with unequal counts that is no token mean.",
+        "A strategy declares it with reference = \"microbatch_mean\" in [loss]; nothing is proved of a token mean.",
+    ),
     "nonzero_divisors": (
         "A token count by which something is divided is not zero there.",
         "Without it an empty cell of the batch divides by zero on its device.",
@@ -61,6 +66,8 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
                           "zero3 on abstract; on gpt the obligation `forward` stands in its place"),
     "dropless": ("no expert has a capacity: all pairs of a token and a chosen expert are computed",
                  "dp*ep on moe"),
+    "microbatch_mean": ("w_ref = 1/(m N(k)) for a token of microbatch k, where a token mean has 1/N",
+                        'dp with [loss] preset = "token_mean", count_axes = ["dp"], reference = "microbatch_mean"'),
     "nonzero_divisors": ("N > 0 wherever N divides", "dp with [loss] preset = \"token_mean\", a count per microbatch"),
     "never_resumed": ("the program has no event in the phase `resume`",
                       "a file of [[event]] tables without resume.*"),

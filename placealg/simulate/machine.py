@@ -284,10 +284,10 @@ class Machine:
     def owner(self, event: Event, axis: str, element: int, rank: int) -> int:
         """The coordinate on `axis` that owns `element` of the event's value, under the event's layout as `rank` has it.
 
-        Along a pipeline axis: the stage; of what several stages hold, one of them.
+        Coordinate 0 owns what no group has. Along a pipeline axis: the stage; of what several stages hold, one of them.
         """
         if not event.group:
-            return min(self._stages(event)) if self.stages and axis == self.stages.pipeline.axis else 0
+            return 0
         layout = event.layout
         if event.drawn:
             layout += f"={self.coordinates[rank][self.axes[event.drawn]]}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -32,6 +33,7 @@ GARBAGE = "garbage"
 MICROBATCHES = 2
 
 
+@lru_cache(maxsize=10_000)
 def _any(*about: Any) -> int:
     """A number that has nothing to do with those of other names, not even in its parity."""
     return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:8])
@@ -45,6 +47,7 @@ class World:
     seed: int = 0
     named: FrozenMap[str, int] = FrozenMap()
     peers: FrozenMap[str, int] = FrozenMap()
+    microbatches: int = MICROBATCHES
 
     def ranks(self) -> list[dict[str, int]]:
         return [dict(zip(self.sizes, at, strict=True)) for at in product(*(range(n) for n in self.sizes.values()))]
@@ -60,23 +63,27 @@ class World:
         if along := varies(name):
             name = elsewhere(name, along, str(rank[along]))
         if "^" in name:
-            base, _, said = name.rpartition("^")
+            base, _, said = name.partition("^")
             along, _, place = said.partition("=")
             name = f"{base}^{along}={self.position(along, place, rank)}"
         if f"{axis}:{name}" in self.named:
             return self.named[f"{axis}:{name}"]
-        return _any(self.seed, axis, name) % self.sizes.get(axis, MICROBATCHES)
+        return _any(self.seed, axis, name) % self.sizes.get(axis, self.microbatches)
+
+    def tokens(self, cell: Mapping[str, int]) -> int:
+        """The tokens of one rank in one microbatch."""
+        return 1 + _any(self.seed, *sorted(cell.items())) % 7
 
     def symbol(self, name: str, rank: Rank) -> Fraction:
         """A size, or the tokens of a cell, summed along the axes that it does not fix."""
         cell = count_cell(name)
         if cell is None:
-            return Fraction(MICROBATCHES if name == "m" else self.sizes[name])
+            return Fraction(self.microbatches if name == "m" else self.sizes[name])
         fixed = {a: self.position(a, p, rank) for a, p in cell.items()}
         free = [a for a in (*self.sizes, "microbatch") if a not in fixed]
         cells = ({**fixed, **dict(zip(free, at, strict=True))}
-                 for at in product(*(range(self.sizes.get(a, MICROBATCHES)) for a in free)))
-        return Fraction(sum(1 + _any(self.seed, sorted(c.items())) % 7 for c in cells))
+                 for at in product(*(range(self.sizes.get(a, self.microbatches)) for a in free)))
+        return Fraction(sum(self.tokens(c) for c in cells))
 
     def number(self, monomial: Monomial, rank: Rank) -> Fraction:
         result = Fraction(monomial.coefficient)
@@ -99,13 +106,15 @@ class World:
         return sum((self.number(t.coefficient, rank) for t in terms if self.stands(t.at.items(), rank)
                     and all(self.holds(e, rank) for e in t.given)), Fraction(0))
 
+    def for_each_peer(self) -> Iterator[World]:
+        """The world with each rank in turn as the peer."""
+        return (replace(self, peers=FrozenMap(rank)) for rank in self.ranks())
+
     def on(self, value: Value, rank: Rank) -> Any:
         """What a rank holds: a number, garbage, or None. A condition on a peer is one on every peer."""
         if not value.held or not self.stands(value.mask, rank):
             return None
-        worlds = [replace(self, peers=FrozenMap(dict(zip(self.sizes, at, strict=True))))
-                  for at in product(*(range(n) for n in self.sizes.values()))]
-        if value.garbage or not all(w.holds(e, rank) for w in worlds for e in value.sides):
+        if value.garbage or not all(w.holds(e, rank) for e in value.sides for w in self.for_each_peer()):
             return GARBAGE
         return self.total(value.terms, rank)
 

@@ -380,6 +380,9 @@ def test_counts_depend_on_the_device_along_the_axes_of_their_cell() -> None:
     moved = Monomial.of(count_name({"dp": UNIT, "tp": "0"})) ** -2 * Monomial.of("dp")
     assert move(cell, "dp", UNIT) == moved and move(cell, "tp", UNIT) == cell
     assert move(cell * THREE, "dp", UNIT) == moved * THREE
+    drawn = Monomial.of(count_name({"dp": DEVICE, "tp": OWN}))
+    assert depends(drawn, "dp") and not depends(drawn, "tp") and depends(Monomial.of(count_name({"tp": OWN})), "dp")
+    assert move(drawn, "dp", "0") == Monomial.of(count_name({"dp": "0", "tp": "own:mine^dp=0"}))
     assert count_cell("N[]") == {} and count_cell("dp") is None and count_name({}) == "N[]"
 
 

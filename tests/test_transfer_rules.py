@@ -22,7 +22,7 @@ from placealg.prove.contribution import ABSENT, DEVICE, OPAQUE, STALE, UNIT, Slo
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Machine, Site
 from placealg.prove.microbatches import Iteration
-from placealg.prove.reading import NoRule, leave, tokens
+from placealg.prove.reading import NoRule, count_over, leave, tokens
 from placealg.prove.stages import on_ends
 from placealg.prove.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
 from placealg.prove.versions import GARBAGE as SPOILT
@@ -330,6 +330,17 @@ def test_a_divisor_that_reads_no_count_makes_garbage() -> None:
         counted = replace(MACHINES[0], count=Monomial.of("dp"))
         plain = replace(one, divisor=Monomial.of("dp"))
         assert run(counted, one).values == run(counted, plain).values
+
+
+def test_a_count_is_summed_along_an_axis_once_and_of_an_owner_s_tokens_there_is_no_sum() -> None:
+    cell = count_name({"dp": DEVICE, "tp": DEVICE})
+    owner = count_name({"tp": "own:mine~dp"})
+    assert count_over(Monomial.of(cell), "dp") == Monomial.of(count_name({"tp": DEVICE}))
+    assert count_over(Monomial.of(count_name({"tp": DEVICE})), "dp") == Monomial.of(count_name({"tp": DEVICE}), "dp")
+    for none in (Monomial.of(owner), Monomial.of(count_name({"dp": DEVICE, "tp": "own:mine~dp"})),
+                 Monomial.of(cell, cell), ONE / Monomial.of(cell)):
+        assert count_over(none, "dp") is None
+    assert count_over(Monomial.of(owner), "tp") == Monomial.of(owner, "tp")
 
 
 def test_what_slices_leave_mixed() -> None:

@@ -71,7 +71,7 @@ def elsewhere(position: str, axis: str, rank: str) -> str:
 
 def _moved(places: Mapping[str, str], axis: str, rank: str) -> FrozenMap[str, str]:
     """Places (axis -> position) as the rank that stands at `rank` along `axis` has them."""
-    return FrozenMap({a: elsewhere(p, axis, rank) for a, p in places.items()})
+    return FrozenMap({a: rank if (a, p) == (axis, DEVICE) else elsewhere(p, axis, rank) for a, p in places.items()})
 
 
 def count_name(cell: Mapping[str, str]) -> str:
@@ -102,12 +102,13 @@ def each_cell(coefficient: Monomial, change: Callable[[dict[str, str]], Mapping[
 
 def move(coefficient: Monomial, axis: str, position: str) -> Monomial:
     """The coefficient as the device at `position` along `axis` has it."""
-    return each_cell(coefficient, lambda cell: {**cell, axis: position} if cell.get(axis) == DEVICE else cell)
+    return each_cell(coefficient, lambda cell: _moved(cell, axis, position))
 
 
 def depends(coefficient: Monomial, axis: str) -> bool:
     """Whether the coefficient differs between ranks along `axis`."""
-    return any((count_cell(n) or {}).get(axis) == DEVICE for n in coefficient.names())
+    cells = [count_cell(name) or {} for name in coefficient.names()]
+    return any(cell.get(axis) == DEVICE or any(varies(p) == axis for p in cell.values()) for cell in cells)
 
 
 Pairs = frozenset[tuple[str, str]]
@@ -337,8 +338,8 @@ class Value:
         value = self
         for axis in axes:
             ranks = unrolled.get(axis, 0)
-            alone = {size_one(axis) for a, _ in value.mask if a == axis and ranks != 1}
-            alone |= {e for a, p in value.mask if a == axis for e in exists(axis, p)}
+            alone = {e for a, p in value.mask if a == axis
+                     for e in (*exists(axis, p), *(() if ranks == 1 else (size_one(axis),)))}
             mask = frozenset((a, p) for a, p in value.mask if a != axis)
             other = frozenset(e for a, p in mask for e in equality(a, p, elsewhere(p, axis, PEER)))
             value = replace(

@@ -6,7 +6,18 @@ from collections.abc import Mapping
 
 from placealg.arith import ONE, Monomial
 from placealg.prove import versions
-from placealg.prove.contribution import ALONG, DEVICE, STAGE, UNIT, count_cell, count_name, depends, each_cell, exists
+from placealg.prove.contribution import (
+    ALONG,
+    DEVICE,
+    STAGE,
+    UNIT,
+    count_cell,
+    count_name,
+    depends,
+    each_cell,
+    exists,
+    varies,
+)
 from placealg.prove.machine import Machine, Pairs, Read
 from placealg.prove.microbatches import Iteration
 from placealg.prove.paths import dim_of
@@ -141,8 +152,8 @@ def count_over(count: Monomial, axis: str) -> Monomial | None:
     total = Monomial(count.coefficient)
     for name, power in count.powers:
         cell = count_cell(name)
-        if cell and cell.get(axis) == DEVICE:
-            if power != 1:
+        if cell and depends(Monomial.of(name), axis):
+            if power != 1 or cell.get(axis) != DEVICE or any(varies(p) == axis for p in cell.values()):
                 return None
             name = count_name({a: p for a, p in cell.items() if a != axis})
         total = total * Monomial.of(name) ** power

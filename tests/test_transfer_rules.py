@@ -341,6 +341,8 @@ def test_a_count_is_summed_along_an_axis_once_and_of_an_owner_s_tokens_there_is_
                  Monomial.of(cell, cell), ONE / Monomial.of(cell)):
         assert count_over(none, "dp") is None
     assert count_over(Monomial.of(owner), "tp") == Monomial.of(owner, "tp")
+    apart = count_name({"dp": DEVICE}), count_name({"tp": DEVICE})
+    assert count_over(Monomial.of(*apart), "dp") == Monomial.of(count_name({}), apart[1])
 
 
 def test_what_slices_leave_mixed() -> None:

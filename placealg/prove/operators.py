@@ -79,7 +79,7 @@ class Operators:
             return paths.contracted(operands, dims, self.tag(op.output))
         if op.row.linear == "all":
             whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, operands, strict=True)]
-            return paths.added(whole)
+            return paths.mixed(paths.added(whole), op.over, self.tag(op.output))
         right = [self.demand(event, n, held) for n, held in zip(op.inputs, operands, strict=True)]
         others = {a for held in right for a, p in paths.mask_of(held) if dim_of(p) not in op.over}
         for axis in others.intersection(event.axes):
@@ -143,7 +143,7 @@ class Operators:
         if step.kind == "rename":
             return paths.renamed(arriving, step.rename)
         if step.kind == "rope":
-            return self.complete_rows(event, op, arriving)
+            return paths.mixed(self.complete_rows(event, op, arriving), op.over, tag)
         partners = [k for k in range(len(op.inputs)) if k != step.operand] if step.reads else []
         read = [self.operand(event, op, k, labels) for k in partners]
         known = {d for n in (op.output, *step.reads) for d in self.graph.tensors[n].dims}

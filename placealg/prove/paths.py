@@ -166,6 +166,21 @@ def _standing(term: Term, places: Iterable[tuple[str, str]]) -> Term:
     return term
 
 
+def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
+    """Every index of `dims` becomes a sum over all of them: which one an owner was of is told by a path.
+
+    >>> rows = mixed(padded(exact(), ["tp"], "head_dim"), ["head_dim"], "rotated")
+    >>> is_exact(narrowed(rows, [("tp", at("head_dim"))])), is_exact(reduced(rows, ("tp",), ONE, {}))
+    (False, True)
+    """
+    mixing = {*dims}
+
+    def path(position: str) -> str:
+        return f"{op}/{position[len(AT):]}" if dim_of(position) in mixing else position
+
+    return each(held, lambda v: per_element(v, path))
+
+
 def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
     """The same under other names of dims."""
     def name(position: str) -> str:

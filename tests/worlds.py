@@ -34,7 +34,7 @@ MICROBATCHES = 2
 
 
 @lru_cache(maxsize=10_000)
-def _any(*about: Any) -> int:
+def any_of(*about: Any) -> int:
     """A number that has nothing to do with those of other names, not even in its parity."""
     return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:8])
 
@@ -68,11 +68,11 @@ class World:
             name = f"{base}^{along}={self.position(along, place, rank)}"
         if f"{axis}:{name}" in self.named:
             return self.named[f"{axis}:{name}"]
-        return _any(self.seed, axis, name) % self.sizes.get(axis, self.microbatches)
+        return any_of(self.seed, axis, name) % self.sizes.get(axis, self.microbatches)
 
     def tokens(self, cell: Mapping[str, int]) -> int:
         """The tokens of one rank in one microbatch."""
-        return 1 + _any(self.seed, *sorted(cell.items())) % 7
+        return 1 + any_of(self.seed, *sorted(cell.items())) % 7
 
     def symbol(self, name: str, rank: Rank) -> Fraction:
         """A size, or the tokens of a cell, summed along the axes that it does not fix."""

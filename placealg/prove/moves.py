@@ -112,8 +112,9 @@ def _slice(tensors: Tensors, event: Event) -> None:
 def _pad(tensors: Tensors, event: Event) -> None:
     """The whole dim is held: where another axis splits it, too, with elements that are in no sum of this calculus."""
     held, dim = tensors.here(event), _dim(event.source)
+    other = frozenset((a, p) for a, p in paths.mask_of(held) if dim_of(p) != dim)
     beyond = any(dim_of(p) == dim and a not in event.axes for a, p in paths.mask_of(held))
-    tensors.put(event, paths.undefined(paths.mask_of(held)) if beyond else paths.padded(held, event.axes, dim))
+    tensors.put(event, paths.undefined(other) if beyond else paths.padded(held, event.axes, dim))
 
 
 def _free(tensors: Tensors, event: Event) -> None:

@@ -33,6 +33,8 @@ from placealg.model.backward import differentiated, kept, transposed
 from placealg.model.graph import Graph, Loop, Op, unit_of
 from placealg.model.ops import Step as Line
 from placealg.step.event import Event, origins
+from placealg.step.pipeline import FIRST, part_of
+from placealg.step.verbs import MESSAGES
 
 Tensor = tuple[str, str]
 """A tensor and the label of a version of it."""
@@ -44,7 +46,8 @@ class Boxes:
 
     `users` has the ops that forward runs on a version. `reference` has what one device alone holds of every tensor.
     Of gradients a version has the parts that were added to it; None is one that could not be computed. `deposited` is
-    what reached parameters in an event, instance by instance of a repeated unit, of which `layers` run.
+    what reached parameters in an event, instance by instance of a repeated unit, of which `layers` run. Along the axis
+    `pipeline` each of them runs on its own of `stages`; `messages` are on their way, `stuck` is who waits for another.
     """
 
     graph: Graph
@@ -52,6 +55,8 @@ class Boxes:
     split_dims: Mapping[str, Mapping[str, str]] = FrozenMap()
     users: Mapping[Tensor, frozenset[str]] = FrozenMap()
     layers: int = 1
+    pipeline: str = ""
+    stages: tuple[int, ...] = ()
     reference: Boxes | None = None
     unit: str = ""
     instance: int = 0
@@ -61,6 +66,8 @@ class Boxes:
     gradients: dict[Rank, dict[Tensor, list[Box | None]]] = field(default_factory=dict)
     final: dict[Rank, Box] = field(default_factory=dict)
     deposited: dict[tuple[str, int], dict[str, dict[Rank, Box | None]]] = field(default_factory=dict)
+    messages: dict[tuple[bool, int, Rank], list[Box | None]] = field(default_factory=dict)
+    stuck: str = ""
     ranks: list[Rank] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +89,16 @@ class Boxes:
         if self.graph.loop(unit_of(name)) is None:
             return name
         return f"{name}#{self.instance if unit_of(name) == self.unit else self.layers - 1}"
+
+    def stage(self, unit: str) -> int:
+        """Where a unit runs: before the repeated unit with its first instance, behind it with its last."""
+        if self.graph.loop(unit) is not None:
+            return self.stages[self.instance]
+        return self.stages[0 if part_of(unit, self.graph) == FIRST else -1]
+
+    def acting(self, unit: str) -> list[Rank]:
+        """The ranks on which a unit runs."""
+        return [r for r in self.ranks if not self.pipeline or r[self.pipeline] == self.stage(unit)]
 
     def dims(self, name: str) -> tuple[str, ...]:
         return tuple(self.graph.tensors[name].dims)
@@ -143,7 +160,7 @@ class Boxes:
     def _execute(self, event: Event) -> None:
         if event.value == "loss" and event.verb == "compute":
             name, label = _version(event.reads[0] if event.reads else self.graph.ops[-1].inputs[0])
-            self.final = {r: box for r in self.ranks if (box := self.read(r, name, label)) is not None}
+            self.final = {r: box for r in self.acting(event.unit) if (box := self.read(r, name, label)) is not None}
         elif event.on_tensor and event.verb == "compute":
             op = self.graph.producer(event.tensor)
             assert op is not None
@@ -157,25 +174,52 @@ class Boxes:
             self.enter(loop, event.on_gradient, _version(event.reads[0])[1] if event.reads else "")
         elif event.on_tensor and event.verb == "free":
             self._free(event)
+        elif event.verb in MESSAGES:
+            self._message(event)
         elif event.on_tensor:
             self._move(event)
 
     def enter(self, loop: Loop, back: bool, label: str = "") -> None:
         """What enters an instance of a repeated unit, or the way back."""
-        for rank in self.ranks:
+        elsewhere = bool(self.pipeline and self.instance) and self.stages[self.instance - 1] != self.stage(loop.unit)
+        for rank in self.acting(loop.unit):
             here = self.at(loop.slot)
             if not back:
                 last = self.made[rank].get((f"{loop.last}#{self.instance - 1}", ""))
                 box = last if self.instance else self.read(rank, loop.first, label)
                 _put(self.made[rank], (here, ""), box)
                 continue
+            if elsewhere:
+                continue
             goal = (f"{loop.last}#{self.instance - 1}", "") if self.instance else (self.at(loop.first), label)
             self.gradients[rank].setdefault(goal, []).append(self.gradient(rank, loop.slot))
+
+    def _message(self, event: Event) -> None:
+        """What an instance hands on to the stage of the next one, or, of a gradient, of the one before."""
+        back, send = event.on_gradient, event.verb == "send"
+        there = self.instance + (1 if send != back else -1)
+        if not 0 <= there < self.layers or self.stages[there] == self.stages[self.instance]:
+            return
+        for rank in self.acting(event.unit):
+            if send:
+                box = (self.gradient if back else self.read)(rank, event.tensor, event.version)
+                receiver = rank.plus({self.pipeline: self.stages[there]})
+                self.messages.setdefault((back, there, receiver), []).append(box)
+                continue
+            waiting, here = self.messages.get((back, self.instance, rank)), self.at(event.tensor)
+            if not waiting:
+                self.stuck = str(event)
+            elif back:
+                for key in [k for k in self.gradients[rank] if k[0] == here]:
+                    del self.gradients[rank][key]
+                self.gradients[rank][here, ""] = [box for box in (waiting.pop(0),) if box is not None]
+            else:
+                _put(self.made[rank], (here, ""), waiting.pop(0))
 
     def _free(self, event: Event) -> None:
         """A version ends, or all that a region made for itself, and the versions made for its ops."""
         if event.value in self.graph.tensors:
-            for rank in self.ranks:
+            for rank in self.acting(event.unit):
                 self.made[rank].pop((self.at(event.tensor), event.version), None)
             return
         inside = {op.output for op in self.graph.of_unit(event.unit) if f"{op.region}.".startswith(f"{event.value}.")}
@@ -183,7 +227,7 @@ class Boxes:
         known |= {n for n in inside if any(op.output not in inside for op in self.graph.consumers(n))}
         copies = {(self.at(n), label) for (n, label), users in self.users.items() if label and users <= inside}
         own = {self.at(n) for n in inside - known}
-        for rank in self.ranks:
+        for rank in self.acting(event.unit):
             for key in [k for k in self.made[rank] if k in copies or k[0] in own]:
                 del self.made[rank][key]
             for name in [n for n in self.kept[rank] if any(n.startswith(f"{self.at(m)}.") for m in inside)]:
@@ -192,7 +236,8 @@ class Boxes:
     # ops
 
     def forward(self, op: Op, labels: Sequence[str], axes: Sequence[str]) -> None:
-        held = {r: [self.read(r, n, label) for n, label in zip(op.inputs, labels, strict=True)] for r in self.ranks}
+        held = {r: [self.read(r, n, label) for n, label in zip(op.inputs, labels, strict=True)]
+                for r in self.acting(op.unit)}
         merged = rows_met(self.layout, {r: given[0] for r, given in held.items()}, op.over, axes) if (
             op.kind == "cross_entropy" and axes) else None
         here = self.at(op.output)
@@ -250,7 +295,7 @@ class Boxes:
             labelled(box.at({**p, dim: i}), tag, {dim: i}) for i in self.layout.whole[dim]))
 
     def backward(self, op: Op, labels: Sequence[str]) -> None:
-        for rank in self.ranks:
+        for rank in self.acting(op.unit):
             last = op == self.graph.ops[-1]
             seed = self.final[rank].each(lambda _: RIGHT) if rank in self.final else None
             arriving = seed if last else self.gradient(rank, op.output)
@@ -322,7 +367,7 @@ class Boxes:
     # redistributions
 
     def _move(self, event: Event) -> None:
-        for team in teams_of(self.ranks, event.axes):
+        for team in teams_of(self.acting(event.unit), event.axes):
             read = self.gradient if event.on_gradient else self.read
             boxes = [read(rank, event.tensor, event.version) for rank in team]
             for rank, box in zip(team, MOVES[event.verb](self.layout, event, team, boxes), strict=True):

@@ -19,7 +19,7 @@ from placealg.step.program import Step
 from placealg.step.recompute import POLICIES
 from placealg.strategy.spec import strategy_on
 
-AXES, REGIONS = ("a1", "a2"), ("one", "two")
+AXES, PIPELINE, REGIONS = ("a1", "a2"), "pp", ("one", "two")
 WIDE, NARROW = "batch seq embed", "batch seq ffn"
 
 
@@ -126,12 +126,12 @@ def _attended(net: Net) -> None:
 PARTS: Sequence[Callable[[Net], None]] = (*[_same] * 5, *[_projected] * 3, _summed, _mixed, _attended)
 
 
-def some_model(rng: Random) -> Model:
-    """A random graph of a few ops between a lookup and a loss, half of them repeated."""
+def some_model(rng: Random, staged: bool) -> Model:
+    """A random graph of a few ops between a lookup and a loss: half of them are repeated, all of those with stages."""
     g = graph(batch="b", seq="s", seq_kv="s", embed="h", ffn="f", vocab="V")
     table = g.parameter("embedding.weight", "vocab embed")
     x = str(g.lookup("embedding.tokens", table, g.ids("data.tokens", "batch seq"), over="vocab"))
-    unit = rng.choice(("mid", "layer"))
+    unit = "layer" if staged else rng.choice(("mid", "layer"))
     x = str(g.repeat(unit, "L", x)) if unit == "layer" else x
     net = Net(g, rng, [x], [], [x], unit)
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
@@ -141,7 +141,7 @@ def some_model(rng: Random) -> Model:
         net.unread = [*(n for n in net.unread if n != name), str(made)]
     left = net.unread
     y = left[0] if len(left) == 1 else str(g.add(f"{unit}.out", *left))
-    weight = table if rng.random() < 0.3 else g.parameter("head.weight", "embed vocab")
+    weight = table if not staged and rng.random() < 0.3 else g.parameter("head.weight", "embed vocab")
     logits = g.einsum("head.logits", y, weight, to="batch seq vocab")
     g.cross_entropy("head.loss", logits, g.ids("data.targets", "batch seq"), over="vocab")
     g.sum("loss.sum", "head.loss")
@@ -151,19 +151,21 @@ def some_model(rng: Random) -> Model:
 KNOWN = ("batch", "seq", "seq_kv", "embed", "ffn", "vocab", "embed", "ffn")
 
 
-def some_step(rng: Random) -> Step:
+def some_step(rng: Random, staged: bool = False) -> Step:
     """What a random placement of a random graph derives, with up to four random edits that have a meaning."""
     while True:
-        axes = AXES[: rng.choice((1, 2, 2))]
+        axes = AXES[: 1 if staged else rng.choice((1, 2, 2))]
         dims = {a: list(dict.fromkeys(rng.sample(KNOWN, rng.choice((0, 1, 1, 2, 3))))) for a in axes}
         schedule = {"sharing": rng.choice(("shared", "per_use")), "replay": rng.choice(POLICIES)}
         activations = {a: "S*" for a in axes if rng.random() < 0.3}
         if rng.random() < 0.3:
             activations |= {f"region:{rng.choice((*REGIONS, 'layer'))}": "M"}
+        if staged:
+            axes, dims, schedule = (*axes, PIPELINE), {**dims, PIPELINE: ["layer"]}, {**schedule, "pipeline": "1f1b"}
         try:
             strategy = strategy_on("random", dict.fromkeys(axes), dims=dims, schedule=schedule,
                                    states={"activations": activations})
-            step = derive(strategy, some_model(rng))
+            step = derive(strategy, some_model(rng, staged))
         except InputError:
             continue
         for _ in range(rng.choice((0, 1, 1, 2, 3, 4))):
@@ -200,7 +202,7 @@ def _edited(rng: Random, step: Step) -> Step:
                     check_event(event, step.reference)
         except InputError:
             continue
-        if made.events != step.events and not any(uncovered(e, graph) for e in events):
+        if made.events != step.events and not any(uncovered(e, graph, step.reference.pipeline) for e in events):
             return made
     return step
 

@@ -21,11 +21,12 @@ from worlds import GARBAGE, World, any_of
 
 from placealg.frozen import FrozenMap
 from placealg.model.graph import unit_of
-from placealg.prove.contribution import EXISTS, SIZE_ONE, Value, elsewhere, varies
+from placealg.prove.contribution import EXISTS, SIZE_ONE, STAGE, Value, elsewhere, varies
 from placealg.prove.flow import _Follower
 from placealg.prove.paths import DRAW, OWNER, Sum, dim_of, is_exact
 from placealg.prove.record import SEED
 from placealg.step.event import Event, origins
+from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.strategy.options import LAYER
 
@@ -77,16 +78,22 @@ def label_dim(position: str) -> str:
 
 @dataclass
 class Claims:
-    """Of one tensor's element the claims of some values, in one world; `named` has the dim of "own:own" by axis."""
+    """What values claim in one world. `owned` has the dim of "own:own" by axis, `stages` who stands at a stage.
+
+    `instances` are the stages of every instance of a repeated unit: what is followed of one is claimed if the
+    conditions hold in each.
+    """
 
     world: World
     owners: Owners
     whole: Extent
     owned: Mapping[str, str] = FrozenMap()
+    stages: Mapping[str, int] = FrozenMap()
+    instances: Sequence[Mapping[str, int]] = ()
 
     def cell(self, point: Mapping[str, int], labels: Mapping[str, tuple[str, int]]) -> Cell:
         owned = {a: self.owners(a, d, point[d], "", 0) for a, d in self.owned.items() if d in point}
-        named = FrozenMap({f"{a}:{OWNER}": k for a, k in owned.items()})
+        named = FrozenMap({**{f"{a}:{OWNER}": k for a, k in owned.items()}, **self.stages})
         at = {f"at:{d}": (d, i) for d, i in point.items()}
         return Cell(self.world.sizes, self.world.seed, named, owners=self.owners, indices={**at, **labels})
 
@@ -103,8 +110,9 @@ class Claims:
         if value.garbage:
             return False
         names = positions(replace(value, terms=(), mask=frozenset()))
-        return all(w.holds(e, rank) for labels in self.assignments(names) for e in value.sides
-                   for w in self.cell(point, labels).for_each_peer())
+        worlds = [replace(self, stages=stages) for stages in self.instances] or [self]
+        return all(w.holds(e, rank) for world in worlds for labels in self.assignments(names) for e in value.sides
+                   for w in world.cell(point, labels).for_each_peer())
 
     def count(self, value: Value, point: Mapping[str, int], labels: Mapping[str, tuple[str, int]],
               rank: Rank) -> Fraction:
@@ -157,6 +165,11 @@ class Found:
     claims: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+
+    def add(self, other: Found) -> None:
+        self.claims.update(other.claims)
+        self.ends.update(other.ends)
+        self.wrong += other.wrong
 
 
 @dataclass(frozen=True)
@@ -274,11 +287,30 @@ class Followed(_Follower):
     def settle(self) -> None:
         """What follows is claimed if all that was demanded holds in this world."""
         for demand in self.flow.demands[self.settled:]:
-            if not self.claims.exact(demand.held):
+            if not self.at(0, False).exact(demand.held):
                 raise Over(demand.says)
         if self.flow.open:
             raise Over(self.flow.open[0].says)
         self.settled = len(self.flow.demands)
+
+    def at(self, instance: int, back: bool, name: str = "") -> Claims:
+        """The claims of an instance of the repeated unit; of a parameter also who owns it."""
+        splits = {a: d for a, d in self.reference.split_dims.get(name, FrozenMap()).items() if d != LAYER}
+        if not self.table.pipeline:
+            return replace(self.claims, owned=splits)
+        every = [self.stages_of(k, way, name) for k in range(self.table.layers) for way in (False, True)]
+        return replace(self.claims, owned=splits, stages=self.stages_of(instance, back, name), instances=every)
+
+    def stages_of(self, instance: int, back: bool, name: str) -> Mapping[str, int]:
+        """Who stands at the stages of which an instance speaks: its neighbour is who it was handed something by."""
+        (unit,), stages = (loop.unit for loop in self.graph.loops), self.table.stages
+        neighbour = instance + (1 if back else -1)
+        named = {"first": stages[0], "last": stages[-1], unit: stages[instance]}
+        named[f"{unit}'"] = stages[neighbour] if 0 <= neighbour < len(stages) else stages[instance]
+        known = {f"{self.table.pipeline}:{STAGE}{part}": stage for part, stage in named.items()}
+        if name:
+            known[f"{self.table.pipeline}:{OWNER}"] = named[part_of(unit_of(name), self.graph)]
+        return known
 
     def compare(self, events: Sequence[Event]) -> None:
         """The claims about all that some events touched and that others may read."""
@@ -287,37 +319,49 @@ class Followed(_Follower):
             self.graph.tensors)}
         (lone,), one = self.table.alone.ranks, self.table.alone
         seen = {n for n in touched if (loop := self.graph.loop(unit_of(n))) is None or n == loop.last}
+        forward, backward = self.at(self.table.layers - 1, False), self.at(0, True)
         for (name, label), held in self.tensors.made.items():
             if name in seen:
-                boxes = {r: self.table.made[r].get((self.table.at(name), label)) for r in self.table.ranks}
-                self.compared(f"{name}@{label}", name, held, boxes, one.made[lone].get((one.at(name), "")))
+                data = self.graph.tensors[name].kind == "data"
+                ranks = self.table.acting(events[0].unit) if data else self.table.ranks
+                boxes = {r: self.table.made[r].get((self.table.at(name), label)) for r in ranks}
+                self.compared(f"{name}@{label}", name, held, boxes, one.made[lone].get((one.at(name), "")), forward)
         for name, label in list(self.tensors.gradients):
             if name in seen and any(e.on_gradient and self.graph.loop(unit_of(name)) is None for e in tensors):
                 boxes = {r: self.table.gradient(r, name, label) for r in self.table.ranks}
                 whole = None if label else one.gradient(lone, name)
-                self.compared(f"{name}.grad@{label}", name, self.tensors.gradient(name, label), boxes, whole)
+                self.compared(f"{name}.grad@{label}", name, self.tensors.gradient(name, label), boxes, whole, backward)
         parts = [part for e in tensors for part in self.flow.parts.get(e.path, {}).values()]
         for (use, instance), deposits in self.table.deposited.items():
             for part in (p for p in parts if p.use == use):
-                name, given = part.parameter, deposits[part.parameter]
+                name, claims = part.parameter, self.at(instance, True, part.parameter)
+                given = {r: deposits[name].get(r) for r in self.table.ranks}
                 self.compared(f"{name}.grad of {use}, instance {instance}", name, part.held, given,
-                              one.deposited[use, instance][name][lone], owned=True)
+                              one.deposited[use, instance][name][lone], claims)
+        if self.table.stuck:
+            self.found.wrong.append(f"{self.table.stuck} waits for ever")
 
     def compared(self, says: str, name: str, held: Sum, boxes: Mapping[Rank, Box | None], lone: Box | None,
-                 owned: bool = False) -> None:
-        splits: Mapping[str, str] = self.reference.split_dims.get(name, FrozenMap()) if owned else FrozenMap()
-        claims = replace(self.claims, owned={a: d for a, d in splits.items() if d != LAYER})
+                 claims: Claims) -> None:
+        """Instances of a repeated unit may hold it in different places: each is like one of those that were followed."""
         extent = {d: self.table.layout.whole[d] for d in self.graph.tensors[name].dims}
-        Comparison(says, held, boxes, extent, lone, claims).into(self.found)
+        tries = []
+        for alike in dict.fromkeys((v.mask, v.mixed) for v in held):
+            tries.append(Found())
+            some = tuple(v for v in held if (v.mask, v.mixed) == alike)
+            Comparison(says, some, boxes, extent, lone, claims).into(tries[-1])
+        if tries:
+            self.found.add(next((found for found in tries if not found.wrong), tries[0]))
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Some ranks, some layers, and who owns what."""
+    """Some ranks, some layers, who owns what, and on which of the stages each layer runs."""
 
     sizes: FrozenMap[str, int]
     layers: int
     seed: int
+    stages: tuple[int, ...] = ()
 
     def owner(self, axis: str, dim: str, index: int, layout: str, asks: int) -> int:
         """Dims that a rename takes for each other have the same owners."""
@@ -336,8 +380,9 @@ def followed(step: Step, mesh: Mesh) -> Found:
                 readers.setdefault((name, known), set()).add(event.value)
     users = {version: frozenset(some) for version, some in readers.items()}
     try:
+        pipeline = step.reference.pipeline
         table = Boxes(graph, Layout(whole, mesh.sizes, mesh.owner), step.reference.split_dims, users, mesh.layers,
-                      alone(graph, whole, mesh.layers))
+                      pipeline.axis if pipeline else "", mesh.stages, alone(graph, whole, mesh.layers))
         Followed(step, table, World(mesh.sizes, mesh.seed), found).run()
         found.ends["to the end"] += 1
     except TooMany:

@@ -528,6 +528,15 @@ def test_names_of_dims() -> None:
     assert value.terms[0].at == {"dp": "at:batch!mine~dp", "tp": "op/seq"} and value.mask == {("tp", "at:ffn")}
 
 
+def test_an_owner_s_own_order_is_that_owner_s_under_any_name() -> None:
+    """What a rank takes for its own was gathered: whose order it is in is told by an owner of the same index."""
+    taken = paths.gathered(paths.exact([("dp", paths.drawn("seq", "mine", "dp"))]), ["dp"], "seq")
+    for made, at in ((paths.renamed(taken, {"seq": "keys"}), "at:keys"), (paths.mixed(taken, ["seq"], "op"), "op/seq"),
+                     (paths.contracted([taken], (), "op"), "op/seq")):
+        (value,) = made
+        assert value.sides == equality("dp", at, f"{at}!mine^dp={at}")
+
+
 def test_redistributions_of_sums() -> None:
     for held in sums(6):
         narrowed = paths.narrowed(held, [("dp", "at:ffn")])

@@ -110,11 +110,13 @@ def _slice(tensors: Tensors, event: Event) -> None:
 
 
 def _pad(tensors: Tensors, event: Event) -> None:
-    """The whole dim is held: where another axis splits it, too, with elements that are in no sum of this calculus."""
+    """The whole dim is held: what is split in another way, too, is in no sum of this calculus then."""
     held, dim = tensors.here(event), _dim(event.source)
-    other = frozenset((a, p) for a, p in paths.mask_of(held) if dim_of(p) != dim)
-    beyond = any(dim_of(p) == dim and a not in event.axes for a, p in paths.mask_of(held))
-    tensors.put(event, paths.undefined(other) if beyond else paths.padded(held, event.axes, dim))
+    split = frozenset((a, p) for a, p in paths.mask_of(held) if dim_of(p) == dim)
+    if split <= {(a, at(dim)) for a in event.axes}:
+        tensors.put(event, paths.padded(held, event.axes, dim))
+    else:
+        tensors.put(event, paths.undefined(paths.mask_of(held) - split))
 
 
 def _free(tensors: Tensors, event: Event) -> None:

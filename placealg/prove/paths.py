@@ -58,6 +58,19 @@ def dim_of(position: str) -> str:
     return position[len(AT):].partition(DRAW)[0] if position.startswith(AT) else ""
 
 
+def _inside(rename: Callable[[str], str]) -> Callable[[str], str]:
+    """Rename the owner of an index, too, whose order a position is in.
+
+    >>> _inside(lambda p: p.replace("at:seq", "at:keys"))("at:seq!mine^dp=at:seq")
+    'at:keys!mine^dp=at:keys'
+    """
+    def renamed(position: str) -> str:
+        order, of, owner = position.partition("=")
+        return rename(order) + of + (renamed(owner) if of else "")
+
+    return renamed
+
+
 def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:
     """Every contribution once, on the ranks of `mask`."""
     return (Value((Term(ONE),), frozenset(mask)),)
@@ -145,6 +158,7 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
     if len(partial) > 1 or any(v.garbage for held in operands for v in held):
         return undefined(mask)
 
+    @_inside
     def path(position: str) -> str:
         return f"{op}/{position[len(AT):]}" if dim_of(position) and dim_of(position) not in kept else position
 
@@ -175,6 +189,7 @@ def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
     """
     mixing = {*dims}
 
+    @_inside
     def path(position: str) -> str:
         return f"{op}/{position[len(AT):]}" if dim_of(position) in mixing else position
 
@@ -183,6 +198,7 @@ def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
 
 def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
     """The same under other names of dims."""
+    @_inside
     def name(position: str) -> str:
         dim = dim_of(position)
         return at(names.get(dim, dim)) + position[len(at(dim)):] if dim else position

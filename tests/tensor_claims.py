@@ -343,7 +343,7 @@ class Followed(_Follower):
 
     def compared(self, says: str, name: str, held: Sum, boxes: Mapping[Rank, Box | None], lone: Box | None,
                  claims: Claims) -> None:
-        """Instances of a repeated unit may hold it in different places: each is like one of those that were followed."""
+        """Instances may hold it in different places: each is like one of those that were followed."""
         extent = {d: self.table.layout.whole[d] for d in self.graph.tensors[name].dims}
         tries = []
         for alike in dict.fromkeys((v.mask, v.mixed) for v in held):

@@ -18,6 +18,7 @@ from placealg.prove import moves, paths
 from placealg.prove.contribution import Value
 from placealg.prove.operators import Operators
 from placealg.prove.paths import Sum
+from placealg.prove.stages import Stages
 from placealg.prove.tensors import Tensors
 from placealg.step.event import Event
 from placealg.step.program import Step
@@ -201,3 +202,8 @@ WRONG: Sequence[tuple[int, str, Wrong]] = (
 def test_a_wrong_rule_is_seen(seed: int, wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong(monkeypatch)
     assert any(found.wrong for found in search(seed))
+
+
+def test_an_op_that_is_taken_to_run_on_every_stage_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stages, "here", lambda self, unit, held: held)
+    assert any(found.wrong for found in search(0, staged=True))

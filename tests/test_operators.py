@@ -211,6 +211,13 @@ def test_a_rotation_turns_whole_rows_back() -> None:
     assert ops.flow.demands == []
 
 
+def test_a_rotation_sums_over_its_row() -> None:
+    """What was zero-padded is a part of each element of the row, by an index that belongs to this rotation alone."""
+    padded = paths.padded(exact([DP, TP]), ["tp"], "embed")
+    assert counted(result(at_work(rotated(), x=padded))) == [("tp", "net.y", "embed")]
+    assert counted(returned(at_work(rotated()), padded)["net.x", ""]["net.y/0"]) == [("tp", "net.y.grad.0", "embed")]
+
+
 @pytest.mark.parametrize("kind", ["scale", "cast", "copy"])
 def test_a_linear_op_passes_its_gradient_on(kind: str) -> None:
     g = sized()

@@ -69,12 +69,10 @@ def _gather(layout: Layout, event: Event, team: list[Rank], boxes: Held) -> Held
         owner = {a: layout.owners(a, dim, point[dim], "", 0) for a in event.axes}
         for rank, box in zip(team, boxes, strict=True):
             if all(rank[a] == k for a, k in owner.items()):
-                inside = box is not None and all(point[d] in at for d, at in box.extent.items())
-                return box.at(point) if inside and box is not None else GARBAGE
+                return box.at(point) if box is not None and box.holds(point) else GARBAGE
         return GARBAGE
 
-    extent = {d: union(held)[d] for d in held[0].extent}
-    return [Box.made(extent, number)] * len(boxes)
+    return [Box.made(union(held), number)] * len(boxes)
 
 
 def _keep(layout: Layout, event: Event, team: list[Rank], boxes: Held) -> Held:
@@ -90,11 +88,10 @@ def _sum(layout: Layout, event: Event, team: list[Rank], boxes: Held) -> Held:
     factor = Fraction(1, len(team)) if event.op == "mean" else Fraction(1) / _number(layout, event)
 
     def number(point: Mapping[str, int]) -> Number:
-        parts = [b.at(point) for b in held if all(point[d] in at for d, at in b.extent.items())]
+        parts = [b.at(point) for b in held if b.holds(point)]
         return scaled(plus(parts), factor) if len(parts) == len(team) else GARBAGE
 
-    extent = {d: union(held)[d] for d in held[0].extent}
-    return [Box.made(extent, number)] * len(boxes)
+    return [Box.made(union(held), number)] * len(boxes)
 
 
 def _number(layout: Layout, event: Event) -> Fraction:

@@ -136,10 +136,10 @@ class Boxes:
             return None
 
         def number(point: Mapping[str, int]) -> Number:
-            here = [p.at(point) for p in held if all(point[d] in at for d, at in p.extent.items())]
+            here = [p.at(point) for p in held if p.holds(point)]
             return plus(here) if len(here) == len(parts) else GARBAGE
 
-        return Box.made({d: union(held)[d] for d in self.dims(name)}, number)
+        return Box.made(union(held), number)
 
     # events
 
@@ -256,10 +256,7 @@ class Boxes:
     def _result(self, rank: Rank, op: Op, boxes: list[Box], merged: set[Rank] | None) -> Box:
         dims, tag = self.dims(op.output), self.at(op.output)
         if op.kind == "rename":
-            extent = {op.rename.get(d, d): at for d, at in boxes[0].extent.items()}
-            back = {new: old for old, new in op.rename.items()}
-            return Box.made({d: extent[d] for d in dims},
-                            lambda p: boxes[0].at({back.get(d, d): i for d, i in p.items()}))
+            return boxes[0].renamed(op.rename)
         if op.kind == "lookup":
             boxes[1] = self._sure(op.inputs[1], boxes[1])
         if op.kind in ("einsum", "sum", "lookup", "scale", "cast", "copy"):
@@ -317,10 +314,7 @@ class Boxes:
         if back.kind == "vjp":
             return self._lines(rank, op, back.steps, labels, arriving)
         if back.kind == "rename":
-            extent = {back.rename.get(d, d): at for d, at in arriving.extent.items()}
-            names = {new: old for old, new in back.rename.items()}
-            return Box.made({d: extent[d] for d in dims},
-                            lambda p: arriving.at({names.get(d, d): i for d, i in p.items()}))
+            return arriving.renamed(back.rename)
         if back.kind == "rope":
             return self._rotated(arriving, op, tag)
         partners = [j for j in range(len(op.inputs)) if j != k] if back.reads else []

@@ -51,6 +51,13 @@ class Box:
     def at(self, point: Mapping[str, int]) -> Number:
         return self.numbers[tuple(point[d] for d in self.extent)]
 
+    def holds(self, point: Mapping[str, int]) -> bool:
+        return all(point[d] in held for d, held in self.extent.items())
+
+    def renamed(self, names: Mapping[str, str]) -> Box:
+        """The same under other names of dims."""
+        return Box({names.get(d, d): held for d, held in self.extent.items()}, self.numbers)
+
     def cut(self, wanted: Extent) -> Box:
         """The part at the indices that are also in `wanted`."""
         extent = {d: tuple(i for i in held if i in wanted.get(d, held)) for d, held in self.extent.items()}

@@ -248,7 +248,7 @@ class Comparison:
 
     def _there(self, rank: Rank, point: Mapping[str, int]) -> bool:
         box = self.boxes[rank]
-        return box is not None and all(point[d] in at for d, at in box.extent.items())
+        return box is not None and box.holds(point)
 
     def _at(self, rank: Rank, point: Mapping[str, int]) -> Number:
         box = self.boxes[rank]
@@ -256,7 +256,7 @@ class Comparison:
 
 
 class Over(Exception):
-    """Nothing more is claimed: something demanded is wrong here, or cannot be followed."""
+    """Nothing more is claimed: something demanded is "wrong" here, or what cannot be followed is left "open"."""
 
 
 class Followed(_Follower):
@@ -288,9 +288,9 @@ class Followed(_Follower):
         """What follows is claimed if all that was demanded holds in this world."""
         for demand in self.flow.demands[self.settled:]:
             if not self.at(0, False).exact(demand.held):
-                raise Over(demand.says)
+                raise Over("wrong")
         if self.flow.open:
-            raise Over(self.flow.open[0].says)
+            raise Over("open")
         self.settled = len(self.flow.demands)
 
     def at(self, instance: int, back: bool, name: str = "") -> Claims:
@@ -315,8 +315,7 @@ class Followed(_Follower):
     def compare(self, events: Sequence[Event]) -> None:
         """The claims about all that some events touched and that others may read."""
         tensors = [e for e in events if e.on_tensor]
-        touched = {n.partition("@")[0] for e in tensors for n in (e.tensor, *e.reads) if n in e.reads or n in (
-            self.graph.tensors)}
+        touched = {n.partition("@")[0] for e in tensors for n in (e.tensor, *e.reads)}
         (lone,), one = self.table.alone.ranks, self.table.alone
         seen = {n for n in touched if (loop := self.graph.loop(unit_of(n))) is None or n == loop.last}
         forward, backward = self.at(self.table.layers - 1, False), self.at(0, True)
@@ -388,5 +387,5 @@ def followed(step: Step, mesh: Mesh) -> Found:
     except TooMany:
         found.ends["too many contributions"] += 1
     except Over as why:
-        found.ends["wrong" if any(w in str(why) for w in ("reads", "takes", "works", "merges")) else "open"] += 1
+        found.ends[str(why)] += 1
     return found

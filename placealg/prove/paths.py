@@ -71,6 +71,16 @@ def _inside(rename: Callable[[str], str]) -> Callable[[str], str]:
     return renamed
 
 
+def _path(op: str, summed: Callable[[str], bool]) -> Callable[[str], str]:
+    """Positions as they are called behind an op that sums over the dims of which `summed` is true."""
+    @_inside
+    def path(position: str) -> str:
+        dim = dim_of(position)
+        return f"{op}/{position[len(AT):]}" if dim and summed(dim) else position
+
+    return path
+
+
 def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:
     """Every contribution once, on the ranks of `mask`."""
     return (Value((Term(ONE),), frozenset(mask)),)
@@ -158,10 +168,7 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
     if len(partial) > 1 or any(v.garbage for held in operands for v in held):
         return undefined(mask)
 
-    @_inside
-    def path(position: str) -> str:
-        return f"{op}/{position[len(AT):]}" if dim_of(position) and dim_of(position) not in kept else position
-
+    path = _path(op, lambda dim: dim not in kept)
     summed = sorted((a, path(p)) for a, p in masks - mask)
     values = []
     for value in partial[0] if partial else exact():
@@ -187,12 +194,7 @@ def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
     >>> is_exact(narrowed(rows, [("tp", at("head_dim"))])), is_exact(reduced(rows, ("tp",), ONE, {}))
     (False, True)
     """
-    mixing = {*dims}
-
-    @_inside
-    def path(position: str) -> str:
-        return f"{op}/{position[len(AT):]}" if dim_of(position) in mixing else position
-
+    path = _path(op, {*dims}.__contains__)
     return each(held, lambda v: per_element(v, path))
 
 

@@ -328,6 +328,18 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert done.stdout.startswith("hsdp on abstract")
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_reader_that_has_gone_changes_no_verdict(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text('base = "zero1"\n[[edit]]\ndrop = "publish.*.publish[dp]"\n')
+    with subprocess.Popen(command("prove", str(file), "--format", form), cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as run:
+        assert run.stdout
+        assert run.stderr
+        run.stdout.close()
+        assert (run.stderr.read(), run.wait()) == (b"", 1)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from placealg.cli.attend import INTERRUPTED, SAYS, attended
+from placealg.cli.attend import INTERRUPTED, SAYS, attended, dropped_unread
 from placealg.errors import InputError
 from placealg.version import VERSION
 
@@ -26,7 +26,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with attended(alone=words is None):
             code = _run(sys.argv[1:] if words is None else words)
-            sys.stdout.flush()
+            with dropped_unread():
+                sys.stdout.flush()
     except InputError as error:
         print(f"placealg: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -37,11 +38,9 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stderr.write(SAYS)
         return INTERRUPTED
     except OSError as error:
-        quiet = isinstance(error, BrokenPipeError)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not quiet:
-            print(f"placealg: cannot write the result: {error.strerror}", file=sys.stderr)
-        return DONE if quiet else BAD_INPUT
+        print(f"placealg: cannot write the result: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
     return code
 
 

@@ -1,4 +1,5 @@
-"""The terminal while a command works: one line that says what it is at, and an interrupt that ends it at once.
+"""The terminal while a command works: one line that says what it is at, an interrupt that ends it at once, and a reader
+that leaves.
 
 The line stands on stderr, and only where that is a terminal. It is drawn by a timer's signal, so that it lives while
 the work waits for a solver; no thread runs, because solvers are forked.
@@ -27,6 +28,18 @@ INTERRUPTED = 130
 SAYS = "placealg: interrupted\n"
 
 _ERASE = b"\r\x1b[2K"
+
+
+@contextmanager
+def dropped_unread() -> Iterator[None]:
+    """In here is written to stdout; where its reader has gone, this and all that follows is dropped.
+
+    The command goes on to its end, so that `prove STRATEGY | head` has the exit code of the verdict.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Attended:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from placealg.cli import main
 from placealg.cli.attend import attended
+from placealg.cli.output import flush, print_text
 
 DEMO = (
     "show zero3*tp_sp --model llama-3-70b",
@@ -21,7 +22,8 @@ DEMO = (
 def demonstrate(commands: Iterable[str] = DEMO) -> int:
     """Print and run each command; the exit code of the first that does not end with 0, else 0."""
     for command in commands:
-        print(f"\n$ placealg {command}\n", flush=True)
+        print_text(f"\n$ placealg {command}\n\n")
+        flush()
         code = main(shlex.split(command))
         if code:
             return code

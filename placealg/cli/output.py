@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.announce import say
+from placealg.cli.attend import dropped_unread
 from placealg.errors import InputError
 from placealg.render.page import Line, width_of, write
 from placealg.unfinished import write_whole
@@ -22,18 +23,26 @@ def width() -> int:
 def print_lines(lines: Iterable[Line]) -> None:
     """Print lines on stdout."""
     say("")
-    write(lines, sys.stdout)
+    with dropped_unread():
+        write(lines, sys.stdout)
 
 
 def print_text(text: str) -> None:
     """Print text on stdout as it stands."""
     say("")
-    sys.stdout.write(text)
+    with dropped_unread():
+        sys.stdout.write(text)
 
 
 def print_json(value: Any) -> None:
     """Print a JSON document on stdout."""
     print_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def flush() -> None:
+    """What was printed so far reaches the reader now."""
+    with dropped_unread():
+        sys.stdout.flush()
 
 
 def check_file(path: str) -> None:

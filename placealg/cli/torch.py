@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from placealg.check.prove import prove
 from placealg.cli.bugs import path_of
 from placealg.cli.inputs import read_case
-from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.output import flush, print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.formula import Formula
 from placealg.errors import InputError
@@ -43,14 +43,14 @@ def check_torch(chosen: Namespace) -> int:
             results.append(result)
             if chosen.format == "text":
                 print_lines(page(result, width()))
-                sys.stdout.flush()
+                flush()
     except RankError as error:
         print(f"placealg: {error}", file=sys.stderr)
         return OPEN
     if chosen.format == "json":
         print_json({"version": 1, "results": [to_json(r) for r in results]})
     elif chosen.format == "markdown":
-        print("\n".join(markdown(results)))
+        print_text("\n".join(markdown(results)) + "\n")
     else:
         print_lines(closing(results, width()))
     return DONE if all(r.agrees for r in results) else FAILED
@@ -66,7 +66,7 @@ def _faults(chosen: Namespace) -> int:
     if chosen.format == "json":
         print_json({"version": 1, "faults": [fault_json(s) for s in shown]})
     elif chosen.format == "markdown":
-        print("\n".join(faults_markdown(shown)))
+        print_text("\n".join(faults_markdown(shown)) + "\n")
     else:
         print_lines(faults_page(shown, width()))
     return DONE if all(s.agrees for s in shown) else FAILED

@@ -5,7 +5,7 @@ Read `contribution.py` first: positions, terms, values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
@@ -113,18 +113,23 @@ def got(terms: tuple[Term, ...], weighting: correct.Weighting) -> str:
     >>> got((Term(ONE, given=frozenset({("dp", "own:even", "own:own")})),), lambda w: w)
     "1 where along dp the element's owner by 'even' is its owner, 0 elsewhere"
     """
+    return _by_case(terms, weighting, str)
+
+
+def _by_case(terms: tuple[Term, ...], weighting: correct.Weighting, say: Callable[[str], str]) -> str:
+    """The weight in words, each of its numbers as `say` has it."""
     whole = told_sum([weighting(t.coefficient) for t in terms])
     free = told_sum([weighting(t.coefficient) for t in terms if not t.at and not t.given])
     if whole == free:
         opaque = any(name.startswith(OPAQUE) for t in terms for name in t.coefficient.names())
-        return f"{whole}, where {OPAQUE_SUM} {_SUM_SAYS}" if opaque else whole
+        return f"{say(whole)}, where {OPAQUE_SUM} {_SUM_SAYS}" if opaque else say(whole)
     conditions = sorted({e for t in terms for e in t.given})
     if not conditions:
-        return f"{whole} on the device's own units, {free} on the others"
+        return f"{say(whole)} on the device's own units, {say(free)} on the others"
     said = [_condition(e) for e in conditions]
     if any(t.at for t in terms):
         said.append("the unit is the device's own")
-    return f"{whole} where {' and '.join(said)}, {free} elsewhere"
+    return f"{say(whole)} where {' and '.join(said)}, {say(free)} elsewhere"
 
 
 def times(terms: tuple[Term, ...]) -> str:
@@ -132,11 +137,12 @@ def times(terms: tuple[Term, ...]) -> str:
 
     >>> times((Term(ONE),)), times((Term(Monomial.of("tp")),)), times(())
     ('once', 'tp times', 'never')
+    >>> times((Term(ONE, given=frozenset({("tp", "=", "1")})),))
+    'once where tp has one rank, never elsewhere'
     """
     if scattered(terms) and all(t.coefficient == ONE and t.at and not t.given for t in terms):
         return "only on the rank that computed them"
-    said = got(terms, lambda weight: weight)
-    return {"0": "never", "1": "once"}.get(said, f"{said} times")
+    return _by_case(terms, lambda weight: weight, lambda n: {"0": "never", "1": "once"}.get(n, f"{n} times"))
 
 
 def _condition(equality: Equality) -> str:

@@ -56,6 +56,9 @@ LEFT_OPEN: Mapping[str, str] = {
     "among stages of":
         "a collective along the axis of the pipeline inside the loop over microbatches: stages run it at different"
         " times, and no rule says what it does there, not even where it does nothing",
+    "makes layer.mlp.down after it was redistributed":
+        "what a layer computes again last, and no backward reads: redistributed before it is made it would be wrong if"
+        " anybody read it",
 }
 """False alarms: why a mutant that no run tells from the single device stays UNDECIDED -> what lies behind it."""
 

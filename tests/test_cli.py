@@ -340,6 +340,17 @@ def test_a_reader_that_has_gone_changes_no_verdict(tmp_path: Path, form: str) ->
         assert (run.stderr.read(), run.wait()) == (b"", 1)
 
 
+@pytest.mark.parametrize(("closed", "strategy", "code", "says"), [
+    (">&-", "zero1", 2, "placealg: cannot write the result: Bad file descriptor\n"), ("2>&-", "zero1", 0, ""),
+    ("2>&-", "zero9", 2, ""), (">&- 2>&-", "zero1", 2, ""), ("<&- >&-", "zero9", 2, "placealg: strategy 'zero9'")])
+def test_a_stream_that_was_closed_before(closed: str, strategy: str, code: int, says: str) -> None:
+    shell = f"{' '.join(command('show', strategy))} {closed}"
+    done = subprocess.run(["sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.startswith(says) and done.stderr.count("\n") == bool(says)
+    assert done.stdout.startswith("zero1 on abstract") if not code else done.stdout == ""
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:

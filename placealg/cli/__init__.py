@@ -20,6 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
     On the process's own arguments an interrupt ends that at once, with one line; else it is a KeyboardInterrupt here.
     """
+    _open_streams()
     if words is None and (lacking := _lacking()):
         print(f"placealg: {lacking}", file=sys.stderr)
         return OPEN
@@ -42,6 +43,14 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"placealg: cannot write the result: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     return code
+
+
+def _open_streams() -> None:
+    """Where stdout or stderr was closed when the process began: writing to stdout fails, what stderr gets is lost."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def _lacking() -> str:

@@ -351,6 +351,12 @@ def test_a_stream_that_was_closed_before(closed: str, strategy: str, code: int, 
     assert done.stdout.startswith("zero1 on abstract") if not code else done.stdout == ""
 
 
+def test_the_demonstration_says_where_it_cannot_be_printed() -> None:
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m placealg.cli.demo >&-"], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "placealg: cannot write the result: Bad file descriptor\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:

@@ -60,8 +60,8 @@ LEFT_OPEN: Mapping[str, str] = {
         "what a layer computes again last, and no backward reads: redistributed before it is made it would be wrong if"
         " anybody read it",
     "is not followed where layer has few instances, the first unlike others":
-        "a first layer that works on more rows than the others, along a pipeline, where stages are followed in pairs:"
-        " the only layer of a model would be handed something else, and is not followed, though it is right there, too",
+        "a first layer that works on more rows than the others, along a pipeline, where two layers are followed at"
+        " least: the only layer of a model would be handed something else, and is not followed, though it is right",
 }
 """False alarms: why a mutant that no run tells from the single device stays UNDECIDED -> what lies behind it."""
 

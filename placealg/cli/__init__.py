@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from placealg.cli.attend import INTERRUPTED, SAYS, attended, dropped_unread
 from placealg.errors import InputError
@@ -20,13 +20,18 @@ def main(words: Sequence[str] | None = None) -> int:
 
     On the process's own arguments an interrupt ends that at once, with one line; else it is a KeyboardInterrupt here.
     """
+    return attend_to(lambda: _run(sys.argv[1:] if words is None else words), alone=words is None)
+
+
+def attend_to(work: Callable[[], int], alone: bool) -> int:
+    """The exit code of some work, and one line for what ends it; `alone` says whether the process does nothing else."""
     _open_streams()
-    if words is None and (lacking := _lacking()):
+    if alone and (lacking := _lacking()):
         print(f"placealg: {lacking}", file=sys.stderr)
         return OPEN
     try:
-        with attended(alone=words is None):
-            code = _run(sys.argv[1:] if words is None else words)
+        with attended(alone):
+            code = work()
             with dropped_unread():
                 sys.stdout.flush()
     except InputError as error:

@@ -6,8 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 
-from placealg.cli import main
-from placealg.cli.attend import attended
+from placealg.cli import attend_to, main
 from placealg.cli.output import flush, print_text
 
 DEMO = (
@@ -31,5 +30,4 @@ def demonstrate(commands: Iterable[str] = DEMO) -> int:
 
 
 if __name__ == "__main__":
-    with attended(alone=True):
-        sys.exit(demonstrate())
+    sys.exit(attend_to(demonstrate, alone=True))

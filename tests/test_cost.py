@@ -26,6 +26,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
 from placealg.placement import SENT
+from placealg.polynomial import Polynomial
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.graph import creates, reads
@@ -603,12 +604,8 @@ def test_writing() -> None:
     assert str(communication(step_of("zero3"), unit="elements").total) == "3·Ψ·m·(dp − 1)/dp elements"
 
 
-def sum_of(text: str) -> dict[Monomial, Fraction]:
-    found: dict[Monomial, Fraction] = {}
-    for part in text.split(" + "):
-        term = Monomial.parse(part)
-        found[Monomial(powers=term.powers)] = term.coefficient
-    return found
+def sum_of(text: str) -> Polynomial:
+    return Polynomial.of(map(Monomial.parse, text.split(" + ")))
 
 
 def test_what_never_exceeds() -> None:

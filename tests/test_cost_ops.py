@@ -24,6 +24,7 @@ from placealg.model.build import graph
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.model.transformer import GPT, LLAMA, Style, gpt
+from placealg.polynomial import Polynomial
 from placealg.render.cost import by_region, saved
 from placealg.render.page import plain
 from placealg.step.derive import derive
@@ -397,13 +398,13 @@ def test_tables_show_every_row() -> None:
 
 def test_a_sum_is_written_by_what_its_terms_share() -> None:
     def parts(*terms: str) -> str:
-        common, rest = factored({Monomial(powers=(t := Monomial.parse(n)).powers): t.coefficient for n in terms})
-        return f"{common}: {' + '.join(str(Monomial(c, m.powers)) for m, c in rest.items())}"
+        common, rest = factored(Polynomial.of(map(Monomial.parse, terms)))
+        return f"{common}: {' + '.join(map(str, rest.monomials()))}"
 
     assert parts("4*b*s*h", "2*b*s*a/tp") == "2*b*s: 2*h + a/tp"
     assert parts("b*h/tp", "3*b/(tp*dp)") == "b/tp: h + 3/dp"
     assert parts("h**2/3", "h/2") == "h/6: 2*h + 3"
-    assert factored({}) == (Monomial(), {})
+    assert factored(Polynomial()) == (Monomial(), Polynomial())
 
 
 def test_costs_are_flat_in_layers() -> None:

@@ -25,9 +25,9 @@ from placealg.cost.leaves import leaves
 from placealg.cost.plain import conditions, difference
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
+from placealg.polynomial import Polynomial
 from placealg.prove import inequality
 from placealg.prove.inequality import BY_COEFFICIENTS, Finding, Question, decide
-from placealg.prove.polynomial import Polynomial
 from placealg.prove.sizes import Domain, freed
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.step.fit import orders, quotients
@@ -183,7 +183,7 @@ def test_the_coefficient_method_alone_is_sound(drawn: list[tuple[int, str]]) -> 
 
 @pytest.mark.parametrize(("text", "want"), [("dp - 2", False), ("(dp - 1)*(dp - 2)", True), ("2 - dp", False)])
 def test_both_cases_of_a_size_are_needed(text: str, want: bool) -> None:
-    sum_ = Polynomial.of(difference(formula(text), formula("0*b"), {}).numerator)
+    sum_ = difference(formula(text), formula("0*b"), {}).numerator
     assert inequality._holds_apart(Question(sum_, Polynomial.number(1), Domain()), sum_, "dp") == want
 
 
@@ -208,7 +208,7 @@ def test_a_premise_that_needs_rationals_is_met(exists: str) -> None:
     """Z3 finds rational bytes as integers over a common denominator."""
     (decision,) = compare(formula("w*dp"), "<", formula("w*o"), exists).decisions
     assert decision.verdict == REFUTED
-    assert all(c.relation != "==" or Polynomial.of(c.terms).evaluate(decision.sizes) == 0 for c in decision.given)
+    assert all(c.relation != "==" or c.terms.evaluate(decision.sizes) == 0 for c in decision.given)
 
 
 def test_iff_is_both_ways() -> None:
@@ -239,8 +239,8 @@ def test_an_empty_premise_is_bad_input_not_a_proof() -> None:
 ])
 def test_conditions_are_read_and_nothing_else(where: str, says: str) -> None:
     if not where:
-        assert conditions("dp >= 2 and b < m", ("dp", "b", "m"), {})[1].terms == (
-            Monomial.number(-1) * Monomial.of("b"), Monomial.of("m"))
+        assert conditions("dp >= 2 and b < m", ("dp", "b", "m"), {})[1].terms == \
+            Polynomial.name("m") - Polynomial.name("b")
         return
     with pytest.raises(InputError) as error:
         verdict("b", "<=", "dp", where=where)
@@ -299,9 +299,9 @@ def test_plain_data_has_the_value_of_the_formula() -> None:
     found = difference(formula("Max(b, 2*dp)/tp + b"), formula("ceiling(b/dp)"), {"tp": Fraction(2)})
     sizes: dict[str, Fraction] = {"b": Fraction(7), "dp": Fraction(3)}
     for call in found.calls:
-        values = [Polynomial.of(a).evaluate(sizes) for a in call.arguments]
+        values = [a.evaluate(sizes) for a in call.arguments]
         sizes[call.name] = max(values) if call.function == "Max" else Fraction(-(-values[0] // 1))
-    value = Polynomial.of(found.numerator).evaluate(sizes) / Polynomial.of(found.denominator).evaluate(sizes)
+    value = found.numerator.evaluate(sizes) / found.denominator.evaluate(sizes)
     assert value == Fraction(7, 2) + 7 - 3
 
 

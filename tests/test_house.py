@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, run_placealg
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "frozen", "arith", "shown", "announce", "unfinished", "solvers", "version"),
+    ("errors", "frozen", "arith", "polynomial", "shown", "announce", "unfinished", "solvers", "version"),
     ("mesh",),
     ("placement",),
     ("strategy", "model"),

@@ -8,12 +8,12 @@ from fractions import Fraction
 from placealg.arith import Monomial
 from placealg.cost.comparison import RELATIONS, Answer, Decision, Over
 from placealg.cost.formula import Formula
-from placealg.cost.plain import Condition, Plain, conditions, difference
+from placealg.cost.plain import Condition, conditions, difference
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
-from placealg.prove.inequality import Call, Finding, Question, decide, inhabitant
-from placealg.prove.polynomial import Polynomial
+from placealg.polynomial import Plain, Polynomial
+from placealg.prove.inequality import Finding, Question, decide, inhabitant
 from placealg.prove.sizes import Domain
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
 
@@ -89,7 +89,7 @@ def _decide(left: Formula, relation: str, right: Formula, over: Over, given: tup
             plain = difference(larger, smaller, over.fixed)
         except InputError as error:
             return Decision(UNDECIDED, str(error), left, relation, right, over, given)
-        if not plain.numerator and relation not in ("<", ">"):
+        if not plain.numerator.terms and relation not in ("<", ">"):
             methods[IDENTICAL] = None
             continue
         answer = decide(_question(plain, domain, relation in ("<", ">")))
@@ -132,12 +132,11 @@ def _domain(left: Formula, right: Formula, over: Over, given: Iterable[Condition
         return Monomial.product([Monomial.number(value.coefficient), *powers.values()])
     whole = dict.fromkeys(known(q) for q in over.whole)
     ordered = [Polynomial.of([known(large)]) - Polynomial.of([known(small)]) for small, large in over.ordered]
-    premises = [*((p, ">=") for p in ordered if p.names()), *((Polynomial.of(c.terms), c.relation) for c in given)]
+    premises = [*((p, ">=") for p in ordered if p.names()), *((c.terms, c.relation) for c in given)]
     names = {*left.inputs, *right.inputs, *(n for p, _ in premises for n in p.names())}
     return Domain(tuple(q for q in whole if q.names()), tuple(premises),
                   frozenset(n for n in names if n in SYMBOLS and SYMBOLS[n].assumption == "positive rational"))
 
 
 def _question(plain: Plain, domain: Domain, strict: bool) -> Question:
-    calls = tuple(Call(c.name, c.function, tuple(map(Polynomial.of, c.arguments))) for c in plain.calls)
-    return Question(Polynomial.of(plain.numerator), Polynomial.of(plain.denominator), domain, strict, calls)
+    return Question(plain.numerator, plain.denominator, domain, strict, plain.calls)

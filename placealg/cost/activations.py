@@ -17,11 +17,12 @@ import sympy
 
 from placealg.arith import ONE, Monomial
 from placealg.cost.amounts import Amounts, monomial
-from placealg.cost.bounds import Sum, add, factored
+from placealg.cost.bounds import factored
 from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
 from placealg.model.graph import Graph, unit_of
+from placealg.polynomial import Polynomial, add
 from placealg.step.event import LOOPED, Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
@@ -234,7 +235,7 @@ def layout_text(box: Box) -> str:
     return ", ".join(sorted(f"{dim} over {axis}" for axis, dim in box)) or "whole"
 
 
-def in_bytes(amounts: Amounts, picture: Picture) -> Sum:
+def in_bytes(amounts: Amounts, picture: Picture) -> Polynomial:
     """A picture as a sum of monomials, in bytes."""
     total: dict[Monomial, Fraction] = {}
     for (elements, element, unit), times in picture.items():
@@ -242,19 +243,19 @@ def in_bytes(amounts: Amounts, picture: Picture) -> Sum:
         if unit:
             add(total, size * amounts.reference.unit(unit).count, times)
         add(total, size, -times if unit else times)
-    return total
+    return Polynomial.collected(total)
 
 
 def written(amounts: Amounts, picture: Picture) -> Any:
     """The expression of a picture: what all layers of a kind hold, factored, and the rest."""
     layered: dict[frozenset[str], dict[Monomial, Fraction]] = {}
-    for term, coefficient in in_bytes(amounts, picture).items():
+    for term, coefficient in in_bytes(amounts, picture).terms.items():
         layered.setdefault(_LAYERS.intersection(term.names()), {})[term] = coefficient
     whole = sympy.S.Zero
     for part in layered.values():
-        common, rest = factored(part)
+        common, rest = factored(Polynomial.collected(part))
         whole += monomial(common) * sympy.Add(*(monomial(term) * sympy.Rational(*c.as_integer_ratio())
-                                                for term, c in rest.items()))
+                                                for term, c in rest.terms.items()))
     return whole
 
 

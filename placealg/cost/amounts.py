@@ -17,13 +17,13 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial, parse
-from placealg.cost.bounds import Sum, add
 from placealg.cost.formula import Formula, expression, symbol, tidy
 from placealg.cost.held import Share
 from placealg.cost.shards import Piece, filled, largest_share
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
+from placealg.polynomial import Polynomial, add
 from placealg.step.program import Group, Reference
 
 Part = tuple[str, str, Share]
@@ -96,7 +96,7 @@ class Amounts:
         """The part with most of the parameters, free sizes taken as 16: what holds for it is written for Psi."""
 
         def size(part: Part) -> tuple[Fraction, bool]:
-            terms = self.elements(part).items()
+            terms = self.elements(part).terms.items()
             amount = sum((c * t.evaluate(dict.fromkeys(t.names(), 16)) for t, c in terms), Fraction(0))
             return amount, part[1] == "others"
         return max(self.parts, key=size)
@@ -240,21 +240,21 @@ class Amounts:
         return Formula(expr, unit, convention, self.values, note=note, axes=self.reference.mesh.names,
                        defined=self.defined)
 
-    def elements(self, part: Part) -> Sum:
+    def elements(self, part: Part) -> Polynomial:
         """The elements of a part as a sum of monomials: numbers where the model's sizes are known."""
         if part not in self._sums:
             self._sums[part] = self._sum(*part)
         return self._sums[part]
 
     @cached_property
-    def _sums(self) -> dict[Part, Sum]:
+    def _sums(self) -> dict[Part, Polynomial]:
         return {}
 
-    def _sum(self, name: str, which: str, cut: Share) -> Sum:
+    def _sum(self, name: str, which: str, cut: Share) -> Polynomial:
         group = self.reference.group(name)
         total: dict[Monomial, Fraction] = {}
         if self.reference.abstract and which == "others":
-            return {Monomial.of(f"{name} of the others"): Fraction(1)}
+            return Polynomial.name(f"{name} of the others")
         pieces = largest_share(self.reference, group, cut) if cut else ()
         for one in map(self._opaque, pieces) if cut else group.elements:
             if which == "one":
@@ -262,7 +262,7 @@ class Amounts:
             else:
                 add(total, self.known(one * group.count))
                 add(total, self.known(one), -1)
-        return total
+        return Polynomial.collected(total)
 
     def _opaque(self, piece: Piece) -> Monomial:
         """A piece as a monomial of which one power is a name for a whole quotient."""
@@ -279,29 +279,26 @@ class Amounts:
     def _known(self) -> dict[Monomial, Monomial]:
         return {}
 
-    def bound(self, tally: Tally) -> Sum:
+    def bound(self, tally: Tally) -> Polynomial:
         """A tally of buffers as a sum of monomials, in bytes."""
         total: dict[Monomial, Fraction] = {}
         for buffer, count in tally.items():
-            for term, number in self.buffer(buffer).items():
+            for term, number in self.buffer(buffer).terms.items():
                 total[term] = total.get(term, 0) + number * count
-        return total
+        return Polynomial.collected(total)
 
-    def buffer(self, buffer: Buffer) -> Sum:
+    def buffer(self, buffer: Buffer) -> Polynomial:
         """One buffer as a sum of monomials, in bytes."""
         if buffer not in self._buffers:
             name, part, size, share = buffer
             group = self.reference.group(name)
             cut = filled(self.reference, group, share)
             per = _bytes(size, group) / Monomial.of(*(share - cut))
-            total: dict[Monomial, Fraction] = {}
-            for elements, number in self.elements((name, part, cut)).items():
-                add(total, elements * per, number)
-            self._buffers[buffer] = total
+            self._buffers[buffer] = self.elements((name, part, cut)).times(per)
         return self._buffers[buffer]
 
     @cached_property
-    def _buffers(self) -> dict[Buffer, Sum]:
+    def _buffers(self) -> dict[Buffer, Polynomial]:
         return {}
 
 

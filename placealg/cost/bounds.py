@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fractions import Fraction
 from math import gcd, lcm
 from typing import TypeVar
 
 from placealg.arith import Monomial
 from placealg.mesh import SYMBOLS
-
-Sum = Mapping[Monomial, Fraction]
-"""Monomial of coefficient 1 -> coefficient."""
+from placealg.polynomial import Polynomial
 
 T = TypeVar("T")
 
 
-def add(total: dict[Monomial, Fraction], term: Monomial, times: int | Fraction = 1) -> None:
-    """Add `times` a monomial to a sum under construction."""
-    base = Monomial(powers=term.powers)
-    total[base] = total.get(base, Fraction(0)) + term.coefficient * times
-
-
-def factored(total: Sum) -> tuple[Monomial, Sum]:
+def factored(total: Polynomial) -> tuple[Monomial, Polynomial]:
     """A sum as what all its terms have in common, and the rest.
 
-    >>> factored({Monomial.of("b", "s"): Fraction(4), Monomial.of("b", "h"): Fraction(2)})
-    (2*b, {s: Fraction(2, 1), h: Fraction(1, 1)})
+    >>> factored(Polynomial.of([Monomial.parse("4*b*s"), Monomial.parse("2*b*h")]))
+    (2*b, h + 2*s)
     """
-    terms = [Monomial(c, m.powers) for m, c in total.items() if c]
+    terms = total.monomials()
     if not terms:
-        return Monomial(), {}
+        return Monomial(), total
     powers = {name: _shared([dict(t.powers).get(name, 0) for t in terms]) for t in terms for name in t.names()}
     number = Fraction(gcd(*(t.coefficient.numerator for t in terms)), lcm(*(t.coefficient.denominator for t in terms)))
     common = Monomial(number, tuple(sorted((n, p) for n, p in powers.items() if p)))
-    rest: dict[Monomial, Fraction] = {}
-    for term in terms:
-        add(rest, term / common)
-    return common, rest
+    return common, total.times(Monomial() / common)
 
 
 def _shared(powers: list[int]) -> int:
@@ -45,16 +34,17 @@ def _shared(powers: list[int]) -> int:
     return min(powers) if min(powers) > 0 else max(powers) if max(powers) < 0 else 0
 
 
-def at_most(small: Sum, large: Sum) -> bool:
+def at_most(small: Polynomial, large: Polynomial) -> bool:
     """Whether `small` never exceeds `large`: what it has more of is covered, term by term, by what `large` has more of.
 
     Sizes are at least 1; all other symbols are positive. False where that is not plain to see.
 
-    >>> at_most({Monomial.parse("h/dp"): Fraction(2)}, {Monomial.of("h", "L"): Fraction(2)})
+    >>> at_most(Polynomial.of([Monomial.parse("2*h/dp")]), Polynomial.of([Monomial.parse("2*h*L")]))
     True
     """
-    spare = {m: c - small.get(m, 0) for m, c in large.items() if c > small.get(m, 0)}
-    for term, more in ((m, c - large.get(m, 0)) for m, c in small.items() if c > large.get(m, 0)):
+    less, more_of = small.terms, large.terms
+    spare = {m: c - less.get(m, 0) for m, c in more_of.items() if c > less.get(m, 0)}
+    for term, more in ((m, c - more_of.get(m, 0)) for m, c in less.items() if c > more_of.get(m, 0)):
         for other in spare:
             if more > 0 and spare[other] > 0 and _covers(other, term):
                 used = min(more, spare[other])
@@ -64,10 +54,10 @@ def at_most(small: Sum, large: Sum) -> bool:
     return True
 
 
-def largest(amounts: Iterable[tuple[T, Sum]]) -> list[T]:
+def largest(amounts: Iterable[tuple[T, Polynomial]]) -> list[T]:
     """The candidates for the maximum: every amount given is at most one of theirs."""
-    best: list[tuple[T, Sum]] = []
-    for name, amount in sorted(amounts, key=lambda a: -sum(a[1].values())):
+    best: list[tuple[T, Polynomial]] = []
+    for name, amount in sorted(amounts, key=lambda a: -sum(a[1].terms.values())):
         if not any(at_most(amount, other) for _, other in best):
             best = [*(b for b in best if not at_most(b[1], amount)), (name, amount)]
     return [name for name, _ in best]

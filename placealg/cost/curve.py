@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from placealg.arith import Monomial
 from placealg.cost.formula import Formula
-from placealg.cost.plain import Plain, Terms, plain, put
+from placealg.cost.plain import ONE, plain, put
 from placealg.errors import InputError
+from placealg.polynomial import CALL, Plain, Polynomial
 
 SCANNED = 4096
 """How far sizes are tried one by one where a formula is not known to fall."""
@@ -38,7 +38,7 @@ class Curve:
         """The exact value."""
         if self.pieces:
             return max(_at(piece, size) for piece in self.pieces)
-        return evaluate(self.plain, {self.name: Fraction(size)})
+        return self.plain.evaluate({self.name: size})
 
     def line(self, size: int) -> tuple[Fraction, Fraction] | None:
         """The constant and the slope of the piece that is largest at a size, if it is linear."""
@@ -137,41 +137,23 @@ def check_known(formula: Formula, sizes: Mapping[str, Fraction]) -> None:
         raise InputError(f"what is held depends on {', '.join(missing)}: give sizes, or name a model that has them")
 
 
-def evaluate(found: Plain, sizes: Mapping[str, Fraction]) -> Fraction:
-    """The exact value of plain data."""
-    known = dict(sizes)
-    for call in found.calls:
-        values = [_sum(a, known) for a in call.arguments]
-        known[call.name] = {"Max": max, "Min": min}[call.function](values) if call.function in ("Max", "Min") else \
-            Fraction(-(-values[0] // 1) if call.function == "ceiling" else values[0] // 1)
-    return _sum(found.numerator, known) / _sum(found.denominator, known)
-
-
-def _sum(terms: Terms, sizes: Mapping[str, Fraction]) -> Fraction:
-    return sum((m.evaluate(sizes) for m in terms), Fraction(0))
-
-
 def _pieces(found: Plain, name: str) -> list[Piece]:
     """The sums whose maximum the data is; none where a function other than Max, or a falling one, stands in it."""
-    if found.denominator != (Monomial(),) or any(c.function != "Max" for c in found.calls):
+    if found.denominator != ONE or any(c.function != "Max" for c in found.calls):
         return []
     sums = [found.numerator]
     for call in reversed(found.calls):
-        spread: list[Terms] = []
-        for terms in sums:
-            factors = [m / Monomial.of(call.name) for m in terms if call.name in m.names()]
-            rest = tuple(m for m in terms if call.name not in m.names())
-            if any(f.coefficient < 0 or any("#" in n for n in f.names()) for f in factors):
+        spread: list[Polynomial] = []
+        for total in sums:
+            factor = total.coefficient(call.name)
+            if any(f.coefficient < 0 or any(CALL in n for n in f.names()) for f in factor.monomials()):
                 return []
-            spread += [(*rest, *(f * m for f in factors for m in argument)) for argument in call.arguments] \
-                if factors else [terms]
+            spread += [total.without(call.name) + factor * argument for argument in call.arguments] \
+                if factor.terms else [total]
         sums = spread
     pieces: list[Piece] = []
-    for terms in sums:
-        total: dict[int, Fraction] = {}
-        for m in terms:
-            power = dict(m.powers).get(name, 0)
-            total[power] = total.get(power, Fraction(0)) + m.coefficient
-        if total not in pieces:
-            pieces.append({p: c for p, c in total.items() if c})
+    for total in sums:
+        piece = {dict(m.powers).get(name, 0): c for m, c in total.terms.items()}
+        if piece not in pieces:
+            pieces.append(piece)
     return pieces

@@ -12,8 +12,9 @@ import sympy
 from placealg.arith import Monomial
 from placealg.cost.activations import Picture, in_bytes, written
 from placealg.cost.amounts import Amounts, Tally
-from placealg.cost.bounds import Sum, add, largest
+from placealg.cost.bounds import largest
 from placealg.cost.formula import Formula
+from placealg.polynomial import Polynomial, add
 
 Held = tuple[Tally, Picture]
 """What is held of states, and of tensors."""
@@ -38,7 +39,7 @@ def peak(amounts: Amounts, pictures: Iterable[Held], rest: Held = NOTHING, waiti
 
 def _largest(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
     """The candidates for the largest picture: first among those with equal states, then of all."""
-    sums = dict[Any, Sum]()
+    sums = dict[Any, Polynomial]()
     by_states: dict[Any, dict[Any, Held]] = {}
     for states, tensors in {(id(states), id(tensors)): (states, tensors) for states, tensors in pictures}.values():
         by_states.setdefault(frozenset(states.items()), {})[frozenset(tensors.items())] = states, tensors
@@ -48,23 +49,16 @@ def _largest(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
     kept = []
     for group in by_states.values():
         below = amounts.bound(next(iter(group.values()))[0])
-        kept += [(group[key], _plus(below, sums[key])) for key in largest((key, sums[key]) for key in group)]
+        kept += [(group[key], below + sums[key]) for key in largest((key, sums[key]) for key in group)]
     return largest(kept)
 
 
-def _known(amounts: Amounts, total: Sum) -> Sum:
+def _known(amounts: Amounts, total: Polynomial) -> Polynomial:
     """A sum with the model's numbers put in."""
     found: dict[Monomial, Fraction] = {}
-    for term, coefficient in total.items():
+    for term, coefficient in total.terms.items():
         add(found, amounts.known(term), coefficient)
-    return found
-
-
-def _plus(one: Sum, other: Sum) -> Sum:
-    total = dict(one)
-    for term, coefficient in other.items():
-        total[term] = total.get(term, 0) + coefficient
-    return total
+    return Polynomial.collected(found)
 
 
 def _beyond(held: Counter[Any], rest: Counter[Any]) -> Any:

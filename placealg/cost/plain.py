@@ -1,7 +1,7 @@
 """Formulas and conditions as plain data, for readers without SymPy: sums of monomials, and functions by name.
 
 A difference of formulas becomes a fraction of two sums. Max, Min, ceiling and floor become names such as `Max#1`, each
-with the sums that are its arguments.
+with the sums that are its arguments (polynomial.py).
 """
 
 from __future__ import annotations
@@ -17,37 +17,19 @@ import sympy
 from placealg.arith import Expr, Monomial, parse
 from placealg.cost.formula import FUNCTIONS, Formula, expression, symbol
 from placealg.errors import InputError
+from placealg.polynomial import Call, Plain, Polynomial
 
-Terms = tuple[Monomial, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function under a name that no symbol has, with its arguments."""
-
-    name: str
-    function: str
-    arguments: tuple[Terms, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """numerator / denominator, over symbols and the names of `calls`; a call's arguments use earlier names only."""
-
-    numerator: Terms
-    denominator: Terms
-    calls: tuple[Call, ...] = ()
-
+ONE = Polynomial.number(1)
 
 def plain(expr: Any) -> Plain:
     """The plain form of an expression.
 
     >>> plain(expression("dp/2 + Max(2*tp, b)")).numerator
-    (Max#1, dp/2)
+    Max#1 + dp/2
     >>> plain(expression("dp/2 + Max(2*tp, b)")).calls
-    (Call(name='Max#1', function='Max', arguments=((b,), (2*tp,))),)
+    (Call(name='Max#1', function='Max', arguments=(b, 2*tp)),)
     >>> plain(expression("m/(m + pp - 1)")).denominator
-    (-1, m, pp)
+    m + pp - 1
     """
     calls: dict[Any, Call] = {}
     top, bottom = _fraction(_named(expr, calls))
@@ -65,7 +47,7 @@ def difference(larger: Formula, smaller: Formula, sizes: Mapping[str, Fraction])
 
     >>> volume = Formula.parse("2*Psi*(dp - 1)/dp", "bytes")
     >>> difference(volume, Formula.parse("Psi", "bytes"), {"dp": Fraction(4)}).numerator
-    (Psi/2,)
+    Psi/2
     """
     return plain(put(larger, sizes) - put(smaller, sizes))
 
@@ -75,12 +57,12 @@ class Condition:
     """A comparison of sizes: the sum `terms` stands in `relation` (>=, > or ==) to 0. `text` is as it was written."""
 
     text: str
-    terms: Terms
+    terms: Polynomial
     relation: str
 
     def opposites(self) -> tuple[Condition, ...]:
         """What holds where the condition does not: one of these."""
-        less = tuple(Monomial(-m.coefficient, m.powers) for m in self.terms)
+        less = -self.terms
         if self.relation == "==":
             return (Condition(f"{self.text} from above", self.terms, ">"),
                     Condition(f"{self.text} from below", less, ">"))
@@ -91,7 +73,7 @@ def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction])
     """Comparisons joined by `and`, over `symbols`; those that are known are put in.
 
     >>> conditions("tp >= 2 and m > 4", ("tp", "m"), {})
-    (Condition(text='tp >= 2', terms=(-2, tp), relation='>='), Condition(text='m > 4', terms=(-4, m), relation='>'))
+    (Condition(text='tp >= 2', terms=tp - 2, relation='>='), Condition(text='m > 4', terms=m - 4, relation='>'))
     """
     known, found = tuple(symbols), []
     for part in re.split(r"\s+and\s+", text.strip()):
@@ -106,8 +88,8 @@ def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction])
         expr = (expression(left, known) - expression(right, known)).xreplace(
             {symbol(n): sympy.Rational(v.numerator, v.denominator) for n, v in sizes.items()})
         plain_sum = not expr.has(sympy.zoo, sympy.nan, *FUNCTIONS.values())
-        top, bottom = _fraction(expr) if plain_sum else ((), ())
-        if bottom != (Monomial(),):
+        top, bottom = _fraction(expr) if plain_sum else (Polynomial(), Polynomial())
+        if bottom != ONE:
             raise InputError(f"'{part}' divides by a sum, or has a function")
         found.append(Condition(part.strip(), top, {"<": ">", "<=": ">="}.get(relation, relation)))
     return tuple(found)
@@ -139,26 +121,26 @@ def _named(expr: Any, calls: dict[Any, Call]) -> Any:
         listed = []
         for arg in sorted(args, key=sympy.default_sort_key):
             top, bottom = _fraction(arg)
-            if bottom != (Monomial(),):
+            if bottom != ONE:
                 raise InputError(f"a sum divides inside {function}")
             listed.append(top)
         calls[key] = Call(f"{function}#{len(calls) + 1}", function, tuple(listed))
     return sympy.Symbol(calls[key].name, real=True)
 
 
-def _fraction(expr: Any) -> tuple[Terms, Terms]:
+def _fraction(expr: Any) -> tuple[Polynomial, Polynomial]:
     """An expression as a sum of monomials over another, which is 1 where no sum divides."""
     spread = sympy.expand(expr)
     try:
-        return _terms(spread), (Monomial(),)
+        return _terms(spread), ONE
     except InputError:
         top, bottom = sympy.fraction(sympy.cancel(sympy.together(expr)))
         return _terms(sympy.expand(top)), _terms(sympy.expand(bottom))
 
 
-def _terms(expr: Any) -> Terms:
-    """A spread sum as monomials; what is none is an InputError."""
-    return tuple(sorted((_monomial(t) for t in sympy.Add.make_args(expr) if t != 0), key=lambda m: m.powers))
+def _terms(expr: Any) -> Polynomial:
+    """A spread sum; what is none is an InputError."""
+    return Polynomial.of(sorted((_monomial(t) for t in sympy.Add.make_args(expr) if t != 0), key=lambda m: m.powers))
 
 
 def _monomial(term: Any) -> Monomial:

@@ -15,7 +15,7 @@ from math import gcd, prod
 from placealg.arith import Monomial
 from placealg.cost.communication import communication
 from placealg.cost.compute import value_of
-from placealg.cost.curve import check_known, curve, evaluate
+from placealg.cost.curve import check_known, curve
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
@@ -259,7 +259,7 @@ def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: S
         if any(set(q.names()) <= {*model.sizes, *at} and q.evaluate({**numbers, **at}).denominator != 1
                for q in quotients(strategy, model)):
             continue
-        values = [evaluate(data, at) for data, _ in known]
+        values = [data.evaluate(at) for data, _ in known]
         held, moved = values[:len(every)], values[len(every)]
         if limit is None or max(held) <= limit:
             microbatch = [] if limit is None else [curve(f, "b", at).largest(limit) for f in every if "b" in f.inputs]

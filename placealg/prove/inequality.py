@@ -8,7 +8,7 @@ found are evaluated exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -17,7 +17,7 @@ from math import prod
 import z3
 
 from placealg.arith import ONE, Monomial
-from placealg.prove.polynomial import CALL, REST, Polynomial
+from placealg.polynomial import CALL, REST, Call, Polynomial, completed
 from placealg.prove.sizes import Domain, Freed, Premise, freed, points, smaller
 from placealg.prove.solver import PROCESS, SAT, UNSAT, versions
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
@@ -31,15 +31,6 @@ _MOST_TERMS = 150_000
 _MOST_CASES = 600
 _BELOW = "bytes#below"
 """The common denominator of all rational sizes, where those are asked for as integers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """The value of Max, Min, ceiling or floor, under a name, at arguments that use earlier names only."""
-
-    name: str
-    function: str
-    arguments: tuple[Polynomial, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +50,7 @@ class Question:
 
     def fails(self, sizes: Mapping[str, Fraction]) -> bool:
         """Whether it is violated at sizes, exactly."""
-        known = dict(sizes)
-        for call in self.calls:
-            known[call.name] = _value(call.function, [a.evaluate(known) for a in call.arguments])
+        known = completed(self.calls, sizes)
         below = self.denominator.evaluate(known)
         if not below:
             return False
@@ -76,12 +65,6 @@ class Finding:
     verdict: str
     method: str
     sizes: Mapping[str, Fraction] = field(default_factory=dict)
-
-
-def _value(function: str, arguments: Sequence[Fraction]) -> Fraction:
-    if function in ("Max", "Min"):
-        return max(arguments) if function == "Max" else min(arguments)
-    return Fraction(-(-arguments[0] // 1) if function == "ceiling" else arguments[0] // 1)
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from fractions import Fraction
 from random import Random
 
 from placealg.arith import Monomial
-from placealg.prove.polynomial import REST, Polynomial
+from placealg.polynomial import REST, Polynomial
 
 RELATIONS = (">=", ">", "==")
 """How a premise stands to 0."""

@@ -1,12 +1,13 @@
-"""Sums of monomials with rational coefficients, powers of either sign: the plain form in which a formula is compared.
+"""Sums of monomials with rational coefficients, powers of either sign, and the functions of sums that stand in them.
 
-A name that ends in `'` is what is left of a size after its least value: at least 0. A name with `#` stands for the
-value of a function, of either sign. Any other name is positive.
+This is the one form in which figures are bounded, compared, solved and evaluated without SymPy. A name that ends in `'`
+is what is left of a size after its least value: at least 0. A name with `#` stands for the value of a `Call`, of either
+sign. Any other name is positive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb, lcm
@@ -27,6 +28,12 @@ def positive(name: str) -> bool:
     return not name.endswith(REST) and CALL not in name
 
 
+def add(total: dict[Monomial, Fraction], term: Monomial, times: int | Fraction = 1) -> None:
+    """Add `times` a monomial to a sum that is being collected."""
+    base = Monomial(powers=term.powers)
+    total[base] = total.get(base, Fraction(0)) + term.coefficient * times
+
+
 @dataclass(frozen=True, slots=True)
 class Polynomial:
     """A sum: monomial of coefficient 1 -> its coefficient, none of them 0.
@@ -43,9 +50,13 @@ class Polynomial:
         """The sum of monomials."""
         total: dict[Monomial, Fraction] = {}
         for m in monomials:
-            base = Monomial(powers=m.powers)
-            total[base] = total.get(base, Fraction(0)) + m.coefficient
-        return Polynomial(FrozenMap({m: c for m, c in total.items() if c}))
+            add(total, m)
+        return Polynomial.collected(total)
+
+    @staticmethod
+    def collected(total: Mapping[Monomial, int | Fraction]) -> Polynomial:
+        """The sum that was collected in a mapping from monomials of coefficient 1."""
+        return Polynomial(FrozenMap({m: Fraction(c) for m, c in total.items() if c}))
 
     @staticmethod
     def number(value: int | Fraction) -> Polynomial:
@@ -137,6 +148,57 @@ class Polynomial:
         listed = sorted(self.monomials(), key=lambda m: (not m.powers, m.powers))
         text = " + ".join(map(str, listed)) or "0"
         return text.replace("+ -1*", "- ").replace("+ -", "- ")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The value of Max, Min, ceiling or floor, under a name that no size has, at arguments that use earlier names only.
+
+    >>> Call("ceiling#1", "ceiling", (Polynomial.of([Monomial.parse("h/dp")]),)).value({"h": 7, "dp": 2})
+    Fraction(4, 1)
+    """
+
+    name: str
+    function: str
+    arguments: tuple[Polynomial, ...]
+
+    def value(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
+        """The exact value."""
+        return called(self.function, [a.evaluate(sizes) for a in self.arguments])
+
+
+def called(function: str, arguments: Sequence[Fraction]) -> Fraction:
+    """The exact value of a function."""
+    if function in ("Max", "Min"):
+        return max(arguments) if function == "Max" else min(arguments)
+    return Fraction(-(-arguments[0] // 1) if function == "ceiling" else arguments[0] // 1)
+
+
+def completed(calls: Iterable[Call], sizes: Mapping[str, Fraction | int]) -> dict[str, Fraction | int]:
+    """The sizes with the values of functions, each of which may use those before it."""
+    known = dict(sizes)
+    for call in calls:
+        known[call.name] = call.value(known)
+    return known
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """numerator / denominator, over sizes and the names of `calls`; a call's arguments use earlier names only.
+
+    >>> x, call = Polynomial.name("x"), Call("Max#1", "Max", (Polynomial.name("x"), Polynomial.number(3)))
+    >>> Plain(x + Polynomial.name("Max#1"), Polynomial.number(2), (call,)).evaluate({"x": 2})
+    Fraction(5, 2)
+    """
+
+    numerator: Polynomial
+    denominator: Polynomial
+    calls: tuple[Call, ...] = ()
+
+    def evaluate(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
+        """The exact value; a denominator that is 0 is a ZeroDivisionError."""
+        known = completed(self.calls, sizes)
+        return self.numerator.evaluate(known) / self.denominator.evaluate(known)
 
 
 def _power(value: Polynomial, power: int) -> list[Monomial]:

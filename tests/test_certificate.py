@@ -107,9 +107,9 @@ PIPELINES = ("pp", "pp_gpipe", "pp_interleaved", "zero1*tp*pp_interleaved")
 @pytest.fixture
 def anew() -> Iterator[None]:
     """What is known of schedules is proved anew, here and in the tests that follow."""
-    schedule._acyclic.cache_clear()
+    schedule._acyclic.forget()
     yield
-    schedule._acyclic.cache_clear()
+    schedule._acyclic.forget()
 
 
 @pytest.mark.parametrize("word", PIPELINES)

@@ -18,7 +18,6 @@ from placealg.model.transformer import mlp
 from placealg.prove import cutoff, prover
 from placealg.prove.certificate import Query, certificate
 from placealg.prove.contribution import UNIT, Term, merged, sum_over
-from placealg.prove.correct import constants
 from placealg.prove.cutoff import (
     LEMMA,
     Unrolled,
@@ -35,6 +34,7 @@ from placealg.prove.cutoff import (
 from placealg.prove.microbatches import Case
 from placealg.prove.obligations import Obligations
 from placealg.prove.prover import Findings, examine
+from placealg.prove.symbols import constants
 from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit

@@ -18,7 +18,7 @@ from worlds import WORLDS, World
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.transformer import gpt
-from placealg.prove import correct, explore
+from placealg.prove import correct, explore, symbols
 from placealg.prove.explore import AGAIN, Chain, observed
 from placealg.prove.flow import Flows
 from placealg.prove.machine import Site
@@ -483,7 +483,7 @@ def test_a_collective_that_some_ranks_call() -> None:
     step = edited("hsdp", "abstract", {"set": "backward.*.grad.reduce[dp_shard]", "where": "rank(dp_shard)=0"})
     (call,) = [f for f in wrong(step) if f.obligation == "schedule"]
     assert [r["dp_shard"] for r in world.ranks() if world.true(call.formula, r)] == [0, 0]
-    assert {str(c) for c in correct.constants(call.formula)} == {"c@dp_shard", "peer@dp_shard"}
+    assert {str(c) for c in symbols.constants(call.formula)} == {"c@dp_shard", "peer@dp_shard"}
     both = edit(step, {"set": "update.norm.all_reduce*", "where": "rank(dp_shard)=0"})
     assert {f.event.rpartition(".")[2] for f in wrong(both) if f.obligation == "schedule"} == {
         "reduce[dp_shard]", "all_reduce[dp_replicate,dp_shard]"}

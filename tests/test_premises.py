@@ -21,10 +21,10 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.prove import lemmas, microbatches, premises, symbols, vacuity
 from placealg.prove.contribution import DEVICE, UNIT, Term, count_name, equality, exists, size_one
-from placealg.prove.correct import constants
 from placealg.prove.lemmas import LEMMAS, Lemma
 from placealg.prove.microbatches import CASES, Case, Iteration
 from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer
+from placealg.prove.symbols import constants
 from placealg.prove.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED
 from placealg.step.event import Clause
 from placealg.step.program import Step
@@ -52,9 +52,8 @@ def test_sizes_and_coordinates() -> None:
     assert [str(symbols.size(a)) for a in ("dp", "microbatch")] == ["dp", "m"]
     assert z3.eq(symbols.coordinate("dp", "3"), z3.IntVal(3))
     assert str(symbols.coordinate("dp", "own:own")) == "own:own@dp" and str(symbols.device("tp")) == "c@tp"
-    assert ("dp", "own:own") not in symbols.VARYING
-    symbols.coordinate("tp", "own:here~dp")
-    assert ("tp", "own:here~dp") in symbols.VARYING
+    shared, each = symbols.coordinate("dp", "own:own"), symbols.coordinate("tp", "own:here~dp")
+    assert symbols.varying(shared == 0) == () and symbols.varying(shared == each) == (("tp", "own:here~dp"),)
     assert z3.eq(symbols.symbol("x"), z3.Int("x"))
 
 

@@ -29,7 +29,7 @@ from placealg.prove.schedule import (
     start_times,
     walked,
 )
-from placealg.prove.solver import SAT, UNSAT, Answer
+from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer
 from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 from placealg.step import pipeline as orders
 from placealg.step.pipeline import AHEAD, IDLE, Item, Pipeline, in_flight, needs, schedule_graph, work
@@ -316,6 +316,19 @@ def test_a_fact_says_how_the_solver_ended() -> None:
             fact = schedule._asked("gpipe", "it is so", [z3.Int("a") > 0], ("it is not", z3.Int("b") > 0))
         assert fact == Fact("gpipe", "it is so", verdict, cls, reason)
         assert fact.known == (z3.Int("a") > 0,) and fact.failures == (("it is not", z3.Int("b") > 0),)
+
+
+def test_a_solver_that_gave_up_once_is_asked_again() -> None:
+    for ask in (schedule.acyclic, lambda p: schedule_facts(p)[0]):
+        for cache in (schedule._acyclic, schedule._facts):
+            cache.forget()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(schedule.PROCESS, "ask", lambda *_, **__: Answer(UNKNOWN, {}, "killed"))
+            assert ask(Pipeline("pp")).verdict == UNDECIDED
+        assert ask(Pipeline("pp")).verdict == PROVED
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(schedule.PROCESS, "ask", lambda *_, **__: pytest.fail("asked again what is known"))
+            assert ask(Pipeline("pp")).verdict == PROVED
 
 
 def test_schedules_are_walked_up_to_so_many_stages_chunks_and_groups() -> None:

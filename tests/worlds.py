@@ -26,7 +26,7 @@ from placealg.prove.contribution import (
     elsewhere,
     varies,
 )
-from placealg.prove.correct import constants
+from placealg.prove.symbols import constants
 
 Rank = Mapping[str, int]
 GARBAGE = "garbage"

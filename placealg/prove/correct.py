@@ -222,24 +222,9 @@ def always_right(read: Read) -> bool:
 def on_rank(formula: Bool, rank: Mapping[str, str]) -> Bool:
     """The formula on the rank that stands at the given position along each axis."""
     places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
-    for axis, position in sorted(symbols.VARYING):
+    for axis, position in symbols.varying(formula):
         along = varies(position)
         if along in rank:
             there = elsewhere(position, along, rank[along])
             places.append((symbols.coordinate(axis, position), symbols.coordinate(axis, there)))
     return z3.substitute(formula, *places)
-
-
-def constants(formula: Any) -> list[Any]:
-    """The integer constants of a formula, each once, in a stable order."""
-    found: dict[str, Any] = {}
-    todo, seen = [formula], set()
-    while todo:
-        term = todo.pop()
-        if term.get_id() in seen:
-            continue
-        seen.add(term.get_id())
-        if z3.is_const(term) and term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
-            found[str(term)] = term
-        todo.extend(term.children())
-    return [found[name] for name in sorted(found)]

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
 from math import prod
 
 import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.polynomial import CALL, REST, Call, Polynomial, completed
+from placealg.prove.kept import is_open, kept
 from placealg.prove.sizes import Domain, Freed, Premise, freed, points, smaller
 from placealg.prove.solver import PROCESS, SAT, UNSAT, versions
 from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
@@ -67,7 +67,7 @@ class Finding:
     sizes: Mapping[str, Fraction] = field(default_factory=dict)
 
 
-@lru_cache(maxsize=256)
+@kept(is_open, 256)
 def inhabitant(domain: Domain) -> Finding:
     """Whether a domain has no sizes at all: PROVED, or REFUTED by some."""
     return decide(Question(Polynomial.number(-1), Polynomial.number(1), domain))

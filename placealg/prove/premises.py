@@ -7,7 +7,7 @@ from typing import Any
 
 import z3
 
-from placealg.prove import correct, symbols
+from placealg.prove import symbols
 from placealg.prove.contribution import OPAQUE, STAGE, count_cell
 from placealg.prove.solver import PROCESS, Answer
 from placealg.prove.stages import ends
@@ -17,9 +17,9 @@ from placealg.step.program import Reference, Step
 
 def premises(step: Step, assertions: list[Any]) -> list[Any]:
     """Sizes and counts are positive and realisable, positions lie inside their axis."""
-    names = [str(c) for c in correct.constants(z3.And(assertions))]
+    names = [str(c) for c in symbols.constants(z3.And(assertions))]
     counts = [n for n in names if count_cell(n) is not None]
-    places = [(n.split("@")[1], n.split("@")[0]) for n in names if "@" in n and n not in counts]
+    places = [place for place in map(symbols.place_of, names) if place]
     for name in counts:
         places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
     others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts and not n.startswith(OPAQUE)]

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import z3
 
 from placealg.arith import parse
+from placealg.prove.kept import is_open, kept
 from placealg.prove.solver import PROCESS, SAT, UNSAT
 from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
 from placealg.step.pipeline import AHEAD, IDLE, Pipeline, in_flight, place, schedule_graph
@@ -76,7 +76,7 @@ def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
     return _facts(pipeline.order, pipeline.chunks)
 
 
-@lru_cache(maxsize=64)
+@kept(lambda facts: any(map(is_open, facts)), 64)
 def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
     if order in TIMES:
         return (*start_times(order), held(order))
@@ -88,7 +88,7 @@ def acyclic(pipeline: Pipeline) -> Fact:
     return _acyclic(pipeline.order)
 
 
-@lru_cache(maxsize=8)
+@kept(is_open, 8)
 def _acyclic(order: str) -> Fact:
     return start_times(order)[0] if order in TIMES else numbered(order)
 

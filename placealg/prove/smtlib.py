@@ -15,7 +15,7 @@ from typing import Any
 
 import z3
 
-from placealg.prove.correct import constants
+from placealg.prove.symbols import constants
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = frozenset(("and", "or", "not", "ite", "let", "true", "false", "xor", "distinct", "div", "mod", "abs", "par",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 from math import lcm
 from typing import Any
 
@@ -28,17 +29,43 @@ def size(axis: str) -> Int:
     return z3.Int("m" if axis == MICROBATCH else axis)
 
 
-VARYING: set[tuple[str, str]] = set()
-"""(axis, position) of the coordinates, made so far, that differ from rank to rank: few, of most programs none."""
-
-
 def coordinate(axis: str, position: str) -> Int:
     """A position along an axis, as an integer."""
     if position.isdigit():
         return z3.IntVal(int(position))
-    if varies(position):
-        VARYING.add((axis, position))
     return z3.Int(f"{position}@{axis}")
+
+
+def place_of(name: str) -> tuple[str, str] | None:
+    """The (axis, position) of which a constant is the coordinate; None where it is a size or a count.
+
+    >>> place_of(str(coordinate("dp", "own:own"))), place_of("dp"), place_of("N[dp@c]")
+    (('dp', 'own:own'), None, None)
+    """
+    position, at, axis = name.partition("@")
+    return (axis, position) if at and count_cell(name) is None else None
+
+
+@lru_cache(maxsize=256)
+def varying(formula: Any) -> tuple[tuple[str, str], ...]:
+    """(axis, position) of the coordinates in a formula that differ from rank to rank; few, of most formulas none."""
+    places = (place_of(str(c)) for c in constants(formula))
+    return tuple(sorted(p for p in places if p and varies(p[1])))
+
+
+def constants(formula: Any) -> list[Any]:
+    """The integer constants of a formula, each once, in a stable order."""
+    found: dict[str, Any] = {}
+    todo, seen = [formula], set()
+    while todo:
+        term = todo.pop()
+        if term.get_id() in seen:
+            continue
+        seen.add(term.get_id())
+        if z3.is_const(term) and term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            found[str(term)] = term
+        todo.extend(term.children())
+    return [found[name] for name in sorted(found)]
 
 
 def device(axis: str) -> Int:

@@ -7,7 +7,7 @@ from argparse import Namespace
 from fractions import Fraction
 
 from placealg.announce import say
-from placealg.cli.inputs import Case, options, read_case, read_strategy
+from placealg.cli.inputs import Case, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
@@ -53,7 +53,7 @@ def _case(chosen: Namespace) -> Case:
         return read_case(chosen.strategy, chosen.model, words, **options(chosen))
     if not re.fullmatch(r"[0-9]{1,7}", chosen.devices) or not 1 <= int(chosen.devices) <= MOST_DEVICES:
         raise InputError(f"'{chosen.devices}' is not a whole number from 1 to {MOST_DEVICES}", where="--devices")
-    mesh = read_strategy(chosen.strategy).mesh
+    mesh = read_strategy(chosen.strategy, foreign(chosen)).mesh
     said = {word.partition("=")[0].strip() for word in words}
     if sum(a not in said and a not in mesh.sizes() for a in mesh.names) <= 1:
         words.append(f"devices={chosen.devices}")

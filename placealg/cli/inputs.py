@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from placealg.announce import say
 from placealg.arith import parse
@@ -24,12 +24,15 @@ from placealg.step.text import read_program
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import SYSTEM, Expect, Masked, read_strategy_file, system_path
-from placealg.strategy.spec import DEFAULTS, Strategy
+from placealg.strategy.spec import DEFAULTS, Strategy, overlay
+
+if TYPE_CHECKING:
+    from placealg.importers.reading import Options as Foreign
 
 DEVICES = "devices"
 
 
-class Options(TypedDict, total=False):
+class Style(TypedDict, total=False):
     """What a command line says of the model's transformer."""
 
     flash: bool | None
@@ -37,9 +40,38 @@ class Options(TypedDict, total=False):
     parallel: bool
 
 
+class Options(Style, total=False):
+    """What a command line says of the model's transformer, of bytes, and beside a framework's configuration."""
+
+    precision: str
+    foreign: Foreign
+
+
 def options(chosen: Namespace) -> Options:
-    """The options of the model's transformer among the words of a command line."""
-    return Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
+    """The options of a case among the words of a command line."""
+    said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
+    if getattr(chosen, "precision", None):
+        said["precision"] = chosen.precision
+    if (found := foreign(chosen)) is not None:
+        said["foreign"] = found
+    return said
+
+
+_FOREIGN = ("world_size", "nodes", "per_node", "files", "form", "env", "settings", "arguments", "function", "framework",
+            "trainer", "microbatches", "ignore", "launch")
+
+
+def foreign(chosen: Namespace) -> Foreign | None:
+    """What a command line says beside a framework's configuration; None where it says nothing of the kind."""
+    if not any(getattr(chosen, name, None) for name in _FOREIGN):
+        return None
+    from placealg.cli.foreign import foreign_options
+
+    return foreign_options(chosen)
+
+
+def _style(said: Options) -> Style:
+    return Style(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False))
 
 
 def default_model(*strategies: Strategy) -> str:
@@ -87,8 +119,23 @@ def is_file(word: str) -> bool:
     return word.endswith(".toml") or path.is_file() or (path.is_dir() and word not in names())
 
 
-def read_strategy(word: str) -> Strategy:
-    """The strategy alone of a TOML file or an expression."""
+def is_foreign(word: str) -> bool:
+    """Whether a strategy word names a training framework's configuration: a file that is no strategy of ours."""
+    path = Path(word)
+    if not path.is_file():
+        return False
+    from placealg.importers.detect import is_configuration
+
+    return is_configuration(path)
+
+
+def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
+    """The strategy alone of a TOML file, a framework's configuration or an expression."""
+    if is_foreign(word):
+        from placealg.importers.read import read_file
+        from placealg.importers.reading import Options as Beside
+
+        return read_file(word, foreign or Beside()).strategy
     path = str(system_path(word)) if word.startswith(SYSTEM) and not is_file(word) else word
     return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
 
@@ -100,14 +147,49 @@ def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable
     `default` is the model where neither the command line nor a file names one; "" leaves it to `default_model`.
     """
     say(f"deriving the program of {word}")
+    if is_foreign(word):
+        return _read_foreign(word, model, sizes, axes, default, said)
     if is_file(word):
         return _read_file(word, model, sizes, axes, default, said)
     if word.startswith(SYSTEM):
         return _read_file(str(system_path(word)), model, sizes, axes, default, said)
-    strategy = parse_strategy(word)
-    chosen = resolve_model(model or default or default_model(strategy), **said)
+    strategy = _precise(parse_strategy(word), said)
+    chosen = resolve_model(model or default or default_model(strategy), **_style(said))
     step = derive(strategy, chosen)
     return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
+
+
+def _precise(strategy: Strategy, said: Options) -> Strategy:
+    """The strategy with the bytes of --precision."""
+    name = said.get("precision", "")
+    try:
+        return overlay(strategy, {"types": {"preset": name}}) if name else strategy
+    except InputError as error:
+        raise error.at("--precision") from None
+
+
+def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
+                  said: Options) -> Case:
+    from placealg.cli.foreign import model_with, read_foreign
+    from placealg.importers.model import model_of
+    from placealg.importers.reading import Options as Beside
+
+    reading = read_foreign(word, said.get("foreign", Beside()))
+    strategy = _precise(reading.strategy, said)
+    try:
+        named = None if model else model_of(reading, **_style(said))
+        chosen = model_with(reading, named or resolve_model(model or default or default_model(strategy), **_style(said)))
+        for _, problem in fit_problems(strategy, chosen):
+            raise problem
+        step = derive(strategy, chosen)
+    except InputError as error:
+        raise error.at(word) from None
+    words = list(sizes)
+    given = {text.partition("=")[0].strip() for text in words}
+    known = _symbols(chosen)
+    words += [f"{s}={n}" for s, n in reading.sizes.items() if s in known and s not in given and
+              s not in bound_sizes(strategy, chosen)]
+    return Case(strategy, chosen, step, read_sizes(words, strategy, chosen, axes), step, source=Path(word).name)
 
 
 def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
@@ -115,18 +197,20 @@ def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterabl
     file = read_strategy_file(word)
     beside = Path(word).parent / file.model
     named = str(beside) if file.model and beside.exists() else file.model
+    strategy = _precise(file.strategy, said)
     try:
-        chosen = resolve_model(model or named or default or default_model(file.strategy), **said)
-        for path, problem in fit_problems(file.strategy, chosen):
+        chosen = resolve_model(model or named or default or default_model(strategy), **_style(said))
+        chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen
+        for path, problem in fit_problems(strategy, chosen):
             raise problem.at(file.place(path))
-        step = base = derive(file.strategy, chosen)
+        step = base = derive(strategy, chosen)
     except InputError as error:
         raise error.at(word) from None
     if file.events:
         step = replace(step, events=read_program(file.events, step.reference, file.positions, file.loops))
     edited = Edited(step, read_edits(file.edits, step.reference, file.positions))
     step = apply_edits(step, edited.edits) if edited.edits else step
-    return Case(file.strategy, chosen, step, read_sizes(sizes, file.strategy, chosen, axes), base,
+    return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), base,
                 file.expect, file.source, file.masked, edited)
 
 

@@ -27,12 +27,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "museum": ("bugs of real projects, refuted; where they hide", "[NAME...]"),
     "check-torch": ("run PyTorch, and hold it against the formulas", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
+    "import": ("the strategy of a framework's configuration", "FILE"),
     "explain": ("what a name means, in three sentences", "NAME"),
 }
 """Command -> what it prints, what it takes."""
 
 EPILOG = """\
-STRATEGY is a TOML file, or an expression over the catalogue:
+STRATEGY is a TOML file, a training framework's configuration (see import), or
+an expression over the catalogue:
   zero3    zero3[fsdp]    zero3[512]    hsdp[dp_replicate=2,dp_shard=4]
   zero2*offload_optimizer    zero3*tp_sp[tp=8]*recompute_selective
 
@@ -68,7 +70,9 @@ class Parser(argparse.ArgumentParser):
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line; a usage error is an InputError."""
     parser, commands = _parser()
+    words, argv = _command_line(words)
     chosen, rest = parser.parse_known_args(_split_sizes(words))
+    chosen.argv = argv
     if chosen.command is None and not chosen.version:
         raise InputError("no command given", valid=COMMANDS)
     if rest:
@@ -78,6 +82,14 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
             raise InputError(f"unknown option '{word}'", where=chosen.command, name=word, valid=options)
         raise InputError(f"unexpected argument '{rest[0]}'", where=chosen.command)
     return chosen
+
+
+def _command_line(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
+    """(the words of placealg, those of another program): `import -- torchrun ...` has both."""
+    if not words or words[0] != "import" or "--" not in words:
+        return words, []
+    at = list(words).index("--")
+    return words[:at], list(words[at + 1:])
 
 
 def _split_sizes(words: Iterable[str]) -> list[str]:
@@ -110,11 +122,14 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     return parser, made
 
 
+_STRATEGY = "a TOML file, a framework's configuration, or an expression"
+
+
 def _strategies(parser: Parser, several: bool, *formats: str) -> None:
     if several:
-        parser.add_argument("strategies", nargs="+", metavar="STRATEGY", help="a TOML file, or an expression")
+        parser.add_argument("strategies", nargs="+", metavar="STRATEGY", help=_STRATEGY)
     else:
-        parser.add_argument("strategy", metavar="STRATEGY", help="a TOML file, or an expression")
+        parser.add_argument("strategy", metavar="STRATEGY", help=_STRATEGY)
     _settings(parser, *formats)
 
 
@@ -124,8 +139,33 @@ def _settings(parser: Parser, *formats: str) -> None:
     _transformer(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
                         help="sizes: --set dp=8 m=4; devices=512 checks or completes the mesh")
+    parser.add_argument("--precision", metavar="NAME", help="bytes per element as an engine has them: fsdp2, megatron, "
+                        "deepspeed; `explain precision` lists them")
+    _foreign(parser)
     if formats:
         _format(parser, formats)
+
+
+def _foreign(parser: Parser) -> None:
+    """What a configuration of a training framework leaves to others."""
+    group = parser.add_argument_group("a framework's configuration")
+    group.add_argument("--world-size", metavar="N", help="devices in all")
+    group.add_argument("--nodes", metavar="N", help="nodes, with --per-node")
+    group.add_argument("--per-node", metavar="N", help="devices per node")
+    for option, metavar, dest, text in (
+            ("--with", "FILE", "files", "a further file that it names or needs"),
+            ("--env", "NAME=VALUE", "env", "a variable of the environment"),
+            ("--args", "WORD", "arguments", "an argument of a script: $1, then $2"),
+            ("--key", "KEY=VALUE", "settings", "another value of a key, or of a template's placeholder"),
+            ("--framework", "NAME=VERSION", "framework", "defaults of a version or of a date: deepspeed=0.16"),
+            ("--ignore", "KEY", "ignore", "read on past a key that is not known")):
+        group.add_argument(option, metavar=metavar, dest=dest, action="append", default=[], help=text)
+    group.add_argument("--as", metavar="FORMAT", dest="form", help="its format, where its content may be two")
+    group.add_argument("--function", metavar="NAME", help="the function of a Python file")
+    group.add_argument("--trainer", metavar="NAME", choices=("hf", "deepspeed", "megatron"),
+                       help="who calls the engine: hf, deepspeed or megatron")
+    group.add_argument("--microbatches", metavar="N", help="microbatches of a step")
+    group.add_argument("--launch", metavar="K", help="which launch of a script, from 1")
 
 
 def _transformer(parser: Parser) -> None:
@@ -200,7 +240,7 @@ def _compare(parser: Parser) -> None:
 
 def _diff(parser: Parser) -> None:
     for dest in ("A", "B"):
-        parser.add_argument(dest.lower(), metavar=dest, help="a TOML file, or an expression")
+        parser.add_argument(dest.lower(), metavar=dest, help=_STRATEGY)
     _settings(parser, "text", "markdown", "json")
     parser.epilog = "Exit code 0: no difference; 1: some; 2: bad input."
 
@@ -238,6 +278,19 @@ def _model(parser: Parser) -> None:
     _format(parser, ("text", "json"))
 
 
+def _import(parser: Parser) -> None:
+    parser.add_argument("file", nargs="?", default="", metavar="FILE", help="a configuration or a script; or, instead, "
+                        "-- and a command line: import -- torchrun ...")
+    parser.add_argument("--model", metavar="FILE|NAME", help="a config.json, or a shipped configuration")
+    parser.add_argument("-o", "--output", metavar="OUT.toml", help="write the strategy, with where each line is from")
+    parser.add_argument("--strict", action="store_true", help="refuse what can only be approximated")
+    parser.add_argument("--long", action="store_true", help="list the keys that have no bearing, too")
+    _foreign(parser)
+    _format(parser, ("text", "json"))
+    parser.epilog = ("Formats are told by content: see docs/import.md. Nothing of a file is ever executed.\n"
+                     "Exit code 0: read; 2: refused, in one line.")
+
+
 def _museum(parser: Parser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="bugs, by project and number; all of them by default")
     _timing(parser)
@@ -264,5 +317,5 @@ def _explain(parser: Parser) -> None:
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
               "diff": _diff, "report": _report, "fit": _fit, "simulate": _simulate, "museum": _museum,
-              "check-torch": _check_torch, "model": _model,
+              "check-torch": _check_torch, "model": _model, "import": _import,
               "explain": _explain}

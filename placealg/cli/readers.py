@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from placealg.announce import each, say
-from placealg.cli.inputs import Case, default_model, options, read_case, read_stage, read_strategy
+from placealg.cli.inputs import Case, default_model, foreign, options, read_case, read_stage, read_strategy
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
@@ -134,7 +134,7 @@ def read_cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
 
     `one_model`: where no model is named, all of them stand on one.
     """
-    strategies = [read_strategy(word) for word in chosen.strategies]
+    strategies = [read_strategy(word, foreign(chosen)) for word in chosen.strategies]
     axes, default = {a for s in strategies for a in s.mesh.names}, default_model(*strategies) if one_model else ""
     return [read_case(word, chosen.model, chosen.sizes, axes, default, **options(chosen))
             for word in each(chosen.strategies, str)]

@@ -22,6 +22,7 @@ TOP: Mapping[str, Key] = {
     "name": Key("text"),
     "source": Key("text"),
     "model": Key("text"),
+    "left_out": Key("texts"),
     "base": Key("text"),
     "expect": Key("expect"),
     "masked": Key("masked"),
@@ -80,7 +81,8 @@ class StrategyFile:
     """What a strategy file says: a strategy, its expectation, and the raw [[edit]] and [[event]] tables.
 
     `base` is the expression that the tables override, "" without one; `model` a model's name or path.
-    `positions` gives each key of the raw tables its line: `positions.where("edit", 0, "drop")`.
+    `positions` gives each key of the raw tables its line: `positions.where("edit", 0, "drop")`. `left_out` says in
+    words what the run has that is described here and the strategy lacks.
     """
 
     strategy: Strategy
@@ -94,6 +96,7 @@ class StrategyFile:
     model: str
     positions: Positions
     masked: tuple[Masked, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def place(self, path: KeyPath) -> str:
         """`FILE:LINE` of what says the key of a strategy's table: the key, or the base where the file is silent."""
@@ -165,7 +168,8 @@ def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
         if masked and (expect is None or expect.verdict != "refuted"):
             raise InputError("masked says where a bug does not show, and the file expects no refuted verdict")
     return StrategyFile(strategy, expect, texts["source"], tuple(said.get("edit", ())), tuple(said.get("event", ())),
-                        positions.file, said.get("loops", {}), texts["base"], texts["model"], positions, masked)
+                        positions.file, said.get("loops", {}), texts["base"], texts["model"], positions, masked,
+                        tuple(said.get("left_out", ())))
 
 
 def _place(path: KeyPath, positions: Positions) -> str:
@@ -190,6 +194,9 @@ def _check_top(key: str, value: Any) -> None:
     kind = TOP[key].kind if key in TOP else "table"
     if kind == "text" and not (isinstance(value, str) and value.strip() and value.isprintable()):
         raise InputError(f"{key} is {shown(value)}: expected a non-empty string of characters that print")
+    if kind == "texts" and not (isinstance(value, list) and value and all(
+            isinstance(v, str) and v.strip() and v.isprintable() for v in value)):
+        raise InputError(f"{key} is {shown(value)}: expected a list of non-empty strings")
     if kind == "table" and not isinstance(value, dict):
         raise InputError(f"{key} is {shown(value)}: expected a table, [{key}]")
     if kind == "tables" and not (isinstance(value, list) and value and all(isinstance(v, dict) for v in value)):

@@ -17,12 +17,14 @@ from placealg.strategy.options import (
     GATHERS,
     LIFETIMES,
     OPTIMIZERS,
+    PRESET,
     REGION,
     SCHEMA,
     TABLES,
     Key,
     accepted,
 )
+from placealg.strategy.precision import precisions
 
 Schema = dict[str, Any]
 
@@ -32,6 +34,7 @@ _MODE: Schema = {"enum": [*(row.mode for row in MODES), *(f"{row.mode}+O" for ro
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 _FORMS: Mapping[str, str] = {"name": "what the strategy is called", "source": "where it comes from",
                              "model": "a shipped name, or the path of a config.json",
+                             "left_out": "what the run has and the strategy lacks, which a verdict then does not cover",
                              "base": "the strategy that the tables change, an expression over the catalogue",
                              "expect": "the verdict that it must get", "masked": "where what is refuted does not show",
                              "edit": "changes of the derived program", "loops": "the loops of a whole program",
@@ -87,7 +90,8 @@ def _bytes() -> Schema:
 
 
 def _types() -> Schema:
-    return {"type": "object", "properties": {name: _bytes() for name in DEFAULTS["types"]},
+    return {"type": "object", "properties": {PRESET: {"enum": list(precisions())},
+                                              **{name: _bytes() for name in DEFAULTS["types"]}},
             "additionalProperties": False}
 
 
@@ -123,6 +127,8 @@ def _top(key: Key) -> Schema:
     """What a key beside the tables accepts."""
     if key.kind == "text":
         return dict(_TEXT)
+    if key.kind == "texts":
+        return {"type": "array", "items": dict(_TEXT), "minItems": 1}
     if key.kind == "expect":
         rows = {name: _expected(row) for name, row in EXPECT.items()}
         return {"anyOf": [rows["verdict"], {"type": "object", "properties": rows, "required": ["verdict"],

@@ -16,6 +16,7 @@ from placealg.arith import parse
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS, MODES, STATES, StatePlacement
+from placealg.strategy.precision import precision, precisions
 
 NONE = "none"
 """What stands for a dim in an entry that keeps the ops of a region whole."""
@@ -71,6 +72,9 @@ WIRE_W = "wire_w"
 TYPES = (*DEFAULTS["types"], WIRE_W)
 """The element sizes that a strategy may say."""
 
+PRESET = "preset"
+"""The key of element sizes that names the bytes of an engine, beside which other keys say what differs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -99,7 +103,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean"))},
-    "types": {name: Key("bytes") for name in TYPES},
+    "types": {PRESET: Key("choice", tuple(precisions())), **{name: Key("bytes") for name in TYPES}},
     "random": {"dropout": Key("streams")},
     "shards": {"pad": Key("choice", PADS)},
 }
@@ -115,7 +119,7 @@ TABLES: Mapping[str, str] = {
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, when a step is skipped, the tier of its state",
     "loss": "how the local sum of the loss is divided, and what that assumes",
-    "types": "bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations, "
+    "types": "a preset of an engine's bytes, or bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations, "
              "and of gathered weights on the wire",
     "random": "the random streams that differ between ranks",
     "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
@@ -130,7 +134,7 @@ KINDS: Mapping[str, str] = {
     "modes": "{ AXIS = MODE, ... }; MODE is " + ", ".join(f'"{row.mode}"' for row in MODES) + ', or one with "+O"',
     "activations": '{ AXIS = MODE, "region:NAME" = "M", ... }; MODE is "S*" or "R", and "S" along the batch',
     "group_optimizer": "{ AXIS = MODE, ... }, an optimizer's name, or both as { name = NAME, AXIS = MODE, ... }",
-    "types": "{ " + ", ".join(f"{t} = BYTES" for t in TYPES) + " }, any of them",
+    "types": "{ " + ", ".join(f"{t} = BYTES" for t in TYPES) + " }, any of them, and preset = NAME",
     "bytes": 'a positive number, such as 2 or "1/2"',
     "microbatches": '"m" (symbolic), or a whole number of at least 1',
     "whole": "a whole number of at least 0",
@@ -321,7 +325,18 @@ def _types(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Wher
             raise InputError(f"{label} names '{symbol}'", where=where((*path, symbol)), name=symbol,
                              valid=SCHEMA["types"])
         read[symbol] = read_value(f"{label}.{symbol}", SCHEMA["types"][symbol], number, axes, where, (*path, symbol))
-    return FrozenMap(read)
+    return FrozenMap(preset_bytes(read))
+
+
+def preset_bytes(said: Mapping[str, str]) -> dict[str, str]:
+    """Element sizes with those of the preset that they name in its place; what is said beside it holds.
+
+    >>> preset_bytes({"preset": "megatron", "wire": "2"})
+    {'w': '2', 'g': '4', 'wire': '2', 'o': '12', 'act': '2'}
+    """
+    named = said.get(PRESET, "")
+    own = {symbol: number for symbol, number in said.items() if symbol != PRESET}
+    return {**{s: str(n) for s, n in precision(named).types.items()}, **own} if named else own
 
 
 def _bytes(label: str, _key: Key, value: Any, *_: Any) -> str:

@@ -33,6 +33,7 @@ from placealg.strategy.options import (
     known_key,
     nowhere,
     placed,
+    preset_bytes,
     read_value,
 )
 
@@ -249,7 +250,7 @@ def overlay(base: Strategy, tables: Mapping[str, Any], where: Where = nowhere) -
             with placed(where, table, key):
                 schema_key = known_key(table, key)
             values[key] = read_value(f"[{table}] {key}", schema_key, value, axes, where, (table, key))
-        return values
+        return preset_bytes(values) if table == "types" else values
 
     dims = {}
     for axis, entries in tables.get("dims", {}).items():

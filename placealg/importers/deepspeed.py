@@ -1,0 +1,436 @@
+"""DeepSpeed JSON: ZeRO stages, tiers, hpZ and MiCS, bytes, and the identity of the batch sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placealg.importers.document import Document
+from placealg.importers.draft import Draft
+from placealg.importers.parts import STAGES
+from placealg.importers.reading import Options, Reading
+from placealg.importers.said import Said
+
+OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "lamb": "lamb", "sgd": "sgd", "muon": "muon", "cpuadam": "adam",
+              "fusedadam": "adam", "deepspeedcpuadam": "adam", "lion": "sgd", "adagrad": "sgd", "fusedlamb": "lamb"}
+COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "float32": 4, "float16": 2, "bfloat16": 2, "float": 4, "half": 2}
+ZERO = "zero_optimization"
+HF = "--trainer hf"
+
+
+def read_deepspeed(document: Document, options: Options) -> Reading:
+    """The reading of a DeepSpeed configuration that stands alone."""
+    draft = Draft("deepspeed", document, options)
+    Engine(draft, draft.said, options.world_size).read()
+    return draft.reading()
+
+
+class Engine:
+    """What the DeepSpeed engine makes of a configuration, beside a launcher that may say more.
+
+    `world` is the number of devices where the launcher knows it; `precision` the launcher's mixed precision, "" where
+    it leaves that to the file.
+    """
+
+    def __init__(self, draft: Draft, said: Said, world: int | None, precision: str = ""):
+        self.draft, self.said, self.parts = draft, said, draft.parts
+        self.world, self.precision = world, precision
+        self.split = 1
+
+    def read(self) -> None:
+        """Read everything."""
+        self._refused()
+        stage = self.stage()
+        self.batch_and_axes(stage)
+        self.offload(stage)
+        self.bytes(stage)
+        self.wires(stage)
+        self.update()
+        self.rest(stage)
+
+    def _refused(self) -> None:
+        said = self.said
+        for key, what in (("elasticity.enabled", "elasticity: batch and device counts follow the nodes at hand"),
+                          ("autotuning.enabled", "autotuning: a search space, not one strategy"),
+                          ("amp.enabled", "Apex AMP keeps fp32 weights beside casts, which no [types] says"),
+                          ("progressive_layer_drop.enabled", "progressive layer drop skips layers at random: another "
+                           "model in each step")):
+            if not isinstance(said.raw(f"{ZERO}.stage"), list) and said.flag(key):
+                raise said.refuse(key, what)
+        for key, what in ((f"{ZERO}.zeropp_loco_param", "LoCo carries an error to the next step"),
+                          (f"{ZERO}.zenflow", "ZenFlow applies some gradients a step later")):
+            if said.raw(key):
+                raise said.refuse(key, what)
+        if said.flag(f"{ZERO}.zero_quantized_nontrainable_weights"):
+            raise said.refuse(f"{ZERO}.zero_quantized_nontrainable_weights", "frozen weights rest quantised")
+        if said.value("gradient_allreduce_op") == "sum":
+            raise said.refuse("gradient_allreduce_op", "gradients are summed over ranks where the loss means a mean: "
+                              "what makes up for that stands in the trainer")
+        training = said.raw("compression_training")
+        for name, part in (training.items() if isinstance(training, dict) else ()):
+            shared = part.get("shared_parameters") if isinstance(part, dict) else None
+            if isinstance(part, dict) and (part.get("enabled") or isinstance(shared, dict) and shared.get("enabled")):
+                raise said.refuse(f"compression_training.{name}", f"{name}: the weights are compressed while training")
+
+    def stage(self) -> int:
+        """The ZeRO stage."""
+        said, key = self.said, f"{ZERO}.stage"
+        whole = said.raw(ZERO)
+        if isinstance(whole, bool):
+            said.read(ZERO, f"{STAGES[int(whole)]}: true is stage 1")
+            return int(whole)
+        if whole is not None and not isinstance(whole, dict):
+            raise said.refuse(ZERO, f"{ZERO} is {whole!r}: expected a table, or true or false")
+        value = said.value(key)
+        if isinstance(value, list):
+            raise said.refuse(key, f"{key} is a list: an autotuning search space, not one strategy")
+        if value == "auto":
+            raise said.refuse(key, f"{key} is \"auto\": who fills it in decides the placement", f"--key {key}=2")
+        stage = said.whole(key, value, 0)
+        if stage is None or stage > 3:
+            raise said.refuse(key, f"{key} is {value}: expected 0, 1, 2 or 3")
+        return stage
+
+    def batch_and_axes(self, stage: int) -> None:
+        """The axes with their sizes, from the batch identity and the degrees that the file gives."""
+        said, parts = self.said, self.parts
+        tp_key = next((k for k in ("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
+                       if said.has(k)), "tensor_parallel.autotp_size")
+        tp = said.number(tp_key, 0) or 1
+        if tp > 1:
+            for key in ("tensor_parallel.partition_config", "tensor_parallel.preset_model"):
+                if said.raw(key):
+                    raise said.refuse(key, f"{key}: a placement of its own, which is not read")
+        sp = said.number("sequence_parallel_size") or 1
+        self.split = tp * sp
+        micro = said.number("train_micro_batch_size_per_gpu")
+        train = said.number("train_batch_size")
+        steps = said.number("gradient_accumulation_steps")
+        data = self.fix_world(micro, train, steps)
+        if data is None and self.world is None:
+            said.unsaid("world_size", "the launcher decides: the data-parallel axis stays symbolic", "--world-size")
+        steps = self.steps(micro, train, steps, data)
+        self.draft.accumulation(steps, "gradient_accumulation_steps", self.open_steps(micro, train))
+        if micro is not None:
+            self.draft.size("b", "train_micro_batch_size_per_gpu", "sequences of a microbatch")
+        elif said.has("train_micro_batch_size_per_gpu"):
+            said.unsaid("train_micro_batch_size_per_gpu", "the trainer decides: b stays symbolic", "--set b=1")
+        if said.has("train_batch_size") and train is None:
+            said.unsaid("train_batch_size", "the trainer decides; it follows from the others")
+        self.axes(stage, data, sp, tp, tp_key)
+
+    def fix_world(self, micro: int | None, train: int | None, steps: int | None) -> int | None:
+        """The ranks of data: of the world, and of train = micro x accumulation x ranks."""
+        said = self.said
+        data = None
+        if self.world is not None:
+            data = self.draft.divided(self.world, self.split, "tensor and sequence parallelism")
+        if micro and train and steps:
+            if train % (micro * steps):
+                raise said.refuse("train_batch_size", f"train_batch_size {train} is not micro {micro} x accumulation "
+                                  f"{steps} x a whole number of ranks")
+            found = train // (micro * steps)
+            if data is not None and data != found:
+                raise said.refuse("train_batch_size", f"train_batch_size {train} = micro {micro} x accumulation {steps} "
+                                  f"x {found} ranks, and the launch has {data}")
+            said.read("train_batch_size", f"{train} = {micro} x {steps} x ranks: {found} ranks of data")
+            return found
+        return data
+
+    def steps(self, micro: int | None, train: int | None, steps: int | None, data: int | None) -> int | None:
+        """The accumulation, said or from the batch identity."""
+        said = self.said
+        if steps is not None:
+            if train and not micro:
+                said.read("train_batch_size", f"b = {train}/({steps} x ranks)")
+            return steps
+        if train and micro and data:
+            if train % (micro * data):
+                raise said.refuse("train_batch_size", f"train_batch_size {train} is not a multiple of micro {micro} x "
+                                  f"{data} ranks")
+            said.read("train_batch_size", f"[schedule] microbatches = {train}/({micro} x {data})")
+            return train // (micro * data)
+        if train and not micro and not said.has("train_micro_batch_size_per_gpu") and \
+                not said.has("gradient_accumulation_steps"):
+            said.read("train_batch_size", "accumulation is 1 where train_batch_size stands alone (config.py:978)")
+            return 1
+        if micro and not train and not said.has("gradient_accumulation_steps") and not said.has("train_batch_size"):
+            return 1
+        return None
+
+    def open_steps(self, micro: int | None, train: int | None) -> str:
+        """Why the accumulation is open."""
+        if micro and train:
+            self.said.read("train_batch_size", f"m = {train}/({micro} x dp)")
+            return f"m = {train}/({micro} x dp), and dp is open"
+        return "the trainer decides"
+
+    def axes(self, stage: int, data: int | None, sp: int, tp: int, tp_key: str) -> None:
+        """The factors of data, sequence and tensor parallelism."""
+        said, parts, key = self.said, self.parts, f"{ZERO}.stage"
+        group = said.number(f"{ZERO}.zero_hpz_partition_size", 0) or 1
+        mics = said.whole(f"{ZERO}.mics_shard_size", said.value(f"{ZERO}.mics_shard_size"), -1) or -1
+        if stage < 3:
+            for name in ("zero_hpz_partition_size", "mics_shard_size", "zero_quantized_weights",
+                         "zero_quantized_gradients"):
+                said.inactive(f"{ZERO}.{name}", "of stage 3 alone")
+            group, mics = 1, -1
+        if mics > 0:
+            self.hybrid("mics", f"{ZERO}.mics_shard_size", mics, data)
+        elif group > 1:
+            self.hybrid("zeropp", f"{ZERO}.zero_hpz_partition_size", group, data)
+        else:
+            parts.axis(STAGES[stage], data)
+            for name in ("zero_hpz_partition_size", "mics_shard_size"):
+                said.inactive(f"{ZERO}.{name}", "no partition of ranks")
+        said.read(key, f"{STAGES[stage]} over the ranks of data" if mics < 1 and group < 2 else
+                  "parameters, optimizer and gradients sharded")
+        if sp > 1:
+            parts.axis("cp_ulysses", sp=sp)
+            parts.shard(stage, "dp", "sp")
+            said.read("sequence_parallel_size", f"cp_ulysses over sp = {sp}; the states over dp and sp together")
+        else:
+            said.inactive("sequence_parallel_size", "1: no sequence parallelism")
+        if tp > 1:
+            parts.axis("tp", tp)
+            parts.say("dims", "tp", ["loss.none", "embedding.none", "heads", "ffn", "vocab"])
+            said.read(tp_key, f"tp over {tp} ranks: heads, ffn and the logits' vocab; embedding and loss whole")
+        else:
+            said.inactive(tp_key, "no tensor parallelism")
+
+    def hybrid(self, name: str, key: str, group: int, data: int | None) -> None:
+        """A hybrid of shards within `group` ranks and replicas, or second shards, across."""
+        if data is not None and data % group:
+            raise self.said.refuse(key, f"{data} ranks of data are not a multiple of {key} = {group}")
+        self.parts.axis(name, dp_replicate=None if data is None else data // group, dp_shard=group)
+        self.said.read(key, f"{name} with dp_shard = {group}")
+
+    def offload(self, stage: int) -> None:
+        """The tiers of optimizer and parameters."""
+        said, parts = self.said, self.parts
+        device, key = self.device("offload_optimizer", "cpu_offload")
+        if device != "none" and stage == 0:
+            said.inactive(key, "stage 0 does not offload")
+        elif device != "none":
+            ratio = said.value(f"{ZERO}.offload_optimizer.ratio")
+            if stage == 3 and isinstance(ratio, (int, float)) and ratio < 1:
+                raise said.refuse(f"{ZERO}.offload_optimizer.ratio", f"ratio = {ratio}: a part of the optimizer state "
+                                  "alone is on the host, which no tier says")
+            parts.modifier("offload_optimizer")
+            if device == "nvme" and stage == 3:
+                parts.say("optimizer", "tier", "nvme")
+            said.read(key, f"[optimizer] tier = \"{'nvme' if device == 'nvme' and stage == 3 else 'host'}\"" + (
+                ": stages 1 and 2 take nvme for cpu" if device == "nvme" and stage < 3 else ""))
+        else:
+            said.inactive(key, "nothing is offloaded")
+        said.inactive(f"{ZERO}.offload_optimizer.ratio", "all of the optimizer state")
+        device, key = self.device("offload_param", "cpu_offload_param")
+        if device != "none" and stage == 3:
+            parts.modifier("offload_parameters")
+            if device == "nvme":
+                parts.say("parameters", "tier", "nvme")
+            said.read(key, f"[parameters] tier = \"{'nvme' if device == 'nvme' else 'host'}\"")
+        else:
+            said.inactive(key, "nothing is offloaded" if device == "none" else "of stage 3 alone")
+
+    def device(self, name: str, deprecated: str) -> tuple[str, str]:
+        """(device, the key that says so) of an offload."""
+        said, key = self.said, f"{ZERO}.{name}.device"
+        table = said.raw(f"{ZERO}.{name}")
+        if table is not None and not isinstance(table, dict):
+            raise said.refuse(f"{ZERO}.{name}", f"{ZERO}.{name} is {table!r}: expected a table with device")
+        old = f"{ZERO}.{deprecated}"
+        if said.flag(old):
+            if said.has(key) and said.raw(key) != "cpu":
+                raise said.refuse(old, f"{deprecated} says cpu, {name}.device {said.raw(key)}")
+            return "cpu", old
+        said.inactive(old, "false: nothing is offloaded")
+        value = said.value(key)
+        if value == "auto":
+            said.unsaid(key, "the launcher decides; read as none", "--key")
+            return "none", key
+        return said.choice(key, value, ("none", "cpu", "nvme")), key
+
+    def enabled(self, section: str) -> bool | None:
+        """Whether a 16-bit section is on; None where it says "auto"."""
+        key = f"{section}.enabled"
+        value = self.said.raw(key)
+        if value == "auto":
+            return None
+        return self.said.truth(key, self.said.default(key) if value is None else value)
+
+    def bytes(self, stage: int) -> None:
+        """The precision, and the bytes that follow."""
+        said = self.said
+        name = "bfloat16" if said.has("bfloat16.enabled") and not said.has("bf16.enabled") else "bf16"
+        fp16, bf16 = self.enabled("fp16"), self.enabled(name)
+        if fp16 and bf16:
+            raise said.refuse(f"{name}.enabled", "fp16 and bf16 are both enabled, which DeepSpeed refuses")
+        if self.precision and not fp16 and not bf16:
+            fp16, bf16 = self.precision == "fp16", self.precision == "bf16"
+            for key in ("fp16.enabled", f"{name}.enabled"):
+                if said.has(key):
+                    said.read(key, f"mixed_precision of the launcher decides: {self.precision}")
+        if fp16 is None or bf16 is None:
+            if not fp16 and not bf16:
+                self.open_precision(name)
+                return
+            said.inactive("fp16.enabled" if fp16 is None else f"{name}.enabled", "the other is on")
+        if fp16 or bf16:
+            self.sixteen(stage, "fp16" if fp16 else name)
+        else:
+            self.thirty_two(stage, name)
+
+    def open_precision(self, name: str) -> None:
+        for key in ("fp16.enabled", f"{name}.enabled"):
+            if self.said.has(key):
+                self.said.unsaid(key, "the launcher or trainer decides: bytes stay the defaults (2, 2, 2, 12, as 16-bit "
+                                 "training has them)", "--key bf16.enabled=true")
+
+    def sixteen(self, stage: int, section: str) -> None:
+        """Weights in 16 bits, with or without a master in 32."""
+        said, parts = self.said, self.parts
+        parts.types("deepspeed")
+        said.read(f"{section}.enabled", "[types] of precision deepspeed")
+        said.inactive("fp16.enabled", "off: bf16 is on")
+        said.inactive("bf16.enabled", "off: fp16 is on")
+        full = f"{section}.bf16_master_weights_and_grads" if section != "fp16" else "fp16.fp16_master_weights_and_grads"
+        if full in said.table.keys and said.flag(full):
+            states = section != "fp16" and said.flag(f"{section}.bf16_optimizer_states")
+            o = (4 if states else 8) + (0 if stage == 3 else 2)
+            parts.types(o=o)
+            said.read(full, f"[types] o = {o}: no master in 32 bits")
+            if states:
+                said.read(f"{section}.bf16_optimizer_states", "moments in 16 bits")
+        for key in ("fp16.auto_cast",):
+            if section == "fp16" and said.flag(key):
+                said.approximated(key, "inputs are cast to fp16: no figure here changes")
+        if section == "fp16":
+            self.draft.overflow()
+            said.read("fp16.loss_scale", "[optimizer] skip = \"overflow\": a step with an overflow is skipped")
+        elif said.flag("bf16.check_grad_overflow"):
+            self.draft.overflow()
+            said.read("bf16.check_grad_overflow", "[optimizer] skip = \"overflow\"")
+        else:
+            said.read("bf16.check_grad_overflow", "no step is skipped")
+
+    def thirty_two(self, stage: int, name: str) -> None:
+        """No 16-bit section: fp32, unless a trainer adds one."""
+        said, draft = self.said, self.draft
+        present = [key for key in ("fp16.enabled", f"{name}.enabled") if said.has(key)]
+        if draft.options.trainer == "hf" and not present:
+            said.unsaid("bf16.enabled", "accelerate and the HF Trainer add the missing section: bytes stay the defaults",
+                        "--key bf16.enabled=true")
+            return
+        shared = stage in (0, 3) and "offload_optimizer" not in self.parts.modifiers
+        self.parts.types("deepspeed_fp32_shared" if shared else "deepspeed_fp32")
+        if not present:
+            said.unsaid("bf16.enabled", "neither fp16 nor bf16: read as fp32, as DeepSpeed alone runs it; accelerate and "
+                        "the HF Trainer add the missing section", HF)
+        for key in present:
+            said.read(key, "off: weights in 32 bits")
+
+    def wires(self, stage: int) -> None:
+        """What data_types, the communication type and ZeRO++ change of the bytes."""
+        said, parts = self.said, self.parts
+        grad = said.raw("data_types.grad_accum_dtype")
+        if grad is not None:
+            g = self.byte_count("data_types.grad_accum_dtype", grad)
+            parts.types(g=g)
+            if stage == 1 and g == 4 and parts.tables["types"].get("w") == 2:
+                said.approximated("data_types.grad_accum_dtype", "g = 4; stage 1 with fp32 accumulation all_reduces whole "
+                                  "gradients, a reduce_scatter is costed")
+            else:
+                said.read("data_types.grad_accum_dtype", f"[types] g = {g}")
+        wire = said.raw("communication_data_type")
+        if wire is not None:
+            parts.types(wire=self.byte_count("communication_data_type", wire))
+            said.read("communication_data_type", "[types] wire")
+        said.read("data_types", "its keys") if said.raw("data_types") == {} else None
+        if stage < 3:
+            return
+        zeropp = any(name == "zeropp" for name, _ in parts.factors)
+        types = parts.tables.get("types", {})
+        for key, symbol, on, off in ((f"{ZERO}.zero_quantized_weights", "wire_w", 1, types.get("w", 2)),
+                                     (f"{ZERO}.zero_quantized_gradients", "wire", "1/2", types.get("wire", 2))):
+            if said.flag(key):
+                parts.types(**{symbol: on})
+                said.read(key, f"[types] {symbol} = {on}")
+            elif zeropp:
+                parts.types(**{symbol: off})
+                said.read(key, f"[types] {symbol} = {off}")
+            else:
+                said.inactive(key, "not quantised")
+
+    def byte_count(self, key: str, value: Any) -> int:
+        name = self.said.choice(key, str(value).lower().removeprefix("torch."), BYTES)
+        return BYTES[name]
+
+    def update(self) -> None:
+        """Optimizer, clipping and loss."""
+        said, draft = self.said, self.draft
+        kind = said.raw("optimizer.type")
+        if kind is None:
+            said.unsaid("optimizer.type", "the trainer brings its own: read as AdamW", "--key")
+        elif str(kind).lower() in COMPRESSED:
+            raise said.refuse("optimizer.type", f"{kind}: what it reduces is compressed, with an error kept for later")
+        elif kind == "auto":
+            said.unsaid("optimizer.type", "the trainer decides: read as AdamW")
+        else:
+            draft.optimizer("optimizer.type", str(kind), OPTIMIZERS)
+        clip = said.raw("gradient_clipping")
+        if clip == "auto":
+            said.unsaid("gradient_clipping", "the trainer decides (max_grad_norm, 1.0 in HF): clipped by the global norm",
+                        "--key gradient_clipping=1.0")
+        else:
+            draft.clip("gradient_clipping", said.value("gradient_clipping"))
+        if draft.options.trainer == "hf":
+            draft.token_mean()
+            said.read("loss", "[loss] preset = \"token_mean\": HF Trainer passes the mean over all tokens of the step",
+                      HF)
+        elif draft.options.trainer == "":
+            said.unsaid("loss", "the engine divides by the accumulation, and ranks are averaged: mean_of_means, unless "
+                        "the trainer passes another", HF)
+
+    def rest(self, stage: int) -> None:
+        """What stands beside the placement."""
+        said = self.said
+        names = ("stage3_param_persistence_threshold", "param_persistence_threshold")
+        key = f"{ZERO}.{next((n for n in names if said.has(f'{ZERO}.{n}')), names[0])}"
+        if stage == 3:
+            value = said.raw(key)
+            if value is None:
+                value = said.default(f"{ZERO}.{names[0]}")
+            if value != 0:
+                said.approximated(key, "parameters with fewer elements (norms, biases) stay gathered on every rank; here "
+                                  "they are sharded: a little less memory and a little more traffic", value)
+            else:
+                said.read(key, "every parameter is sharded")
+        else:
+            said.inactive(key, "of stage 3 alone")
+        for name, off in (("reduce_scatter", "gradients are all_reduced; a reduce_scatter is costed: half the traffic of "
+                           "the reduction"), ("allgather_partitions", "parameters are broadcast owner by owner; an "
+                                              "all_gather is costed")):
+            if said.flag(f"{ZERO}.{name}") or stage in (0, 3):
+                said.inactive(f"{ZERO}.{name}", "as placealg derives it" if stage in (1, 2) else "of stages 1 and 2")
+            else:
+                said.approximated(f"{ZERO}.{name}", off)
+        if said.flag("activation_checkpointing.cpu_checkpointing"):
+            said.approximated("activation_checkpointing.cpu_checkpointing", "where the model checkpoints, what it keeps "
+                              "rests on the host; here activations are on the device")
+        said.unsaid("recompute", "the model's code calls deepspeed.checkpointing or not: no recompute is read",
+                    "recompute_full")
+        if said.flag("curriculum_learning.enabled"):
+            said.approximated("curriculum_learning.enabled", "sequences grow while training: figures are for one length")
+        if said.flag("sparse_gradients"):
+            said.approximated("sparse_gradients", "an embedding's gradient travels as rows; whole ones are costed")
+        for key in ("elasticity.enabled", "autotuning.enabled", "amp.enabled", "progressive_layer_drop.enabled",
+                    "curriculum_learning.enabled", "sparse_gradients", "gradient_allreduce_op",
+                    f"{ZERO}.zero_quantized_nontrainable_weights", f"{ZERO}.zeropp_loco_param", f"{ZERO}.zenflow",
+                    "activation_checkpointing.cpu_checkpointing", "fp16.auto_cast", "bf16.check_grad_overflow",
+                    "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states",
+                    "fp16.fp16_master_weights_and_grads", "tensor_parallel.partition_config",
+                    "tensor_parallel.preset_model", f"{ZERO}.reduce_bucket_size", f"{ZERO}.offload_optimizer",
+                    f"{ZERO}.offload_param"):
+            if not isinstance(said.raw(key), dict):
+                said.leave(key, "off, or of no bearing here")

@@ -1,0 +1,71 @@
+"""Which format a text is of, from its content: never from its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.importers.document import MAX_BYTES, Document, json_document, toml_document
+from placealg.importers.tables import formats, table
+
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "fp16", "bf16")
+
+
+def _deepspeed(data: Mapping[str, Any]) -> bool:
+    return "model_type" not in data and ("zero_optimization" in data or sum(key in data for key in BATCH) >= 2)
+
+
+JSON: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"deepspeed": _deepspeed}
+YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {}
+TOML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {}
+
+
+_OURS = re.compile(r"^\s*(?:\[(?:mesh|dims|states|groups\b.*|schedule|\[edit\]|\[event\])\]|base\s*=|expect\s*=)", re.MULTILINE)
+_THEIRS = re.compile(r"^\s*\[(?:job|training|parallelism|activation_checkpoint|experimental)\]", re.MULTILINE)
+
+
+def is_configuration(path: Path) -> bool:
+    """Whether a file is meant for a training framework rather than for placealg: anything that is no strategy file."""
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return False
+    if _OURS.search(text):
+        return False
+    return path.suffix != ".toml" or bool(_THEIRS.search(text))
+
+
+def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
+    """(format, document) of a text: what its syntax is, and which format's keys it holds."""
+    body = text.lstrip()
+    if not body:
+        raise InputError("is empty", where=file)
+    if body[0] in "{[":
+        document = json_document(text, file)
+        return _one(document, JSON, "JSON", forced), document
+    if re.search(r"^\s*\[[\w.\"-]+\]\s*(#.*)?$", text, re.MULTILINE) and re.search(r"^\s*[\w.\"-]+\s*=", text, re.MULTILINE):
+        document = toml_document(text, file)
+        return _one(document, TOML, "TOML", forced), document
+    from placealg.importers.yaml_document import yaml_document
+
+    document = yaml_document(text, file)
+    return _one(document, YAML, "YAML", forced), document
+
+
+def _one(document: Document, known: Mapping[str, Callable[[Mapping[str, Any]], bool]], syntax: str, forced: str) -> str:
+    if not isinstance(document.data, Mapping):
+        raise InputError(f"holds no table of keys: a {syntax} configuration is one", where=f"{document.file}:1")
+    if forced:
+        return forced
+    found = [name for name, fits in known.items() if fits(document.data)]
+    if len(found) > 1:
+        raise InputError(f"may be {' or '.join(table(name).title for name in found)}: say which with --as "
+                         f"{'|'.join(found)}", where=document.file)
+    if not found:
+        raise InputError(f"is {syntax} of no format that is known here; --as names one of {', '.join(formats())}",
+                         where=document.file)
+    return found[0]

@@ -1,0 +1,77 @@
+"""The strategy of a reading, put together: factors of the catalogue, and tables over their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from placealg.strategy.catalogue import catalogue
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.precision import precision
+from placealg.strategy.problems import check
+from placealg.strategy.spec import Strategy, overlay
+
+STAGES = ("dp", "zero1", "zero2", "zero3")
+"""ZeRO stage -> the catalogue's name."""
+
+
+@dataclass
+class Parts:
+    """What a reader has found so far."""
+
+    factors: list[tuple[str, dict[str, int | None]]] = field(default_factory=list)
+    modifiers: list[str] = field(default_factory=list)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def axis(self, name: str, size: int | None = None, **sizes: int | None) -> None:
+        """A factor on its catalogue axis, of `size` ranks, or on the axes of `sizes`; None is symbolic."""
+        self.factors.append((name, sizes or {catalogue()[name].axes[0]: size}))
+
+    def modifier(self, name: str) -> None:
+        """A modifier, once."""
+        if name not in self.modifiers:
+            self.modifiers.append(name)
+
+    def say(self, table: str, key: str, value: Any) -> None:
+        """A key of a table over what the factors say; a table inside it is merged."""
+        said = self.tables.setdefault(table, {})
+        if isinstance(value, Mapping) and isinstance(said.get(key), Mapping):
+            value = {**said[key], **value}
+        said[key] = value
+
+    def types(self, preset: str = "", **bytes_: Any) -> None:
+        """The bytes of a preset, then those that are given."""
+        for name, value in {**(precision(preset).types if preset else {}), **bytes_}.items():
+            self.say("types", name, value)
+
+    def shard(self, stage: int, *axes: str) -> None:
+        """The states of a ZeRO stage, over these axes together."""
+        rows = {"optimizer": 1, "gradients": 2, "parameters": 3}
+        for state, least in rows.items():
+            if stage >= least:
+                self.say("states", state, dict.fromkeys(axes, "S*" if state == "parameters" else "S"))
+
+    def accumulate_whole(self, *axes: str) -> None:
+        """Gradients rest whole over `axes` between microbatches, and are reduced once."""
+        self.say("states", "gradients", dict.fromkeys(axes, "R"))
+
+    @property
+    def expression(self) -> str:
+        """The product of the factors, without sizes and with the modifiers."""
+        words = []
+        for name, sizes in self.factors:
+            renamed = tuple(sizes) != catalogue()[name].axes
+            words.append(f"{name}[{','.join(sizes)}]" if renamed else name)
+        return "*".join([*words, *self.modifiers])
+
+    def strategy(self, name: str) -> Strategy:
+        """The strategy, checked."""
+        words = []
+        for factor, sizes in self.factors:
+            items = [axis if size is None else f"{axis}={size}" for axis, size in sizes.items()]
+            words.append(f"{factor}[{','.join(items)}]")
+        base = parse_strategy("*".join([*words, *self.modifiers]))
+        made = replace(overlay(base, self.tables), name=name)
+        check(made)
+        return made

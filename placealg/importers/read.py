@@ -1,0 +1,57 @@
+"""Reading a foreign configuration: its text, its format, and the reader of that format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.importers.detect import parsed
+from placealg.importers.document import Document, read_text
+from placealg.importers.reading import Options, Reading
+from placealg.importers.tables import formats
+
+READERS: Mapping[str, tuple[str, str]] = {
+    "deepspeed": ("deepspeed", "read_deepspeed"),
+}
+"""Format -> the module and the function that read it."""
+
+
+def read(path: str | Path, **said: Any) -> Reading:
+    """The reading of a file; keywords are the fields of Options: world_size=64, model="llama-3-8b", files=(...)."""
+    return read_file(str(path), Options(**said))
+
+
+def read_file(path: str, options: Options) -> Reading:
+    """The reading of a file with what a user says beside it."""
+    return reading_of(read_text(path), path, options)
+
+
+def reading_of(text: str, file: str, options: Options) -> Reading:
+    """The reading of a text, which errors call `file`."""
+    if options.format and options.format not in formats():
+        raise InputError(f"unknown format '{options.format}'", where="--as", name=options.format, valid=formats())
+    name, document = parsed(placed_settings(text, options.settings), file, options.format)
+    module, function = READERS[name]
+    reader: Callable[[Document, Options], Reading] = getattr(import_module(f"placealg.importers.{module}"), function)
+    return reader(document, options)
+
+
+def read_words(words: Sequence[str], options: Options) -> Reading:
+    """The reading of a command line, given as its words."""
+    raise InputError("no format reads command lines")
+
+
+def placed_settings(text: str, settings: Mapping[str, str]) -> str:
+    """A template's text with the values of --set in the place of its bare words.
+
+    >>> placed_settings('{"stage": ZERO_STAGE}', {"ZERO_STAGE": "2"})
+    '{"stage": 2}'
+    """
+    for name, value in settings.items():
+        if re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+            text = re.sub(rf"\$?\{{?\b{name}\b\}}?", value.replace("\\", "\\\\"), text)
+    return text

@@ -1,0 +1,190 @@
+"""The collector of a reading: asks a document for its keys, and accounts for every one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from placealg.errors import InputError, nearest
+from placealg.errors import shown as shown_value
+from placealg.importers.document import Document, Include, Key, dotted
+from placealg.importers.reading import Item, Options, refusal
+from placealg.importers.tables import Format, default_of
+
+SUSPICIOUS = re.compile(r"parallel|shard|pipe(?!line_tag)|recomp|checkpoint.?act|activation.?(checkpoint|offload)|offload|"
+                        r"zero(?!_grad)|expert|moe|fp8|dpp|remat", re.IGNORECASE)
+"""What a key is called that may place something; one that no table knows is refused rather than passed over."""
+
+
+class Said:
+    """What one format's reader asks and tells.
+
+    Keys are dotted: "zero_optimization.stage". `value` gives what the document says, else the framework's default;
+    every key of the document that the reader did not account for is ignored for the reason that the format's table
+    gives, or refused where none does and its name speaks of placement.
+    """
+
+    def __init__(self, table: Format, document: Document, options: Options, prefix: Key = ()):
+        self.table, self.document, self.options, self.prefix = table, document, options, prefix
+        self.lists: dict[str, list[Item]] = {"read": [], "unsaid": [], "approximated": [], "ignored": []}
+        self.listed: set[Key] = set()
+        self.asked = options.versions.get(table.framework, "")
+
+    def path(self, key: str) -> Key:
+        """The path of a dotted key."""
+        return (*self.prefix, *key.split(".")) if key else self.prefix
+
+    def has(self, key: str) -> bool:
+        """Whether the document holds the key, with another value than null."""
+        return self.raw(key) is not None
+
+    def raw(self, key: str) -> Any:
+        """What the document says under a key, None where it is silent."""
+        path = self.path(key)
+        for end in range(1, len(path) + 1):
+            if isinstance(self.document.get(path[:end]), Include):
+                name = self.document.get(path[:end])
+                raise refusal(f"{dotted(path[:end])} stands in another file, {name}", self.where(key),
+                              "put its keys in this one")
+        value = self.document.get(path)
+        if value is not None and (first := self.document.twice.get(path)):
+            raise refusal(f"'{dotted(path)}' stands twice in one table; it was said on line {first}", self.where(key))
+        return value
+
+    def default(self, key: str) -> Any:
+        """The framework's default of a key, at the version asked for."""
+        row = self.table.keys[key]
+        value, open_ = default_of(row, self.asked)
+        if open_ and not self.has(key):
+            self.unsaid(key, open_, f"--framework {self.table.framework}={row.moved[0].since}")
+        return value
+
+    def value(self, key: str) -> Any:
+        """What the document says under a key of the table, else the framework's default."""
+        found = self.raw(key)
+        return self.default(key) if found is None else found
+
+    def where(self, key: str) -> str:
+        """`FILE:LINE` of a key."""
+        return self.document.where(self.path(key))
+
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> Item:
+        path = self.path(key)
+        here = self.document.get(path) is not None or path in self.document.lines
+        if here:
+            self.listed.add(path)
+        if value is None and here:
+            value = self.document.get(path)
+            value = "" if isinstance(value, Mapping) else value
+        return Item(self.document.file, self.document.line(path), key, "" if value is None or value == "" else
+                    shown_value(value), text, option)
+
+    def read(self, key: str, text: str, value: Any = None) -> None:
+        """A key became something; one that the document lacks is the framework's default, and says so."""
+        silent = not self.has(key)
+        if silent and value is None and key in self.table.keys:
+            value = self.default(key)
+        self.lists["read"].append(self._item(key, f"{text} (default)" if silent else text, value))
+
+    def unsaid(self, key: str, text: str, option: str = "") -> None:
+        """Something that the file does not decide: who does, and what supplies it."""
+        self.lists["unsaid"].append(self._item(key, text, None, option))
+
+    def approximated(self, key: str, text: str, value: Any = None) -> None:
+        """Something that is understood and cannot be said."""
+        self.lists["approximated"].append(self._item(key, text, value))
+
+    def inactive(self, key: str, why: str) -> None:
+        """A key that the framework does not act on here."""
+        here = self.document.get(self.path(key)) is not None or self.path(key) in self.document.lines
+        if here and not self.accounted(self.path(key)):
+            self.lists["ignored"].append(self._item(key, why, None))
+
+    def leave(self, key: str, why: str) -> None:
+        """`inactive`, for a key that is in no list so far."""
+        if not self.accounted(self.path(key)):
+            self.inactive(key, why)
+
+    def refuse(self, key: str, what: str, remedy: str = "") -> InputError:
+        """The refusal of the whole file for what stands under a key."""
+        return refusal(what, self.where(key), remedy)
+
+    def number(self, key: str, least: int = 1) -> int | None:
+        """The whole number under a key; None where the file is silent or says "auto"."""
+        return self.whole(key, self.raw(key), least)
+
+    def whole(self, key: str, value: Any, least: int = 1) -> int | None:
+        """A value as a whole number; None for None and "auto"."""
+        if value is None or value == "auto":
+            return None
+        if isinstance(value, str) and re.fullmatch(r"[-+]?\d+", value):
+            value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least or value > 10**12:
+            raise self.refuse(key, f"{key} is {shown_value(value)}: expected a whole number of at least {least}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """The truth value under a key of the table."""
+        return self.truth(key, self.value(key))
+
+    def truth(self, key: str, value: Any) -> bool:
+        """A value as a truth value: also the words true, false, yes, no, on, off and 1, 0."""
+        if isinstance(value, bool):
+            return value
+        word = str(value).lower()
+        if word in ("true", "yes", "on", "1"):
+            return True
+        if word in ("false", "no", "off", "0", "none", ""):
+            return False
+        raise self.refuse(key, f"{key} is {shown_value(value)}: expected true or false")
+
+    def choice(self, key: str, value: Any, valid: Iterable[str]) -> str:
+        """A value that is one of some words, or a refusal with the nearest of them."""
+        names = tuple(valid)
+        if not isinstance(value, (str, int)) or str(value) not in names:
+            error = InputError(f"{key} is {shown_value(value)}", where=self.where(key), name=str(value), valid=names)
+            raise error
+        return str(value)
+
+    def accounted(self, path: Key) -> bool:
+        """Whether a path, or something around it, is in one of the lists."""
+        return any(path[:end] in self.listed for end in range(1, len(path) + 1))
+
+    def finish(self) -> None:
+        """Put every key that is in no list among the ignored ones, or refuse it."""
+        known = {*self.table.keys, *(k for k in self.table.ignored if "*" not in k)}
+        for path, value in self.document.leaves():
+            if path and not self.accounted(path):
+                inner = path[len(self.prefix):] if path[:len(self.prefix)] == self.prefix else path
+                self._leave(path, dotted(inner), value, known)
+
+    def _leave(self, path: Key, key: str, value: Any, known: set[str]) -> None:
+        names = [dotted(path[len(self.prefix):][:end]) for end in range(1, len(path) + 1)]
+        why = next((w for name in reversed(names) if (w := self.table.why_ignored(re.sub(r"\[\d+\]", "", name)))), "")
+        if not why and key in self.table.keys:
+            why = "says what holds anyway" if value not in (None, "") else "empty"
+        if not why and not self.ignores(key):
+            section = key.rpartition(".")[0]
+            near = nearest(key, known)
+            hint = f"; did you mean '{near}'?" if near else ""
+            if section in self.table.closed or ("" in self.table.closed and not section):
+                raise refusal(f"{self.table.framework} has no key '{key}' and does not start with it{hint}",
+                              self.document.where(path), f"--ignore {key} reads on")
+            if SUSPICIOUS.search(key) and not _off(value):
+                raise refusal(f"'{key}' is no known key of {self.table.title}, and speaks of placement{hint}",
+                              self.document.where(path), f"--ignore {key} reads on")
+        line = self.document.line(path)
+        self.lists["ignored"].append(Item(self.document.file, line, key, shown_value(value),
+                                          why or "no key of the framework that is known here"))
+
+    def ignores(self, key: str) -> bool:
+        """Whether the user says to read on past a key."""
+        return any(key == name or key.endswith(f".{name}") for name in self.options.ignore)
+
+
+def _off(value: Any) -> bool:
+    """Whether a value turns nothing on."""
+    return value in (None, False, "", 0, 1, "false", "False", "null", "none", "None") or value == [] or value == {}

@@ -175,7 +175,8 @@ def one_line(error: InputError) -> str:
      "s.toml:7: unknown key 'activations' in [groups.norms]"),
     (MESH + "[groups.norms]\nmatch = 'x'\nparameters = { dq = 'R' }",
      "s.toml:7: [groups.norms] parameters names axis 'dq'"),
-    (MESH + "[groups.norms]\nmatch = 'x'\ntypes = { q = 2 }", "s.toml:7: [groups.norms] types names 'q'; valid: w, g"),
+    (MESH + "[groups.norms]\nmatch = 'x'\ntypes = { q = 2 }",
+     "s.toml:7: [groups.norms] types names 'q'; valid: preset, w, g"),
     (MESH + "[groups.norms]\nmatch = 'x'\ntypes = { w = 0 }", "s.toml:7: [groups.norms] types.w is 0"),
     # options
     (MESH + "[schedule]\nmicrobatches = 0", "s.toml:6: [schedule] microbatches is 0"),

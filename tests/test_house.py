@@ -17,6 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("mesh",),
     ("placement",),
     ("strategy", "model"),
+    ("importers",),
     ("step",),
     ("cost", "prove", "simulate"),
     ("measure",),
@@ -29,7 +30,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 The ground floor is one room of small modules, which may import each other."""
 
-ONLY_IN = {"z3": "prove", "cvc5": "prove", "sympy": "cost", "torch": "measure"}
+ONLY_IN = {"z3": "prove", "cvc5": "prove", "sympy": "cost", "torch": "measure",
+           "yaml": "importers"}
 """Library -> the one room that may import it."""
 
 MAX_LINES = 400

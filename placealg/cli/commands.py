@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from placealg.cli.inputs import Case, options, read_case
+from placealg.cli.inputs import Case, options, read_case, style
 from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.errors import InputError
 from placealg.solvers import NoSolver, why_not
@@ -64,7 +64,7 @@ def model(chosen: Namespace) -> int:
     from placealg.model.config import resolve_model
     from placealg.render.listing import model_page
 
-    found = resolve_model(chosen.name, **options(chosen))
+    found = resolve_model(chosen.name, **style(chosen))
     if chosen.format == "json":
         print_json({"version": 1, "model": found.name, "parameters": found.total() if found.sizes else None,
                     "activated": found.activated() if found.sizes else None, "left_out": list(found.left_out),

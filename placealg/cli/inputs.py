@@ -47,6 +47,11 @@ class Options(Style, total=False):
     foreign: Foreign
 
 
+def style(chosen: Namespace) -> Style:
+    """The options of the model's transformer among the words of a command line."""
+    return Style(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
+
+
 def options(chosen: Namespace) -> Options:
     """The options of a case among the words of a command line."""
     said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
@@ -178,7 +183,8 @@ def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iter
     strategy = _precise(reading.strategy, said)
     try:
         named = None if model else model_of(reading, **_style(said))
-        chosen = model_with(reading, named or resolve_model(model or default or default_model(strategy), **_style(said)))
+        stand_in = model or default or default_model(strategy)
+        chosen = model_with(reading, named or resolve_model(stand_in, **_style(said)))
         for _, problem in fit_problems(strategy, chosen):
             raise problem
         step = derive(strategy, chosen)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from placealg.importers.deepspeed_bytes import HF, ZERO, Bytes
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.parts import STAGES
@@ -11,11 +10,9 @@ from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "lamb": "lamb", "sgd": "sgd", "muon": "muon", "cpuadam": "adam",
-              "fusedadam": "adam", "deepspeedcpuadam": "adam", "lion": "sgd", "adagrad": "sgd", "fusedlamb": "lamb"}
+              "fusedadam": "adam", "deepspeedcpuadam": "adam", "fusedlamb": "lamb"}
 COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "float32": 4, "float16": 2, "bfloat16": 2, "float": 4, "half": 2}
-ZERO = "zero_optimization"
-HF = "--trainer hf"
+TP_KEYS = ("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
 
 
 def read_deepspeed(document: Document, options: Options) -> Reading:
@@ -43,8 +40,7 @@ class Engine:
         stage = self.stage()
         self.batch_and_axes(stage)
         self.offload(stage)
-        self.bytes(stage)
-        self.wires(stage)
+        Bytes(self.draft, self.said, self.precision).read(stage)
         self.update()
         self.rest(stage)
 
@@ -69,7 +65,7 @@ class Engine:
         training = said.raw("compression_training")
         for name, part in (training.items() if isinstance(training, dict) else ()):
             shared = part.get("shared_parameters") if isinstance(part, dict) else None
-            if isinstance(part, dict) and (part.get("enabled") or isinstance(shared, dict) and shared.get("enabled")):
+            if isinstance(part, dict) and (part.get("enabled") or (isinstance(shared, dict) and shared.get("enabled"))):
                 raise said.refuse(f"compression_training.{name}", f"{name}: the weights are compressed while training")
 
     def stage(self) -> int:
@@ -93,9 +89,8 @@ class Engine:
 
     def batch_and_axes(self, stage: int) -> None:
         """The axes with their sizes, from the batch identity and the degrees that the file gives."""
-        said, parts = self.said, self.parts
-        tp_key = next((k for k in ("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
-                       if said.has(k)), "tensor_parallel.autotp_size")
+        said = self.said
+        tp_key = next((k for k in TP_KEYS if said.has(k)), TP_KEYS[0])
         tp = said.number(tp_key, 0) or 1
         if tp > 1:
             for key in ("tensor_parallel.partition_config", "tensor_parallel.preset_model"):
@@ -131,8 +126,8 @@ class Engine:
                                   f"{steps} x a whole number of ranks")
             found = train // (micro * steps)
             if data is not None and data != found:
-                raise said.refuse("train_batch_size", f"train_batch_size {train} = micro {micro} x accumulation {steps} "
-                                  f"x {found} ranks, and the launch has {data}")
+                raise said.refuse("train_batch_size", f"train_batch_size {train} = micro {micro} x accumulation "
+                                  f"{steps} x {found} ranks, and the launch has {data}")
             said.read("train_batch_size", f"{train} = {micro} x {steps} x ranks: {found} ranks of data")
             return found
         return data
@@ -180,6 +175,9 @@ class Engine:
         elif group > 1:
             self.hybrid("zeropp", f"{ZERO}.zero_hpz_partition_size", group, data)
         else:
+            if stage == 0 and self.bf16() and said.value("stage 0 in bf16") == "zero1":
+                stage = 1
+                said.read("stage 0 in bf16", "zero1: BF16_Optimizer shards master and moments")
             parts.axis(STAGES[stage], data)
             for name in ("zero_hpz_partition_size", "mics_shard_size"):
                 said.inactive(f"{ZERO}.{name}", "no partition of ranks")
@@ -197,6 +195,10 @@ class Engine:
             said.read(tp_key, f"tp over {tp} ranks: heads, ffn and the logits' vocab; embedding and loss whole")
         else:
             said.inactive(tp_key, "no tensor parallelism")
+
+    def bf16(self) -> bool:
+        """Whether the file turns bf16 on."""
+        return any(self.said.raw(f"{name}.enabled") is True for name in ("bf16", "bfloat16"))
 
     def hybrid(self, name: str, key: str, group: int, data: int | None) -> None:
         """A hybrid of shards within `group` ranks and replicas, or second shards, across."""
@@ -251,121 +253,6 @@ class Engine:
             return "none", key
         return said.choice(key, value, ("none", "cpu", "nvme")), key
 
-    def enabled(self, section: str) -> bool | None:
-        """Whether a 16-bit section is on; None where it says "auto"."""
-        key = f"{section}.enabled"
-        value = self.said.raw(key)
-        if value == "auto":
-            return None
-        return self.said.truth(key, self.said.default(key) if value is None else value)
-
-    def bytes(self, stage: int) -> None:
-        """The precision, and the bytes that follow."""
-        said = self.said
-        name = "bfloat16" if said.has("bfloat16.enabled") and not said.has("bf16.enabled") else "bf16"
-        fp16, bf16 = self.enabled("fp16"), self.enabled(name)
-        if fp16 and bf16:
-            raise said.refuse(f"{name}.enabled", "fp16 and bf16 are both enabled, which DeepSpeed refuses")
-        if self.precision and not fp16 and not bf16:
-            fp16, bf16 = self.precision == "fp16", self.precision == "bf16"
-            for key in ("fp16.enabled", f"{name}.enabled"):
-                if said.has(key):
-                    said.read(key, f"mixed_precision of the launcher decides: {self.precision}")
-        if fp16 is None or bf16 is None:
-            if not fp16 and not bf16:
-                self.open_precision(name)
-                return
-            said.inactive("fp16.enabled" if fp16 is None else f"{name}.enabled", "the other is on")
-        if fp16 or bf16:
-            self.sixteen(stage, "fp16" if fp16 else name)
-        else:
-            self.thirty_two(stage, name)
-
-    def open_precision(self, name: str) -> None:
-        for key in ("fp16.enabled", f"{name}.enabled"):
-            if self.said.has(key):
-                self.said.unsaid(key, "the launcher or trainer decides: bytes stay the defaults (2, 2, 2, 12, as 16-bit "
-                                 "training has them)", "--key bf16.enabled=true")
-
-    def sixteen(self, stage: int, section: str) -> None:
-        """Weights in 16 bits, with or without a master in 32."""
-        said, parts = self.said, self.parts
-        parts.types("deepspeed")
-        said.read(f"{section}.enabled", "[types] of precision deepspeed")
-        said.inactive("fp16.enabled", "off: bf16 is on")
-        said.inactive("bf16.enabled", "off: fp16 is on")
-        full = f"{section}.bf16_master_weights_and_grads" if section != "fp16" else "fp16.fp16_master_weights_and_grads"
-        if full in said.table.keys and said.flag(full):
-            states = section != "fp16" and said.flag(f"{section}.bf16_optimizer_states")
-            o = (4 if states else 8) + (0 if stage == 3 else 2)
-            parts.types(o=o)
-            said.read(full, f"[types] o = {o}: no master in 32 bits")
-            if states:
-                said.read(f"{section}.bf16_optimizer_states", "moments in 16 bits")
-        for key in ("fp16.auto_cast",):
-            if section == "fp16" and said.flag(key):
-                said.approximated(key, "inputs are cast to fp16: no figure here changes")
-        if section == "fp16":
-            self.draft.overflow()
-            said.read("fp16.loss_scale", "[optimizer] skip = \"overflow\": a step with an overflow is skipped")
-        elif said.flag("bf16.check_grad_overflow"):
-            self.draft.overflow()
-            said.read("bf16.check_grad_overflow", "[optimizer] skip = \"overflow\"")
-        else:
-            said.read("bf16.check_grad_overflow", "no step is skipped")
-
-    def thirty_two(self, stage: int, name: str) -> None:
-        """No 16-bit section: fp32, unless a trainer adds one."""
-        said, draft = self.said, self.draft
-        present = [key for key in ("fp16.enabled", f"{name}.enabled") if said.has(key)]
-        if draft.options.trainer == "hf" and not present:
-            said.unsaid("bf16.enabled", "accelerate and the HF Trainer add the missing section: bytes stay the defaults",
-                        "--key bf16.enabled=true")
-            return
-        shared = stage in (0, 3) and "offload_optimizer" not in self.parts.modifiers
-        self.parts.types("deepspeed_fp32_shared" if shared else "deepspeed_fp32")
-        if not present:
-            said.unsaid("bf16.enabled", "neither fp16 nor bf16: read as fp32, as DeepSpeed alone runs it; accelerate and "
-                        "the HF Trainer add the missing section", HF)
-        for key in present:
-            said.read(key, "off: weights in 32 bits")
-
-    def wires(self, stage: int) -> None:
-        """What data_types, the communication type and ZeRO++ change of the bytes."""
-        said, parts = self.said, self.parts
-        grad = said.raw("data_types.grad_accum_dtype")
-        if grad is not None:
-            g = self.byte_count("data_types.grad_accum_dtype", grad)
-            parts.types(g=g)
-            if stage == 1 and g == 4 and parts.tables["types"].get("w") == 2:
-                said.approximated("data_types.grad_accum_dtype", "g = 4; stage 1 with fp32 accumulation all_reduces whole "
-                                  "gradients, a reduce_scatter is costed")
-            else:
-                said.read("data_types.grad_accum_dtype", f"[types] g = {g}")
-        wire = said.raw("communication_data_type")
-        if wire is not None:
-            parts.types(wire=self.byte_count("communication_data_type", wire))
-            said.read("communication_data_type", "[types] wire")
-        said.read("data_types", "its keys") if said.raw("data_types") == {} else None
-        if stage < 3:
-            return
-        zeropp = any(name == "zeropp" for name, _ in parts.factors)
-        types = parts.tables.get("types", {})
-        for key, symbol, on, off in ((f"{ZERO}.zero_quantized_weights", "wire_w", 1, types.get("w", 2)),
-                                     (f"{ZERO}.zero_quantized_gradients", "wire", "1/2", types.get("wire", 2))):
-            if said.flag(key):
-                parts.types(**{symbol: on})
-                said.read(key, f"[types] {symbol} = {on}")
-            elif zeropp:
-                parts.types(**{symbol: off})
-                said.read(key, f"[types] {symbol} = {off}")
-            else:
-                said.inactive(key, "not quantised")
-
-    def byte_count(self, key: str, value: Any) -> int:
-        name = self.said.choice(key, str(value).lower().removeprefix("torch."), BYTES)
-        return BYTES[name]
-
     def update(self) -> None:
         """Optimizer, clipping and loss."""
         said, draft = self.said, self.draft
@@ -380,7 +267,8 @@ class Engine:
             draft.optimizer("optimizer.type", str(kind), OPTIMIZERS)
         clip = said.raw("gradient_clipping")
         if clip == "auto":
-            said.unsaid("gradient_clipping", "the trainer decides (max_grad_norm, 1.0 in HF): clipped by the global norm",
+            said.unsaid("gradient_clipping", "the trainer decides (max_grad_norm, 1.0 in HF): clipped by the global "
+                                             "norm",
                         "--key gradient_clipping=1.0")
         else:
             draft.clip("gradient_clipping", said.value("gradient_clipping"))
@@ -389,7 +277,8 @@ class Engine:
             said.read("loss", "[loss] preset = \"token_mean\": HF Trainer passes the mean over all tokens of the step",
                       HF)
         elif draft.options.trainer == "":
-            said.unsaid("loss", "the engine divides by the accumulation, and ranks are averaged: mean_of_means, unless "
+            said.unsaid("loss", "the engine divides by the accumulation, and ranks are averaged: mean_of_means, "
+                                "unless "
                         "the trainer passes another", HF)
 
     def rest(self, stage: int) -> None:
@@ -402,13 +291,15 @@ class Engine:
             if value is None:
                 value = said.default(f"{ZERO}.{names[0]}")
             if value != 0:
-                said.approximated(key, "parameters with fewer elements (norms, biases) stay gathered on every rank; here "
+                said.approximated(key, "parameters with fewer elements (norms, biases) stay gathered on every rank; "
+                                       "here "
                                   "they are sharded: a little less memory and a little more traffic", value)
             else:
                 said.read(key, "every parameter is sharded")
         else:
             said.inactive(key, "of stage 3 alone")
-        for name, off in (("reduce_scatter", "gradients are all_reduced; a reduce_scatter is costed: half the traffic of "
+        for name, off in (("reduce_scatter", "gradients are all_reduced; a reduce_scatter is costed: half the "
+                                             "traffic of "
                            "the reduction"), ("allgather_partitions", "parameters are broadcast owner by owner; an "
                                               "all_gather is costed")):
             if said.flag(f"{ZERO}.{name}") or stage in (0, 3):
@@ -416,16 +307,22 @@ class Engine:
             else:
                 said.approximated(f"{ZERO}.{name}", off)
         if said.flag("activation_checkpointing.cpu_checkpointing"):
-            said.approximated("activation_checkpointing.cpu_checkpointing", "where the model checkpoints, what it keeps "
+            said.approximated("activation_checkpointing.cpu_checkpointing", "where the model checkpoints, what it "
+                                                                            "keeps "
                               "rests on the host; here activations are on the device")
         said.unsaid("recompute", "the model's code calls deepspeed.checkpointing or not: no recompute is read",
                     "recompute_full")
         if said.flag("curriculum_learning.enabled"):
-            said.approximated("curriculum_learning.enabled", "sequences grow while training: figures are for one length")
+            said.approximated("curriculum_learning.enabled", "sequences grow while training: figures are for one "
+                                                             "length")
+        if said.flag("torch_autocast.enabled"):
+            said.approximated("torch_autocast.enabled", "ops run in their autocast types; activations are costed at act"
+                              )
         if said.flag("sparse_gradients"):
             said.approximated("sparse_gradients", "an embedding's gradient travels as rows; whole ones are costed")
         for key in ("elasticity.enabled", "autotuning.enabled", "amp.enabled", "progressive_layer_drop.enabled",
-                    "curriculum_learning.enabled", "sparse_gradients", "gradient_allreduce_op",
+                    "curriculum_learning.enabled", "sparse_gradients", "torch_autocast.enabled",
+                    "gradient_allreduce_op",
                     f"{ZERO}.zero_quantized_nontrainable_weights", f"{ZERO}.zeropp_loco_param", f"{ZERO}.zenflow",
                     "activation_checkpointing.cpu_checkpointing", "fp16.auto_cast", "bf16.check_grad_overflow",
                     "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states",

@@ -23,7 +23,10 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {}
 TOML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {}
 
 
-_OURS = re.compile(r"^\s*(?:\[(?:mesh|dims|states|groups\b.*|schedule|\[edit\]|\[event\])\]|base\s*=|expect\s*=)", re.MULTILINE)
+_OURS = re.compile(r"^\s*(?:\[(?:mesh|dims|states|groups\b.*|schedule|\[edit\]|\[event\])\]|base\s*=|expect\s*=)",
+                   re.MULTILINE)
+_TABLE = re.compile(r"^\s*\[[\w.\"-]+\]\s*(#.*)?$", re.MULTILINE)
+_KEY = re.compile(r"^\s*[\w.\"-]+\s*=", re.MULTILINE)
 _THEIRS = re.compile(r"^\s*\[(?:job|training|parallelism|activation_checkpoint|experimental)\]", re.MULTILINE)
 
 
@@ -47,7 +50,7 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
     if body[0] in "{[":
         document = json_document(text, file)
         return _one(document, JSON, "JSON", forced), document
-    if re.search(r"^\s*\[[\w.\"-]+\]\s*(#.*)?$", text, re.MULTILINE) and re.search(r"^\s*[\w.\"-]+\s*=", text, re.MULTILINE):
+    if _TABLE.search(text) and _KEY.search(text):
         document = toml_document(text, file)
         return _one(document, TOML, "TOML", forced), document
     from placealg.importers.yaml_document import yaml_document

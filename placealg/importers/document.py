@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import json.decoder
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from json.decoder import scanstring
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +116,8 @@ def toml_document(text: str, file: str) -> Document:
     return Document(file, data, positions.lines, text)
 
 
+_scan_string: Any = json.decoder.scanstring  # type: ignore[attr-defined]  # absent from the stubs
+
 _BLANK = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 _WORD = re.compile(r"[^\s,\]}:\"]+")
@@ -184,7 +185,8 @@ class _Json:
 
     def string(self, at: int) -> tuple[str, int]:
         try:
-            return scanstring(self.text, at + 1, False)
+            read: tuple[str, int] = _scan_string(self.text, at + 1, False)
+            return read
         except json.JSONDecodeError as error:
             raise self.error(f"not JSON: {error.msg}", at) from None
 

@@ -88,7 +88,7 @@ class Draft:
         """The optimizer's name in the catalogue's spelling; one that is not known is unsaid."""
         found = known.get(name.lower().replace("-", "_"))
         if not found:
-            self.said.approximated(key, f"no optimizer of that name is known: proved as an elementwise one, bytes as "
+            self.said.approximated(key, "no optimizer of that name is known: proved as an elementwise one, bytes as "
                                         "Adam's; a verdict does not cover what its update reads")
             return
         if found != "adamw":

@@ -35,9 +35,14 @@ def reading_of(text: str, file: str, options: Options) -> Reading:
     if options.format and options.format not in formats():
         raise InputError(f"unknown format '{options.format}'", where="--as", name=options.format, valid=formats())
     name, document = parsed(placed_settings(text, options.settings), file, options.format)
+    return reader_of(name)(document, options)
+
+
+def reader_of(name: str) -> Callable[[Document, Options], Reading]:
+    """The reader of a format."""
     module, function = READERS[name]
     reader: Callable[[Document, Options], Reading] = getattr(import_module(f"placealg.importers.{module}"), function)
-    return reader(document, options)
+    return reader
 
 
 def read_words(words: Sequence[str], options: Options) -> Reading:
@@ -53,5 +58,5 @@ def placed_settings(text: str, settings: Mapping[str, str]) -> str:
     """
     for name, value in settings.items():
         if re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-            text = re.sub(rf"\$?\{{?\b{name}\b\}}?", value.replace("\\", "\\\\"), text)
+            text = re.sub(rf"\$\{{{name}\}}|\$?\b{name}\b", lambda _, value=value: value, text)  # type: ignore[misc]
     return text

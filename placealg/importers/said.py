@@ -12,8 +12,8 @@ from placealg.importers.document import Document, Include, Key, dotted
 from placealg.importers.reading import Item, Options, refusal
 from placealg.importers.tables import Format, default_of
 
-SUSPICIOUS = re.compile(r"parallel|shard|pipe(?!line_tag)|recomp|checkpoint.?act|activation.?(checkpoint|offload)|offload|"
-                        r"zero(?!_grad)|expert|moe|fp8|dpp|remat", re.IGNORECASE)
+SUSPICIOUS = re.compile(r"parallel|shard|pipe(?!line_tag)|recomp|checkpoint.?act|activation.?(checkpoint|offload)|"
+                        r"offload|zero(?!_grad)|expert|moe|fp8|dpp|remat", re.IGNORECASE)
 """What a key is called that may place something; one that no table knows is refused rather than passed over."""
 
 
@@ -162,8 +162,7 @@ class Said:
                 self._leave(path, dotted(inner), value, known)
 
     def _leave(self, path: Key, key: str, value: Any, known: set[str]) -> None:
-        names = [dotted(path[len(self.prefix):][:end]) for end in range(1, len(path) + 1)]
-        why = next((w for name in reversed(names) if (w := self.table.why_ignored(re.sub(r"\[\d+\]", "", name)))), "")
+        why = self.table.why_ignored(re.sub(r"\[\d+\]", "", key))
         if not why and key in self.table.keys:
             why = "says what holds anyway" if value not in (None, "") else "empty"
         if not why and not self.ignores(key):

@@ -1,4 +1,4 @@
-"""What the formats say, as data: keys with their defaults, effects and sources, and what has no bearing on placement."""
+"""What the formats say, as data: keys with defaults, effects and sources, and what has no bearing on placement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placealg.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A default that was another one before: `value` up to version `until`, the present one from `since` or `date` on."""
+    """A default that was another before: `value` up to version `until`, the present one from `since` or `date` on."""
 
     value: Any
     until: str
@@ -59,7 +59,9 @@ class Format:
         """
         if key in self.ignored:
             return self.ignored[key]
-        return next((why for pattern, why in self.ignored.items() if "*" in pattern and fnmatchcase(key, pattern)), "")
+        above = [key[:at] for at, sign in enumerate(key) if sign == "."]
+        return next((why for pattern, why in self.ignored.items() for name in (key, *reversed(above))
+                     if name == pattern or ("*" in pattern and fnmatchcase(name, pattern))), "")
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ _TABLE = re.compile(r"^\[(\w+)")
 
 
 def written(reading: Reading, model_file: str = "") -> str:
-    """The strategy file of a reading; `model_file` is the config.json beside it, where the reading has one of its own."""
+    """The strategy file of a reading; `model_file` is the config.json beside it, if the reading has its own model."""
     text = write_strategy(reading.strategy)
     name, _, tables = text.partition("\n")
     model = model_file if isinstance(reading.model, Mapping) else reading.model or ""

@@ -86,7 +86,8 @@ class _Reader:
             raise self.tagged(node)
 
     def tagged(self, node: Any) -> InputError:
-        return InputError(f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} would build an object; plain values "
+        return InputError(f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} would build an object; plain "
+                          "values "
                           "are read", where=self.where(node))
 
     def scalar(self, node: Any) -> Any:

@@ -39,7 +39,8 @@ def _ignored(reading: Reading, width: int) -> list[Line]:
     reasons: dict[str, list[str]] = {}
     for item in reading.ignored:
         reasons.setdefault(item.text, []).append(item.key.rpartition(".")[2])
-    lines: list[Line] = [line(bold("ignored"), dim(f"  {len(reading.ignored)} keys; --long lists them with their lines"))]
+    count = f"  {len(reading.ignored)} keys; --long lists them with their lines"
+    lines: list[Line] = [line(bold("ignored"), dim(count))]
     for why, keys in reasons.items():
         names = ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
         lines += indent(prose(f"{why}: {names}", width - 2, "dim", hang=2))

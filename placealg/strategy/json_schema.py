@@ -17,14 +17,13 @@ from placealg.strategy.options import (
     GATHERS,
     LIFETIMES,
     OPTIMIZERS,
-    PRESET,
     REGION,
     SCHEMA,
     TABLES,
     Key,
     accepted,
 )
-from placealg.strategy.precision import precisions
+from placealg.strategy.precision import PRESET, precisions
 
 Schema = dict[str, Any]
 

@@ -16,7 +16,7 @@ from placealg.arith import parse
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS, MODES, STATES, StatePlacement
-from placealg.strategy.precision import precision, precisions
+from placealg.strategy.precision import PRESET, precisions, preset_bytes
 
 NONE = "none"
 """What stands for a dim in an entry that keeps the ops of a region whole."""
@@ -72,9 +72,6 @@ WIRE_W = "wire_w"
 TYPES = (*DEFAULTS["types"], WIRE_W)
 """The element sizes that a strategy may say."""
 
-PRESET = "preset"
-"""The key of element sizes that names the bytes of an engine, beside which other keys say what differs."""
-
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -119,7 +116,8 @@ TABLES: Mapping[str, str] = {
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, when a step is skipped, the tier of its state",
     "loss": "how the local sum of the loss is divided, and what that assumes",
-    "types": "a preset of an engine's bytes, or bytes per element of weights, gradients at rest, gradients on the wire, optimizer state, activations, "
+    "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
+             "optimizer state, activations, "
              "and of gathered weights on the wire",
     "random": "the random streams that differ between ranks",
     "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
@@ -326,17 +324,6 @@ def _types(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Wher
                              valid=SCHEMA["types"])
         read[symbol] = read_value(f"{label}.{symbol}", SCHEMA["types"][symbol], number, axes, where, (*path, symbol))
     return FrozenMap(preset_bytes(read))
-
-
-def preset_bytes(said: Mapping[str, str]) -> dict[str, str]:
-    """Element sizes with those of the preset that they name in its place; what is said beside it holds.
-
-    >>> preset_bytes({"preset": "megatron", "wire": "2"})
-    {'w': '2', 'g': '4', 'wire': '2', 'o': '12', 'act': '2'}
-    """
-    named = said.get(PRESET, "")
-    own = {symbol: number for symbol, number in said.items() if symbol != PRESET}
-    return {**{s: str(n) for s, n in precision(named).types.items()}, **own} if named else own
 
 
 def _bytes(label: str, _key: Key, value: Any, *_: Any) -> str:

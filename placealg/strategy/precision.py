@@ -12,6 +12,9 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 
+PRESET = "preset"
+"""The key of element sizes that names the bytes of an engine, beside which other keys say what differs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
@@ -45,3 +48,14 @@ def precision(name: str) -> Precision:
     if name not in precisions():
         raise InputError(f"unknown precision '{name}'", name=name, valid=precisions())
     return precisions()[name]
+
+
+def preset_bytes(said: Mapping[str, str]) -> dict[str, str]:
+    """Element sizes with those of the preset that they name in its place; what is said beside it holds.
+
+    >>> preset_bytes({"preset": "megatron", "wire": "2"})
+    {'w': '2', 'g': '4', 'wire': '2', 'o': '12', 'act': '2'}
+    """
+    named = said.get(PRESET, "")
+    own = {symbol: number for symbol, number in said.items() if symbol != PRESET}
+    return {**{s: str(n) for s, n in precision(named).types.items()}, **own} if named else own

@@ -33,9 +33,9 @@ from placealg.strategy.options import (
     known_key,
     nowhere,
     placed,
-    preset_bytes,
     read_value,
 )
+from placealg.strategy.precision import preset_bytes
 
 __all__ = ["DEFAULTS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Strategy", "overlay", "strategy_on"]
 

@@ -1,0 +1,143 @@
+"""What is read from miniatures of every format: golden files, and laws over all their keys."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placealg.errors import InputError
+from placealg.importers.detect import parsed
+from placealg.importers.document import Document, Key
+from placealg.importers.read import read, reader_of
+from placealg.importers.reading import LISTS, Options, Reading
+from placealg.importers.write import model_text, written
+from placealg.strategy.file import parse_strategy_file
+
+HERE = Path(__file__).parent
+MINIATURES = sorted(p for p in (HERE / "miniatures").rglob("*") if p.is_file() and p.suffix != ".golden")
+BESIDE = {"with_file": ("zero2.json",)}
+"""Miniature -> the files that it names, which lie beside it."""
+
+
+def options(path: Path) -> Options:
+    return Options(files=tuple(str(path.parent / name) for name in BESIDE.get(path.stem, ())))
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("path", MINIATURES, ids=name)
+def test_a_miniature_reads_as_its_golden_file(path: Path, request: pytest.FixtureRequest) -> None:
+    """`pytest --golden` is no option here: delete a .golden file, and the test writes it anew and fails once."""
+    golden = path.with_suffix(path.suffix + ".golden")
+    try:
+        text = str(read(path, files=options(path).files)) + "\n"
+    except InputError as error:
+        text = f"{error}\n".replace(f"{path.parent}/", "")
+    if not golden.exists():
+        golden.write_text(text, encoding="utf-8")
+        pytest.fail(f"{golden.name} was written: read it")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def tried(document: Document, form: str, said: Options) -> Reading | str:
+    """The reading of a document, or why it is refused."""
+    try:
+        return reader_of(form)(document, said)
+    except InputError as error:
+        return error.what
+
+
+def fingerprint(found: Reading | str) -> Any:
+    """What two readings must share to be one: all but the lines."""
+    if isinstance(found, str):
+        return found
+    return (found.strategy, found.model, found.sizes,
+            [[(i.key, i.value, i.text) for i in getattr(found, kind)] for kind in LISTS])
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * 2 + 1
+    if isinstance(value, str):
+        return value + "x"
+    return [*value, "x"] if isinstance(value, list) else {"x": 1} if isinstance(value, dict) else 3
+
+
+def mutants(document: Document) -> Iterator[tuple[str, Key, Document]]:
+    """The document with each key dropped, changed, and misspelt."""
+    for path, value in document.leaves():
+        for what in ("dropped", "changed", "misspelt"):
+            data = copy.deepcopy(document.data)
+            inner: Any = data
+            for part in path[:-1]:
+                inner = inner[part]
+            last: Any = path[-1]
+            if isinstance(last, int) and what == "misspelt":
+                continue
+            if what == "changed":
+                inner[last] = changed(value)
+            else:
+                del inner[last]
+                if what == "misspelt":
+                    inner[f"{last[:-1]}q{last[-1]}"] = value
+            yield what, path, replace(document, data=data)
+
+
+DOCUMENTS = [path for path in MINIATURES if path.suffix in (".json", ".yaml", ".yml", ".toml")]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_no_key_is_passed_over(path: Path) -> None:
+    """Dropping, changing or misspelling any one key changes the reading, or one of its lists, or is refused."""
+    form, document = parsed(path.read_text(encoding="utf-8"), str(path))
+    whole = fingerprint(tried(document, form, options(path)))
+    for what, key, mutant in mutants(document):
+        assert fingerprint(tried(mutant, form, options(path))) != whole, f"{what}: {key}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_what_is_ignored_places_nothing(path: Path) -> None:
+    """A key that is ignored may have any value: the strategy, the model and the sizes stay."""
+    form, document = parsed(path.read_text(encoding="utf-8"), str(path))
+    whole = tried(document, form, options(path))
+    if isinstance(whole, str):
+        return
+    ignored = {(i.file, i.line, i.key) for i in whole.ignored}
+    for what, key, mutant in mutants(document):
+        line = document.line(key)
+        same = [i for i in ignored if i[1] == line and i[2].rpartition(".")[2].partition("[")[0] == str(key[-1])]
+        found = tried(mutant, form, options(path))
+        if what == "dropped" and same and not isinstance(found, str) and not _active(whole, key):
+            assert (found.strategy, found.sizes) == (whole.strategy, whole.sizes), key
+
+
+def _active(reading: Reading, key: Key) -> bool:
+    """Whether a key is in another list, too."""
+    word = str(key[-1])
+    return any(i.key.rpartition(".")[2] == word for kind in ("read", "unsaid", "approximated")
+               for i in getattr(reading, kind))
+
+
+@pytest.mark.parametrize("path", MINIATURES, ids=name)
+def test_what_is_written_reads_back_equal(path: Path) -> None:
+    try:
+        reading = read(path, files=options(path).files)
+    except InputError:
+        return
+    file = parse_strategy_file(written(reading, "model.config.json"), "s.toml")
+    assert file.strategy == reading.strategy
+    assert file.strategy.name == reading.strategy.name
+    assert len(file.left_out) == len(reading.approximated)
+    assert bool(model_text(reading)) == (file.model == "model.config.json")

@@ -28,11 +28,12 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
 from placealg.simulate import Outcome, Setting, network, simulate
+from placealg.simulate.device import trajectory
 from placealg.simulate.execute import EXECUTE
-from placealg.simulate.reference import trajectory
 from placealg.simulate.setting import Cell, cells
 from placealg.step.derive import derive
-from placealg.step.program import Clause, Event, Step
+from placealg.step.lower import of_ops
+from placealg.step.program import Clause, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy
 
@@ -404,7 +405,8 @@ def test_backward_differentiates_forward() -> None:
                     zip(outputs(weights)[0], targets, strict=True)), Fraction(0))
 
     last, one, two = outputs(matrices)
-    entering, (shared, second) = network.backward(matrices, two, network.loss_gradient(last, targets, Fraction(1, 3)))
+    flowing = [network.loss_gradient(y, target, Fraction(1, 3)) for y, target in zip(last, targets, strict=True)]
+    entering, (shared, second) = network.backward(matrices, two, flowing)
     _, (first,) = network.backward(matrices[:1], one, entering)
     eps = Fraction(1, 10**9)
     for group, element in itertools.product(range(2), range(4)):
@@ -477,10 +479,13 @@ def test_runs_are_deterministic_and_seeds_differ() -> None:
 
 def test_the_reference_is_one_device() -> None:
     """Cutting one batch into cells in any way leaves the single device's run as it is."""
-    ref = reference()
-    whole = trajectory(ref, Setting({"dp": 1}, 1, {((0,), 0): 4}), 2)
-    assert trajectory(ref, Setting.equal(ref, {"dp": 2}, 2, tokens=1), 2) == whole
-    assert trajectory(replace(ref, clip=False), Setting({"dp": 1}, 1, {((0,), 0): 4}), 2) != whole
+    ref = of_ops(reference())
+    def weights(ref: Reference, setting: Setting) -> list[object]:
+        return [state.weight for state in trajectory(ref, setting, 2)]
+
+    whole = weights(ref, Setting({"dp": 1}, 1, {((0,), 0): 4}))
+    assert weights(ref, Setting.equal(ref, {"dp": 2}, 2, tokens=1)) == whole
+    assert weights(replace(ref, clip=False), Setting({"dp": 1}, 1, {((0,), 0): 4})) != whole
     assert len(list(cells(ref, {"dp": 2}, 2))) == 4
 
 

@@ -94,9 +94,9 @@ def rise(model: Model, modulus: int) -> tuple[int, int]:
     step = derive(parse_strategy("dp"), model)
     step = replace(step, reference=replace(step.reference, graph=model.graph), events=())
     setting = Setting({"dp": 1}, 1, {((0,), 0): 2})
-    at = space.of(step, setting)
+    at = space.of(step.reference, setting)
     assert at is not None
-    here = device.trajectory(at, 0)[0]
+    here = device.trajectory(step.reference, setting, 0)[0]
     rng = np.random.default_rng(0)
     ways = {slot: tuple(Residues(rng.integers(1, SMALL, size=field.residues(n).shape)) for n in here.weight[slot])
             for slot in slots(step.reference, setting.layers)}
@@ -104,7 +104,7 @@ def rise(model: Model, modulus: int) -> tuple[int, int]:
         here.weight[slot], way, strict=True)) for slot, way in ways.items()}
     gradient, before = device.gradient(at, 0, here)
     _, after = device.gradient(at, 0, State(moved, here.moments, here.step, here.rng))
-    weight = space.seed_of(before, space.weights(at)).numbers
+    weight = space.seed_of(at, 0, before, space.weights(at)).numbers
     along = sum(int((field.residues(n) * v.numbers % modulus).sum()) for slot, way in ways.items()
                 for n, v in zip(gradient[slot], way, strict=True))
     return int((weight * (after.numbers - before.numbers) % modulus).sum() % modulus), SMALL * along % modulus
@@ -368,7 +368,7 @@ def test_the_difference_says_where() -> None:
 
 def test_a_dim_of_two_axes_is_owned_in_blocks() -> None:
     step = derived("dp*tp", dims={"dp": ("heads", "ffn"), "tp": ("heads", "ffn", "vocab")})
-    at = space.of(step, Setting.equal(step.reference, {"dp": 2, "tp": 3}, 1))
+    at = space.of(step.reference, Setting.equal(step.reference, {"dp": 2, "tp": 3}, 1))
     assert at is not None
     owners = [(at.owner("dp", "ffn", i), at.owner("tp", "ffn", i)) for i in range(at.sizes["ffn"])]
     assert owners == sorted(owners)
@@ -382,7 +382,7 @@ def test_the_owners_of_the_first_elements_can_be_given() -> None:
     for rank in range(2):
         given = replace(base, owners={("own", "dp", element): rank for element in range(4)})
         assert simulate(step, given).difference is None
-    at = space.of(step, base)
+    at = space.of(step.reference, base)
     assert at is not None
     parts = at.parts(step.reference.group("layer.weight"))
     assert [p.first for p in parts if p.first < 4] == [0, 1, 2, 3]

@@ -45,7 +45,7 @@ def tried(step: Step, sizes: Sequence[int] = (2, 2, 2), m: int = 1, tokens: int 
 
 
 def space_of(step: Step, setting: Setting) -> Space:
-    at = space.of(step, setting)
+    at = space.of(step.reference, setting)
     assert at is not None
     return at
 

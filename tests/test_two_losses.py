@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 from agreement import compare, settings
@@ -14,10 +15,12 @@ from placealg.model.abstract import abstract, two_losses
 from placealg.prove.obligations import of_loss
 from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.simulate import simulate
-from placealg.simulate.reference import token_weight
 from placealg.simulate.setting import Setting, token_ids
+from placealg.simulate.space import of as space_of
+from placealg.simulate.space import weights
 from placealg.step.derive import derive
 from placealg.step.edit import edit
+from placealg.step.lower import of_ops
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
 
@@ -85,7 +88,7 @@ def test_tokens_of_each_loss_are_its_own() -> None:
     setting = Setting({"dp": 2}, 1, {((0,), 0): 1, ((1,), 0): 3})
     assert token_ids(reference, setting, "loss") == {((0,), 0): range(1), ((1,), 0): range(1, 4)}
     assert token_ids(reference, setting, "ahead") == {((0,), 0): range(4, 7), ((1,), 0): range(7, 8)}
-    assert token_weight(reference, setting, 0, "ahead") == token_weight(reference, setting, 0)
+    assert weights(space_of(of_ops(reference), setting)) == dict.fromkeys(range(8), Fraction(1, 4))
 
 
 def test_a_divisor_says_whose_tokens() -> None:

@@ -18,6 +18,7 @@ from placealg.simulate.divisors import divided
 from placealg.simulate.machine import Machine
 from placealg.step.derive import derive
 from placealg.step.edit import edit
+from placealg.step.lower import lowered
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import Masked
@@ -58,7 +59,7 @@ def test_even_shards_need_no_padding() -> None:
     uneven = Setting({"dp": 2}, 1, even.counts, owners={("own", "dp", element): element // 3 for element in range(4)})
     assert not simulate(step, uneven).equal
     event = next(e for e in step.events if e.path == UPDATE)
-    machine = Machine(step, uneven, None)  # type: ignore[arg-type]
+    machine = Machine(lowered(step), uneven, None)  # type: ignore[arg-type]
     assert divided(machine, event, 0, Fraction(1)) == 1 / Fraction(2 * 3, 4)
 
 

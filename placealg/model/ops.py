@@ -178,7 +178,7 @@ _KINDS = (
     OpKind("cross_entropy", "cross_entropy", ("x", "targets"), ("softmax", "targets"), over="statistics",
            merges=("max", "sum", "sum"), kept=(Kept("softmax", "stat", "x"),),
            vjp=FrozenMap({"x": _CROSS_ENTROPY})),
-    OpKind("unit", "unit", ("*",)),
+    OpKind("unit", "unit", ("*",), random=True),
 )
 
 OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
@@ -187,7 +187,7 @@ OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
 Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes saved per element of a 16-bit SwiGLU),
 the bias of a projection is an `add`, the weight and bias of a norm are operands of it, and `flash` is one op that
 contains its attention factor; `flash_rope` adds to the scores the product of rotary parts that have dims of their own.
-`unit` is opaque: what it keeps is unknown. A `rope` mixes the elements along its
+`unit` is opaque: what it keeps is unknown, and it may draw. A `rope` mixes the elements along its
 `over` dim, so it is not split along it. `route` chooses the largest elements along one dim, each as a one-hot row
 under a dim of the choices: it is stored as one index per choice, and passes no gradient.
 """

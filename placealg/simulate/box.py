@@ -131,10 +131,16 @@ def total(boxes: Sequence[Box], garbage: Callable[[Sequence[int]], Array]) -> Bo
     ordered = [box.ordered(boxes[0].dims) for box in boxes]
     extent = union(ordered)
     if all(box.extent == extent for box in ordered):
-        return Box(extent, np.sum([box.numbers for box in ordered], axis=0) % PRIME)
+        return Box(extent, _sum([box.numbers for box in ordered]))
     made, held = garbage([len(at) for at in extent.values()]), common(ordered)[1]
-    place(made, extent, Box(held, np.sum([box.cut(held).numbers for box in ordered], axis=0) % PRIME))
+    place(made, extent, Box(held, _sum([box.cut(held).numbers for box in ordered])))
     return Box(extent, made)
+
+
+def _sum(arrays: Sequence[Array]) -> Array:
+    """The sum of arrays: of fractions, or of residues."""
+    found: Array = np.sum(arrays, axis=0)
+    return found if found.dtype == object else found % PRIME
 
 
 def nothing(extent: Extent) -> Box:

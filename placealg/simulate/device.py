@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-
-import numpy as np
+from functools import lru_cache
 
 from placealg.model.graph import Op, unit_of
-from placealg.simulate import functions
+from placealg.simulate import functions, network
 from placealg.simulate.box import Box, Extent, total
-from placealg.simulate.field import Array, Residues, residues
+from placealg.simulate.field import Array
 from placealg.simulate.functions import Kept
 from placealg.simulate.network import FIRST_STREAM, ZERO
 from placealg.simulate.reference import Numbers, Slot, State, slots, updated
-from placealg.simulate.space import Space, seed_of, weights
+from placealg.simulate.setting import Setting
+from placealg.simulate.space import BATCH, Space, seed_of, weights
+from placealg.simulate.space import of as space_of
+from placealg.step.program import Reference
 
 Name = tuple[str, int]
 """(tensor, instance of its unit)."""
 
 
-def trajectory(space: Space, steps: int) -> tuple[State, ...]:
+@lru_cache(maxsize=64)
+def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[State, ...]:
     """The states before the first step and after each of `steps` steps."""
+    space = space_of(reference, setting)
     every = slots(space.reference, space.setting.layers)
     start = {slot: _initial(space, slot) for slot in every}
     states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, ZERO, FIRST_STREAM)]
@@ -35,16 +39,16 @@ def trajectory(space: Space, steps: int) -> tuple[State, ...]:
 def whole(space: Space, slot: Slot, numbers: Numbers) -> dict[str, Array]:
     """The parameters of one instance of a group, each as one array, from its numbers part by part."""
     group = space.reference.group(slot[0])
-    found = {name: np.zeros([len(at) for at in space.extent(space.graph.tensors[name].dims, ()).values()], np.int64)
+    found = {name: space.zeros(len(at) for at in space.extent(space.graph.tensors[name].dims, ()).values())
              for name in group.parameters}
     for part, number in zip(space.parts(group), numbers, strict=True):
-        found[part.parameter].reshape(-1)[part.numbers] = residues(number)
+        found[part.parameter].reshape(-1)[part.numbers] = space.numbers(number)
     return found
 
 
 def _initial(space: Space, slot: Slot) -> Numbers:
     values = {p: space.initial(p, slot[1]) for p in space.reference.group(slot[0]).parameters}
-    return tuple(Residues(values[part.parameter][part.numbers])
+    return tuple(space.number(values[part.parameter][part.numbers])
                  for part in space.parts(space.reference.group(slot[0])))
 
 
@@ -106,10 +110,6 @@ class _Saved:
         return self.run.space.mask(self.op, self.instance, self.run.stream, extent)
 
 
-def _zeros(shape: Sequence[int]) -> Array:
-    return np.zeros(tuple(shape), np.int64)
-
-
 def _order(space: Space) -> Iterator[tuple[Op, int]]:
     """Every op of every instance, in forward order."""
     for unit in space.graph.units:
@@ -133,17 +133,19 @@ def gradient(space: Space, number: int, state: State) -> tuple[dict[Slot, Number
                                        space.sizes)
         run.values[op.output, instance], run.kept[op.output, instance] = made, kept
     losses = run.read(graph.ops[-1].inputs[0], "", 0)
-    run.gradients[run.at(graph.ops[-1].inputs[0], "", 0)] = [seed_of(losses, weights(space))]
+    weight = weights(space)
+    run.gradients[run.at(graph.ops[-1].inputs[0], "", 0)] = [seed_of(space, number, losses, weight)]
     for op, instance in reversed(ops[:-1]):
         _differentiate(run, op, instance)
-    return {slot: _summed(space, run, slot) for slot in state.weight}, losses
+    return {slot: _taken(run, slot, weight) if space.reference.group(slot[0]).statistic else _summed(space, run, slot)
+            for slot in state.weight}, losses
 
 
 def _differentiate(run: _Run, op: Op, instance: int) -> None:
     contributions = run.gradients.get((op.output, instance))
     if not contributions:
         return
-    dy = total(contributions, _zeros)
+    dy = total(contributions, run.space.zeros)
     for position, name in enumerate(op.inputs if op.row.differentiable else ()):
         if name in run.space.differentiable:
             found = functions.backward(run.space.graph, op, position, dy, _Saved(run, op, instance))
@@ -158,5 +160,12 @@ def _summed(space: Space, run: _Run, slot: Slot) -> Numbers:
         dims = tuple(space.graph.tensors[name].dims)
         found = [box.ordered(dims) for box in run.gradients.get((name, slot[1]), ())]
         shape = [space.sizes[d] for d in dims]
-        flat[name] = (total(found, _zeros).numbers if found else _zeros(shape)).reshape(-1)
-    return tuple(Residues(flat[part.parameter][part.numbers]) for part in space.parts(group))
+        flat[name] = (total(found, space.zeros).numbers if found else space.zeros(shape)).reshape(-1)
+    return tuple(space.number(flat[part.parameter][part.numbers]) for part in space.parts(group))
+
+
+def _taken(run: _Run, slot: Slot, weight: Mapping[int, Fraction]) -> Numbers:
+    """A statistic of one instance of its unit: of what entered, each token with its weight."""
+    (op,) = run.space.graph.of_unit(run.space.reference.group(slot[0]).unit)
+    entered = run.kept[op.output, slot[1]]["inputs"]
+    return network.second_moments((x, weight[i]) for i, x in zip(entered.extent[BATCH], entered.numbers, strict=True))

@@ -12,6 +12,7 @@ import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ PRIME = 134_217_689
 MOST_SUMMANDS = 512
 """As many products of two residues as a signed 64-bit number holds."""
 
-Array = NDArray[np.int64]
+Array = NDArray[Any]
+"""Residues; where units run whole fractions, or the vectors of tokens."""
+
 Operand = tuple[tuple[str, ...], Array]
 """An array with the names of its dims."""
 
@@ -84,6 +87,18 @@ def residues(number: Number | int) -> Array:
         return number.numbers
     numerator, denominator = number.as_integer_ratio()
     return np.array([numerator % PRIME * pow(denominator % PRIME, PRIME - 2, PRIME) % PRIME], dtype=np.int64)
+
+
+def objects(values: Sequence[object]) -> Array:
+    """Values that numpy knows nothing about, as an array of one dim.
+
+    >>> objects([(Fraction(1), Fraction(2))])[0]
+    (Fraction(1, 1), Fraction(2, 1))
+    """
+    made = np.empty(len(values), dtype=object)
+    for place, value in enumerate(values):
+        made[place] = value
+    return made
 
 
 def squares(number: Number) -> Number:

@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from placealg.model.graph import Graph, Op
-from placealg.simulate.box import Box, Extent, aligned, elementwise, product
-from placealg.simulate.field import PRIME, Array, inverse, keyed
+from placealg.simulate import network
+from placealg.simulate.box import Box, Extent, aligned, common, elementwise, product
+from placealg.simulate.field import PRIME, Array, inverse, keyed, objects
 
 Draw = Callable[[Extent], Array]
 """Extent -> the random factor at every point of it."""
@@ -335,13 +336,39 @@ def _cross_entropy_back(op: Op, _position: int, dy: Box, saved: Saved, dims: tup
     return elementwise(lambda d, s, h: d * (s - h), [dy, slope, hits], dims)
 
 
+def _unit(_op: Op, operands: list[Box], _dims: tuple[str, ...], draw: Draw) -> tuple[Box, Kept]:
+    """A whole unit, token by token: what it keeps is what entered, that times its matrix, and the random factors."""
+    x, *matrices = operands
+    factors = Box(x.extent, draw(x.extent))
+    made, kept = network.forward([_matrix(box) for box in matrices], x.numbers.tolist(), factors.numbers.tolist())
+    hidden = Box(x.extent, objects(kept.hidden))
+    return Box(x.extent, objects(made)), {"inputs": x, "hidden": hidden, "factors": factors}
+
+
+def _unit_back(op: Op, position: int, dy: Box, saved: Saved, _dims: tuple[str, ...]) -> Box:
+    matrices = [saved.operand(k) for k in range(1, len(op.inputs))]
+    (dy, *held), extent = common([dy, *(saved.kept(name) for name in ("inputs", "hidden", "factors"))])
+    kept = network.Kept(*(tuple(box.numbers.tolist()) for box in held))
+    entering, found = network.backward([_matrix(box) for box in matrices], kept, dy.numbers.tolist())
+    if position == 0:
+        return Box(extent, objects(entering))
+    of = matrices[position - 1]
+    return Box(of.extent, objects(found[position - 1]).reshape(of.numbers.shape))
+
+
+def _matrix(box: Box) -> network.Matrix:
+    a, b, c, d = box.ordered(sorted(box.dims, reverse=True)).numbers.ravel().tolist()
+    return a, b, c, d
+
+
 ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
     "layer_norm": _norm, "rms_norm": _norm, "softmax": _softmax, "flash": _flash, "flash_rope": _flash, "rope": _rope,
-    "lookup": _lookup, "cross_entropy": _cross_entropy,
+    "lookup": _lookup, "cross_entropy": _cross_entropy, "unit": _unit,
 }
 """Kind -> its forward, of those that work over dims."""
 
 _ROWS_BACK: Mapping[str, Callable[[Op, int, Box, Saved, tuple[str, ...]], Box]] = {
     "layer_norm": _norm_back, "rms_norm": _norm_back, "softmax": _softmax_back, "flash": _flash_back,
     "flash_rope": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
+    "unit": _unit_back,
 }

@@ -4,14 +4,15 @@ Storage is a table element -> number per rank, for every (tier, value, group, in
 held*; a number that no event defined is *garbage*, a fresh odd integer of 63 bits. Values without elements (step,
 rng, count, a partial norm, a flag) are tables with one entry, on no tier, owned by coordinate 0.
 
-Of a step that runs unit by unit, an element is one number of a 2x2 matrix, a fraction. Of one that runs op by op, it
-is a part of a parameter, all elements with the same owners (`space.py`), its number the vector of their residues.
+An element stands for a part of a parameter, all elements with the same owners (`space.py`): its number is the vector of
+their residues. Where units run whole it is one number of a 2x2 matrix, a fraction.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import math
 import random
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +21,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from placealg.errors import InputError
 from placealg.model.graph import Op
 from placealg.simulate.box import Box, Indices
-from placealg.simulate.field import PRIME, Array, Number, Residues, overflows
-from placealg.simulate.network import Activations
-from placealg.simulate.reference import Slot, at_risk, chain, slots
-from placealg.simulate.setting import ELEMENTS, Setting, token_ids
-from placealg.simulate.space import Part, Space
+from placealg.simulate.field import PRIME, Array, Number, Residues, objects, overflows
+from placealg.simulate.reference import Slot, at_risk, slots
+from placealg.simulate.setting import Setting
+from placealg.simulate.space import Part
+from placealg.simulate.space import of as space_of
 from placealg.simulate.stages import of as stages_of
 from placealg.simulate.store import Store
 from placealg.step.program import GROUP_VALUES, Event, Group, Step
@@ -62,24 +62,18 @@ class Sent(NamedTuple):
 class Watch(Protocol):
     """Who looks on: it sees every number that a computation reads or a checkpoint receives."""
 
-    def weight(self, machine: Machine, event: Event, rank: int, slot: Slot, numbers: Sequence[Fraction | None]) -> None:
-        """A unit's forward or backward reads one matrix; None marks an element that is not held."""
-
     def parameter(self, machine: Machine, event: Event, rank: int, slot: Slot, name: str, box: Box | None,
                   missing: Sequence[Part]) -> None:
         """An op's forward or backward reads a parameter; `missing` are the parts that should be held and are not."""
 
     def mask(self, machine: Machine, event: Event, rank: int, op: Op, box: Box) -> None:
-        """An op draws its random factors."""
+        """An op, or a whole unit, draws its random factors."""
 
     def losses(self, machine: Machine, event: Event, rank: int, box: Box | None) -> None:
         """The loss reads what it sums, one number per token; None where nothing of it is held."""
 
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
-        """A unit's forward reads the random stream."""
-
-    def factor(self, machine: Machine, event: Event, rank: int, token: int, number: Fraction) -> None:
-        """A unit's forward uses a random factor for a token."""
+        """An op's forward reads the random stream."""
 
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """A number enters the checkpoint."""
@@ -89,13 +83,13 @@ class Watch(Protocol):
 
 
 class Machine:
-    """Every rank of one run: its tables, its activations, its checkpoint, and where it stands in the step.
+    """Every rank of one run: its tables, its tensors, its checkpoint, and where it stands in the step.
 
-    `space` is there when the step runs op by op: then `stores` are the activations, and `users` maps (tensor, label)
-    to the tensors that forward makes of that version, or of one that comes from it.
+    `stores` are the tensors that ranks hold, and `users` maps (tensor, label) to the tensors that forward makes of that
+    version, or of one that comes from it.
 
     `number` counts the steps that the run has finished, `microbatch` is None outside the loop, `instance` is the
-    current instance of the unit whose loop is running. With `reads_only`, units read and do not compute. A
+    current instance of the unit whose loop is running. With `reads_only`, ops read and do not compute. A
     `resumed` machine is one that starts from a checkpoint.
 
     Of a pipeline `stages` say where things are, `messages` are those not received, and `meeting` are the stages that
@@ -103,26 +97,23 @@ class Machine:
     enter it. `undefined` are the numbers that stood for one that no event defined.
     """
 
-    def __init__(self, step: Step, setting: Setting, watch: Watch, space: Space | None = None,
-                 resumed: bool = False) -> None:
+    def __init__(self, step: Step, setting: Setting, watch: Watch, resumed: bool = False) -> None:
         reference = step.reference
         self.reference, self.setting, self.watch, self.resumed = reference, setting, watch, resumed
-        self.space = space
+        self.space = space_of(reference, setting)
         self.axes = {a: i for i, a in enumerate(reference.mesh.names)}
         self.stages = stages_of(reference, setting)
         self.meeting: frozenset[int] | None = None
         self.messages: dict[Message, list[Sent]] = {}
         self.coordinates = tuple(itertools.product(*(range(setting.sizes[a]) for a in self.axes)))
         self.ranks = range(len(self.coordinates))
-        self.slots, self.chain = slots(reference, setting.layers), chain(reference, setting.layers)
-        self.positions = {(place.unit, place.instance): i for i, place in enumerate(self.chain)}
+        self.slots = slots(reference, setting.layers)
         self.among = sum(self.numbers(name, entry) for name, _ in self.slots if name in at_risk(reference, setting)
                          for entry in self.entries(name))
         self.number = 0
         self.microbatch: int | None = None
         self.instance = 0
         self.reads_only = False
-        self.activations = [Activations() for _ in self.ranks]
         self.stores = [Store() for _ in self.ranks]
         self.users: dict[tuple[str, str], set[str]] = {}
         for made, name, label in ((e.tensor, *text.split("@", 1)) if "@" in text else (e.tensor, text, "")
@@ -131,11 +122,10 @@ class Machine:
                 self.users.setdefault((name, "/".join(label.split("/")[:end + 1])), set()).add(made)
         self.checkpoint: dict[tuple[str, str, int], list[Table]] = {}
         self._groups = {g.name: i for i, g in enumerate(reference.groups)}
-        self._ids = {loss: token_ids(reference, setting, loss) for loss in reference.losses}
         self._tables: dict[tuple[str, str, str, int], list[Table]] = {}
         self._teams: dict[tuple[tuple[str, ...], frozenset[int]], tuple[Team, ...]] = {}
         self._on: dict[frozenset[int], tuple[int, ...]] = {}
-        self._in_flight: dict[int, tuple[list[Activations], list[Store]]] = {}
+        self._in_flight: dict[int, list[Store]] = {}
         self.undefined: list[Fraction] = []
         self._draw = random.Random(f"garbage {resumed} {setting.seed}")
         self._noise = np.random.default_rng(zlib.crc32(f"noise {resumed} {setting.seed}".encode()))
@@ -146,8 +136,7 @@ class Machine:
         """The same state of the same run, which may go on otherwise."""
         twin = copy.copy(self)
         twin.checkpoint, twin._in_flight = {}, {}
-        twin._tables, twin.messages, twin.activations, twin.stores = copy.deepcopy(
-            (self._tables, self.messages, self.activations, self.stores))
+        twin._tables, twin.messages, twin.stores = copy.deepcopy((self._tables, self.messages, self.stores))
         return twin
 
     def garbage(self) -> Fraction:
@@ -156,7 +145,9 @@ class Machine:
         return self.undefined[-1]
 
     def noise(self, shape: Sequence[int]) -> Array:
-        """Residues that no event defined."""
+        """Numbers that no event defined."""
+        if self.space.whole:
+            return objects([self.garbage() for _ in range(math.prod(shape))]).reshape(tuple(shape))
         return self._noise.integers(1, PRIME, size=tuple(shape))
 
     def begin(self) -> None:
@@ -166,17 +157,17 @@ class Machine:
                 table.clear()
 
     def enter(self, microbatch: int | None) -> None:
-        """Begin a microbatch, with no activations, or come back to one that is in flight; None leaves the loop."""
+        """Begin a microbatch, with no tensors, or come back to one that is in flight; None leaves the loop."""
         self.microbatch = microbatch
         if microbatch is None:
             self._in_flight.clear()
-            self.activations, self.stores = [Activations() for _ in self.ranks], [Store() for _ in self.ranks]
+            self.stores = [Store() for _ in self.ranks]
             return
         if microbatch not in self._in_flight:
             if self.stages is None:
                 self._in_flight.clear()
-            self._in_flight[microbatch] = [Activations() for _ in self.ranks], [Store() for _ in self.ranks]
-        self.activations, self.stores = self._in_flight[microbatch]
+            self._in_flight[microbatch] = [Store() for _ in self.ranks]
+        self.stores = self._in_flight[microbatch]
 
     def acting(self, event: Event) -> Sequence[int]:
         """The ranks on which an event acts: of a pipeline those of its stages, inside the loop those that meet now."""
@@ -195,19 +186,13 @@ class Machine:
             self._on[stages] = tuple(r for r in self.ranks if self.coordinates[r][axis] in stages)
         return self._on[stages]
 
-    def space_of(self, event: Event) -> Space:
-        """The space in which an event on a tensor runs."""
-        if self.space is None:
-            raise InputError(f"{event.path}: the step runs unit by unit; it has no tensor '{event.tensor}'")
-        return self.space
-
     def group_of(self, parameter: str) -> Group:
         """The group of a parameter."""
         return self._group_of[parameter]
 
     def sequences(self) -> Indices:
         """The sequences of the microbatch."""
-        return () if self.space is None or self.microbatch is None else self.space.sequences(self.microbatch)
+        return () if self.microbatch is None else self.space.sequences(self.microbatch)
 
     def named(self, rank: int) -> Mapping[str, int]:
         """The coordinates of a rank by axis."""
@@ -219,7 +204,7 @@ class Machine:
 
     def split(self, event: Event, element: int) -> Mapping[str, int]:
         """Where the owner of an element stands along the axes that split its parameter."""
-        if self.space is None or not event.group:
+        if not event.group:
             return {}
         found = self.space.parts(self.reference.group(event.group))[element].split
         if self.stages is None or self.stages.tied(event.group):
@@ -256,7 +241,7 @@ class Machine:
 
     def numbers(self, group: str, entry: int) -> int:
         """How many numbers an entry of a group's tables stands for."""
-        return 1 if self.space is None else self.space.parts(self.reference.group(group))[entry].numbers.size
+        return self.space.parts(self.reference.group(group))[entry].numbers.size
 
     def overflows(self, group: str, number: Number) -> bool:
         """Whether a gradient of the group overflows."""
@@ -306,13 +291,12 @@ class Machine:
 
     def _turn(self, event: Event, layout: str, axis: str, element: int) -> int:
         """The setting's owner, of the first element of an entry."""
-        if self.space is not None:
-            element = self.space.parts(self.reference.group(event.group))[element].first
+        element = self.space.parts(self.reference.group(event.group))[element].first
         return self.setting.owner(layout, axis, element, self._groups[event.group] + self.instance)
 
     def entries(self, group: str) -> Sequence[int]:
         """The entries of the tables of one instance of a group."""
-        return ELEMENTS if self.space is None else range(len(self.space.parts(self.reference.group(group))))
+        return range(len(self.space.parts(self.reference.group(group))))
 
     def elements(self, event: Event) -> Sequence[int]:
         """The entries of what the event acts on: those of its group, or the one of a global value or norm."""
@@ -373,18 +357,14 @@ class Machine:
             self._teams[key] = tuple(found.values())
         return self._teams[key]
 
-    def token_ids(self, rank: int, microbatch: int, loss: str = "") -> range:
-        """The logical numbers of the rank's tokens of a microbatch, of the first loss where none is named."""
-        at = self.coordinates[rank]
-        ids = self._ids[loss or self.reference.losses[0]]
-        return ids[tuple(at[self.axes[a]] for a in self.reference.data_axes), microbatch]
-
     def token_count(self, rank: int, loss: str = "") -> int:
-        """The rank's tokens of a loss: of the microbatch inside the loop, of all microbatches outside."""
+        """The rank's tokens of a loss, of the first where none is named.
+
+        Those of the microbatch inside the loop, of all microbatches outside.
+        """
         inside = range(self.setting.microbatches) if self.microbatch is None else (self.microbatch,)
-        if self.space is not None:
-            return sum(self.space.tokens(self.named(rank), k) for k in inside)
-        return sum(len(self.token_ids(rank, k, loss)) for k in inside)
+        named = loss if loss in self.reference.losses else self.reference.losses[0]
+        return sum(self.space.tokens(self.named(rank), k, named) for k in inside)
 
 
 def fraction(number: Number | None) -> Fraction | None:

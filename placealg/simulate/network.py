@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -43,21 +43,6 @@ class Kept:
     inputs: tuple[Vector, ...]
     hidden: tuple[Vector, ...]
     factors: tuple[Fraction, ...]
-
-
-@dataclass(slots=True)
-class Activations:
-    """What one rank computes in one microbatch: by position in the chain, outputs, what backward needs, gradients.
-
-    `final` are the outputs that each loss has read, of all its tokens, `seeds` the values from which its backward
-    starts. None, or no entry, is a value that no event has produced.
-    """
-
-    outputs: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
-    kept: dict[int, Kept] = field(default_factory=dict)
-    gradients: dict[int, tuple[Vector, ...]] = field(default_factory=dict)
-    final: dict[str, tuple[Vector, ...] | None] = field(default_factory=dict)
-    seeds: dict[str, Fraction | None] = field(default_factory=dict)
 
 
 def _draw(text: str, count: int) -> tuple[Fraction, ...]:
@@ -106,10 +91,10 @@ def backward(matrices: Sequence[Matrix], kept: Kept,
     return tuple(_times((a, c, b, d), slope) for slope in slopes), found
 
 
-def second_moments(kept: Kept, weight: Fraction) -> Matrix:
-    """The statistic of a unit's inputs: weight times the sum over tokens of x x^T."""
-    found = [(x * x, x * y, y * x, y * y) for x, y in kept.inputs]
-    a, b, c, d = (sum((term[e] for term in found), ZERO) * weight for e in range(4))
+def second_moments(inputs: Iterable[tuple[Vector, Fraction]]) -> Matrix:
+    """The statistic of a unit's inputs: the sum over tokens of x x^T, each times its weight."""
+    found = [(x * x * w, x * y * w, y * x * w, y * y * w) for (x, y), w in inputs]
+    a, b, c, d = (sum((term[e] for term in found), ZERO) for e in range(4))
     return a, b, c, d
 
 
@@ -133,9 +118,9 @@ def _times(matrix: Matrix, vector: Vector) -> Vector:
     return _dot(a, x, b, y), _dot(c, x, d, y)
 
 
-def loss_gradient(outputs: Sequence[Vector], targets: Iterable[Vector], weight: Fraction) -> tuple[Vector, ...]:
-    """The gradient of weight * sum of half squared distances, with respect to the outputs."""
-    return tuple(((x - s) * weight, (y - t) * weight) for (x, y), (s, t) in zip(outputs, targets, strict=True))
+def loss_gradient(output: Vector, target: Vector, weight: Fraction) -> Vector:
+    """The gradient of weight times half the squared distance, with respect to a token's output."""
+    return (output[0] - target[0]) * weight, (output[1] - target[1]) * weight
 
 
 def digest(*numbers: Number) -> Fraction:

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
 from placealg.errors import InputError
 from placealg.model.graph import Op, unit_of
 from placealg.simulate import functions, parameters
 from placealg.simulate.box import Box, Extent, total, union
 from placealg.simulate.divisors import divided
-from placealg.simulate.field import PRIME, Array, residues
+from placealg.simulate.field import Array
 from placealg.simulate.functions import Missing
-from placealg.simulate.machine import Machine
+from placealg.simulate.machine import Machine, fraction
 from placealg.simulate.redistribute import REDISTRIBUTE, Boxes, Team
+from placealg.simulate.space import BATCH, seed_of
 from placealg.simulate.store import Name, Store
 from placealg.step.program import Event
 
@@ -40,15 +39,16 @@ def operate(m: Machine, e: Event) -> None:
 
 def read_loss(m: Machine, e: Event, rank: int) -> None:
     """The loss reads its tokens; backward starts from one over its divisor."""
-    last, at = m.space_of(e).graph.ops[-1], m.stores[rank]
-    at.final = _read(m, e, rank, last.inputs[0], _labels(e, last)[0])
+    last, at = m.space.graph.ops[-1], m.stores[rank]
+    final = at.finals[e.unit] = _read(m, e, rank, last.inputs[0], _labels(e, last)[0])
     if not m.reads_only:
-        m.watch.losses(m, e, rank, at.final)
-    at.seed = divided(m, e, rank, Fraction(1), 0 if at.final is None else at.final.numbers.size)
+        m.watch.losses(m, e, rank, final)
+    own = final and final.cut({BATCH: m.space.sequences(m.microbatch or 0, e.unit)})
+    at.seeds[e.unit] = divided(m, e, rank, Fraction(1), own.numbers.size if own else 0)
 
 
 def _op(m: Machine, e: Event) -> Op:
-    graph = m.space_of(e).graph
+    graph = m.space.graph
     op = graph.producer(e.tensor)
     if op is None:
         raise InputError(f"{e.path}: no op makes '{e.tensor}'", name=e.tensor, valid=[op.output for op in graph.ops])
@@ -70,12 +70,12 @@ def _at(m: Machine, e: Event, tensor: str) -> Name:
     unit = unit_of(tensor)
     if unit == e.unit:
         return tensor, m.instance
-    return tensor, m.setting.layers - 1 if m.space_of(e).graph.loop(unit) else 0
+    return tensor, m.setting.layers - 1 if m.space.graph.loop(unit) else 0
 
 
 def _read(m: Machine, e: Event, rank: int, tensor: str, label: str) -> Box | None:
     """A version of an activation or of data, or a parameter, on a rank."""
-    space = m.space_of(e)
+    space = m.space
     kind = space.graph.tensors[tensor].kind if tensor in space.graph.tensors else ""
     if kind == "parameter":
         return parameters.read(m, e, rank, tensor)
@@ -104,8 +104,8 @@ def _forward(m: Machine, e: Event) -> None:
         if len(held) < len(given):
             _unmade(m, e, rank, op)
             continue
-        made, kept = functions.forward(m.space_of(e).graph, op, held, _Saved(m, e, rank, op, labels).draw,
-                                       m.space_of(e).sizes)
+        made, kept = functions.forward(m.space.graph, op, held, _Saved(m, e, rank, op, labels).draw,
+                                       m.space.sizes)
         _made(m.stores[rank], here, held, made, kept)
 
 
@@ -126,7 +126,7 @@ def _unmade(m: Machine, e: Event, rank: int, op: Op) -> None:
 
 def _merged(m: Machine, e: Event, op: Op, members: list[tuple[int, list[Box | None]]]) -> None:
     """Cross entropy of logits that are split over the members: the row statistics are summed first."""
-    graph, here = m.space_of(e).graph, (op.output, m.instance)
+    graph, here = m.space.graph, (op.output, m.instance)
     parts: list[tuple[Box, Box] | None] = []
     for _, (x, targets) in members:
         parts.append(functions.statistics(op, x, targets) if x is not None and targets is not None else None)
@@ -171,7 +171,7 @@ class _Saved:
 
     def draw(self, extent: Extent) -> Array:
         """The factors under the rank's stream and keys; it shows them to the watch."""
-        m, space = self.machine, self.machine.space_of(self.event)
+        m, space = self.machine, self.machine.space
         stream = m.scalar("rng", self.rank)
         indices, deviation = _keys(m, self.rank, extent)
         made = space.mask(self.op, m.instance, m.garbage() if stream is None else stream, indices, *deviation)
@@ -193,21 +193,23 @@ def _keys(m: Machine, rank: int, extent: Extent) -> tuple[Extent, list[str]]:
         if name == "rank" and inside in m.axes:
             coordinate = m.coordinates[rank][m.axes[inside]]
             deviation += [f"{inside}={coordinate}"] if coordinate else []
-        elif name == "local" and m.space is not None and inside in m.space.graph.dims:
+        elif name == "local" and inside in m.space.graph.dims:
             indices |= {inside: tuple(range(len(extent[inside])))} if inside in extent else {}
         else:
             raise InputError(f"random key '{text}' is not a deviation", name=text, valid=[
-                *(f"local({d})" for d in (m.space.graph.dims if m.space else ())), *(f"rank({a})" for a in m.axes)])
+                *(f"local({d})" for d in m.space.graph.dims), *(f"rank({a})" for a in m.axes)])
     return indices, deviation
 
 
 def _backward(m: Machine, e: Event) -> None:
-    op, space = _op(m, e), m.space_of(e)
+    op, space = _op(m, e), m.space
     labels = _labels(e, op)
+    starts = e.tensor == space.graph.ops[-1].inputs[0] if space.whole else op == space.graph.ops[-1]
+    starts = starts and m.instance == (m.setting.layers - 1 if space.whole and space.graph.loop(op.unit) else 0)
     for rank in m.acting(e):
         if not m.chosen(e, rank):
             continue
-        dy = _seeds(m, rank) if op == space.graph.ops[-1] else gradient(m, rank, (e.tensor, m.instance), "")
+        dy = _seeds(m, rank) if starts else gradient(m, rank, (e.tensor, m.instance), "")
         saved = _Saved(m, e, rank, op, labels)
         for position, name in enumerate(op.inputs if op.row.differentiable else ()):
             if name not in space.differentiable:
@@ -218,17 +220,21 @@ def _backward(m: Machine, e: Event) -> None:
                 found = None
             if space.graph.tensors[name].kind == "parameter":
                 parameters.deposit(m, e, rank, name, found)
+            elif space.whole:
+                m.stores[rank].replace(_at(m, e, name), "", found)
             else:
                 m.stores[rank].contribute(_at(m, e, name), labels[position], found)
 
 
 def _seeds(m: Machine, rank: int) -> Box | None:
-    """The gradient of every token's loss: the backward of the sum is repeated along all that it summed."""
-    at = m.stores[rank]
-    if at.final is None or at.seed is None:
-        return None
-    number = int(residues(at.seed)[0])
-    return Box(at.final.extent, np.full(at.final.numbers.shape, number % PRIME, np.int64))
+    """The gradient of what the losses read: of every token the value from which its loss's backward starts."""
+    at, found, weight = m.stores[rank], None, dict[int, Fraction]()
+    for loss in m.reference.losses:
+        found, seed = at.finals.get(loss), fraction(at.seeds.get(loss))
+        if found is None or seed is None or m.microbatch is None:
+            return None
+        weight |= dict.fromkeys(m.space.sequences(m.microbatch, loss), seed)
+    return None if found is None else seed_of(m.space, m.number, found, weight)
 
 
 def gradient(m: Machine, rank: int, name: Name, label: str) -> Box | None:
@@ -248,7 +254,7 @@ def _enter(m: Machine, e: Event) -> None:
 
     Where that runs on another stage of a pipeline, nothing does; the gradient is not added to anything.
     """
-    graph = m.space_of(e).graph
+    graph = m.space.graph
     loop = graph.slot(e.tensor)
     if loop is None:
         raise InputError(f"{e.path}: '{e.tensor}' is not what enters a repeated unit", name=e.tensor,
@@ -261,7 +267,9 @@ def _enter(m: Machine, e: Event) -> None:
             continue
         source = (tensor, m.instance - 1) if m.instance else _at(m, e, tensor)
         at = m.stores[rank]
-        if e.on_gradient:
+        if e.on_gradient and m.space.whole:
+            at.replace(source, "", gradient(m, rank, (loop.slot, m.instance), ""))
+        elif e.on_gradient:
             at.contribute(source, label, gradient(m, rank, (loop.slot, m.instance), ""))
         else:
             box = at.read(source, "") if m.instance else _read(m, e, rank, tensor, label)
@@ -270,7 +278,7 @@ def _enter(m: Machine, e: Event) -> None:
 
 def _free(m: Machine, e: Event) -> None:
     """One version ends; or, of a region, all that its ops made and kept for themselves."""
-    graph = m.space_of(e).graph
+    graph = m.space.graph
     if e.tensor in graph.tensors:
         ended = [(_at(m, e, e.tensor), e.version)]
         kept: list[Name] = []
@@ -290,7 +298,7 @@ def _own(m: Machine, e: Event, inside: list[Op]) -> list[tuple[Name, str]]:
 
     What a repeated unit is entered by, and what it hands on, others know.
     """
-    graph, names = m.space_of(e).graph, {op.output for op in inside}
+    graph, names = m.space.graph, {op.output for op in inside}
     shared = {name for loop in graph.loops for name in (loop.first, loop.last)}
     shared |= {name for name in names if any(op.output not in names for op in graph.consumers(name))}
     ended = [(name, label) for (name, label), users in m.users.items() if label and users <= names]
@@ -303,7 +311,7 @@ def _own(m: Machine, e: Event, inside: list[Op]) -> list[tuple[Name, str]]:
 
 def _team(m: Machine, e: Event, ranks: Sequence[int]) -> Team:
     at: list[Mapping[str, int]] = [m.named(rank) for rank in ranks]
-    return Team(m.space_of(e), e, at, m.sequences(), m.noise, lambda member: divided(m, e, ranks[member], Fraction(1)))
+    return Team(m.space, e, at, m.sequences(), m.noise, lambda member: divided(m, e, ranks[member], Fraction(1)))
 
 
 def _redistribute(m: Machine, e: Event) -> None:

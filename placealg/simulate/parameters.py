@@ -9,7 +9,7 @@ import numpy as np
 
 from placealg.model.graph import unit_of
 from placealg.simulate.box import Box, Extent, nothing
-from placealg.simulate.field import Array, Number, Residues, residues
+from placealg.simulate.field import Array, Number
 from placealg.simulate.machine import Machine
 from placealg.simulate.reference import Slot
 from placealg.simulate.space import Part, Space
@@ -21,7 +21,7 @@ def read(m: Machine, e: Event, rank: int, name: str) -> Box | None:
 
     A rank that owns no index of a split dim holds the empty box.
     """
-    space, slot = m.space_of(e), slot_of(m, e, name)
+    space, slot = m.space, slot_of(m, e, name)
     table = m.table(e.tiers[0], "weight", *slot)[rank]
     entries = [(part, table.get(k)) for k, part in enumerate(space.parts(m.group_of(name))) if part.parameter == name]
     held = [(part, number) for part, number in entries if number is not None]
@@ -43,15 +43,15 @@ def _box(m: Machine, space: Space, name: str, held: list[tuple[Part, Number]]) -
     shape = [len(at) for at in everywhere.values()]
     extent = _around(space, name, tuple(part for part, _ in held), everywhere)
     gaps = math.prod(map(len, extent.values())) > sum(part.numbers.size for part, _ in held)
-    flat = m.noise([math.prod(shape)]) if gaps else np.zeros(math.prod(shape), np.int64)
+    flat = m.noise([math.prod(shape)]) if gaps else space.zeros([math.prod(shape)])
     for part, number in held:
-        flat[part.numbers] = residues(number)
+        flat[part.numbers] = space.numbers(number)
     return Box(everywhere, flat.reshape(shape)).cut(extent)
 
 
 def _empty(space: Space, name: str) -> Box:
     """No element of a parameter: no index of the dims by which it is split."""
-    split = set(space.reference.split_dims[name].values())
+    split = set(space.reference.split_dims.get(name, {}).values())
     return nothing({d: () if d in split else at for d, at in space.extent(
         space.graph.tensors[name].dims, ()).items()})
 
@@ -74,11 +74,15 @@ def _around(space: Space, name: str, parts: tuple[Part, ...], everywhere: Extent
 def deposit(m: Machine, e: Event, rank: int, name: str, gradient: Box | None) -> None:
     """Set grad at the first contribution to a parameter in a microbatch, add to it at later ones.
 
-    Garbage where the contribution could not be computed (None), or where only one of two that are added is there.
+    Garbage where the contribution could not be computed (None), or where only one of two that are added is there. Of a
+    whole unit the first contribution is that of the last unit that uses the parameter.
     """
-    space, slot = m.space_of(e), slot_of(m, e, name)
+    space, slot = m.space, slot_of(m, e, name)
     table = m.table(e.tiers[1], "grad", *slot)[rank]
     first = (*slot, name) not in m.stores[rank].touched
+    if space.whole:
+        alone = unit_of(name) == e.unit or not space.graph.loop(e.unit) or m.instance == m.setting.layers - 1
+        first = alone and e.unit == m.group_of(name).sites[-1]
     m.stores[rank].touched.add((*slot, name))
     found = _spread(space, name, gradient) if gradient is not None else None
     for k, part in enumerate(space.parts(m.group_of(name))):
@@ -96,7 +100,7 @@ def _spread(space: Space, name: str, gradient: Box) -> tuple[Array, Array]:
     """The gradient as a flat array over the whole parameter, and where it is held."""
     everywhere = space.extent(space.graph.tensors[name].dims, ())
     shape = [len(at) for at in everywhere.values()]
-    numbers, held = np.zeros(shape, np.int64), np.zeros(shape, dtype=bool)
+    numbers, held = space.zeros(shape), np.zeros(shape, dtype=bool)
     where = np.ix_(*gradient.extent.values())
     numbers[where], held[where] = gradient.numbers, True
     return numbers.reshape(-1), held.reshape(-1)
@@ -110,4 +114,4 @@ def _contribution(m: Machine, rank: int, part: Part,
     numbers, held = found[0][part.numbers], found[1][part.numbers]
     if not held.any():
         return None
-    return Residues(numbers if held.all() else np.where(held, numbers, m.noise(numbers.shape)))
+    return m.space.number(numbers if held.all() else np.where(held, numbers, m.noise(numbers.shape)))

@@ -6,19 +6,20 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
 from placealg.model.graph import Op
-from placealg.simulate import device, network
+from placealg.simulate import device
 from placealg.simulate.box import Box
 from placealg.simulate.execute import run
 from placealg.simulate.field import PRIME, Array, Number, Residues, residues
 from placealg.simulate.machine import Deadlock, Machine, Table
-from placealg.simulate.reference import Slot, State, trajectory
-from placealg.simulate.setting import ELEMENTS, Setting
+from placealg.simulate.reference import Slot, State
+from placealg.simulate.setting import Setting
 from placealg.simulate.space import Part, Space
-from placealg.simulate.space import of as space_of
+from placealg.step.lower import lowered
 from placealg.step.program import Event, Node, Step
 
 BETWEEN = ("init", "save", "resume")
@@ -75,33 +76,28 @@ class _Differs(Exception):
 class _Comparison:
     """The Watch that holds every observed number against the reference's."""
 
-    def __init__(self, states: Sequence[State], setting: Setting) -> None:
-        self.states, self.seed, self.observed = states, setting.seed, 0
+    def __init__(self, states: Sequence[State]) -> None:
+        self.states, self.observed = states, 0
         self.left: Difference | None = None
         self._wholes: dict[tuple[int, Slot], dict[str, Array]] = {}
-
-    def weight(self, machine: Machine, event: Event, rank: int, slot: Slot, numbers: Sequence[Fraction | None]) -> None:
-        """One matrix, element by element."""
-        wanted = self.states[machine.number].weight[slot]
-        for element in ELEMENTS:
-            self._compare(machine, event, rank, slot, element, numbers[element], wanted[element])
 
     def parameter(self, machine: Machine, event: Event, rank: int, slot: Slot, name: str, box: Box | None,
                   missing: Sequence[Part]) -> None:
         """What the rank should hold of the parameter, and all else that it holds."""
-        space = machine.space_of(event)
-        wanted = self._whole(space, machine.number, slot, name)
-        if box is not None:
-            self._box(machine, event, rank, (slot[0], slot[1]), box, wanted.cut(box.extent), name)
+        wanted = self._whole(machine.space, machine.number, slot, name)
         for part in missing:
-            want = int(wanted.numbers.reshape(-1)[part.numbers[0]])
-            raise _Differs(difference(machine, event, rank, slot, part.first, "nothing (not held)",
-                                      f"{want} (mod {PRIME})"))
+            want = machine.space.number(wanted.numbers.reshape(-1)[part.numbers[:1]])
+            raise _Differs(difference(machine, event, rank, slot, part.first, *_texts(machine, None, want)))
+        if box is not None and machine.space.whole:
+            for element, (got, want) in enumerate(zip(box.numbers.flat, wanted.numbers.flat, strict=True)):
+                self._compare(machine, event, rank, slot, element, got, want)
+        elif box is not None:
+            self._box(machine, event, rank, (slot[0], slot[1]), box, wanted.cut(box.extent), name)
 
     def mask(self, machine: Machine, event: Event, rank: int, op: Op, box: Box) -> None:
         """The factors, under the logical key."""
         stream = self.states[machine.number].rng
-        wanted = Box(box.extent, machine.space_of(event).mask(op, machine.instance, stream, box.extent))
+        wanted = Box(box.extent, machine.space.mask(op, machine.instance, stream, box.extent))
         self._box(machine, event, rank, (f"random factors of {op.output}", machine.instance), box, wanted)
 
     def losses(self, machine: Machine, event: Event, rank: int, box: Box | None) -> None:
@@ -112,8 +108,8 @@ class _Comparison:
         if box is not None:
             self._box(machine, event, rank, ("loss", 0), box, losses.ordered(box.dims).cut(box.extent))
         elif machine.token_count(rank):
-            want = f"{losses.numbers.flat[0]} (mod {PRIME})"
-            raise _Differs(difference(machine, event, rank, ("loss", 0), None, "nothing (not held)", want))
+            raise _Differs(difference(machine, event, rank, ("loss", 0), None, "nothing (not held)",
+                                      _text(losses.numbers.flat[0])))
 
     def _whole(self, space: Space, number: int, slot: Slot, name: str) -> Box:
         """A parameter of the single device in step `number`."""
@@ -129,18 +125,15 @@ class _Comparison:
         at = tuple(int(k) for k in np.argwhere(got.numbers != want.numbers)[0])
         index = ", ".join(f"{d}={got.extent[d][k]}" for d, k in zip(got.dims, at, strict=True))
         subject = f"{name or slot[0]}({index})"
-        raise _Differs(difference(machine, event, rank, (subject, slot[1]), None, f"{got.numbers[at]} (mod {PRIME})",
-                                  f"{want.numbers[at]} (mod {PRIME})"))
+        if isinstance(got.numbers[at], Fraction):
+            texts = _texts(machine, got.numbers[at], want.numbers[at])
+        else:
+            texts = _text(got.numbers[at]), _text(want.numbers[at])
+        raise _Differs(difference(machine, event, rank, (subject, slot[1]), None, *texts))
 
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
         """The stream's value."""
         self._compare(machine, event, rank, ("rng", 0), None, rng, self.states[machine.number].rng)
-
-    def factor(self, machine: Machine, event: Event, rank: int, token: int, number: Fraction) -> None:
-        """The factor, under the logical key."""
-        wanted = network.random_factor(self.seed, self.states[machine.number].rng, token, event.unit, machine.instance)
-        subject = f"random factor of token {token} in {event.unit}"
-        self._compare(machine, event, rank, (subject, machine.instance), None, number, wanted)
 
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """One number of the checkpoint: of the state after the step, between steps of the one that is there."""
@@ -176,7 +169,7 @@ class _Comparison:
                  got: Number | None, want: Number) -> None:
         self.observed += 1
         if got != want:
-            if element is not None and machine.space is not None:
+            if element is not None and not machine.space.whole:
                 element, got, want = _first(machine.space.parts(machine.reference.group(slot[0]))[element], got, want)
             raise _Differs(difference(machine, event, rank, slot, element, *_texts(machine, got, want)))
 
@@ -207,6 +200,11 @@ def _texts(machine: Machine, got: Number | None, want: Number) -> tuple[str, str
     if isinstance(got, Fraction) and isinstance(want, Fraction) and _number(got) == _number(want):
         return f"{_number(want)} {'+' if got > want else '-'} {_number(abs(got - want))}", _number(want)
     return _number(got), _number(want)
+
+
+def _text(number: object) -> str:
+    """A number of a tensor: a residue, or where units run whole the vector of a token."""
+    return f"({', '.join(map(_number, number))})" if isinstance(number, tuple) else f"{number} (mod {PRIME})"
 
 
 def _number(x: Number) -> str:
@@ -247,19 +245,16 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     and without it. A run is resumed from every checkpoint, those of resumed runs included, until they hold on every
     rank what an earlier one held.
 
-    Observed are the parameters and random streams that units and ops read, the random factors that they use, the loss
-    of every token where it is read op by op, what enters a checkpoint, and that each step leaves the new parameters
-    somewhere. After the last step the forward reads of the next one are observed too. Raises InputError when the
-    setting does not fit the program.
+    Observed are the parameters and random streams that ops read, the random factors that they use, what the loss reads
+    of every token, what enters a checkpoint, and that each step leaves the new parameters somewhere. After the last
+    step the forward reads of the next one are observed too. Raises InputError when the setting does not fit the
+    program.
     """
-    space, trees = space_of(step, setting), _Trees.of(step)
-
-    def states(until: int) -> tuple[State, ...]:
-        return trajectory(step.reference, setting, until) if space is None else device.trajectory(space, until)
-
-    comparison = _Comparison(states(steps), setting)
+    step = lowered(step)
+    trees, states = _Trees.of(step), partial(device.trajectory, step.reference, setting)
+    comparison = _Comparison(states(steps))
     try:
-        machine = Machine(step, setting, comparison, space)
+        machine = Machine(step, setting, comparison)
         _switch_on(machine, {s: comparison.states[0].weight[s] for s in machine.slots})
         _run(machine, step.tree("init"))
         checkpoints = _train(machine, trees, steps)
@@ -273,7 +268,7 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
             seen.append(held)
             if number + 1 >= len(comparison.states):
                 comparison.states = states(number + 1)
-            machine = Machine(step, setting, comparison, space, resumed=True)
+            machine = Machine(step, setting, comparison, resumed=True)
             machine.checkpoint, machine.number = checkpoint, number
             _switch_on(machine, {})
             _run(machine, step.tree("resume"))

@@ -21,10 +21,12 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph, Op
+from placealg.simulate import network
 from placealg.simulate.box import Box, Extent, Indices
-from placealg.simulate.field import PRIME, Array, keyed
+from placealg.simulate.field import PRIME, Array, Number, Residues, keyed, objects, residues
+from placealg.simulate.network import Token
 from placealg.simulate.setting import ELEMENTS, Setting, token_ids
-from placealg.step.program import Group, Reference, Step
+from placealg.step.program import Group, Reference
 from placealg.step.split import NONE, split_of
 from placealg.strategy.options import LAYER
 
@@ -51,6 +53,9 @@ class Part:
 class Space:
     """The sizes, owners, data and parameter elements of one run of an op graph.
 
+    Of a graph of whole units a token is a vector and a parameter a matrix of fractions, those of `network.py`; of other
+    graphs all numbers are residues. `whole` tells which.
+
     `loss_dims` are the dims of what the loss sums. `batch_axes` are the data axes that split the batch, of any op: a
     sequence belongs to the ranks of its cell along them. Along other data axes (those that split every sequence) all
     cells have the counts of the cell at coordinate 0. `differentiable` are the tensors that take a gradient;
@@ -60,7 +65,8 @@ class Space:
     def __init__(self, reference: Reference, graph: Graph, setting: Setting) -> None:
         self.reference, self.graph, self.setting = reference, graph, setting
         self.axes, self.loss_dims = reference.mesh.names, _loss_dims(graph)
-        self.differentiable = _differentiable(graph)
+        self.whole = reference.whole
+        self.differentiable = _differentiable(graph, {p for g in reference.groups if g.statistic for p in g.parameters})
         split = _split_by(reference, graph)
         self._loss_split = {a: _loss_split(reference, graph, a) for a in reference.data_axes}
         self.batch_axes = tuple(a for a in reference.data_axes if BATCH in split[a])
@@ -69,7 +75,8 @@ class Space:
         self.sizes = _sizes(graph, FrozenMap({d: math.prod(setting.sizes[a] for a in axes)
                                               for d, axes in self._blocks.items()}))
         self._cells: dict[int, Mapping[str, int]] = {}
-        self._sequences = tuple(map(self._numbered, range(setting.microbatches)))
+        self._sequences = {loss: tuple(self._numbered(k, loss) for k in range(setting.microbatches))
+                           for loss in reference.losses}
         if not self._cells:
             apart = [a for a in reference.data_axes if a not in self.batch_axes]
             raise InputError("the batch is empty: at least one cell needs a token"
@@ -79,11 +86,11 @@ class Space:
         self._parts: dict[str, tuple[Part, ...]] = {}
         self.extents: dict[tuple[str, tuple[int, ...]], Extent] = {}
 
-    def _numbered(self, microbatch: int) -> Indices:
-        """The sequences of a microbatch: for every token of a cell as many as there are ranks that share them."""
+    def _numbered(self, microbatch: int, loss: str) -> Indices:
+        """A loss's sequences of a microbatch: for every token of a cell as many as there are ranks that share them."""
         each = math.prod(self.setting.sizes[a] for a in self._shared)
         found: list[int] = []
-        for (coordinates, k), ids in token_ids(self.reference, self.setting, self.reference.losses[0]).items():
+        for (coordinates, k), ids in token_ids(self.reference, self.setting, loss).items():
             cell = dict(zip(self.reference.data_axes, coordinates, strict=True))
             if k == microbatch and not any(c for a, c in cell.items() if a not in self.batch_axes):
                 numbers = range(ids.start * each, ids.stop * each)
@@ -91,9 +98,10 @@ class Space:
                 found += numbers
         return tuple(found)
 
-    def sequences(self, microbatch: int) -> Indices:
-        """The sequences of a microbatch, those of all ranks."""
-        return self._sequences[microbatch]
+    def sequences(self, microbatch: int, loss: str = "") -> Indices:
+        """The sequences of a microbatch, those of all ranks; of one loss or of all."""
+        chosen = (found for name, found in self._sequences.items() if loss in ("", name))
+        return tuple(i for found in chosen for i in found[microbatch])
 
     def extent(self, dims: Iterable[str], sequences: Indices) -> Extent:
         """All indices of these dims."""
@@ -130,10 +138,10 @@ class Space:
         known = {i: turned[k] for k, i in enumerate(indices)}
         return tuple(sorted(known[i] for i in self.owned((axis,), at, dim, indices)))
 
-    def tokens(self, at: Mapping[str, int], microbatch: int) -> int:
-        """The elements of what the loss sums that the rank with coordinates `at` has of a microbatch."""
+    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "") -> int:
+        """The elements of what a loss sums that the rank with coordinates `at` has of a microbatch."""
         count = 1
-        for dim, indices in self.extent(self.loss_dims, self.sequences(microbatch)).items():
+        for dim, indices in self.extent(self.loss_dims, self.sequences(microbatch, loss)).items():
             axes = [a for a, split in self._loss_split.items() if split == dim]
             count *= len(self.owned(axes, at, dim, indices))
         return count
@@ -143,6 +151,8 @@ class Space:
         key = (name, number, sequences)
         if key not in self._data:
             extent = self.extent(self.graph.tensors[name].dims, sequences)
+            if self.whole:
+                return Box(extent, objects([self.token(number, i).x for i in sequences]))
             numbers = keyed(f"data {self.setting.seed} {number} {name}", extent)
             if self.graph.tensors[name].element == "ids":
                 rows = [op.over[0] for op in self.graph.consumers(name) if op.over]
@@ -150,14 +160,35 @@ class Space:
             self._data[key] = Box(extent, numbers)
         return self._data[key]
 
+    def token(self, number: int, sequence: int) -> Token:
+        """A token of step `number`, of a graph of whole units."""
+        return network.token(self.setting.seed, number, sequence)
+
     def mask(self, op: Op, instance: int, stream: Fraction, extent: Extent, *deviation: str) -> Array:
-        """The factors of a dropout at every point, as a function of the logical key."""
+        """The factors of a dropout, or of a whole unit, at every point, as a function of the logical key."""
+        if self.whole:
+            return objects([network.random_factor(self.setting.seed, stream, i, op.unit, instance, *deviation)
+                            for i in extent[BATCH]])
         return keyed(f"mask {self.setting.seed} {stream} {op.output} {instance} {deviation}", extent)
 
     def initial(self, parameter: str, instance: int) -> Array:
         """The initial value of a parameter, whole and flat."""
+        if self.whole:
+            return objects(network.initial_weight(self.setting.seed, parameter, instance))
         return keyed(f"weight {self.setting.seed} {parameter} {instance}",
                      self.extent(self.graph.tensors[parameter].dims, ())).ravel()
+
+    def number(self, numbers: Array) -> Number:
+        """The number of an entry, from the numbers of its elements."""
+        return Fraction(numbers[0]) if self.whole else Residues(numbers)
+
+    def numbers(self, number: Number) -> Array:
+        """The numbers of an entry's elements."""
+        return objects([number]) if self.whole else residues(number)
+
+    def zeros(self, shape: Iterable[int]) -> Array:
+        """As many zeros."""
+        return np.full(tuple(shape), network.ZERO, dtype=object) if self.whole else np.zeros(tuple(shape), np.int64)
 
     def parts(self, group: Group) -> tuple[Part, ...]:
         """The elements of one instance of a group, in parts of equal owners; its first elements stand alone."""
@@ -183,9 +214,9 @@ class Space:
             start += count
 
 
-def _differentiable(graph: Graph) -> frozenset[str]:
-    """The parameters, and every tensor that depends on one."""
-    found = {t.name for t in graph.parameters}
+def _differentiable(graph: Graph, statistics: set[str]) -> frozenset[str]:
+    """The parameters, but for statistics, and every tensor that depends on one."""
+    found = {t.name for t in graph.parameters} - statistics
     for _ in range(1 + len(graph.loops)):
         for op in graph.ops:
             if op.row.differentiable and found.intersection(op.inputs):
@@ -305,25 +336,38 @@ def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[st
 
 
 def weights(space: Space) -> dict[int, Fraction]:
-    """Sequence -> the reference weight of each of its tokens."""
-    setting, reference = space.setting, space.reference
-    inside = {k: space.sequences(k) for k in range(setting.microbatches)}
+    """Sequence -> the reference weight of each of its tokens, in the loss whose sequence it is."""
+    found, microbatches = dict[int, Fraction](), range(space.setting.microbatches)
     length = math.prod(space.sizes[d] for d in space.loss_dims if d != BATCH)
-    if reference.weighting == "token_mean":
+    if space.reference.weighting not in ("token_mean", "microbatch_mean"):
+        raise InputError(f"unknown reference weighting '{space.reference.weighting}'",
+                         name=space.reference.weighting, valid=("token_mean", "microbatch_mean"))
+    for loss in space.reference.losses:
+        inside = {k: space.sequences(k, loss) for k in microbatches}
         every = sum(map(len, inside.values()))
-        return {i: Fraction(1, every * length) for ids in inside.values() for i in ids}
-    return {i: Fraction(1, setting.microbatches * len(ids) * length) for ids in inside.values() for i in ids}
+        for ids in inside.values():
+            count = every if space.reference.weighting == "token_mean" else len(microbatches) * len(ids)
+            found |= dict.fromkeys(ids, Fraction(1, count * length) if ids else network.ZERO)
+    return found
 
 
-def seed_of(box: Box, weight: Mapping[int, Fraction]) -> Box:
-    """The gradient of the loss with respect to what it sums: each token's weight."""
+def seed_of(space: Space, number: int, box: Box, weight: Mapping[int, Fraction]) -> Box:
+    """The gradient of the loss of step `number` with respect to what it reads: of a sum each token's weight.
+
+    Of whole units the loss of a token is half the squared distance to its target.
+    """
+    if space.whole:
+        outputs = zip(box.extent[BATCH], box.numbers, strict=True)
+        return Box(box.extent, objects([network.loss_gradient(y, space.token(number, i).target, weight[i])
+                                        for i, y in outputs]))
     residues = {i: w.numerator * pow(w.denominator, PRIME - 2, PRIME) % PRIME for i, w in weight.items()}
     along = np.array([residues[i] for i in box.extent[BATCH]], np.int64)
     shape = [len(at) if d == BATCH else 1 for d, at in box.extent.items()]
     return Box(box.extent, np.broadcast_to(along.reshape(shape), box.numbers.shape))
 
 
-def of(step: Step, setting: Setting) -> Space | None:
-    """The space of a step that runs op by op; None for one that runs unit by unit."""
-    return Space(step.reference, step.reference.graph, setting) if step.reference.graph else None
+def of(reference: Reference, setting: Setting) -> Space:
+    """The space of a run of a step, lowered where its units run whole."""
+    assert reference.graph is not None
+    return Space(reference, reference.graph, setting)
 

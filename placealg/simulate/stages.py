@@ -120,7 +120,7 @@ class Stages:
 def of(reference: Reference, setting: Setting) -> Stages | None:
     """The stages of a run; None without a pipeline."""
     pipeline, graph = reference.pipeline, reference.graph
-    if pipeline is None or graph is None:
+    if pipeline is None or graph is None or reference.whole:
         return None
     return Stages(fitting(pipeline), reference, graph, setting.sizes[pipeline.axis], setting.layers,
                   setting.microbatches)

@@ -20,8 +20,8 @@ Name = tuple[str, int]
 class Store:
     """One rank's tensors.
 
-    `extents` are the indices of the operands that an op's forward found. `final` is what the loss has summed, `seed`
-    the number from which backward starts, `touched` the parameters whose gradient this microbatch has set. A
+    `extents` are the indices of the operands that an op's forward found. `finals` is what each loss has read, `seeds`
+    the number from which its backward starts, `touched` the parameters whose gradient this microbatch has set. A
     contribution to a gradient that could not be computed is None.
     """
 
@@ -30,8 +30,8 @@ class Store:
     kept: dict[Name, Kept] = field(default_factory=dict)
     extents: dict[Name, tuple[Extent, ...]] = field(default_factory=dict)
     touched: set[tuple[str, int, str]] = field(default_factory=set)
-    final: Box | None = None
-    seed: Number | None = None
+    finals: dict[str, Box | None] = field(default_factory=dict)
+    seeds: dict[str, Number | None] = field(default_factory=dict)
 
     def read(self, name: Name, label: str) -> Box | None:
         """A version; one that is not held is the version from which it would have come.

@@ -142,7 +142,8 @@ class Event:
 
     An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
     whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
-    are the operands of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim).
+    are the operands of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim). One that
+    stands for an event of the user's program in a lowered one (`lower.py`) has that one's path: `said`.
     """
 
     phase: str
@@ -166,6 +167,7 @@ class Event:
     copy: int = 1
     rule: Rule = Rule("written", "stands in the program file")
     line: int = field(default=0, compare=False)
+    said: str = ""
 
     @property
     def subject(self) -> str:
@@ -182,6 +184,8 @@ class Event:
     @property
     def path(self) -> str:
         """The unique, stable, readable name of the event."""
+        if self.said:
+            return self.said
         axes = f"[{','.join(self.axes)}]" if self.axes else ""
         copy = f"#{self.copy}" if self.copy > 1 else ""
         return f"{self.phase}.{self.subject}.{self.verb}{axes}{copy}"
@@ -313,7 +317,8 @@ class Reference:
     `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
     axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
     lacks. `pad` says what is filled up where a share is no whole number: none, rows, elements. `losses` are the terms
-    of the loss: each is weighted by counts of its own tokens.
+    of the loss: each is weighted by counts of its own tokens. `whole`: the ops of the graph are whole units, of which
+    nothing else is known (`lower.py`).
     """
 
     strategy: str
@@ -340,6 +345,7 @@ class Reference:
     left_out: tuple[str, ...] = ()
     pad: str = "none"
     losses: tuple[str, ...] = ("loss",)
+    whole: bool = False
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]

@@ -32,7 +32,7 @@ test: $(STAMP)  ## the default suite, doctests included
 test-slow: $(STAMP)  ## the long random runs, and every mutant of every program; goes on where the last run ended
 	PLACEALG_RESUME=1 $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
 
-MUTANTS ?=  # which, and how: placealg.prove.moves --every 4; --help says more
+MUTANTS ?=  # which, and how: placealg.prover.ops.redistributions --every 4; --help says more
 mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: long, on Linux, resumed
 	$(BIN)/python tests/mutate.py $(MUTANTS)
 

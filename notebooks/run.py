@@ -17,7 +17,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-from placealg.unfinished import write_whole
+from placealg.atomic_files import write_whole
 
 HERE = Path(__file__).resolve().parent
 LONGEST = 300

@@ -9,9 +9,7 @@ Names load when they are first used, so that importing the package costs nothing
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,9 +22,9 @@ if TYPE_CHECKING:
     from placealg.model.build import graph
     from placealg.model.model import Model
     from placealg.model.transformer import gpt, mla, mlp, moe
-    from placealg.prove.verdict import Report
+    from placealg.prover.verdict import Report
     from placealg.render.svg import Picture
-    from placealg.simulate import Outcome, Setting
+    from placealg.simulator import Outcome, Setting
     from placealg.step.derive import derive
     from placealg.step.edit import edit
     from placealg.step.program import Step
@@ -71,7 +69,7 @@ _HOME = {
                      "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
-    "Report": "placealg.prove.verdict",
+    "Report": "placealg.prover.verdict",
     "abstract": "placealg.model.abstract",
     "graph": "placealg.model.build",
     **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.model.transformer"),
@@ -79,7 +77,7 @@ _HOME = {
     "edit": "placealg.step.edit",
     "Step": "placealg.step.program",
     "Formula": "placealg.cost.formula",
-    "Setting": "placealg.simulate.setting",
+    "Setting": "placealg.simulator.setting",
 }
 """Public name -> the module that defines it."""
 
@@ -142,8 +140,8 @@ def draw(what: Strategy | Step, **sizes: int) -> Picture:
     zero3 on 4 devices: a picture of 850 by 234
     """
     from placealg.errors import InputError
-    from placealg.render.graph import draw_step
-    from placealg.render.placed import draw_strategy
+    from placealg.render.mesh_drawing import draw_strategy
+    from placealg.render.step_drawing import draw_step
     from placealg.step.program import Step
 
     if isinstance(what, Step):
@@ -168,56 +166,35 @@ def _program(what: Strategy | Step, model: Model | None) -> Step:
     return derive(what, model)
 
 
-class _Prove(ModuleType):
-    """The room `prove`, which is also the function of that name."""
+def prove(what: Strategy | Step, model: Model | None = None, base: Step | None = None) -> Report:
+    """Whether the distributed step equals the single-device step: a Verdict per obligation, one overall.
 
-    def __call__(self, what: Strategy | Step, model: Model | None = None, base: Step | None = None) -> Report:
-        """Whether the distributed step equals the single-device step: a Verdict per obligation, one overall.
+    `what` is a strategy on a model, or a program; `base` is the program from which an edited one comes, to which a
+    repair may lead back.
 
-        `what` is a strategy on a model, or a program; `base` is the program from which an edited one comes, to which a
-        repair may lead back.
-        """
-        from placealg.check.prove import prove
+    >>> prove(parse_strategy("zero1"), Model.from_config("gpt2")).verdict
+    'PROVED'
+    """
+    from placealg.check.prove import prove as of
 
-        return prove(_program(what, model), base)
-
-
-class _Simulate(ModuleType):
-    """The room `simulate`, which is also the function of that name."""
-
-    def __call__(self, what: Strategy | Step, model: Model | None, setting: Setting, steps: int = 2) -> Outcome:
-        """Whether one concrete run, rank by rank in exact arithmetic, equals the single device's.
-
-        `what` is a strategy on a model, or a program, whose model is None.
-        """
-        from placealg.simulate.run import simulate
-
-        return simulate(_program(what, model), setting, steps)
+    return of(_program(what, model), base)
 
 
-# Importing the room `prove` binds its module to `placealg.prove`, over any function of that name: so the module itself
-# is callable, and `pa.prove(...)` works before and after `import placealg.prove.verdict`.
-_CALLABLE = {"prove": _Prove, "simulate": _Simulate}
+def simulate(what: Strategy | Step, model: Model | None, setting: Setting, steps: int = 2) -> Outcome:
+    """Whether one concrete run, rank by rank in exact arithmetic, equals the single device's.
 
+    `what` is a strategy on a model, or a program, whose model is None.
+    """
+    from placealg.simulator.run import simulate as run
 
-class _Face(ModuleType):
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CALLABLE and isinstance(value, ModuleType):
-            value.__class__ = _CALLABLE[name]
-        super().__setattr__(name, value)
+    return run(_program(what, model), setting, steps)
 
-
-sys.modules[__name__].__class__ = _Face
 
 if TYPE_CHECKING:
     __version__: str
-    prove: _Prove
-    simulate: _Simulate
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CALLABLE:
-        return import_module(f"placealg.{name}")
     if name == "__version__":
         return import_module("placealg.version").VERSION
     if name not in _HOME:

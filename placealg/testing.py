@@ -11,9 +11,9 @@ from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
-from placealg.prove.verdict import CUTOFF, PARAMETRIC, PROVED, Report
-from placealg.render.page import plain
+from placealg.prover.verdict import CUTOFF, PARAMETRIC, PROVED, Report
 from placealg.render.proof import proof
+from placealg.render.text_layout import plain
 from placealg.step.derive import derive
 from placealg.step.edit import Edited
 from placealg.step.program import Step

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import random_dims
 
 from placealg.check.prove import prove
-from placealg.prove.verdict import PROVED, REFUTED, Report
-from placealg.simulate import Setting, simulate
+from placealg.prover.verdict import PROVED, REFUTED, Report
+from placealg.simulator import Setting, simulate
 from placealg.step.program import Reference, Step
 
 OPEN = ("no transfer rule", "no fixpoint", "microbatches overlap in a pipeline")

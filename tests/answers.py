@@ -28,7 +28,7 @@ from placealg.cost.document import cost_json
 from placealg.errors import InputError
 from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.model import Model
-from placealg.simulate import simulate
+from placealg.simulator import simulate
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.catalogue import names

@@ -20,10 +20,10 @@ from placealg.cost.stage import on_stage
 from placealg.frozen import FrozenMap
 from placealg.model.config import SHIPPED, resolve_model
 from placealg.model.model import Model
-from placealg.prove.lemmas import proved_lemmas
-from placealg.prove.prover import examine
-from placealg.prove.solver import PROCESS, Answer
-from placealg.simulate import Setting, simulate
+from placealg.prover.evidence.lemmas import proved_lemmas
+from placealg.prover.evidence.solver import PROCESS, Answer
+from placealg.prover.examine import examine
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 

@@ -19,11 +19,11 @@ from worlds import GARBAGE, Rank, World
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove import explore, versions
-from placealg.prove.contribution import DEVICE, OPAQUE, UNIT, Slot, Tag, Term, Value, count_cell, count_name
-from placealg.prove.machine import STATES, Machine, Site
-from placealg.prove.microbatches import Case
-from placealg.prove.reading import EARLIER, MIDDLE
+from placealg.prover.calculus import explore, versions
+from placealg.prover.calculus.contribution import DEVICE, OPAQUE, UNIT, Slot, Tag, Term, Value, count_cell, count_name
+from placealg.prover.calculus.machine import STATES, Machine, Site
+from placealg.prover.calculus.microbatches import Case
+from placealg.prover.calculus.places import EARLIER, MIDDLE
 
 ANYTHING = "anything"
 """What the machine says of a rank of which it claims nothing, not even whether it holds the element."""

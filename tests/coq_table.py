@@ -18,7 +18,7 @@ from placealg import placement
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind
-from placealg.prove.contribution import SIZE_ONE, Equality, Term, Value
+from placealg.prover.calculus.contribution import SIZE_ONE, Equality, Term, Value
 
 TABLE = Path(__file__).resolve().parents[1] / "proofs" / "coq" / "Table.v"
 
@@ -37,7 +37,7 @@ HEAD = """\
 (** The tie: the tables and rules that the Python code runs on, computed by Coq. Written by tests/coq_table.py.
 
     What it backs: REDISTRIBUTIONS and DUAL of placealg/placement.py, and the rules [summed], [read_at], [reduced],
-    [gathered] and [masked] of placealg/prove/contribution.py, for every value of one term on one axis. *)
+    [gathered] and [masked] of placealg/prover/calculus/contribution.py, for every value of one term on one axis. *)
 
 From Placealg Require Import Sums Moves Rules.
 

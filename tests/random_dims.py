@@ -14,9 +14,9 @@ from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.transformer import GPT, LATENT, LLAMA, STYLES, Style, gpt, mlp, transformer
-from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED, Report
-from placealg.simulate import Setting, simulate
-from placealg.simulate.setting import fitting, fitting_microbatches
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
+from placealg.simulator import Setting, simulate
+from placealg.simulator.setting import fitting, fitting_microbatches
 from placealg.step.derive import derive
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.recompute import POLICIES

@@ -14,7 +14,7 @@ from placealg.errors import InputError
 from placealg.model.abstract import abstract
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.fields import KINDS, OPERATORS, values_of
+from placealg.step.event_fields import KINDS, OPERATORS, values_of
 from placealg.step.program import GROUP_VALUES, POSITIONS, TIERS, Event, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy

@@ -11,12 +11,12 @@ from placealg.errors import InputError
 from placealg.model.backward import GRAD
 from placealg.model.build import Builder, graph
 from placealg.model.model import Model
-from placealg.prove.moves import uncovered
+from placealg.prover.ops.redistributions import uncovered
 from placealg.step.derive import derive
 from placealg.step.event import LOOPED, Event
-from placealg.step.meaning import check_event
 from placealg.step.program import Step
 from placealg.step.recompute import POLICIES
+from placealg.step.well_formed import check_event
 from placealg.strategy.spec import strategy_on
 
 AXES, PIPELINE, REGIONS = ("a1", "a2"), "pp", ("one", "two")

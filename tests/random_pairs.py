@@ -21,8 +21,8 @@ from placealg.model.model import Model
 from placealg.model.transformer import mlp, moe
 from placealg.step.derive import derive
 from placealg.step.event import LOOPED, POSITIONS, Clause, Event
-from placealg.step.meaning import check_event
 from placealg.step.program import Step
+from placealg.step.well_formed import check_event
 from placealg.strategy.spec import Strategy, strategy_on
 
 MODELS: Mapping[str, Model] = {"abstract": abstract(), "two units": two_units(False), "mlp": mlp(), "moe": moe(),

@@ -14,13 +14,13 @@ from worlds import World
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.prove import transfer
-from placealg.prove.machine import STATES
-from placealg.prove.microbatches import CASES, Case
-from placealg.prove.reading import NoRule
+from placealg.prover.calculus import transfer
+from placealg.prover.calculus.machine import STATES
+from placealg.prover.calculus.microbatches import CASES, Case
+from placealg.prover.calculus.places import NoRule
 from placealg.step.event import ACROSS, LOOPED, Clause, Event
-from placealg.step.meaning import check_event
 from placealg.step.verbs import VERBS
+from placealg.step.well_formed import check_event
 
 AXES = tuple(STEP.reference.mesh.names)
 

@@ -21,10 +21,10 @@ from worlds import GARBAGE, World, any_of
 
 from placealg.frozen import FrozenMap
 from placealg.model.graph import unit_of
-from placealg.prove.contribution import EXISTS, SIZE_ONE, STAGE, Value, elsewhere, varies
-from placealg.prove.flow import _Follower
-from placealg.prove.paths import DRAW, OWNER, Sum, dim_of, is_exact
-from placealg.prove.record import SEED
+from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, STAGE, Value, elsewhere, varies
+from placealg.prover.ops.findings import SEED
+from placealg.prover.ops.flow import _Follower
+from placealg.prover.ops.paths import DRAW, OWNER, Sum, dim_of, is_exact
 from placealg.step.event import Event, origins
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step

@@ -10,8 +10,8 @@ from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.model.config import resolve_model
 from placealg.model.transformer import moe
-from placealg.prove.verdict import PROVED, REFUTED
-from placealg.simulate import Setting, simulate
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 

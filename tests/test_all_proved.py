@@ -10,9 +10,9 @@ from placealg.check.prove import judge
 from placealg.check.recheck import cross_check
 from placealg.cli.inputs import default_model
 from placealg.model.config import resolve_model
-from placealg.prove.certificate import certificate
-from placealg.prove.replay import AGREE, DISAGREE
-from placealg.prove.verdict import OBLIGATIONS, PARAMETRIC, PROVED, Report
+from placealg.prover.evidence.certificate import certificate
+from placealg.prover.evidence.replay import AGREE, DISAGREE
+from placealg.prover.verdict import OBLIGATIONS, PARAMETRIC, PROVED, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step

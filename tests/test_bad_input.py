@@ -21,14 +21,14 @@ from placealg.model.config import from_config
 from placealg.model.model import Model
 from placealg.model.transformer import gpt, mlp
 from placealg.placement import Mode, StatePlacement
+from placealg.step.compatibility import check_fit, check_sizes, fit_problems
 from placealg.step.edit import apply_edits, read_edits
-from placealg.step.fit import check_fit, check_sizes, fit_problems
 from placealg.step.split import place
 from placealg.step.text import read_program, write_program
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file, read_strategy_file
-from placealg.strategy.problems import check
 from placealg.strategy.spec import Strategy, strategy_on
+from placealg.strategy.validation import check
 
 MESH = '[mesh]\ndp = 2\n[dims]\ndp = ["batch"]\n'
 TP = '[mesh]\ntp = 2\n[dims]\ntp = ["heads", "seq"]\n'

@@ -19,8 +19,7 @@ from worlds import GARBAGE, WORLDS, Rank, World
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove import paths
-from placealg.prove.contribution import (
+from placealg.prover.calculus.contribution import (
     ABSENT,
     ALONG,
     DEVICE,
@@ -45,6 +44,7 @@ from placealg.prove.contribution import (
     size_one,
     sum_over,
 )
+from placealg.prover.ops import paths
 
 TWO, THREE = Monomial(Fraction(2)), Monomial(Fraction(3))
 

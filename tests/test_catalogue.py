@@ -13,7 +13,7 @@ from placealg.cli.inputs import default_model, read_case
 from placealg.errors import InputError
 from placealg.model.config import from_config, resolve_model, shipped
 from placealg.placement import Kind, Mode
-from placealg.step.fit import fit_problems
+from placealg.step.compatibility import fit_problems
 from placealg.step.split import place
 from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy

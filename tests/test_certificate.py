@@ -18,17 +18,18 @@ from typing import Any
 import pytest
 from conftest import ROOT, Outcome, run_placealg
 
-from placealg.check import resealed
+from placealg.check import certificate_audit
 from placealg.check.prove import judge
 from placealg.check.recheck import _sealed, cross_check, files_of, recheck
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
-from placealg.prove import correct, prover, replay, schedule
-from placealg.prove.certificate import Query, certificate
-from placealg.prove.prover import PER_GROUP
-from placealg.prove.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
-from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, SolverProcess, z3_answer
-from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED
+from placealg.prover import correct, examine, schedule
+from placealg.prover.evidence import replay
+from placealg.prover.evidence.certificate import Query, certificate
+from placealg.prover.evidence.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, SolverProcess, z3_answer
+from placealg.prover.examine import PER_GROUP
+from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED
 from placealg.step.edit import edit
 from placealg.step.pipeline import Pipeline
 
@@ -94,7 +95,7 @@ def test_no_query_is_unsat_by_its_premises_alone(word: str) -> None:
 def test_what_the_prover_settles_without_a_solver_is_asked_all_the_same() -> None:
     step = read_case("zero3", None, []).step
     group = step.reference.groups[0]
-    asked = prover.obligations(step, group, prover.sites_of(step, group, None), None)
+    asked = examine.obligations(step, group, examine.sites_of(step, group, None), None)
     _, queries = queries_of("zero3")
     for identifier in ("view", "invariant", "init", "random"):
         assert not any(f.obligation == identifier for f in asked.failures.values())
@@ -149,7 +150,7 @@ def test_a_deadlock_on_which_the_prover_lies_is_caught(anew: None, monkeypatch: 
 
 
 def test_a_prover_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prover, "ask", lambda *_: Answer(UNSAT))
+    monkeypatch.setattr(examine, "ask", lambda *_: Answer(UNSAT))
     report, queries = queries_of("dp", set="*.grad_sum.reduce[dp]", op="sum")
     assert report.of("gradient")[0].verdict == PROVED
     found = cross_check(queries, report)
@@ -420,8 +421,8 @@ def test_lemmas_that_are_removed_are_reported(placealg: Run, written: Path) -> N
 
 def test_premises_of_which_the_solver_does_not_know_are_open(placealg: Run, written: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resealed.SolverProcess, "ask_text", lambda *_: Answer(UNKNOWN, {}, "tired"))
-    found, unknown = resealed.contradictions([("a", UNSAT, "(assert x)"), ("b", SAT, "(assert x)")])
+    monkeypatch.setattr(certificate_audit.SolverProcess, "ask_text", lambda *_: Answer(UNKNOWN, {}, "tired"))
+    found, unknown = certificate_audit.contradictions([("a", UNSAT, "(assert x)"), ("b", SAT, "(assert x)")])
     assert (found, [(r.name, r.outcome) for r in unknown]) == ({}, [("a: its premises", NO_ANSWER)])
     monkeypatch.undo()
     monkeypatch.setattr("placealg.check.recheck.contradictions", lambda _: ({}, unknown))
@@ -473,7 +474,7 @@ def test_a_certificate_has_every_obligation_of_what_its_program_updates() -> Non
             {"file": f"{size}forward.smt2", "id": "forward", "group": ""} for size in sizes if whole]
 
     def amiss(queries: list[dict[str, str]], *lemmas: str, verdict: str = PROVED, text: str = program) -> str:
-        return resealed.groups_amiss({"verdict": verdict, "lemmas": lemmas, "queries": queries}, text)
+        return certificate_audit.groups_amiss({"verdict": verdict, "lemmas": lemmas, "queries": queries}, text)
 
     for whole in (False, True):
         listed = entries(whole=whole)
@@ -744,7 +745,7 @@ def test_a_missing_z3_is_undecided(words: list[str], how: str) -> None:
     (["prove", "zero1"], "is too old"),
 ])
 def test_what_a_solver_leaves_open_is_no_answer(words: list[str], says: str) -> None:
-    code = (f"import sys\nimport placealg.prove.solver as solver\nsolver.OLDEST_Z3 = (99, 0)\n"
+    code = (f"import sys\nimport placealg.prover.evidence.solver as solver\nsolver.OLDEST_Z3 = (99, 0)\n"
             f"from placealg.cli import main\nsys.exit(main({words}))")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (3, "")
@@ -840,7 +841,7 @@ def test_a_solver_that_cannot_be_started_is_no_answer(monkeypatch: pytest.Monkey
 
 def test_an_old_solver_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "OLDEST_CVC5", (99, 0))
-    monkeypatch.setattr("placealg.prove.solver.OLDEST_Z3", (99, 0))
+    monkeypatch.setattr("placealg.prover.evidence.solver.OLDEST_Z3", (99, 0))
     for solve in (replay.cvc5_answer, z3_answer):
         answer = solve("(check-sat)", 0)
         assert (answer.status, "too old" in answer.reason) == (UNKNOWN, True)

@@ -19,7 +19,7 @@ from placealg.cli.demo import DEMO
 from placealg.cli.output import write_file
 from placealg.cli.verdicts import disagreements, exit_code, of_several, same_ratio
 from placealg.errors import InputError
-from placealg.prove.verdict import OBLIGATIONS, Counterexample, Report, Verdict
+from placealg.prover.verdict import OBLIGATIONS, Counterexample, Report, Verdict
 from placealg.strategy.file import Expect
 
 Run = Callable[..., Outcome]

@@ -11,8 +11,8 @@ import pytest
 
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
-from placealg.prove.prover import examine
-from placealg.prove.verdict import PROVED
+from placealg.prover.examine import examine
+from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.catalogue import Entry, catalogue, standalone

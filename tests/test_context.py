@@ -14,9 +14,9 @@ from placealg.cost.memory import memory
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.transformer import GPT, Style, gpt
-from placealg.prove.prover import examine
-from placealg.prove.verdict import PARAMETRIC, PROVED
-from placealg.simulate import Setting, simulate
+from placealg.prover.examine import examine
+from placealg.prover.verdict import PARAMETRIC, PROVED
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.event import LOOPED
 from placealg.step.program import Step

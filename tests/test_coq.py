@@ -19,7 +19,7 @@ from conftest import ROOT
 from placealg import placement
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind, Redistribution
-from placealg.prove.contribution import Term, Value
+from placealg.prover.calculus.contribution import Term, Value
 
 COQ = ROOT / "proofs" / "coq"
 FILES = [path for path in sorted(COQ.glob("*.v")) if path.stem != "Audit"]

@@ -15,8 +15,8 @@ from worlds import GARBAGE, WORLDS, World, holds
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove import correct, symbols
-from placealg.prove.contribution import (
+from placealg.prover import correct
+from placealg.prover.calculus.contribution import (
     ABSENT,
     DEVICE,
     OPAQUE,
@@ -29,9 +29,10 @@ from placealg.prove.contribution import (
     count_name,
     equality,
 )
-from placealg.prove.machine import Read, Relied, Updated
-from placealg.prove.versions import CURRENT, NEXT, Choice, Guarded, Version, where
-from placealg.prove.versions import GARBAGE as SPOILT
+from placealg.prover.calculus.machine import Read, Relied, Updated
+from placealg.prover.calculus.versions import CURRENT, NEXT, Choice, Guarded, Version, where
+from placealg.prover.calculus.versions import GARBAGE as SPOILT
+from placealg.prover.evidence import symbols
 from placealg.step.program import Group, Reference
 
 REFERENCE: Reference = step_of("dp", "abstract").reference

@@ -26,11 +26,11 @@ from placealg.model.model import Model
 from placealg.model.transformer import GPT, LLAMA, Style, gpt
 from placealg.polynomial import Polynomial
 from placealg.render.cost import by_region, saved
-from placealg.render.page import plain
+from placealg.render.text_layout import plain
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.step.recompute import replayed
-from placealg.step.saved import saved_tensors
+from placealg.step.saved_tensors import saved_tensors
 from placealg.step.split import PlacedOp, place
 from placealg.strategy.expression import parse_strategy
 

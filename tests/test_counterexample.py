@@ -14,11 +14,11 @@ from placealg.cli.inputs import read_case
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.transformer import gpt
-from placealg.prove.contribution import Term
-from placealg.prove.verdict import Counterexample
-from placealg.prove.weights import got, right
-from placealg.render.page import plain
+from placealg.prover.calculus.contribution import Term
+from placealg.prover.evidence.counterexample_words import got, right
+from placealg.prover.verdict import Counterexample
 from placealg.render.proof import counterexample_rows, proof
+from placealg.render.text_layout import plain
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.strategy.expression import parse_strategy

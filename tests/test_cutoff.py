@@ -15,10 +15,12 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.model.config import resolve_model
 from placealg.model.transformer import mlp
-from placealg.prove import cutoff, prover
-from placealg.prove.certificate import Query, certificate
-from placealg.prove.contribution import UNIT, Term, merged, sum_over
-from placealg.prove.cutoff import (
+from placealg.prover import examine as prover
+from placealg.prover.calculus.contribution import UNIT, Term, merged, sum_over
+from placealg.prover.calculus.microbatches import Case
+from placealg.prover.evidence import cutoff
+from placealg.prover.evidence.certificate import Query, certificate
+from placealg.prover.evidence.cutoff import (
     LEMMA,
     Unrolled,
     certificate_by_cutoff,
@@ -31,11 +33,10 @@ from placealg.prove.cutoff import (
     unroll,
     written_out,
 )
-from placealg.prove.microbatches import Case
-from placealg.prove.obligations import Obligations
-from placealg.prove.prover import Findings, examine
-from placealg.prove.symbols import constants
-from placealg.prove.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Report
+from placealg.prover.evidence.symbols import constants
+from placealg.prover.examine import Findings, examine
+from placealg.prover.obligations import Obligations
+from placealg.prover.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Event, Group, Step

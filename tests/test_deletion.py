@@ -16,7 +16,7 @@ from placealg.model.abstract import abstract
 from placealg.model.backward import backward
 from placealg.model.model import Model
 from placealg.model.transformer import Style, gpt, mla, mlp, moe
-from placealg.prove.verdict import PROVED, REFUTED
+from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.program import Event, Step
 from placealg.strategy import catalogue as cat

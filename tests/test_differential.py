@@ -9,7 +9,7 @@ from agreement import compare
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from random_programs import Sample, programs
 
-from placealg.prove.verdict import UNDECIDED
+from placealg.prover.verdict import UNDECIDED
 
 FAST, SLOW = 3, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100"))
 EACH = 100

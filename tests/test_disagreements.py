@@ -15,7 +15,7 @@ from random_programs import two_units
 from placealg.model.abstract import abstract
 from placealg.model.model import Model
 from placealg.model.transformer import Style, gpt, mla, mlp, moe
-from placealg.prove.verdict import UNDECIDED
+from placealg.prover.verdict import UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.strategy.expression import parse_strategy

@@ -14,10 +14,10 @@ import pytest
 from conftest import ROOT, Outcome
 
 import placealg as pa
-from placealg.render.lanes import MESSAGES, beside, lane
-from placealg.render.moves import draw_moves, moved
+from placealg.render.mesh_drawing import HELD, drawn_sizes, held
+from placealg.render.mesh_exchanges import draw_moves, moved
 from placealg.render.notebook import html
-from placealg.render.placed import HELD, drawn_sizes, held
+from placealg.render.step_lanes import MESSAGES, beside, lane
 from placealg.render.svg import PALETTE, clipped, written
 from placealg.step.program import STEP_PHASES, Step
 from placealg.step.verbs import VERBS

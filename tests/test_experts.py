@@ -24,12 +24,12 @@ from placealg.model.config import from_config, resolve_model
 from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.transformer import moe
-from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
-from placealg.simulate import Setting, functions, simulate
-from placealg.simulate.box import Box
+from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
+from placealg.simulator import Setting, functions, simulate
+from placealg.simulator.box import Box
+from placealg.step.compatibility import check_sizes, fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.fit import check_sizes, fit_problems
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy, overlay, strategy_on

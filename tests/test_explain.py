@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from conftest import ROOT, run_placealg
 
-from placealg.cli.bugs import names as bugs
+from placealg.cli.bug_files import names as bugs
 from placealg.cli.examples import programs
-from placealg.cli.explain import NO_PROGRAM, UNREFUTED, explanations
+from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
 from placealg.placement import KINDS, MODES, REDISTRIBUTIONS
-from placealg.prove.cutoff import LEMMA
-from placealg.prove.lemmas import LEMMAS
-from placealg.prove.verdict import OBLIGATIONS
+from placealg.prover.evidence.cutoff import LEMMA
+from placealg.prover.evidence.lemmas import LEMMAS
+from placealg.prover.verdict import OBLIGATIONS
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.file import read_strategy_file

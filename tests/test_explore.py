@@ -13,10 +13,9 @@ from test_flow import step_of
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
-from placealg.prove import explore, versions
-from placealg.prove.contribution import UNIT, count_name
-from placealg.prove.correct import always_right, wrong_read
-from placealg.prove.explore import (
+from placealg.prover.calculus import explore, versions
+from placealg.prover.calculus.contribution import UNIT, count_name
+from placealg.prover.calculus.explore import (
     AGAIN,
     OUTSIDE,
     Chain,
@@ -38,12 +37,13 @@ from placealg.prove.explore import (
     top,
     trusting,
 )
-from placealg.prove.flow import Flows
-from placealg.prove.machine import Machine, Read, Site
-from placealg.prove.microbatches import CASES, Case
-from placealg.prove.paths import OWNER
-from placealg.prove.reading import NoRule
-from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Version, choose, where
+from placealg.prover.calculus.machine import Machine, Read, Site
+from placealg.prover.calculus.microbatches import CASES, Case
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Version, choose, where
+from placealg.prover.correct import always_right, wrong_read
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import OWNER
 from placealg.step.derive import derive
 from placealg.step.event import Event
 from placealg.step.program import Clause, Step

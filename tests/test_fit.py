@@ -17,14 +17,14 @@ from placealg.cost.compute import compute, value_of
 from placealg.cost.curve import curve
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
-from placealg.cost.moment import MOMENT, attained, moment
+from placealg.cost.peak_parts import MOMENT, attained, moment
 from placealg.cost.sizing import Fit, degree, dividing, factorizations, fit, layouts, stages
 from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
+from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
-from placealg.step.fit import check_sizes
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy

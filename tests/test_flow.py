@@ -19,10 +19,10 @@ from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated
 from placealg.placement import Kind
-from placealg.prove.contribution import STAGE, Value
-from placealg.prove.flow import Flows
-from placealg.prove.paths import OWNER, at, mask_of, substituted
-from placealg.prove.record import SEED
+from placealg.prover.calculus.contribution import STAGE, Value
+from placealg.prover.ops.findings import SEED
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import OWNER, at, mask_of, substituted
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step

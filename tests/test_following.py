@@ -15,13 +15,13 @@ from placealg.check.prove import prove
 from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.model.transformer import mla, mlp
-from placealg.prove.contribution import Value
-from placealg.prove.flow import Flows
-from placealg.prove.paths import at, exact
-from placealg.prove.record import Demand, Flow
-from placealg.prove.stages import UNRECEIVED, UNSENT
-from placealg.prove.verdict import UNDECIDED
-from placealg.simulate import Setting, simulate
+from placealg.prover.calculus.contribution import Value
+from placealg.prover.ops.findings import Demand, Flow
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import at, exact
+from placealg.prover.ops.stages import UNRECEIVED, UNSENT
+from placealg.prover.verdict import UNDECIDED
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Event

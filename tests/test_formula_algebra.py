@@ -18,19 +18,19 @@ from placealg.arith import Monomial
 from placealg.check import formulas
 from placealg.check.claims import compare_strategies
 from placealg.check.formulas import IDENTICAL, compare
+from placealg.cost.break_even import crossings
 from placealg.cost.comparison import Over, read_claim
-from placealg.cost.crossing import crossings
 from placealg.cost.formula import Formula, Size
 from placealg.cost.leaves import leaves
 from placealg.cost.plain import conditions, difference
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.polynomial import Polynomial
-from placealg.prove import inequality
-from placealg.prove.inequality import BY_COEFFICIENTS, Finding, Question, decide
-from placealg.prove.sizes import Domain, freed
-from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
-from placealg.step.fit import orders, quotients
+from placealg.prover.inequality import decide as inequality
+from placealg.prover.inequality.decide import BY_COEFFICIENTS, Finding, Question, decide
+from placealg.prover.inequality.sizes import Domain, freed
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.step.compatibility import orders, quotients
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import overlay
 

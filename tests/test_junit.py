@@ -11,7 +11,7 @@ import pytest
 from conftest import Outcome
 
 import placealg as pa
-from placealg.prove.verdict import NOT_CHECKED, OBLIGATIONS, UNDECIDED
+from placealg.prover.verdict import NOT_CHECKED, OBLIGATIONS, UNDECIDED
 from placealg.render.junit import AS_EXPECTED, junit
 
 REFUTED = 'base = "zero1"\n{}[[edit]]\ndrop = "publish.*"\n'

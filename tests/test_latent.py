@@ -23,13 +23,13 @@ from placealg.model.build import graph
 from placealg.model.config import from_config, resolve_model
 from placealg.model.model import Model
 from placealg.model.transformer import MLA, mla, moe
-from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
+from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
 from placealg.render.listing import model_page
-from placealg.render.page import plain
-from placealg.simulate import Setting, simulate
+from placealg.render.text_layout import plain
+from placealg.simulator import Setting, simulate
+from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.fit import check_sizes
 from placealg.step.program import Step
 from placealg.step.text import read_program, write_program
 from placealg.strategy.expression import parse_strategy

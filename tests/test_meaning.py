@@ -12,13 +12,13 @@ from placealg.cli.inputs import default_model
 from placealg.errors import InputError
 from placealg.model.backward import GRAD
 from placealg.model.config import resolve_model
-from placealg.prove.verdict import REFUTED
-from placealg.simulate import Setting, simulate
+from placealg.prover.verdict import REFUTED
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, edit, read_edits
-from placealg.step.fields import values_of
-from placealg.step.meaning import check_event
+from placealg.step.event_fields import values_of
 from placealg.step.program import Step
+from placealg.step.well_formed import check_event
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Outcome
 
-from placealg.check.masked import hidden, setting
+from placealg.check.masked_sizes import hidden, setting
 from placealg.check.prove import prove
-from placealg.cli.bugs import comment, folder, names, outside, path_of
+from placealg.cli.bug_files import comment, folder, names, outside, path_of
 from placealg.cli.inputs import Case, read_case
 from placealg.cli.museum import FEW, examined, exhibit
 from placealg.frozen import FrozenMap
-from placealg.prove.verdict import PARAMETRIC, PROVED
+from placealg.prover.verdict import PARAMETRIC, PROVED
 from placealg.render.museum import SHOWN, Exhibit, left_out, markdown_row
 from placealg.render.museum import museum as page
-from placealg.render.page import plain
+from placealg.render.text_layout import plain
 from placealg.step.derive import derive
 from placealg.strategy.file import Masked
 
@@ -187,7 +187,7 @@ def wrong_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: st
     text = path_of("megatron_775").read_text(encoding="utf-8")
     assert old in text
     (tmp_path / "megatron_775.toml").write_text(text.replace(old, new), encoding="utf-8")
-    monkeypatch.setattr("placealg.cli.bugs.folder", lambda: tmp_path)
+    monkeypatch.setattr("placealg.cli.bug_files.folder", lambda: tmp_path)
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [

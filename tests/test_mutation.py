@@ -19,9 +19,9 @@ from placealg.check.prove import prove
 from placealg.model.abstract import abstract, statistics
 from placealg.model.model import Model
 from placealg.model.transformer import mlp, moe
-from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
-from placealg.simulate import Setting, simulate
-from placealg.simulate.setting import fitting_microbatches
+from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
+from placealg.simulator import Setting, simulate
+from placealg.simulator.setting import fitting_microbatches
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step

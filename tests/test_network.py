@@ -17,17 +17,25 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract, statistics
 from placealg.model.model import Model, Parameter, Unit
-from placealg.prove import paths, symbols
-from placealg.prove.alike import signature
-from placealg.prove.contribution import DEVICE, Term, Value, equality
-from placealg.prove.flow import Flows
-from placealg.prove.machine import Site
-from placealg.prove.microbatches import CASES
-from placealg.prove.network import WHOLE, network_obligations, site_signature, sites_of, supposed, unfollowed
-from placealg.prove.obligations import Failure
-from placealg.prove.paths import Sum, at, exact
-from placealg.prove.reading import NoRule
-from placealg.prove.record import SEED, Demand, Flow, Part
+from placealg.prover.calculus.contribution import DEVICE, Term, Value, equality
+from placealg.prover.calculus.machine import Site
+from placealg.prover.calculus.microbatches import CASES
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.evidence import symbols
+from placealg.prover.obligations import Failure
+from placealg.prover.ops import paths
+from placealg.prover.ops.findings import SEED, Demand, Flow, Part
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.op_obligations import (
+    WHOLE,
+    network_obligations,
+    site_signature,
+    sites_of,
+    supposed,
+    unfollowed,
+)
+from placealg.prover.ops.paths import Sum, at, exact
+from placealg.prover.symmetry import signature
 from placealg.step.derive import derive
 from placealg.step.event import POSITIONS, Clause, Event
 from placealg.step.program import Group, Step

@@ -18,13 +18,17 @@ from worlds import WORLDS, World
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.transformer import gpt
-from placealg.prove import correct, explore, symbols
-from placealg.prove.explore import AGAIN, Chain, observed
-from placealg.prove.flow import Flows
-from placealg.prove.machine import Site
-from placealg.prove.microbatches import CASES, Case
-from placealg.prove.network import sites_of
-from placealg.prove.obligations import (
+from placealg.prover import correct
+from placealg.prover.calculus import explore
+from placealg.prover.calculus.explore import AGAIN, Chain, observed
+from placealg.prover.calculus.machine import Site
+from placealg.prover.calculus.microbatches import CASES, Case
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.versions import CURRENT, NEXT
+from placealg.prover.evidence import symbols
+from placealg.prover.evidence.premises import premises
+from placealg.prover.examine import in_case
+from placealg.prover.obligations import (
     MISSES,
     WRONG,
     Failure,
@@ -34,10 +38,8 @@ from placealg.prove.obligations import (
     of_loss,
     untransformed,
 )
-from placealg.prove.premises import premises
-from placealg.prove.prover import in_case
-from placealg.prove.reading import NoRule
-from placealg.prove.versions import CURRENT, NEXT
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.op_obligations import sites_of
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event

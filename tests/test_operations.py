@@ -15,8 +15,8 @@ from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.model.transformer import moe
 from placealg.placement import DUAL, Kind, redistribution
-from placealg.prove.verdict import PROVED, REFUTED
-from placealg.simulate import Setting, simulate
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.operations import VERB_OF

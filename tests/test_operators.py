@@ -13,13 +13,13 @@ from placealg.mesh import Axis, Mesh
 from placealg.model.build import Builder, graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
-from placealg.prove import paths
-from placealg.prove.operators import Operators
-from placealg.prove.paths import Sum, at, exact, mask_of, scaled
-from placealg.prove.record import SEED, Flow
-from placealg.prove.stages import Stages
-from placealg.prove.tensors import Tensors
-from placealg.prove.verdict import PROVED, REFUTED
+from placealg.prover.ops import paths
+from placealg.prover.ops.findings import SEED, Flow
+from placealg.prover.ops.operators import Operators
+from placealg.prover.ops.paths import Sum, at, exact, mask_of, scaled
+from placealg.prover.ops.stages import Stages
+from placealg.prover.ops.tensors import Tensors
+from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.event import Event, Reference
 from placealg.step.program import Step

@@ -11,7 +11,7 @@ from nets import gated, gelu_last, tanh_last
 from test_flow import step_of
 
 from placealg.model.model import Model
-from placealg.prove.order import _adds, _named, untimely
+from placealg.prover.ops.order import _adds, _named, untimely
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Event

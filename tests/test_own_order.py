@@ -14,12 +14,12 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
-from placealg.prove import paths
-from placealg.prove.certificate import certificate
-from placealg.prove.contribution import OPAQUE, Term, sum_over
-from placealg.prove.solver import SAT, z3_answer
-from placealg.prove.verdict import PROVED, REFUTED
-from placealg.simulate import Setting, simulate
+from placealg.prover.calculus.contribution import OPAQUE, Term, sum_over
+from placealg.prover.evidence.certificate import certificate
+from placealg.prover.evidence.solver import SAT, z3_answer
+from placealg.prover.ops import paths
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step

@@ -12,8 +12,8 @@ from nets import two_branches
 from placealg.errors import InputError
 from placealg.model.config import from_config
 from placealg.model.transformer import Style, gpt, moe
-from placealg.prove.prover import examine
-from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
+from placealg.prover.examine import examine
+from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.pipeline import (
     FIRST,

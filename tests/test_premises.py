@@ -19,13 +19,14 @@ from worlds import WORLDS, World, holds
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove import lemmas, microbatches, premises, symbols, vacuity
-from placealg.prove.contribution import DEVICE, UNIT, Term, count_name, equality, exists, size_one
-from placealg.prove.lemmas import LEMMAS, Lemma
-from placealg.prove.microbatches import CASES, Case, Iteration
-from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer
-from placealg.prove.symbols import constants
-from placealg.prove.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED
+from placealg.prover.calculus import microbatches
+from placealg.prover.calculus.contribution import DEVICE, UNIT, Term, count_name, equality, exists, size_one
+from placealg.prover.calculus.microbatches import CASES, Case, Iteration
+from placealg.prover.evidence import lemmas, premises, symbols, vacuity
+from placealg.prover.evidence.lemmas import LEMMAS, Lemma
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Answer
+from placealg.prover.evidence.symbols import constants
+from placealg.prover.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED
 from placealg.step.event import Clause
 from placealg.step.program import Step
 

@@ -20,7 +20,7 @@ from placealg.model.model import Model
 from placealg.model.transformer import Style, gpt
 from placealg.step.derive import derive
 from placealg.step.edit import Edit, apply_edits, edit, matches, read_edits
-from placealg.step.fields import FIELDS
+from placealg.step.event_fields import FIELDS
 from placealg.step.program import Clause, Event, Rule, Step
 from placealg.step.text import event_keys, read_path, read_program, subjects, write_program
 from placealg.step.verbs import VERBS

@@ -14,10 +14,10 @@ from placealg.check.prove import prove
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.model.transformer import moe
-from placealg.prove import lemmas
-from placealg.prove.solver import UNKNOWN, Answer, SolverProcess
-from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report
-from placealg.simulate.run import Difference, Outcome
+from placealg.prover.evidence import lemmas
+from placealg.prover.evidence.solver import UNKNOWN, Answer, SolverProcess
+from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report
+from placealg.simulator.run import Difference, Outcome
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
@@ -287,5 +287,5 @@ def _verdict_of_dp() -> str:
 
 
 def test_the_definition_of_correctness_stays_short() -> None:
-    from placealg.prove import correct
+    from placealg.prover import correct
     assert len(Path(correct.__file__).read_text().splitlines()) < 300

@@ -9,7 +9,7 @@ from random_dims import MODELS, differs
 
 from placealg.check.prove import prove
 from placealg.model.config import resolve_model
-from placealg.prove.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
+from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step

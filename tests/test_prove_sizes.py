@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from placealg.model.config import resolve_model
-from placealg.prove import prover
-from placealg.prove.lemmas import proved_lemmas
-from placealg.prove.solver import PROCESS, Answer
-from placealg.prove.verdict import PARAMETRIC, PROVED
+from placealg.prover import examine
+from placealg.prover.evidence.lemmas import proved_lemmas
+from placealg.prover.evidence.solver import PROCESS, Answer
+from placealg.prover.verdict import PARAMETRIC, PROVED
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 
@@ -39,7 +39,7 @@ def test_the_solver_is_asked_the_same_at_every_size(monkeypatch: pytest.MonkeyPa
     proved_lemmas()
     for size in ("8", "8192"):
         with asked(monkeypatch) as seen:
-            prover.examine(derive(parse_strategy(strategy.format(size)), model))
+            examine.examine(derive(parse_strategy(strategy.format(size)), model))
         found.append(seen)
     assert found[0] == found[1] and found[0]
 
@@ -49,4 +49,4 @@ def test_the_solver_is_asked_the_same_at_every_size(monkeypatch: pytest.MonkeyPa
 def test_five_axes_are_one_proof(strategy: str, model: str) -> None:
     step = derive(parse_strategy(strategy), resolve_model(model))
     assert len(step.reference.mesh.names) == 5
-    assert {(v.verdict, v.cls) for v in prover.examine(step).verdicts} == {(PROVED, PARAMETRIC)}
+    assert {(v.verdict, v.cls) for v in examine.examine(step).verdicts} == {(PROVED, PARAMETRIC)}

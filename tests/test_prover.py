@@ -15,23 +15,34 @@ import pytest
 import z3
 from test_mutation import step_of
 
-from placealg.announce import listening
 from placealg.arith import ONE, Monomial
 from placealg.mesh import Axis, Mesh
-from placealg.prove import lemmas, prover
-from placealg.prove.contribution import Term, Value
-from placealg.prove.flow import Flows
-from placealg.prove.machine import Site, Updated
-from placealg.prove.microbatches import CASES, Case
-from placealg.prove.network import WHOLE
-from placealg.prove.obligations import Failure, Obligations
-from placealg.prove.premises import premises
-from placealg.prove.prover import Candidate, Findings, examine, hypotheses, in_case, layouts, of_group, of_ops, siblings
-from placealg.prove.reading import NoRule
-from placealg.prove.record import Demand
-from placealg.prove.schedule import Fact
-from placealg.prove.solver import RESOURCE_LIMIT, SAT, UNKNOWN, Answer, text_of, versions, z3_answer
-from placealg.prove.verdict import (
+from placealg.progress import listening
+from placealg.prover import examine as prover
+from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.calculus.machine import Site, Updated
+from placealg.prover.calculus.microbatches import CASES, Case
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.evidence import lemmas
+from placealg.prover.evidence.premises import premises
+from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, UNKNOWN, Answer, text_of, versions, z3_answer
+from placealg.prover.examine import (
+    Candidate,
+    Findings,
+    examine,
+    hypotheses,
+    in_case,
+    layouts,
+    of_group,
+    of_ops,
+    siblings,
+)
+from placealg.prover.obligations import Failure, Obligations
+from placealg.prover.ops.findings import Demand
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.op_obligations import WHOLE
+from placealg.prover.schedule import Fact
+from placealg.prover.verdict import (
     BOUNDED,
     OBLIGATIONS,
     PARAMETRIC,

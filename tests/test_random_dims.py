@@ -11,8 +11,8 @@ import random_fields
 from random_dims import agreed, edited, judged, programs
 
 from placealg.check.prove import prove
-from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
-from placealg.step.fields import FIELDS
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.step.event_fields import FIELDS
 
 EACH = 12
 FAST, SLOW = 1, max(1, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")) // 2)

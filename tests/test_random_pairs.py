@@ -9,7 +9,7 @@ import pytest
 from random_dims import agreed
 from random_pairs import COPY, MODELS, programs
 
-from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 
 EACH = 30
 FAST, SLOW = 1, max(1, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")) // 2)

@@ -16,11 +16,11 @@ from placealg.errors import shown
 from placealg.mesh import SYMBOLS
 from placealg.model.config import FIELDS as CONFIG
 from placealg.placement import MODES
-from placealg.prove.verdict import NOT_COVERED
+from placealg.prover.verdict import NOT_COVERED
 from placealg.render.cost import QUANTITIES
 from placealg.render.values import readable
 from placealg.step.edit import ACTIONS, CHANGES
-from placealg.step.fields import FIELDS
+from placealg.step.event_fields import FIELDS
 from placealg.strategy.file import EXPECT, TOP
 from placealg.strategy.options import DEFAULTS, SCHEMA, accepted, keys_of
 

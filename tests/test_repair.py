@@ -9,13 +9,13 @@ import pytest
 from conftest import ROOT
 
 from placealg.check.candidates import candidates
-from placealg.check.folding import pattern_of
+from placealg.check.edit_folding import pattern_of
 from placealg.check.prove import prove
 from placealg.check.repair import applied, find_repair, written
 from placealg.cli.inputs import Case, read_case
 from placealg.cost.formula import Formula
 from placealg.model.abstract import abstract
-from placealg.prove.verdict import PROVED, Repair
+from placealg.prover.verdict import PROVED, Repair
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, edit, read_edits
 from placealg.strategy.expression import parse_strategy

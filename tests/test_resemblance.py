@@ -10,7 +10,7 @@ import pytest
 from conftest import Outcome
 
 from placealg.check.resemblance import Likeness, likeness
-from placealg.cli.bugs import path_of
+from placealg.cli.bug_files import path_of
 from placealg.cli.inputs import read_case
 from placealg.cli.resemblance import bugs
 

@@ -15,7 +15,7 @@ from placealg.model.graph import Graph
 from placealg.model.transformer import GPT, LLAMA, Style, gpt
 from placealg.placement import SENT, Kind, Mode
 from placealg.step.recompute import POLICIES, ends, forward, members, needs, replayed
-from placealg.step.saved import SavedTensor, saved_tensors
+from placealg.step.saved_tensors import SavedTensor, saved_tensors
 from placealg.step.split import Layout, Move, Place, Placed, PlacedOp, place
 
 Lists = Mapping[str, tuple[str, ...]]

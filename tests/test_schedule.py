@@ -13,8 +13,9 @@ import pytest
 import z3
 
 from placealg.arith import parse
-from placealg.prove import schedule
-from placealg.prove.schedule import (
+from placealg.prover import schedule
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Answer
+from placealg.prover.schedule import (
     GROWING,
     NO_CYCLE,
     OUT_OF_ORDER,
@@ -29,8 +30,7 @@ from placealg.prove.schedule import (
     start_times,
     walked,
 )
-from placealg.prove.solver import SAT, UNKNOWN, UNSAT, Answer
-from placealg.prove.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED
+from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 from placealg.step import pipeline as orders
 from placealg.step.pipeline import AHEAD, IDLE, Item, Pipeline, in_flight, needs, schedule_graph, work
 

@@ -27,10 +27,10 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
-from placealg.simulate import Outcome, Setting, network, simulate
-from placealg.simulate.device import trajectory
-from placealg.simulate.execute import EXECUTE
-from placealg.simulate.setting import Cell, cells
+from placealg.simulator import Outcome, Setting, network, simulate
+from placealg.simulator.device import trajectory
+from placealg.simulator.execute import EXECUTE
+from placealg.simulator.setting import Cell, cells
 from placealg.step.derive import derive
 from placealg.step.lower import of_ops
 from placealg.step.program import Clause, Event, Reference, Step
@@ -506,7 +506,7 @@ def test_a_store_between_steps_holds_the_state_that_is_there(phase: str, after: 
 
 def test_every_state_enters_every_state_of_the_optimizer() -> None:
     """A proof is about every update of the declared locality: what one state kept from another, no run would see."""
-    from placealg.simulate.network import optimize
+    from placealg.simulator.network import optimize
     plain = optimize(*map(Fraction, (3, 5, 7, 2, 11)))
     for changed in ((4, 5, 7, 2, 11), (3, 6, 7, 2, 11), (3, 5, 8, 2, 11)):
         master, moments = optimize(*map(Fraction, changed))

@@ -18,11 +18,11 @@ from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.transformer import LLAMA, Style, gpt, mla, mlp, transformer
-from placealg.prove.verdict import PROVED
-from placealg.simulate import Outcome, Setting, box, device, field, functions, redistribute, simulate, space
-from placealg.simulate.box import Box
-from placealg.simulate.field import PRIME, Array, Residues
-from placealg.simulate.reference import State, slots
+from placealg.prover.verdict import PROVED
+from placealg.simulator import Outcome, Setting, box, device, field, functions, redistribute, simulate, space
+from placealg.simulator.box import Box
+from placealg.simulator.field import PRIME, Array, Residues
+from placealg.simulator.reference import State, slots
 from placealg.step.derive import derive
 from placealg.step.program import Clause, Step
 from placealg.strategy.expression import parse_strategy

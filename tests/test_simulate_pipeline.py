@@ -16,9 +16,9 @@ from placealg.frozen import FrozenMap
 from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.model.transformer import gpt, moe
-from placealg.simulate import Outcome, Setting, simulate, stages
-from placealg.simulate.machine import Machine
-from placealg.simulate.setting import fitting_microbatches
+from placealg.simulator import Outcome, Setting, simulate, stages
+from placealg.simulator.machine import Machine
+from placealg.simulator.setting import fitting_microbatches
 from placealg.step.derive import derive
 from placealg.step.pipeline import Item, Pipeline
 from placealg.step.program import Clause, Event, Step

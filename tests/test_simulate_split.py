@@ -16,16 +16,16 @@ from placealg.errors import InputError
 from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.model.transformer import Style, gpt
-from placealg.simulate import Outcome, Setting, box, simulate, space
-from placealg.simulate.setting import cells
-from placealg.simulate.space import Space
+from placealg.simulator import Outcome, Setting, box, simulate, space
+from placealg.simulator.setting import cells
+from placealg.simulator.space import Space
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import dim_of
-from placealg.step.fields import values_of
-from placealg.step.meaning import check_event
+from placealg.step.event_fields import values_of
 from placealg.step.program import POSITIONS, Clause, Step
 from placealg.step.verbs import VERBS
+from placealg.step.well_formed import check_event
 from placealg.strategy.spec import strategy_on
 
 TOKEN_MEAN = {"preset": "token_mean"}

@@ -14,10 +14,10 @@ from placealg.errors import InputError
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
-from placealg.prove.certificate import certificate
-from placealg.prove.verdict import CUTOFF, PARAMETRIC, PROVED, REFUTED
-from placealg.simulate import Setting, simulate
-from placealg.simulate.device import trajectory
+from placealg.prover.evidence.certificate import certificate
+from placealg.prover.verdict import CUTOFF, PARAMETRIC, PROVED, REFUTED
+from placealg.simulator import Setting, simulate
+from placealg.simulator.device import trajectory
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Clause
@@ -195,7 +195,7 @@ def test_the_second_engine_proves_and_refutes_flags() -> None:
 @pytest.mark.parametrize("change", [{}, {"drop": REDUCED}])
 def test_certificates_hold_what_is_said_of_flags(change: dict[str, Any]) -> None:
     pytest.importorskip("cvc5")
-    from placealg.prove.replay import AGREE, asked, replays
+    from placealg.prover.evidence.replay import AGREE, asked, replays
     step = step_of("zero1")
     step = edit(step, change) if change else step
     report, candidates = judge(step)

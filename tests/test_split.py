@@ -15,7 +15,7 @@ from placealg.model.model import Model
 from placealg.model.transformer import GPT, Style, gpt, moe
 from placealg.placement import DUAL, SENT, Kind
 from placealg.step.derive import derive
-from placealg.step.saved import saved_tensors
+from placealg.step.saved_tensors import saved_tensors
 from placealg.step.split import (
     Move,
     Place,

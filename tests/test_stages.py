@@ -10,12 +10,12 @@ from test_flow import step_of
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD
-from placealg.prove import paths
-from placealg.prove.contribution import DEVICE, Term, Value, equality
-from placealg.prove.flow import Flows
-from placealg.prove.network import network_obligations
-from placealg.prove.reading import NoRule
-from placealg.prove.stages import (
+from placealg.prover.calculus.contribution import DEVICE, Term, Value, equality
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.ops import paths
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.op_obligations import network_obligations
+from placealg.prover.ops.stages import (
     UNSENT,
     Sent,
     Stages,
@@ -27,7 +27,7 @@ from placealg.prove.stages import (
     out_of_turn,
     tied,
 )
-from placealg.prove.tensors import NEXT_INSTANCE, Tensors
+from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.event import Clause, Event
 from placealg.step.program import Group, Step
 

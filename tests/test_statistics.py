@@ -12,8 +12,8 @@ from mutants import Kind, axis_changes, deletions, doublings, swaps
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.model.abstract import statistics
-from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
-from placealg.simulate import simulate
+from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
+from placealg.simulator import simulate
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step

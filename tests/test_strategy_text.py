@@ -12,14 +12,14 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
 from placealg.placement import Mode, StatePlacement
-from placealg.prove import verdict
+from placealg.prover import verdict
 from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import EXPECT, Expect, parse_strategy_file, read_strategy_file
 from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, SCHEMA
-from placealg.strategy.positions import parse_toml
-from placealg.strategy.problems import check
 from placealg.strategy.spec import GroupRule, Strategy, strategy_on
+from placealg.strategy.toml_lines import parse_toml
+from placealg.strategy.validation import check
 from placealg.strategy.write import write_strategy
 
 NAMES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "tp", "tp_sp", "tp_sp_keep",

@@ -29,8 +29,8 @@ def test_a_name_that_is_not_there() -> None:
 
 
 def test_rooms_that_are_functions_stay_rooms() -> None:
-    import placealg.prove.verdict as verdict
-    import placealg.simulate.run as run
+    import placealg.prover.verdict as verdict
+    import placealg.simulator.run as run
 
     model = pa.Model.from_config("gpt2")
     strategy = pa.zero1(dp=2)

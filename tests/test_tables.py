@@ -27,11 +27,11 @@ from test_transfer_rules import GROUP, STEP
 from worlds import World
 
 from placealg.frozen import FrozenMap
-from placealg.prove import explore, reading, transfer, units, versions
-from placealg.prove.contribution import DEVICE, EXISTS, Value, count_name
-from placealg.prove.machine import STATES, Machine
-from placealg.prove.microbatches import CASES, Case, Iteration
-from placealg.prove.reading import NoRule
+from placealg.prover.calculus import explore, places, transfer, versions, whole_units
+from placealg.prover.calculus.contribution import DEVICE, EXISTS, Value, count_name
+from placealg.prover.calculus.machine import STATES, Machine
+from placealg.prover.calculus.microbatches import CASES, Case, Iteration
+from placealg.prover.calculus.places import NoRule
 from placealg.step.event import STEP_PHASES, Clause, Event
 
 Draw = Callable[[Random], Program]
@@ -214,7 +214,7 @@ def named(owner: Any, name: str, wrong: Callable[..., Any]) -> Wrong:
 def sum_by_no_count(machine: Machine, event: Event, iteration: Iteration) -> None:
     """A sum that is divided by a count that nobody took is garbage only where its parts were."""
     key = (event.value, event.tier)
-    if reading.divisor(machine, event, iteration) is None:
+    if places.divisor(machine, event, iteration) is None:
         machine.values[key] = replace(machine.value(*key), garbage=True)
     else:
         RIGHT["reduce"](machine, event, iteration)
@@ -237,7 +237,7 @@ def all_tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
 
 
 def active(machine: Machine, event: Event, iteration: Iteration, where: Any,
-           contribute: Callable[..., None] = units._contribute) -> None:
+           contribute: Callable[..., None] = whole_units._contribute) -> None:
     """Every microbatch has the token that is followed."""
     contribute(machine, event, replace(iteration, active=True), where)
 
@@ -280,8 +280,8 @@ WRONG: Sequence[tuple[str, str, str, Wrong]] = (
     ("states", "moments", "moments are weights",
      named(transfer, "_copy", lambda machine, event, source: machine.version(source, event.tiers[0]))),
     ("loop", "at = ", "an event takes part in every microbatch", named(explore, "takes_part", lambda *_: True)),
-    ("loop", "divisor = ", "a microbatch has all tokens", named(reading, "tokens", all_tokens)),
-    ("loop", "backward.layer.compute", "every microbatch is the token's", named(units, "_contribute", active)),
+    ("loop", "divisor = ", "a microbatch has all tokens", named(places, "tokens", all_tokens)),
+    ("loop", "backward.layer.compute", "every microbatch is the token's", named(whole_units, "_contribute", active)),
     ("loop", ".accumulate", "an accumulation is lost", without_effect("accumulate")),
     ("loop", ".accumulate", "a zero stays zero", named(Value, "plus", added)),
 )

@@ -14,12 +14,12 @@ from tensor_claims import Found, Mesh, followed
 
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Op
-from placealg.prove import moves, paths
-from placealg.prove.contribution import Value
-from placealg.prove.operators import Operators
-from placealg.prove.paths import Sum
-from placealg.prove.stages import Stages
-from placealg.prove.tensors import Tensors
+from placealg.prover.calculus.contribution import Value
+from placealg.prover.ops import paths, redistributions
+from placealg.prover.ops.operators import Operators
+from placealg.prover.ops.paths import Sum
+from placealg.prover.ops.stages import Stages
+from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import Event
 from placealg.step.program import Step
 
@@ -119,7 +119,7 @@ def named(owner: Any, name: str, wrong: Callable[..., Any]) -> Wrong:
 
 def rule(verb: str, wrong: Callable[[Tensors, Event], None]) -> Wrong:
     """A verb has another rule."""
-    return lambda patch: patch.setitem(cast(dict[str, Any], moves.MOVES), verb, wrong)
+    return lambda patch: patch.setitem(cast(dict[str, Any], redistributions.MOVES), verb, wrong)
 
 
 def as_it_was(held: Sum, *_: Any) -> Sum:
@@ -181,8 +181,8 @@ WRONG: Sequence[tuple[int, str, Wrong]] = (
     (16, "nobody lacks what is gathered", named(Value, "gathered", asking_nobody)),
     (0, "a scale changes nothing", named(paths, "scaled", as_it_was)),
     (0, "a sum changes nothing", rule("all_reduce", lambda tensors, event: None)),
-    (12, "an exchange gathers", rule("all_to_all", moves._all_gather)),
-    (11, "a ring of sums gathers", rule("shift", moves._all_gather)),
+    (12, "an exchange gathers", rule("all_to_all", redistributions._all_gather)),
+    (11, "a ring of sums gathers", rule("shift", redistributions._all_gather)),
     (0, "an index that is not held is summed, too", named(paths, "_standing", lambda term, places: term)),
     (31, "a sum is held where its first operand is", named(paths, "added", anywhere)),
     (0, "a gradient is complete where one part is", named(paths, "accumulated", of_those_there)),

@@ -14,12 +14,12 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.build import graph
 from placealg.model.model import Model
-from placealg.prove import paths
-from placealg.prove.contribution import Term, Value
-from placealg.prove.moves import MOVES
-from placealg.prove.paths import OWNER, Sum, at, exact
-from placealg.prove.record import Demand, Flow, Part
-from placealg.prove.tensors import NEXT_INSTANCE, Tensors
+from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.ops import paths
+from placealg.prover.ops.findings import Demand, Flow, Part
+from placealg.prover.ops.paths import OWNER, Sum, at, exact
+from placealg.prover.ops.redistributions import MOVES
+from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.derive import derive
 from placealg.step.event import Event
 from placealg.step.program import Step

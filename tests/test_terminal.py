@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from placealg import announce
-from placealg.cli import attend
-from placealg.cli.together import together
-from placealg.unfinished import uninterrupted
+from placealg import progress
+from placealg.atomic_files import uninterrupted
+from placealg.cli import terminal as attend
+from placealg.cli.worker_pool import together
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the line is drawn by a POSIX timer")
 
@@ -158,11 +158,11 @@ def test_an_interrupt_while_processes_are_still_unknown(monkeypatch: pytest.Monk
 
 def test_a_loop_that_is_left_by_an_error_listens_to_nobody() -> None:
     heard: list[str] = []
-    with pytest.raises(ZeroDivisionError), announce.listening(heard.append):
-        for k in announce.each([0, 1], str):
-            announce.say(f"at {1 // k}")
+    with pytest.raises(ZeroDivisionError), progress.listening(heard.append):
+        for k in progress.each([0, 1], str):
+            progress.say(f"at {1 // k}")
     gc.collect()
-    announce.say("nobody hears this")
+    progress.say("nobody hears this")
     assert heard == ["1 of 2, 0"]
 
 
@@ -210,7 +210,7 @@ def test_an_interrupt_that_another_thread_takes_waits_too(interruptible: None) -
 MASKED = """
 import signal
 from test_terminal import masked
-from placealg.cli.together import together
+from placealg.cli.worker_pool import together
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     print(together(masked, [1, 2], "numbers"))
@@ -234,7 +234,7 @@ def test_every_process_of_a_command_is_started_deaf_to_interrupts(tmp_path: Path
 
 ASKS = """
 import time
-from placealg.prove.solver import SolverProcess, z3_answer
+from placealg.prover.evidence.solver import SolverProcess, z3_answer
 first, second = SolverProcess(z3_answer), SolverProcess(z3_answer)
 for solver in (first, second):
     print(solver.ask_text("(check-sat)").status)

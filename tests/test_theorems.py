@@ -19,7 +19,7 @@ from conftest import ROOT
 
 from placealg import placement
 from placealg.placement import DUAL, Kind, Redistribution
-from placealg.prove import solver
+from placealg.prover.evidence import solver
 
 THEOREMS = ROOT / "proofs" / "theorems"
 SHARED = ("telling", "vectors", "sufficiency", "separating", "local_types")

@@ -11,10 +11,11 @@ from test_mutation import step_of
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.build import graph
-from placealg.prove import moves, paths, transfer
-from placealg.prove.contribution import Term, Value
-from placealg.prove.reading import NoRule
-from placealg.prove.tensors import Tensors
+from placealg.prover.calculus import transfer
+from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.ops import paths, redistributions
+from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import Clause, Event
 from placealg.step.pipeline import Pipeline
 
@@ -32,7 +33,7 @@ def test_every_event_of_a_derived_program_is_covered(step: Any) -> None:
             assert transfer.uncovered(event) == ""
             transfer.check(event)
         if graph:
-            assert moves.uncovered(event, graph, pipeline) == ""
+            assert redistributions.uncovered(event, graph, pipeline) == ""
 
 
 @pytest.mark.parametrize(("verb", "change", "says"), [
@@ -168,7 +169,7 @@ def test_what_no_rule_of_a_tensor_covers(verb: str, change: dict[str, Any], says
     plain = next(e for e in FFN.events if e.verb == "all_gather" and e.on_tensor and e.phase == "forward")
     event = replace(plain, **{"verb": verb, "value": MADE, "unit": "layer", "axes": ("tp",), "source": "S(seq)",
                               "to": "R", "op": "", **change})
-    assert event.on_tensor and moves.uncovered(event, graph) == says
+    assert event.on_tensor and redistributions.uncovered(event, graph) == says
 
 
 @pytest.mark.parametrize(("verb", "value", "says"), [
@@ -184,7 +185,7 @@ def test_messages_carry_what_instances_hand_on(verb: str, value: str, says: str)
     loop, = graph.loops
     value = value.replace("layer.out", loop.last).replace("layer.in", loop.slot)
     message = next(e for e in PP.events if e.verb == verb)
-    found = moves.uncovered(replace(message, value=value), graph, PP.reference.pipeline)
+    found = redistributions.uncovered(replace(message, value=value), graph, PP.reference.pipeline)
     assert found == (f"{verb} of {value}, {says}" if says else "")
 
 
@@ -194,10 +195,10 @@ def test_stages_do_not_meet_inside_the_loop() -> None:
     reduced = next(e for e in PP.events if e.verb == "reduce" and e.phase == "reduce")
     meeting = replace(reduced, axes=(pipeline.axis,), phase="backward")
     said = f"reduce of {reduced.value} among stages of {pipeline.axis} inside the loop over microbatches"
-    assert moves.uncovered(meeting, graph, pipeline) == said
+    assert redistributions.uncovered(meeting, graph, pipeline) == said
     for harmless in (replace(meeting, phase="reduce"), replace(meeting, axes=("dp",))):
-        assert moves.uncovered(harmless, graph, pipeline) == ""
-    assert moves.uncovered(meeting, graph) == ""
+        assert redistributions.uncovered(harmless, graph, pipeline) == ""
+    assert redistributions.uncovered(meeting, graph) == ""
 
 
 @pytest.mark.parametrize(("value", "unit", "said"), [
@@ -212,9 +213,9 @@ def test_tensors_are_moved_on_the_stages_of_their_ops(value: str, unit: str, sai
     assert graph is not None
     verb = "slice" if value in graph.tensors else "free"
     event = Event("forward", verb, value, unit=unit, axes=("dp",) if verb == "slice" else (), to="S(embed)")
-    found = moves.uncovered(event, graph, pipeline)
+    found = redistributions.uncovered(event, graph, pipeline)
     assert (found == f"{verb} of {value} on the stage of {unit}") == said
-    assert moves.uncovered(event, graph) == ""
+    assert redistributions.uncovered(event, graph) == ""
 
 
 def test_data_that_enter_layers_are_read_there() -> None:
@@ -226,7 +227,8 @@ def test_data_that_enter_layers_are_read_there() -> None:
     g.sum("loss.sum", g.add("head.x", out, x))
     event = Event("forward", "slice", "data.input", axes=("dp",), to="S(embed)", version="dp")
     for unit in ("layer", "head"):
-        assert moves.uncovered(replace(event, unit=unit), g.build(), PP.reference.pipeline).startswith("slice of data")
+        why = redistributions.uncovered(replace(event, unit=unit), g.build(), PP.reference.pipeline)
+        assert why.startswith("slice of data")
 
 
 PART = (Value((Term(ONE, FrozenMap({"tp": "layer.mlp.down/ffn"})),)),)
@@ -256,7 +258,7 @@ def test_what_a_redistribution_makes_of_a_tensor(verb: str, change: dict[str, An
     plain = next(e for e in FFN.events if e.verb == "all_gather" and e.on_tensor and e.phase == "forward")
     event = replace(plain, **{"verb": verb, "value": MADE, "axes": ("tp",), "version": "", "source": "", "to": "",
                               "op": "", **change})
-    moves.MOVES[verb](tensors, event)
+    redistributions.MOVES[verb](tensors, event)
     assert tensors.made[MADE, ""] == after
 
 
@@ -264,6 +266,6 @@ def test_a_sum_over_a_written_out_axis_is_written_out() -> None:
     tensors = Tensors(replace(FFN, reference=replace(FFN.reference, unrolled=FrozenMap({"tp": 2}))))
     tensors.made[MADE, ""] = (Value((Term(ONE, FrozenMap({"tp": "at:seq!mine~tp"})),)),)
     event = next(e for e in FFN.events if e.verb == "reduce_scatter" and e.phase == "forward")
-    moves.MOVES["all_reduce"](tensors, replace(event, verb="all_reduce", value=MADE, version="", op="sum"))
+    redistributions.MOVES["all_reduce"](tensors, replace(event, verb="all_reduce", value=MADE, version="", op="sum"))
     (value,) = tensors.made[MADE, ""]
     assert len(value.terms) == 2 and all(t.coefficient == ONE and t.given for t in value.terms)

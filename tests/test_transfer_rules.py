@@ -17,15 +17,26 @@ from worlds import GARBAGE, WORLDS, Rank, World
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract, statistics
-from placealg.prove import transfer
-from placealg.prove.contribution import ABSENT, DEVICE, OPAQUE, STALE, UNIT, Slot, Tag, Term, Value, count_name
-from placealg.prove.flow import Flows
-from placealg.prove.machine import Machine, Site
-from placealg.prove.microbatches import Iteration
-from placealg.prove.reading import NoRule, count_over, leave, tokens
-from placealg.prove.stages import on_ends
-from placealg.prove.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
-from placealg.prove.versions import GARBAGE as SPOILT
+from placealg.prover.calculus import transfer
+from placealg.prover.calculus.contribution import (
+    ABSENT,
+    DEVICE,
+    OPAQUE,
+    STALE,
+    UNIT,
+    Slot,
+    Tag,
+    Term,
+    Value,
+    count_name,
+)
+from placealg.prover.calculus.machine import Machine, Site
+from placealg.prover.calculus.microbatches import Iteration
+from placealg.prover.calculus.places import NoRule, count_over, leave, tokens
+from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
+from placealg.prover.calculus.versions import GARBAGE as SPOILT
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.stages import on_ends
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event

@@ -12,12 +12,12 @@ from mutants import axis_changes, deletions, doublings, swaps
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.model.abstract import abstract, two_losses
-from placealg.prove.obligations import of_loss
-from placealg.prove.verdict import PARAMETRIC, PROVED, REFUTED
-from placealg.simulate import simulate
-from placealg.simulate.setting import Setting, token_ids
-from placealg.simulate.space import of as space_of
-from placealg.simulate.space import weights
+from placealg.prover.obligations import of_loss
+from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
+from placealg.simulator import simulate
+from placealg.simulator.setting import Setting, token_ids
+from placealg.simulator.space import of as space_of
+from placealg.simulator.space import weights
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.lower import of_ops

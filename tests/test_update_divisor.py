@@ -7,15 +7,15 @@ from fractions import Fraction
 import pytest
 from agreement import compare
 
-from placealg.check.masked import hidden
+from placealg.check.masked_sizes import hidden
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
-from placealg.prove.verdict import PROVED, REFUTED
-from placealg.simulate import Setting, simulate
-from placealg.simulate.divisors import divided
-from placealg.simulate.machine import Machine
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.simulator import Setting, simulate
+from placealg.simulator.divisors import divided
+from placealg.simulator.machine import Machine
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.lower import lowered

@@ -10,17 +10,18 @@ from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove import paths, versions
-from placealg.prove.contribution import DEVICE, STAGE, UNIT, Term, Value, count_name
-from placealg.prove.flow import Flows
-from placealg.prove.machine import Machine, Read, Site
-from placealg.prove.microbatches import Iteration
-from placealg.prove.paths import OWNER, Sum
-from placealg.prove.reading import NoRule
-from placealg.prove.record import SEED, Flow, Part
-from placealg.prove.stages import ends
-from placealg.prove.uses import STARTED, concerns, operate, used_at
-from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, where
+from placealg.prover.calculus import versions
+from placealg.prover.calculus.contribution import DEVICE, STAGE, UNIT, Term, Value, count_name
+from placealg.prover.calculus.machine import Machine, Read, Site
+from placealg.prover.calculus.microbatches import Iteration
+from placealg.prover.calculus.parameter_uses import STARTED, concerns, operate, used_at
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, where
+from placealg.prover.ops import paths
+from placealg.prover.ops.findings import SEED, Flow, Part
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import OWNER, Sum
+from placealg.prover.ops.stages import ends
 from placealg.step.event import Clause, Event
 from placealg.step.program import Step
 

@@ -17,13 +17,26 @@ from worlds import WORLDS, Rank, World
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove import correct, reading, versions
-from placealg.prove.contribution import ABSENT, DEVICE, STALE, UNIT, Equality, Slot, Term, Value, count_name, equality
-from placealg.prove.flow import Flows
-from placealg.prove.machine import Machine, Ran, Read, Relied, Site, Updated
-from placealg.prove.microbatches import Iteration
-from placealg.prove.reading import ELEMENTS, PADDED, NoRule
-from placealg.prove.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Leaf, Version, choose
+from placealg.prover import correct
+from placealg.prover.calculus import places as reading
+from placealg.prover.calculus import versions
+from placealg.prover.calculus.contribution import (
+    ABSENT,
+    DEVICE,
+    STALE,
+    UNIT,
+    Equality,
+    Slot,
+    Term,
+    Value,
+    count_name,
+    equality,
+)
+from placealg.prover.calculus.machine import Machine, Ran, Read, Relied, Site, Updated
+from placealg.prover.calculus.microbatches import Iteration
+from placealg.prover.calculus.places import ELEMENTS, PADDED, NoRule
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Leaf, Version, choose
+from placealg.prover.ops.flow import Flows
 from placealg.step.event import Clause, Event
 
 LEAVES: tuple[Leaf, ...] = (

@@ -21,15 +21,15 @@ from placealg.errors import InputError
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
-from placealg.prove.verdict import NOT_COVERED, PROVED, REFUTED
+from placealg.prover.verdict import NOT_COVERED, PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.program import Event, Step
 from placealg.step.text import read_program, write_program
 from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
-from placealg.strategy.problems import check
 from placealg.strategy.spec import Strategy, strategy_on
+from placealg.strategy.validation import check
 
 NEW = ("mics", "zeropp", "offload_parameters")
 NVME = '[parameters]\ntier = "nvme"\n[optimizer]\ntier = "nvme"\n'

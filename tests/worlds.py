@@ -14,7 +14,7 @@ import z3
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove.contribution import (
+from placealg.prover.calculus.contribution import (
     DEVICE,
     EXISTS,
     PEER,
@@ -26,7 +26,7 @@ from placealg.prove.contribution import (
     elsewhere,
     varies,
 )
-from placealg.prove.symbols import constants
+from placealg.prover.evidence.symbols import constants
 
 Rank = Mapping[str, int]
 GARBAGE = "garbage"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from placealg.step.fields import FIELDS
+from placealg.step.event_fields import FIELDS
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.text import event_keys, subjects
 

@@ -13,8 +13,8 @@ from placealg.cost.leaves import leaf, leaves
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model
+from placealg.step.compatibility import bound_sizes, check_sizes, orders, quotients
 from placealg.step.derive import derive
-from placealg.step.fit import bound_sizes, check_sizes, orders, quotients
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 

@@ -13,9 +13,9 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.polynomial import Plain, Polynomial
-from placealg.prove.inequality import Finding, Question, decide, inhabitant
-from placealg.prove.sizes import Domain
-from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.prover.inequality.decide import Finding, Question, decide, inhabitant
+from placealg.prover.inequality.sizes import Domain
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 
 _CONTRARY = {"<=": ">", "<": ">=", ">=": "<", ">": "<="}
 IDENTICAL = "the difference is 0, term by term"

@@ -11,12 +11,12 @@ from dataclasses import replace
 from math import prod
 from random import Random
 
-from placealg.announce import say
 from placealg.check.repair import find_repair
-from placealg.prove.counterexample import Facts, facts
-from placealg.prove.cutoff import examine_by_cutoff
-from placealg.prove.prover import LARGEST_REPLAY, Candidate, Findings, by_run, examine
-from placealg.prove.verdict import (
+from placealg.progress import say
+from placealg.prover.evidence.counterexample import Facts, facts
+from placealg.prover.evidence.cutoff import examine_by_cutoff
+from placealg.prover.examine import LARGEST_REPLAY, Candidate, Findings, by_run, examine
+from placealg.prover.verdict import (
     OBLIGATIONS,
     REFUTED,
     UNDECIDED,
@@ -26,8 +26,8 @@ from placealg.prove.verdict import (
     not_covered,
     overall,
 )
-from placealg.simulate import Difference, Outcome, Setting, simulate
-from placealg.simulate.setting import fitting_microbatches
+from placealg.simulator import Difference, Outcome, Setting, simulate
+from placealg.simulator.setting import fitting_microbatches
 from placealg.step.edit import Edited
 from placealg.step.program import Step
 

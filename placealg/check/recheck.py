@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from placealg.check.resealed import class_amiss, contradictions, groups_amiss, lemmas_amiss, misfits
+from placealg.atomic_files import beside, uninterrupted
+from placealg.check.certificate_audit import class_amiss, contradictions, groups_amiss, lemmas_amiss, misfits
 from placealg.errors import InputError
-from placealg.prove.certificate import Query
-from placealg.prove.replay import Rechecked, Replay, asked, replays, require_cvc5, solver_versions
-from placealg.prove.solver import SAT, UNSAT
-from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Certified, Report
-from placealg.unfinished import beside, uninterrupted
+from placealg.prover.evidence.certificate import Query
+from placealg.prover.evidence.replay import Rechecked, Replay, asked, replays, require_cvc5, solver_versions
+from placealg.prover.evidence.solver import SAT, UNSAT
+from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Certified, Report
 from placealg.version import VERSION
 
 MANIFEST, PROGRAM = "manifest.json", "program.toml"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placealg.announce import say
 from placealg.check.candidates import Table, candidates
-from placealg.check.folding import folded
+from placealg.check.edit_folding import folded
 from placealg.cost.communication import communication
 from placealg.cost.formula import Formula
 from placealg.errors import InputError
-from placealg.prove.prover import examine
-from placealg.prove.verdict import PROVED, Repair
+from placealg.progress import say
+from placealg.prover.examine import examine
+from placealg.prover.verdict import PROVED, Repair
 from placealg.step.edit import Edited, apply_edits, edit, read_edits
 from placealg.step.program import Event, Rule, Step
 from placealg.strategy.write import toml_value

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from placealg.check.candidates import out_of_place
 from placealg.model.backward import GRAD
 from placealg.step.event import MICROBATCH
-from placealg.step.fields import FIELDS
+from placealg.step.event_fields import FIELDS
 from placealg.step.program import LOOPED, Event, Reference, Step
 from placealg.strategy.spec import Strategy
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from placealg.cli.attend import INTERRUPTED, SAYS, attended, dropped_unread
+from placealg.cli.terminal import INTERRUPTED, SAYS, attended, dropped_unread
 from placealg.errors import InputError
 from placealg.version import VERSION
 

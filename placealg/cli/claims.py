@@ -5,17 +5,17 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from placealg.announce import say
 from placealg.check.claims import Side, figures, shared_sizes
 from placealg.check.formulas import compare
 from placealg.cli.inputs import Case
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
+from placealg.cost.break_even import crossings
 from placealg.cost.comparison import read_claim
-from placealg.cost.crossing import crossings
 from placealg.cost.document import assumed
 from placealg.errors import InputError
-from placealg.prove.verdict import PROVED, REFUTED
+from placealg.progress import say
+from placealg.prover.verdict import PROVED, REFUTED
 from placealg.render.decision import decided, document
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from placealg.cli.inputs import Case, options, read_case, style
 from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.errors import InputError
-from placealg.solvers import NoSolver, why_not
+from placealg.solver_presence import NoSolver, why_not
 
 Command = Callable[[Namespace], int]
 
@@ -45,7 +45,7 @@ def show(chosen: Namespace) -> int:
     if chosen.write_program:
         write_file(chosen.write_program, write_program(case.step, case.strategy))
     if chosen.graph:
-        from placealg.render.graph import draw_step
+        from placealg.render.step_drawing import draw_step
 
         write_file(chosen.graph, str(draw_step(case.step)))
     if chosen.write_program or chosen.graph:
@@ -109,7 +109,7 @@ def _lazy(room: str, name: str) -> Command:
 
 
 COMMANDS: dict[str, Command] = {
-    "list": list_strategies, "show": show, "model": model, "explain": _lazy("explained", "explain"),
+    "list": list_strategies, "show": show, "model": model, "explain": _lazy("explain_command", "explain"),
     **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
     "museum": _lazy("museum", "museum"),
     "diff": _lazy("diff", "diff"),

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from placealg.cli import bugs
+from placealg.cli import bug_files
 from placealg.cli.inputs import default_model
 from placealg.model.config import resolve_model
 from placealg.step.derive import derive
@@ -52,7 +52,7 @@ def event_where(holds: Callable[[Event], bool]) -> str:
 def bug_refuted_by(obligation: str) -> str:
     """A bug that its file expects to be refuted by an obligation, real ones first; "" where there is none."""
     found = []
-    for path in sorted(bugs.folder().glob("*.toml")):
+    for path in sorted(bug_files.folder().glob("*.toml")):
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         expect = table.get("expect", {})
         if isinstance(expect, dict) and expect.get("obligation") == obligation:
@@ -76,7 +76,7 @@ _STATED = re.compile(r"^Theorem (\w+)(.*?)\.\s*\nProof", re.MULTILINE | re.DOTAL
 
 def theorems() -> Iterator[Theorem]:
     """The theorems that `proofs/coq/README.md` lists, with the statements of the files in which they are proved."""
-    room = bugs.folder().parent / "coq"
+    room = bug_files.folder().parent / "coq"
     stated: dict[str, tuple[str, Path]] = {}
     for path in sorted(room.glob("*.v")):
         stated |= {name: (" ".join(text.split()), path) for name, text in _STATED.findall(

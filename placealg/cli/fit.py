@@ -6,7 +6,6 @@ import re
 from argparse import Namespace
 from fractions import Fraction
 
-from placealg.announce import say
 from placealg.cli.inputs import Case, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
@@ -14,6 +13,7 @@ from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
 from placealg.cost.sizing import MOST_DEVICES, Layout, degree, fit, held_against, layouts, stages
 from placealg.errors import InputError
+from placealg.progress import say
 from placealg.render.fit import Sized, document, page
 
 

@@ -8,8 +8,8 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from placealg.cli.attend import dropped_unread
 from placealg.cli.output import check_file, print_json, print_lines, width, write_file
+from placealg.cli.terminal import dropped_unread
 from placealg.errors import InputError, nearest
 from placealg.importers.model import model_of
 from placealg.importers.read import read_file, read_words

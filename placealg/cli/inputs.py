@@ -10,15 +10,15 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from placealg.announce import say
 from placealg.arith import parse
 from placealg.errors import InputError, nearest
 from placealg.mesh import SYMBOLS, Mesh
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
+from placealg.progress import say
+from placealg.step.compatibility import bound_sizes, check_sizes, fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
-from placealg.step.fit import bound_sizes, check_sizes, fit_problems
 from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.strategy.catalogue import names

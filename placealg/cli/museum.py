@@ -7,15 +7,15 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-from placealg.announce import each
-from placealg.check.masked import hidden
+from placealg.check.masked_sizes import hidden
 from placealg.check.prove import prove
-from placealg.cli.bugs import comment, names, outside, path_of
+from placealg.cli.bug_files import comment, names, outside, path_of
 from placealg.cli.inputs import read_case
 from placealg.cli.output import print_json, print_lines, print_text, width
-from placealg.cli.together import together
 from placealg.cli.verdicts import FAILED, OPEN, disagreements, exit_code, of_several
-from placealg.prove.verdict import UNDECIDED
+from placealg.cli.worker_pool import together
+from placealg.progress import each
+from placealg.prover.verdict import UNDECIDED
 from placealg.render.museum import Exhibit, left_out, markdown, story
 from placealg.render.museum import museum as page
 from placealg.strategy.file import Expect

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from placealg.announce import say
-from placealg.cli.attend import dropped_unread
+from placealg.atomic_files import write_whole
+from placealg.cli.terminal import dropped_unread
 from placealg.errors import InputError
-from placealg.render.page import Line, width_of, write
-from placealg.unfinished import write_whole
+from placealg.progress import say
+from placealg.render.text_layout import Line, width_of, write
 
 
 def width() -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from placealg.announce import each
 from placealg.check.published import DIFFERS, KINDS, Finding, claims, find
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cost.formula import Formula, json_number
 from placealg.mesh import SYMBOLS
+from placealg.progress import each
 from placealg.render.published import Row, page_of, table_of
 from placealg.render.values import plain_number
 

@@ -6,16 +6,16 @@ from argparse import Namespace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from placealg.announce import each, say
 from placealg.cli.inputs import Case, default_model, foreign, options, read_case, read_stage, read_strategy
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
-from placealg.render.page import Line, Span, indent, line, prose
+from placealg.progress import each, say
+from placealg.render.text_layout import Line, Span, indent, line, prose
 from placealg.step.program import Step
 
 if TYPE_CHECKING:
-    from placealg.prove.verdict import Report
+    from placealg.prover.verdict import Report
 
 LARGEST_RUN = 512
 """Ranks times microbatches beyond which `simulate` refuses."""
@@ -24,7 +24,7 @@ LARGEST_RUN = 512
 def prove(chosen: Namespace) -> int:
     """`placealg prove STRATEGY...`."""
     from placealg.check.prove import judge
-    from placealg.cli.evidence import check_words, evidence, evidence_lines
+    from placealg.cli.certificates import check_words, evidence, evidence_lines
     from placealg.cli.glosses import SAYS
     from placealg.cli.resemblance import resembled
     from placealg.render.junit import junit
@@ -64,7 +64,7 @@ def prove(chosen: Namespace) -> int:
 def recheck(chosen: Namespace) -> int:
     """`placealg recheck DIR`."""
     from placealg.check.recheck import recheck as replay
-    from placealg.cli.evidence import proved_again
+    from placealg.cli.certificates import proved_again
     from placealg.render.recheck import rechecked
 
     found = replay(chosen.folder, chosen.sha256, proved_again if chosen.regenerate else None)
@@ -87,9 +87,9 @@ def simulate(chosen: Namespace) -> int:
     An axis without a size has 2 ranks, a step without a count 2 microbatches (or as many more as the order of a
     pipeline needs); the ranks hold unequally many tokens unless the strategy's loss assumes equal counts.
     """
-    from placealg.simulate import Setting
-    from placealg.simulate import simulate as run
-    from placealg.simulate.setting import fitting_microbatches
+    from placealg.simulator import Setting
+    from placealg.simulator import simulate as run
+    from placealg.simulator.setting import fitting_microbatches
 
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     reference = case.step.reference

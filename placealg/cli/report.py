@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from argparse import Namespace
 
-from placealg.announce import each, say
 from placealg.check.prove import judge
 from placealg.check.recheck import MANIFEST
-from placealg.cli.evidence import certificate_files
+from placealg.cli.certificates import certificate_files
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import Case
 from placealg.cli.output import check_file, write_file
@@ -17,10 +16,11 @@ from placealg.cli.verdicts import exit_code, of_several
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
 from placealg.cost.schedule import schedule
-from placealg.prove.certificate import certificate
+from placealg.progress import each, say
+from placealg.prover.evidence.certificate import certificate
 from placealg.render.report import report as page
 from placealg.render.sliders import Told
-from placealg.step.fit import bound_sizes, orders, quotients
+from placealg.step.compatibility import bound_sizes, orders, quotients
 
 
 def report(chosen: Namespace) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from placealg.check.resemblance import Likeness, likeness
-from placealg.cli.bugs import names, path_of
+from placealg.cli.bug_files import names, path_of
 from placealg.cli.inputs import Case, read_case
-from placealg.prove.verdict import REFUTED, Report
+from placealg.prover.verdict import REFUTED, Report
 from placealg.strategy.file import read_strategy_file
 
 

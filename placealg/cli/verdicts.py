@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from placealg.cost.formula import Formula
 from placealg.errors import InputError
-from placealg.prove.verdict import PROVED, REFUTED, UNDECIDED, Report
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.strategy.file import Expect
 
 DONE, FAILED, BAD_INPUT, OPEN = 0, 1, 2, 3

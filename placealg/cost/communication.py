@@ -27,8 +27,8 @@ from placealg.cost.stage import holders, local, stage_of
 from placealg.cost.tensors import Touch
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.notebook_display import Shown
 from placealg.placement import MEMORY_TIERS, SENT, Kind, redistribution
-from placealg.shown import Shown
 from placealg.step.event import dim_of
 from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Step
 from placealg.step.verbs import BYTES, VERBS

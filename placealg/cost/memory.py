@@ -21,8 +21,8 @@ from placealg.cost.formula import Formula
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.peak import peak
 from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, local, on_stage
+from placealg.notebook_display import Shown
 from placealg.placement import MEMORY_TIERS
-from placealg.shown import Shown
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
 

@@ -19,13 +19,13 @@ from placealg.cost.curve import check_known, curve
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
-from placealg.cost.moment import moment
+from placealg.cost.peak_parts import moment
 from placealg.cost.plain import plain, put
 from placealg.cost.stage import candidates, locate, on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model
-from placealg.step.fit import quotients
+from placealg.step.compatibility import quotients
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 

@@ -19,7 +19,7 @@ from placealg.model.graph import Graph, Op, Tensor
 from placealg.step.event import Event, dim_of, origins
 from placealg.step.program import Reference, Step
 from placealg.step.recompute import members
-from placealg.step.saved import PER_DEVICE
+from placealg.step.saved_tensors import PER_DEVICE
 from placealg.step.verbs import MESSAGES
 
 Version = tuple[str, str]

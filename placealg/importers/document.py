@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.strategy.positions import parse_toml
+from placealg.strategy.toml_lines import parse_toml
 
 MAX_BYTES = 2_000_000
 MAX_DEPTH = 60

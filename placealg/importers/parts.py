@@ -9,8 +9,8 @@ from typing import Any
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.precision import precision
-from placealg.strategy.problems import check
 from placealg.strategy.spec import Strategy, overlay
+from placealg.strategy.validation import check
 
 STAGES = ("dp", "zero1", "zero2", "zero3")
 """ZeRO stage -> the catalogue's name."""

@@ -11,7 +11,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 from placealg.cost.schedule import NO_STAGES, Schedule
 from placealg.render.cost import QUANTITIES, Sizes, known_sizes, value_of
-from placealg.render.page import Cell, Line, bold, dim, indent, prose, table
+from placealg.render.text_layout import Cell, Line, bold, dim, indent, prose, table
 from placealg.render.values import scale_for, scaled
 
 _READABLE = 36

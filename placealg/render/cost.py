@@ -9,11 +9,11 @@ from placealg.cost.activations import Kept
 from placealg.cost.communication import Communication, Sent
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
-from placealg.cost.moment import MOMENT, moment
+from placealg.cost.peak_parts import MOMENT, moment
 from placealg.cost.regions import RegionCost
 from placealg.cost.schedule import Schedule
 from placealg.mesh import SYMBOLS
-from placealg.render.page import Cell, Line, bold, dim, indent, line, table
+from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, table
 from placealg.render.values import Scale, number, plain_number, scale_for, scaled
 
 Sizes = Mapping[str, Fraction]

@@ -9,9 +9,9 @@ from typing import Any
 from placealg.cost.comparison import Answer, Claim, Decision
 from placealg.cost.formula import Formula
 from placealg.mesh import SYMBOLS
-from placealg.prove.verdict import PROVED
-from placealg.render.page import Cell, Line, bold, dim, indent, line, prose, table
+from placealg.prover.verdict import PROVED
 from placealg.render.proof import coloured
+from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import number, plain_number, readable
 
 _SIGNS = {"<=": "≤", ">=": "≥", "==": "=", "<": "<", ">": ">"}

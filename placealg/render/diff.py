@@ -10,13 +10,13 @@ from typing import Any
 
 from placealg.cost.formula import Formula
 from placealg.placement import STATES
-from placealg.prove.verdict import OBLIGATIONS, UNDECIDED, Report
+from placealg.prover.verdict import OBLIGATIONS, UNDECIDED, Report
 from placealg.render.compare import Compared, Ratio, ratio
 from placealg.render.cost import value_of
 from placealg.render.export import code, plain_markdown
-from placealg.render.page import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.proof import coloured, joined
 from placealg.render.show import claim, settings
+from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import scale_for, scaled
 from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, Difference, difference
 from placealg.step.program import Step

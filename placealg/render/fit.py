@@ -11,7 +11,7 @@ from placealg.cost.compute import COMPUTE, Compute, value_of
 from placealg.cost.formula import json_number
 from placealg.cost.sizing import Degree, Fit, Layout
 from placealg.render.cost import known_sizes
-from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import Scale, number, scale_for, scaled
 
 _LISTED = 8

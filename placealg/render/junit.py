@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, Report
-from placealg.render.page import plain
+from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Report
 from placealg.render.proof import counterexample, joined
 from placealg.render.svg import element, written
+from placealg.render.text_layout import plain
 
 AS_EXPECTED = "as the file expects"
 """The case of a suite that holds a report against its file's `expect`."""

@@ -9,8 +9,8 @@ from placealg.arith import Monomial
 from placealg.model.backward import saved
 from placealg.model.model import Model, Unit
 from placealg.placement import STATES
-from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.show import mode_span
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import number, readable
 from placealg.strategy.catalogue import Entry
 from placealg.strategy.spec import Strategy

@@ -9,7 +9,7 @@ from typing import Any
 from placealg.measure.compare import Result, Row
 from placealg.measure.faults import LEAST, Shown
 from placealg.measure.requirement import TORCH
-from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 
 HEADS = ("bytes", "ranks", "predicted", "measured", "ratio")
 

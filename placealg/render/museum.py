@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placealg.prove.verdict import PROVED, Report
-from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.prover.verdict import PROVED, Report
 from placealg.render.proof import coloured, counterexample
 from placealg.render.show import claim, placements, settings
-from placealg.simulate import Outcome
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.simulator import Outcome
 from placealg.step.program import Event, Step
 from placealg.strategy.file import Expect, Masked
 from placealg.strategy.spec import Strategy

@@ -10,13 +10,13 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 from placealg.errors import InputError
 from placealg.placement import STATES
-from placealg.prove.verdict import OBLIGATIONS, PROVED, REFUTED, Counterexample, Report
-from placealg.render.graph import draw_step
-from placealg.render.moves import draw_moves
-from placealg.render.page import plain
-from placealg.render.placed import draw_strategy
+from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Counterexample, Report
+from placealg.render.mesh_drawing import draw_strategy
+from placealg.render.mesh_exchanges import draw_moves
 from placealg.render.proof import MARKS, SAYS, counterexample_rows, joined
+from placealg.render.step_drawing import draw_step
 from placealg.render.svg import element, written
+from placealg.render.text_layout import plain
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 

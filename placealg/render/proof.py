@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from placealg.prove.verdict import (
+from placealg.prover.verdict import (
     NOT_CHECKED,
     OBLIGATIONS,
     PROVED,
@@ -15,7 +15,7 @@ from placealg.prove.verdict import (
     Verdict,
     overall,
 )
-from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 
 COLOURS: dict[str, str] = {PROVED: "green", REFUTED: "bold red", UNDECIDED: "yellow"}
 MARKS: dict[str, Span] = {PROVED: Span("✓", "green"), REFUTED: Span("✗", "bold red"), UNDECIDED: Span("?", "yellow"),

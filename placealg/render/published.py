@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from placealg.render.page import Cell, Line, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 
 _LONGEST = 8
 """A ratio longer than this stands below its row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placealg.importers.reading import Item, Reading
-from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 
 _STYLES = {"unsaid": "yellow", "approximated": "magenta", "ignored": "dim"}
 

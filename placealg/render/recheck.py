@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from placealg.prove.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay
-from placealg.prove.solver import UNKNOWN
-from placealg.render.page import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.prover.evidence.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay
+from placealg.prover.evidence.solver import UNKNOWN
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 
 MARKS = {AGREE: Span("✓", "green"), DISAGREE: Span("✗", "bold red"), NO_ANSWER: Span("?", "yellow")}
 

@@ -18,19 +18,19 @@ from pathlib import Path
 from placealg.arith import Monomial
 from placealg.cost.document import assumed
 from placealg.cost.formula import Formula
+from placealg.cost.javascript import SIZES, definitions, javascript
 from placealg.cost.mathml import mathml
-from placealg.cost.script import SIZES, definitions, javascript
 from placealg.cost.stage import StageStep, stage_of
 from placealg.mesh import Axis, Mesh
-from placealg.prove.verdict import OBLIGATIONS
+from placealg.prover.verdict import OBLIGATIONS
 from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
-from placealg.render.graph import Colours, axis_colours, draw_step
-from placealg.render.moves import draw_moves
-from placealg.render.page import plain
-from placealg.render.placed import HELD, draw_strategy, drawn_sizes
+from placealg.render.mesh_drawing import HELD, draw_strategy, drawn_sizes
+from placealg.render.mesh_exchanges import draw_moves
 from placealg.render.proof import MARKS, SAYS, assumption, counterexample_rows, joined
 from placealg.render.sliders import Slider, Told, sliders
+from placealg.render.step_drawing import Colours, axis_colours, draw_step
 from placealg.render.svg import PALETTE, element, written
+from placealg.render.text_layout import plain
 from placealg.render.values import number, plain_number, readable, scale_for, scaled
 from placealg.step.program import Step
 

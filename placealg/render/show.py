@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from placealg.arith import ONE
 from placealg.errors import InputError
 from placealg.placement import SENT, STATES
-from placealg.render.page import Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import readable, short
 from placealg.step.program import STEP_PHASES, Event, Loop, Node, Step
 from placealg.strategy.spec import Strategy

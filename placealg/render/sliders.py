@@ -9,14 +9,14 @@ from fractions import Fraction
 from placealg.arith import Monomial
 from placealg.cost.communication import Communication
 from placealg.cost.formula import Formula
+from placealg.cost.javascript import definitions
 from placealg.cost.memory import Memory
 from placealg.cost.schedule import Schedule
-from placealg.cost.script import definitions
 from placealg.cost.stage import stage_of
 from placealg.errors import InputError
 from placealg.mesh import SYMBOLS, axis_symbol
-from placealg.prove.verdict import Report
-from placealg.render.placed import FEW, drawn_sizes
+from placealg.prover.verdict import Report
+from placealg.render.mesh_drawing import FEW, drawn_sizes
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 

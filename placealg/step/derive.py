@@ -15,16 +15,16 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model
 from placealg.step import rules
+from placealg.step.compatibility import check_fit, pipeline_of
 from placealg.step.event import MICROBATCH
-from placealg.step.fit import check_fit, pipeline_of
 from placealg.step.groups import Plan, group_parameters
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
 from placealg.step.split import data_axes, place, split_dims, summed
 from placealg.strategy.options import LIFETIMES, TYPES, WIRE_W
-from placealg.strategy.problems import check
 from placealg.strategy.spec import Strategy
+from placealg.strategy.validation import check
 
 
 def derive(strategy: Strategy, model: Model) -> Step:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from placealg.step.fields import FIELDS
+from placealg.step.event_fields import FIELDS
 from placealg.step.program import Event, Step
 
 LEFT, RIGHT, MOVED, CHANGED = "left", "right", "moved", "changed"

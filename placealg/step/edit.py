@@ -9,12 +9,12 @@ from typing import Any
 from placealg.errors import InputError, nearest, shown
 from placealg.frozen import FrozenMap
 from placealg.step.event import phase_order
-from placealg.step.fields import FIELDS, default_event, holders, read_fields, with_fields
-from placealg.step.meaning import check_event
+from placealg.step.event_fields import FIELDS, default_event, holders, read_fields, with_fields
 from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
 from placealg.step.text import read_path, subjects
+from placealg.step.well_formed import check_event
 from placealg.strategy.options import placed
-from placealg.strategy.positions import NOWHERE, Positions
+from placealg.strategy.toml_lines import NOWHERE, Positions
 
 CHANGES = tuple(key for key in FIELDS if key not in ("group", "unit"))
 ACTIONS: Mapping[str, tuple[str, ...]] = {

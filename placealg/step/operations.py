@@ -17,7 +17,7 @@ from placealg.model.graph import Loop, Op
 from placealg.placement import SENT, Kind
 from placealg.step.event import Event, Rule
 from placealg.step.recompute import forward, in_region, replayed_items
-from placealg.step.saved import saved_tensors
+from placealg.step.saved_tensors import saved_tensors
 from placealg.step.split import NONE, Layout, Move, Place, Placed, PlacedOp, Row
 
 VERB_OF: Mapping[str, str] = {"scale 1/n": "scale", "zero-pad": "pad"}

@@ -15,7 +15,7 @@ from typing import Any
 import placealg.step.graph as step_graph
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.shown import Shown
+from placealg.notebook_display import Shown
 from placealg.step.event import (
     GLOBAL_VALUES,
     GROUP_VALUES,

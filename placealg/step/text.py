@@ -12,14 +12,22 @@ from placealg.errors import InputError, shown
 from placealg.model.backward import GRAD
 from placealg.model.graph import unit_of
 from placealg.step.event import MICROBATCH, phase_order
-from placealg.step.fields import FIELDS, default_event, holders, read_fields, tensor_values, values_of, with_fields
-from placealg.step.meaning import check_event, inapplicable
+from placealg.step.event_fields import (
+    FIELDS,
+    default_event,
+    holders,
+    read_fields,
+    tensor_values,
+    values_of,
+    with_fields,
+)
 from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
+from placealg.step.well_formed import check_event, inapplicable
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import placed
-from placealg.strategy.positions import NOWHERE, Positions
 from placealg.strategy.spec import Strategy
+from placealg.strategy.toml_lines import NOWHERE, Positions
 from placealg.strategy.write import toml_table, toml_value, write_strategy
 
 _PATH = re.compile(r"(?P<phase>\w+)\.(?P<subject>.+)\.(?P<verb>\w+)(?:\[(?P<axes>[^\[\]]*)\])?"

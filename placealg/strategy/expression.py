@@ -7,8 +7,8 @@ import re
 from placealg.errors import InputError
 from placealg.mesh import Axis
 from placealg.strategy.catalogue import entry, instantiate, standalone
-from placealg.strategy.problems import check
 from placealg.strategy.spec import Strategy
+from placealg.strategy.validation import check
 
 _MAX_TEXT = 2000
 _FACTOR = re.compile(r"\s*(?P<name>\w+)\s*(?:\[(?P<items>[^\[\]*]*)\])?\s*")

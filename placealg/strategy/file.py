@@ -14,9 +14,9 @@ from placealg.mesh import SYMBOLS
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import SCHEMA, Key, placed, read_value
 from placealg.strategy.options import Path as KeyPath
-from placealg.strategy.positions import Positions, parse_toml, read_toml
-from placealg.strategy.problems import problems
 from placealg.strategy.spec import Strategy, overlay
+from placealg.strategy.toml_lines import Positions, parse_toml, read_toml
+from placealg.strategy.validation import problems
 
 TOP: Mapping[str, Key] = {
     "name": Key("text"),

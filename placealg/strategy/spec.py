@@ -15,8 +15,8 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
+from placealg.notebook_display import Shown
 from placealg.placement import Mode, StatePlacement
-from placealg.shown import Shown
 from placealg.strategy.options import (
     DATA_DIMS,
     DEFAULTS,

@@ -31,7 +31,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.model.transformer import mlp
-from placealg.prove.contribution import Term, Value
+from placealg.prover.calculus.contribution import Term, Value
 
 m, k, factor = z3.Ints("m k factor")
 Number = z3.IntSort()

@@ -29,7 +29,7 @@ from telling import Account, Bool, Int, Twin
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prove.contribution import Term, Value
+from placealg.prover.calculus.contribution import Term, Value
 
 LARGEST = 4
 """The largest degree for which the determinant is written out."""

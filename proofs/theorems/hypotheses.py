@@ -22,8 +22,8 @@ from telling import Account, Twin, run_equals, step_of, verdict
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.model.transformer import mlp
-from placealg.prove.prover import hypotheses
-from placealg.simulate import Setting, simulate
+from placealg.prover.examine import hypotheses
+from placealg.simulator import Setting, simulate
 from placealg.step.program import Step
 
 Update = Callable[[Fraction, Fraction], Fraction]

@@ -11,8 +11,8 @@ by such swaps: in any other some neighbours are out of turn, they are of differe
 pair less out of turn. So gpipe, 1f1b and interleaved schedules compute on each stage what one microbatch after the
 other computes. (They take forwards in turn and backwards in turn, so what the first forward gathers and the last
 backward frees is outside of all that moves.) The prover checks the hypotheses for each group of parameters
-(`placealg/prove/explore.py`), else it claims nothing. They suffice; without them, a copy that every backward frees is
-gone for the next where forwards run ahead.
+(`placealg/prover/calculus/explore.py`), else it claims nothing. They suffice; without them, a copy that every backward
+frees is gone for the next where forwards run ahead.
 
 Theorem. If messages are the identity and each stage has the weights of its layers, layer l of any stage has what layer
 l of the single device has, for every number of layers and every map of layers to stages. Position moves; weights do

@@ -33,7 +33,7 @@ from vectors import EVENTS, ONE, SIZES, ZERO, Vector, dot, here, k, n, new, prov
 
 from placealg import placement
 from placealg.placement import DUAL, Kind, Redistribution
-from placealg.prove.solver import SAT
+from placealg.prover.evidence.solver import SAT
 
 v, gamma = z3.Ints("v gamma")
 

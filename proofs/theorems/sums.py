@@ -18,8 +18,8 @@ from vectors import EVENTS, SIZES, Vector, prove_sum
 
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
-from placealg.prove.contribution import Term, Value
-from placealg.prove.lemmas import LEMMAS, Lemma, obligations
+from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.evidence.lemmas import LEMMAS, Lemma, obligations
 
 n, k, tau, factor = z3.Ints("n k tau factor")
 f, g, F, G = (z3.Function(name, z3.IntSort(), z3.IntSort()) for name in ("f", "g", "F", "G"))

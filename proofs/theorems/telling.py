@@ -14,8 +14,8 @@ import z3
 
 from placealg.check.prove import prove
 from placealg.model.model import Model
-from placealg.prove.solver import PROCESS, SAT, UNSAT, Answer
-from placealg.simulate import Setting, simulate
+from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT, Answer
+from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits
 from placealg.step.program import Step

@@ -1,1 +1,0 @@
-"""The prover: obligations from the reference step, decided for all sizes. Read `correct.py` first."""

@@ -1,0 +1,155 @@
+"""The abstract machine: what one parameter group's values are, on every rank at once, as events run.
+
+For one unknown element i of the group, one unknown unit (token), and one unknown device c, the machine holds
+a *version* of each state and a *value* of each gradient (see versions.py and contribution.py). Events change
+it by the rules of transfer.py. No solver is needed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from placealg.arith import ONE, Monomial
+from placealg.prover.calculus import versions
+from placealg.prover.calculus.contribution import ABSENT, STALE, Slot, Value
+from placealg.prover.calculus.versions import UNHELD, Version
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import OWNER
+from placealg.step.program import Group, Reference
+
+STATES = ("weight", "master", "moments")
+GLOBALS = ("step", "rng")
+Key = tuple[str, str]
+Pairs = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An observed read, right iff `version` is `want`; where nothing is read, `version` is `want`."""
+
+    event: str
+    kind: str
+    position: str
+    version: Version
+    want: int
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """One update event as it ran: what it read, and the name of the function that says whether it was right.
+
+    `slot` is the group's partial norm, `skip` its flag, `divisor` what its step was divided by; None where that is not
+    known. `where` are the ranks, and elements, that it updates.
+    """
+
+    event: str
+    flag: str
+    gradient: Value
+    slot: Slot | None
+    skip: Slot | None
+    others: tuple[tuple[str, Version], ...]
+    divisor: Monomial | None = ONE
+    where: Pairs = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Relied:
+    """An event of another group or of none that reads this group's part of `value`: its norm, or its flag skip."""
+
+    event: str
+    value: str
+    slot: Slot | None
+    where: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One execution of a unit in one iteration: whether its inputs were there."""
+
+    event: str
+    phase: str
+    unit: str
+    position: str
+    ready: bool
+    where: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a parameter is used: a unit, or one operand of an op ("OP/K"); and the loss whose tokens are followed.
+
+    Of an operand `part` counts the classes of contributions to its gradient that ranks count differently.
+    """
+
+    use: str
+    parameter: str = ""
+    part: int = 0
+    loss: str = "loss"
+
+
+@dataclass(slots=True)
+class Machine:
+    """The state of the abstract machine, and the log of what was observed.
+
+    `flows` are what the ops contribute to gradients, in a step that runs op by op.
+    """
+
+    reference: Reference
+    group: Group
+    site: Site
+    flows: Flows | None = None
+    versions: dict[Key, Version] = field(default_factory=dict)
+    stored: dict[str, Version] = field(default_factory=dict)
+    values: dict[Key, Value] = field(default_factory=dict)
+    slot: Slot | None = None
+    skip: Slot | None = None
+    count: Monomial | None = None
+    seed: Monomial | None = None
+    flow: dict[str, Monomial | None] = field(default_factory=dict)
+    fresh: dict[tuple[str, str], Pairs] = field(default_factory=dict)
+    reads: list[Read] = field(default_factory=list)
+    updates: list[Updated] = field(default_factory=list)
+    ran: list[Ran] = field(default_factory=list)
+    relied: list[Relied] = field(default_factory=list)
+    steps: int = 0
+
+    def copy(self) -> Machine:
+        """The same state with an empty log."""
+        return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
+                       fresh=dict(self.fresh), flow=dict(self.flow), reads=[], updates=[], ran=[], relied=[])
+
+    @property
+    def owners(self) -> Pairs:
+        """Where a rank holds the element at all: at its owner along the axes that split the parameter itself."""
+        return frozenset((a, OWNER) for a in self.group.split)
+
+    def version(self, value: str, tier: str = "device") -> Version:
+        """The version of a state; what was never written is not held."""
+        return self.versions.get((value, tier), UNHELD)
+
+    def value(self, value: str, tier: str = "device") -> Value:
+        """A gradient's value; what was never written is not held."""
+        return self.values.get((value, tier), ABSENT)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Equal snapshots mean equal states."""
+        return (dict(self.versions), dict(self.stored), dict(self.values), self.slot, self.skip, self.count,
+                self.seed)
+
+    def begin(self) -> None:
+        """A microbatch begins: what the last one left in the network is stale."""
+        self.fresh.clear()
+        self.flow.clear()
+        self.seed = None
+
+    def next_step(self) -> Machine:
+        """The state as the next step finds it: version 1 has become the reference, everything else is stale."""
+        later = self.copy()
+        later.versions = {k: versions.each(v, versions.aged) for k, v in self.versions.items()}
+        later.stored = {}
+        later.values = {k: v.stale() for k, v in self.values.items()}
+        later.skip = later.skip and STALE
+        later.slot = later.count = later.seed = None
+        later.begin()
+        later.steps += 1
+        return later

@@ -1,0 +1,102 @@
+"""Ops as one parameter sees them: where they read it, what they add to its gradient, where they draw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placealg.arith import ONE
+from placealg.frozen import FrozenMap
+from placealg.model.graph import Op
+from placealg.prover.calculus import versions
+from placealg.prover.calculus.contribution import STAGE, UNIT, move
+from placealg.prover.calculus.machine import Machine, Pairs
+from placealg.prover.calculus.microbatches import Iteration
+from placealg.prover.calculus.places import NoRule, divisor, observe
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
+from placealg.prover.ops.findings import SEED, Part
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import substituted
+from placealg.prover.ops.stages import ends, tied
+from placealg.step.pipeline import part_of
+from placealg.step.program import Event, Reference
+from placealg.strategy.options import LAYER
+
+STARTED = "the loss"
+"""The key of the seed with which the backward of a microbatch started."""
+
+
+def concerns(event: Event, parameter: str, reference: Reference) -> bool:
+    """Whether an event on a tensor says anything about a parameter or the random stream, or starts the backward."""
+    graph = reference.graph
+    op = graph.producer(event.tensor) if graph and event.verb == "compute" else None
+    if op is None or graph is None:
+        return False
+    starts = event.on_gradient and op == graph.ops[-1]
+    return starts or parameter in op.inputs or op.draws_in(event.on_gradient)
+
+
+def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
+    """One op, of which only the parameter's reads and its gradient are left to follow here."""
+    graph, parameter = machine.reference.graph, machine.site.parameter
+    assert graph is not None
+    if event.value == "loss":
+        by = divisor(machine, event, iteration)
+        ready = event.path in flows.at(iteration.position).loss
+        machine.seed = ONE / by if by is not None and ready and not event.where else None
+        return
+    op = graph.producer(event.tensor)
+    assert op is not None
+    if op == graph.ops[-1] and event.on_gradient:
+        machine.flow[STARTED] = machine.seed
+    if op.draws_in(event.on_gradient):
+        observe(machine, event, "rng", machine.version("rng"), iteration)
+    if parameter in op.inputs:
+        if not event.on_gradient or flows.reads_parameter(op, parameter):
+            where = used_at(machine, op, parameter)
+            shared = _shared(machine, where)
+            observe(machine, event, "weight", _share(machine, shared), iteration, where - shared)
+        for part in flows.at(iteration.position).of(event.path, parameter) if event.on_gradient else ():
+            _receive(machine, part, iteration)
+
+
+def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
+    """The ranks on which an op uses a parameter: its owners; of a tied one those at its own end of a pipeline."""
+    graph = machine.reference.graph
+    if graph is None or not tied(machine.reference, parameter):
+        return machine.owners
+    return machine.owners | {(ends(machine.reference), STAGE + part_of(op.unit, graph))}
+
+
+def _shared(machine: Machine, where: Pairs) -> Pairs:
+    """The owners of a dim that a rank's op runs along: of layers a rank has as many instances as it holds."""
+    splits = machine.reference.split_dims.get(machine.site.parameter, FrozenMap())
+    return frozenset((axis, position) for axis, position in where if splits.get(axis, LAYER) != LAYER)
+
+
+def _share(machine: Machine, owners: Pairs) -> Version:
+    """A parameter as an op reads it: who holds elements of another's share too has no share to read."""
+    held = machine.version("weight")
+    foreign = versions.each(held, lambda leaf: CURRENT if leaf == UNHELD else GARBAGE)
+    return versions.where(owners, held, foreign)
+
+
+def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:
+    """The first contribution of a microbatch sets grad, later ones add; other uses than the site's count nothing.
+
+    The seed is the one with which the backward started. A use that adds twice does so class by class, which can be
+    told only where there is one.
+    """
+    new, seed = part.held[min(machine.site.part, len(part.held) - 1)], machine.flow.get(STARTED)
+    if seed is None:
+        new = replace(new, terms=(), garbage=new.garbage or iteration.active)
+    elif part.use != machine.site.use or not iteration.active:
+        new = replace(new, terms=())
+    else:
+        for axis in machine.reference.mesh.names:
+            seed = move(seed, axis, UNIT)
+        new = substituted(new, SEED, seed)
+    if ("use", part.use) in machine.fresh and len(part.held) > 1:
+        raise NoRule(part.event, "no transfer rule for one use that contributes twice, counted differently")
+    first = ("grad", part.parameter) not in machine.fresh
+    machine.values["grad", "device"] = new if first else machine.value("grad").plus(new)
+    machine.fresh["grad", part.parameter] = machine.fresh["use", part.use] = frozenset()

@@ -1,0 +1,160 @@
+"""What transfer rules read of a machine: the places of an event, a state there, its divisor; and the log of reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placealg.arith import ONE, Monomial
+from placealg.prover.calculus import versions
+from placealg.prover.calculus.contribution import (
+    ALONG,
+    DEVICE,
+    STAGE,
+    UNIT,
+    count_cell,
+    count_name,
+    depends,
+    each_cell,
+    exists,
+    varies,
+)
+from placealg.prover.calculus.machine import Machine, Pairs, Read
+from placealg.prover.calculus.microbatches import Iteration
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, Version
+from placealg.prover.ops.paths import dim_of
+from placealg.step.event import MICROBATCH, PADDING
+from placealg.step.program import LOOPED, Event, Reference
+from placealg.step.split import NONE, split_of
+
+MIDDLE, EARLIER = "middle", "earlier"
+"""A microbatch that the unit is not in, of any number of them; and one that was, when it is over."""
+
+PADDED, ELEMENTS = "padded:", "elements:"
+"""Begin the symbols of what shards take in a layout along axes, padded to the largest; and of the elements."""
+
+
+class NoRule(Exception):
+    """An event for which the calculus has no transfer rule: no proof, and a refutation only where a run shows one."""
+
+    def __init__(self, event: str, why: str):
+        super().__init__(f"{event}: {why}")
+        self.event = event
+
+
+def pairs(event: Event) -> Pairs:
+    """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0."""
+    owner = owner_of(event) if event.group else "0"
+    return frozenset((c.axis, owner if c.rank is None else str(c.rank)) for c in event.where)
+
+
+def owner_of(event: Event) -> str:
+    """The position of the owner of the element under the event's layout."""
+    name = event.layout.partition("(")[0]
+    return f"own:{name}{ALONG}{event.drawn}" if event.drawn else f"own:{name}"
+
+
+def owner_pairs(event: Event) -> Pairs:
+    """The owners along the event's axes."""
+    return frozenset((a, owner_of(event)) for a in event.axes)
+
+
+def at_places(version: Version, places: Mapping[str, str]) -> Version:
+    """The version on the rank that stands at `places`."""
+    for axis, position in places.items():
+        version = versions.read_at(version, axis, position)
+        for condition in exists(axis, position):
+            version = versions.choose(condition, version, GARBAGE)
+    return version
+
+
+def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | None:
+    """An event's divisor in sizes and counts; None where it reads a count that nothing defined."""
+    monomial = event.divisor
+    result = Monomial(monomial.coefficient)
+    for name, power in monomial.powers:
+        factor = Monomial.of(name)
+        if name == "tokens":
+            factor = Monomial.of(tokens(machine, event, iteration))
+        elif name == "count":
+            if machine.count is None:
+                return None
+            factor = machine.count
+        elif name == PADDING:
+            factor = _padding(event)
+        result = result * factor**power
+    return result
+
+
+def _padding(event: Event) -> Monomial:
+    """What the shards of an event take over what they hold: a number of its own for each set of axes."""
+    if event.drawn:
+        raise NoRule(event.path, "padding of shards that differ from rank to rank")
+    if not event.owning:
+        return ONE
+    shards = f"{event.layout}:{','.join(sorted(set(event.owning)))}"
+    return Monomial.of(f"{PADDED}{shards}") / Monomial.of(f"{ELEMENTS}{shards}")
+
+
+def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
+    """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside.
+
+    A loss that is summed counts those that it sums.
+    """
+    cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
+    summed = machine.flows.at(iteration.position).loss if machine.flows else {}
+    if event.path in summed:
+        apart = {(axis, position) for axis, position in summed[event.path] if not position.startswith(STAGE)}
+        for axis, dim in ((a, dim_of(p)) for a, p in sorted(apart)):
+            if dim != _loss_dim(machine.reference, axis):
+                raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, unlike its data")
+            if dim == "batch" and axis not in machine.reference.data_axes:
+                raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, not known to divide")
+        cell = {axis: DEVICE for axis, _ in apart}
+    if event.phase in LOOPED:
+        cell[MICROBATCH] = UNIT if iteration.active else iteration.position
+    return count_name(cell)
+
+
+def leave(machine: Machine, event: Event) -> None:
+    """A microbatch in the middle is over, of which there may be any number: what it counted is an earlier one's now.
+
+    Earlier ones have one name, though each has its own count: in what gradients are scaled by there must be none.
+    """
+    def earlier(cell: dict[str, str]) -> dict[str, str]:
+        return {**cell, MICROBATCH: EARLIER} if cell.get(MICROBATCH) == MIDDLE else cell
+
+    slots = [machine.slot, machine.skip, *(tag.slot for value in machine.values.values() for tag in value.tags)]
+    held = [*machine.values.values(), *(slot.counted for slot in slots if slot)]
+    names = {n for value in held for term in value.terms for n in term.coefficient.names()}
+    if any((count_cell(n) or {}).get(MICROBATCH) in (MIDDLE, EARLIER) for n in names):
+        raise NoRule(event.path, f"a gradient of {machine.group.name} keeps what another microbatch counted")
+    machine.count = machine.count and each_cell(machine.count, earlier)
+
+
+def _loss_dim(reference: Reference, axis: str) -> str:
+    """The dim by which an axis splits what the loss sums."""
+    assert reference.graph is not None
+    dim = split_of(reference.dims.get(axis, ()), reference.graph.ops[-1], reference.graph)
+    return "batch" if dim in ("", NONE) else dim
+
+
+def observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration,
+            where: Pairs = frozenset()) -> None:
+    """Log an observed read, on the ranks where the event runs, and of them those of `where`."""
+    read = versions.where(pairs(event) | where, version, CURRENT)
+    machine.reads.append(Read(event.path, kind, iteration.position, read, CURRENT))
+
+
+def count_over(count: Monomial, axis: str) -> Monomial | None:
+    """The sum of a count over the ranks of an axis; None where it is no count any more."""
+    if not depends(count, axis):
+        return count * Monomial.of(axis)
+    total = Monomial(count.coefficient)
+    for name, power in count.powers:
+        cell = count_cell(name)
+        if cell and depends(Monomial.of(name), axis):
+            if power != 1 or cell.get(axis) != DEVICE or any(varies(p) == axis for p in cell.values()):
+                return None
+            name = count_name({a: p for a, p in cell.items() if a != axis})
+        total = total * Monomial.of(name) ** power
+    return total

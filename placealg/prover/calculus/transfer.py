@@ -1,0 +1,358 @@
+"""The transfer rules: how each verb changes the abstract machine.
+
+Each rule says what the verb's meaning (step/verbs.py) makes of versions and values on every rank at once. An
+event without a rule leaves the verdict open; none is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
+from placealg.placement import Kind
+from placealg.prover.calculus import versions
+from placealg.prover.calculus.contribution import (
+    ABSENT,
+    DEVICE,
+    UNIT,
+    Slot,
+    Tag,
+    Term,
+    Value,
+    chosen,
+    equality,
+)
+from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Pairs, Read, Relied, Updated
+from placealg.prover.calculus.microbatches import Iteration
+from placealg.prover.calculus.parameter_uses import operate
+from placealg.prover.calculus.places import (
+    NoRule,
+    at_places,
+    count_over,
+    divisor,
+    observe,
+    owner_of,
+    owner_pairs,
+    pairs,
+    tokens,
+)
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
+from placealg.prover.calculus.whole_units import run_whole
+from placealg.prover.ops.stages import ends, tied
+from placealg.step.program import LOOPED, STEP_PHASES, Event
+from placealg.step.verbs import SOURCES, VERBS
+
+
+def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
+    """Apply the transfer rule of one event, in place; `check` must have passed."""
+    RULES[event.verb](machine, event, iteration)
+
+
+def check(event: Event) -> None:
+    """Raise NoRule unless a transfer rule covers the whole event."""
+    gap = event.verb if event.verb not in RULES else uncovered(event)
+    if gap:
+        raise NoRule(event.path, f"no transfer rule for {gap}")
+
+
+COPIES = ("assign", "offload", "fetch")
+"""The verbs that copy one value into another, perhaps across tiers."""
+
+
+def uncovered(event: Event) -> str:
+    """What about an event no rule covers; "" when a rule covers it whole."""
+    kinds = ("", *(k.value for k in Kind))
+    if event.source not in kinds:
+        alike = any(event.value in family and event.source in family for family in (STATES, ("grad", "grad_sum")))
+        if event.source != replace(event, source="").origin and (event.verb not in COPIES or not alike):
+            return f"{event.verb} of {event.value} from {event.source}"
+    if "->" in event.tier and event.verb not in COPIES:
+        return f"{event.verb} across tiers"
+    if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
+            "compute", "publish", "broadcast", "gather"))):
+        return f"{event.verb} of {event.value} on tier {event.tier}"
+    if event.divisor != ONE and event.verb not in ("compute", "scale", "reduce", "all_reduce", "update"):
+        return f"{event.verb} of {event.value} with a divisor"
+    if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
+        return "an all_reduce with a divisor or to a shard"
+    if event.verb == "compute" and event.value not in ("count", "skip") and event.phase not in LOOPED:
+        return f"a computation in phase {event.phase}"
+    if event.value == "skip" and event.phase in LOOPED:
+        return "a flag inside the loop over microbatches"
+    if event.verb == "store" and event.phase != "save":
+        return f"a checkpoint stored in phase {event.phase}"
+    if event.verb == "update" and event.group and event.phase in LOOPED:
+        return "an update inside the loop over microbatches"
+    if event.verb == "update" and event.group and event.phase not in STEP_PHASES:
+        return f"an update in phase {event.phase}"
+    return ""
+
+
+def _set(machine: Machine, key: Key, new: Version, event: Event) -> None:
+    machine.versions[key] = versions.where(pairs(event) | _own(machine, event), new, machine.version(*key))
+
+
+def _own(machine: Machine, event: Event) -> Pairs:
+    """The ranks that a group's event concerns: along the axes that split its parameters, unless it is about those.
+
+    A local event acts on all that a rank holds, gathered from others or its own, on the stages of its parameters.
+    """
+    pipeline = machine.reference.pipeline
+    local = not (VERBS[event.verb].collective and event.axes)
+    return frozenset((a, p) for a, p in machine.owners if event.group and a not in event.axes
+                     and (not local or (pipeline and a == pipeline.axis)))
+
+
+def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
+    met = _own(machine, event) if event.axes else frozenset()
+    machine.values[key] = chosen(new, machine.value(*key), pairs(event) | met)
+
+
+def _broadcast(machine: Machine, event: Event, _: Iteration) -> None:
+    tier = event.tiers[0]
+    root = at_places(machine.version(event.value, tier), {a: str(event.root) for a in event.axes})
+    _set(machine, (event.value, tier), versions.each(root, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
+
+
+def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
+    """What an owner holds of a gradient stays as it is, whether it is among the ranks of `where` or not."""
+    key, owned = (event.value, event.tiers[0]), owner_pairs(event)
+    if event.value in STATES:
+        _set(machine, key, versions.where(owned, machine.version(*key), UNHELD) if owned else UNHELD, event)
+        return
+    old = machine.value(*key)
+    if not owned or not old.held:
+        _set_value(machine, key, ABSENT, event)
+    elif not owned <= pairs(event):
+        left = old.masked(owned)
+        before = old.mixed if event.where or old.mixed is None else old.mixed | owned
+        beyond = [r for r in (before, old.mask if event.where else None) if r is not None and not r >= left.mask]
+        machine.values[key] = replace(left, mixed=frozenset.intersection(*beyond) if beyond else None)
+
+
+def _gather(machine: Machine, event: Event, _: Iteration) -> None:
+    """Where no owner along the axes holds a gradient's element, its ranks hold garbage: that is mixed."""
+    key = (event.value, event.tiers[0])
+    places = dict.fromkeys(event.axes, owner_of(event))
+    if event.value in STATES:
+        owned = at_places(machine.version(*key), places)
+        _set(machine, key, versions.each(owned, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
+    else:
+        whole = machine.value(*key).gathered(places)
+        _set_value(machine, key, replace(whole, mixed=frozenset()) if whole.mask - machine.owners else whole, event)
+
+
+def _assign(machine: Machine, event: Event, _: Iteration) -> None:
+    source = event.source if event.source in (*STATES, "grad", "grad_sum") else SOURCES.get(event.value, "")
+    key = (event.value, event.tiers[1])
+    if event.value == "grad_sum":
+        _set_value(machine, key, machine.value(source, event.tiers[0]), event)
+    elif source:
+        _set(machine, key, _copy(machine, event, source), event)
+    else:
+        start = CURRENT if event.phase == "init" else GARBAGE
+        _set(machine, key, versions.where(machine.owners if event.group else (), start, UNHELD), event)
+
+
+def _copy(machine: Machine, event: Event, source: str) -> Version:
+    """What a copy of a state is as another: weights and master weights are the same numbers, moments are not."""
+    version = machine.version(source, event.tiers[0])
+    if (source == "moments") == (event.value == "moments"):
+        return version
+    return versions.each(version, lambda leaf: leaf if leaf == UNHELD else GARBAGE)
+
+
+def _zero(machine: Machine, event: Event, _: Iteration) -> None:
+    """Ranks zero what they own; what they hold beside it stays."""
+    key = (event.value, event.tiers[1])
+    old = machine.value(*key)
+    beyond = [r for r in (old.mask if old.held else None, old.mixed) if r is not None and not r >= machine.owners]
+    mixed = frozenset.intersection(*beyond) if beyond else None
+    _set_value(machine, key, Value(zero=True, mask=machine.owners, mixed=mixed), event)
+
+
+def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
+    read, written = event.tiers
+    source = event.source if event.source in (*STATES, "grad", "grad_sum") else event.value
+    if event.value in STATES:
+        _set(machine, (event.value, written), _copy(machine, event, source), event)
+    else:
+        _set_value(machine, (event.value, written), machine.value(source, read), event)
+
+
+def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
+    if event.value == "count":
+        machine.count = None if event.where else Monomial.of(tokens(machine, event, iteration))
+        return
+    if event.value == "skip":
+        apart = _apart(machine)  # the flag of one end says nothing elsewhere
+        machine.skip = _counted(machine, event, {apart: "any:end"} if apart else FrozenMap())
+        return
+    if machine.flows:
+        operate(machine, event, iteration, machine.flows)
+        return
+    if event.value == "grad":
+        _take(machine, event, iteration)
+        return
+    run_whole(machine, event, iteration)
+
+
+def _take(machine: Machine, event: Event, iteration: Iteration) -> None:
+    """A statistic of the rank's tokens in its unit, where the unit's forward ran on them."""
+    ready, by = machine.fresh.get(("forward", machine.group.unit)), divisor(machine, event, iteration)
+    terms = (Term(ONE / by, FrozenMap({a: UNIT for a in machine.reference.data_axes})),) if by else ()
+    sides = frozenset(e for a, p in ready or () for e in equality(a, DEVICE, p))
+    new = Value(terms if iteration.active else (), machine.owners, sides, garbage=by is None or ready is None)
+    _set_value(machine, (event.value, event.tiers[1]), new, event)
+
+
+def _scale(machine: Machine, event: Event, iteration: Iteration) -> None:
+    by = divisor(machine, event, iteration)
+    if event.value == "loss":
+        machine.seed = None if by is None or machine.seed is None or event.where else machine.seed / by
+        return
+    key = (event.value, event.tiers[1])
+    old = machine.value(*key)
+    if by is None:
+        _set_value(machine, key, replace(old, garbage=True), event)
+    else:
+        machine.values[key] = old.scaled_on(ONE / by, pairs(event))
+
+
+def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
+    tier = event.tiers[1]
+    added = machine.value("grad_sum", tier).plus(machine.value("grad", tier))
+    _set_value(machine, ("grad_sum", tier), added, event)
+
+
+def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
+    key = (event.value, event.tiers[0])
+    by, old = divisor(machine, event, iteration), machine.value(*key)
+    if by is None:  # every rank that a sum reaches holds garbage
+        by, old = ONE, replace(old, garbage=True)
+    factor = ONE / by
+    if event.op == "mean":
+        factor = factor / Monomial.of(*event.axes)
+    if event.op == "premultiplied":
+        old, factor = old.scaled(factor), ONE
+    new = old.reduced(event.axes, factor, machine.reference.unrolled)
+    if event.to == "S" and new.held:
+        new = new.masked(owner_pairs(event))
+    _set_value(machine, key, new, event)
+
+
+def _all_reduce(machine: Machine, event: Event, _: Iteration) -> None:
+    mean = event.op == "mean"
+    if event.value == "norm":
+        unrolled = machine.reference.unrolled
+        machine.slot = machine.slot.summed(event.axes, mean, unrolled) if machine.slot and not event.where else None
+        return
+    if event.value == "skip":
+        if machine.skip:
+            found = machine.skip.summed(event.axes, False, machine.reference.unrolled)
+            machine.skip = replace(found, defined=found.defined and not event.where)
+        return
+    if machine.count is None or event.where:
+        machine.count = None
+        return
+    count: Monomial | None = machine.count
+    for axis in event.axes:
+        count = count_over(count, axis) if count is not None else None
+    machine.count = count / Monomial.of(*event.axes) if count is not None and mean else count
+
+
+def _norm(machine: Machine, event: Event, _: Iteration) -> None:
+    machine.slot = replace(_counted(machine, event), apart=_apart(machine))
+
+
+def _apart(machine: Machine) -> str:
+    """The axis of a pipeline's ends, if the machine stands there: that of a tied group does."""
+    return ends(machine.reference) if machine.flows and tied(machine.reference, machine.site.parameter) else ""
+
+
+def _counted(machine: Machine, event: Event, beside: Mapping[str, str] = FrozenMap()) -> Slot:
+    """The elements of grad_sum that a rank holds and `where` selects, on ranks that also stand at `beside`."""
+    counted, where = machine.value("grad_sum", event.tiers[0]), pairs(event)
+    placed = counted.mask | where
+    beside = FrozenMap({a: p for a, p in beside.items() if a not in dict(placed)})
+    defined = not (counted.mixed is not None and not where >= counted.mask)
+    return Slot((Term(ONE, beside).on(placed),), counted, placed, defined)
+
+
+def _clip(machine: Machine, event: Event, _: Iteration) -> None:
+    if event.group != machine.group.name:
+        machine.relied.append(Relied(event.path, "norm", machine.slot, pairs(event)))
+        return
+    key = (event.value, event.tiers[0])
+    old = machine.value(*key)
+    tag = Tag("clip", machine.slot)
+    _set_value(machine, key, replace(old, tags=(*old.tags, tag)) if old.held else old, event)
+
+
+def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
+    if event.group != machine.group.name and event.value != "rng":
+        machine.relied.append(Relied(event.path, "skip", machine.skip, pairs(event)))
+    if event.group not in ("", machine.group.name):
+        return
+    if event.value in GLOBALS:
+        old = machine.version(event.value)
+        _set(machine, (event.value, "device"), versions.each(old, lambda v: NEXT if v == CURRENT else GARBAGE), event)
+        return
+    tier, where = event.tiers[0], pairs(event)
+    master, moments = machine.version("master", tier), machine.version("moments", tier)
+    flag = f"right{machine.steps}:{len(machine.updates)}"
+    observe(machine, event, "hyper", machine.version("step"), iteration)
+    machine.updates.append(Updated(event.path, flag, machine.value("grad_sum", tier), machine.slot,
+                                   machine.skip, (("master", master), ("moments", moments)),
+                                   divisor(machine, event, iteration), where))
+    inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
+    for value, old in (("master", master), ("moments", moments)):
+        kept = versions.both(inputs, old, lambda new, was: was if new == UNHELD else new)
+        machine.versions[value, tier] = versions.where(where, kept, old)
+
+
+def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
+    """What an update makes of its inputs: nothing where no master is held, garbage where one is not current."""
+    if master == UNHELD:
+        return UNHELD
+    guards: frozenset[tuple[str, FrozenMap[str, str]]] = frozenset({(flag, FrozenMap())})
+    for leaf in (master, moments):
+        if isinstance(leaf, Guarded) and leaf.version == CURRENT:
+            guards |= leaf.updates
+        elif leaf != CURRENT:
+            return GARBAGE
+    return Guarded(guards, NEXT)
+
+
+def _publish(machine: Machine, event: Event, _: Iteration) -> None:
+    master = at_places(machine.version("master", event.tiers[0]), dict.fromkeys(event.axes, owner_of(event)))
+    missing: Version = GARBAGE if event.axes else machine.version("weight")
+    _set(machine, ("weight", "device"), _else(master, missing), event)
+
+
+def _else(version: Version, missing: Version) -> Version:
+    """`version` where something is held, `missing` where nothing is."""
+    return versions.both(version, missing, lambda leaf, other: other if leaf == UNHELD else leaf)
+
+
+def _store(machine: Machine, event: Event, _: Iteration) -> None:
+    version = machine.version(event.value, event.tiers[0])
+    read = versions.where(pairs(event), versions.each(version, lambda leaf: NEXT if leaf == UNHELD else leaf), NEXT)
+    machine.reads.append(Read(event.path, "store", "", read, NEXT))
+    old = machine.stored.get(event.value, UNHELD)
+    machine.stored[event.value] = versions.where(pairs(event), _else(version, old), old)
+
+
+def _load(machine: Machine, event: Event, _: Iteration) -> None:
+    _set(machine, (event.value, event.tiers[1]), machine.stored.get(event.value, UNHELD), event)
+
+
+RULES: Mapping[str, Callable[[Machine, Event, Iteration], None]] = {
+    "broadcast": _broadcast, "slice": _keep_owned, "free": _keep_owned, "gather": _gather, "all_gather": _gather,
+    "assign": _assign, "zero": _zero, "offload": _copy_tier, "fetch": _copy_tier, "compute": _compute,
+    "scale": _scale, "accumulate": _accumulate, "reduce": _reduce, "all_reduce": _all_reduce, "norm": _norm,
+    "clip": _clip, "update": _update, "publish": _publish, "store": _store, "load": _load,
+}
+"""Verb -> transfer rule."""

@@ -1,0 +1,164 @@
+"""Versions: which copy of a state a device holds, as a function of where the device stands.
+
+A version is an ordered decision diagram over equalities of positions: plain data, canonical on construction,
+so that two versions are the same function iff they are equal. Its leaves say what is held: the reference's
+CURRENT copy (of the start of the step), its NEXT, GARBAGE, nothing (UNHELD), or a copy that is right if
+certain updates were.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from placealg.frozen import FrozenMap
+from placealg.prover.calculus.contribution import DEVICE, Equality, elsewhere
+
+CURRENT, NEXT, GARBAGE, UNHELD = 0, 1, -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """`version` if every update in `updates` was right on the rank given with it, else GARBAGE."""
+
+    updates: frozenset[tuple[str, FrozenMap[str, str]]]
+    version: int
+
+
+Leaf = int | Guarded
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`yes` where the equality holds, `no` elsewhere."""
+
+    test: Equality
+    yes: Version
+    no: Version
+
+
+Version = Leaf | Choice
+
+
+def _cofactor(version: Version, test: Equality, holds: bool) -> Version:
+    if isinstance(version, Choice) and version.test == test:
+        return version.yes if holds else version.no
+    return version
+
+
+def choose(test: Equality, yes: Version, no: Version) -> Version:
+    """The diagram that is `yes` where `test` holds and `no` elsewhere, in canonical form.
+
+    >>> here = ("dp", "c", "own:own")
+    >>> choose(here, choose(here, CURRENT, GARBAGE), UNHELD) == choose(here, CURRENT, UNHELD)
+    True
+    """
+    _, p, q = test
+    if p.isdigit() and q.isdigit():
+        return yes if p == q else no
+    if yes == no:
+        return yes
+    top = min([test, *(v.test for v in (yes, no) if isinstance(v, Choice))])
+    if top == test:
+        yes, no = _cofactor(yes, test, True), _cofactor(no, test, False)
+        return yes if yes == no else Choice(test, yes, no)
+    branches = [choose(test, _cofactor(yes, top, side), _cofactor(no, top, side)) for side in (True, False)]
+    return branches[0] if branches[0] == branches[1] else Choice(top, *branches)
+
+
+def where(pairs: Iterable[tuple[str, str]], yes: Version, no: Version) -> Version:
+    """`yes` on the devices that stand at every (axis, position) pair, `no` on the others."""
+    result = yes
+    for axis, position in sorted(pairs, reverse=True):
+        result = choose((axis, min(DEVICE, position), max(DEVICE, position)), result, no)
+    return result
+
+
+def each(version: Version, change: Callable[[Leaf], Leaf]) -> Version:
+    """The diagram with every leaf changed."""
+    if isinstance(version, Choice):
+        return choose(version.test, each(version.yes, change), each(version.no, change))
+    return change(version)
+
+
+def both(one: Version, two: Version, join: Callable[[Leaf, Leaf], Leaf]) -> Version:
+    """The diagram whose leaf is `join` of the two leaves that hold at the same place."""
+    if isinstance(one, Choice):
+        return choose(one.test, both(one.yes, _cofactor(two, one.test, True), join),
+                      both(one.no, _cofactor(two, one.test, False), join))
+    return each(two, lambda leaf: join(one, leaf))
+
+
+def read_at(version: Version, axis: str, position: str) -> Version:
+    """The version on the rank that stands at `position` along `axis`, on every rank."""
+    if isinstance(version, Choice):
+        yes, no = read_at(version.yes, axis, position), read_at(version.no, axis, position)
+        a, *places = version.test
+        there = [position if x == DEVICE and a == axis else elsewhere(x, axis, position) for x in places]
+        if there == places:
+            return choose(version.test, yes, no)
+        p, q = sorted(there)
+        return yes if p == q else choose((a, p, q), yes, no)
+    if isinstance(version, Guarded):
+        return Guarded(frozenset((u, _rank_at(rank, axis, position)) for u, rank in version.updates), version.version)
+    return version
+
+
+def somewhere(version: Version, wanted: int) -> Version:
+    """The version on a rank that holds `wanted`, if one of those does that stand where a test of the version asks.
+
+    >>> owner, first, same = ("dp", "c", "own:own"), ("dp", "0", "c"), ("dp", "0", "own:own")
+    >>> somewhere(choose(owner, NEXT, GARBAGE), NEXT)
+    1
+    >>> somewhere(choose(first, choose(owner, NEXT, GARBAGE), UNHELD), NEXT) == choose(same, NEXT, GARBAGE)
+    True
+    """
+    asked = places(version)
+    found: Version | None = None
+    for chosen in itertools.product(*asked.values()):
+        here = version
+        for axis, position in zip(asked, chosen, strict=True):
+            here = read_at(here, axis, position)
+        found = here if found is None else either(found, here, wanted)
+    assert found is not None
+    return found
+
+
+def places(version: Version) -> dict[str, list[str]]:
+    """Axis -> the positions at which a test of the version asks whether the device stands."""
+    asked: dict[str, set[str]] = {}
+    for axis, *pair in _questions(version):
+        if DEVICE in pair:
+            asked.setdefault(axis, set()).update(p for p in pair if p != DEVICE)
+    return {axis: sorted(asked[axis]) for axis in sorted(asked)}
+
+
+def either(one: Version, two: Version, wanted: int) -> Version:
+    """Of two versions the one that is `wanted` if every update was right: the first, if both are or none is."""
+    return both(one, two, lambda a, b: b if trusted(b) == wanted != trusted(a) else a)
+
+
+def _questions(version: Version) -> set[Equality]:
+    """The equalities on which a version depends."""
+    if not isinstance(version, Choice):
+        return set()
+    return {version.test} | _questions(version.yes) | _questions(version.no)
+
+
+def _rank_at(rank: FrozenMap[str, str], axis: str, position: str) -> FrozenMap[str, str]:
+    """The rank of an update as the rank at `position` along `axis` has it."""
+    moved = FrozenMap({a: elsewhere(p, axis, position) for a, p in rank.items()})
+    return moved if axis in moved else moved.plus({axis: position})
+
+
+def aged(leaf: Leaf) -> Leaf:
+    """What the next step sees: NEXT has become CURRENT, everything else is garbage."""
+    if isinstance(leaf, Guarded):
+        return Guarded(leaf.updates, CURRENT) if leaf.version == NEXT else GARBAGE
+    return {NEXT: CURRENT, UNHELD: UNHELD}.get(leaf, GARBAGE)
+
+
+def trusted(leaf: Leaf) -> Leaf:
+    """What is held if every update was right."""
+    return leaf.version if isinstance(leaf, Guarded) else leaf

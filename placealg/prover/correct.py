@@ -1,0 +1,230 @@
+"""What correct *is*: the conditions that make a distributed step equal the single-device step.
+
+Read this file as the theorem's two conditions, for one unknown element i, unit x and device c.
+*Gradient integrity*: at every live update the gradient's weight of x is the reference weight, on a defined value,
+with exactly the reference's transforms applied, each element counted once in the norm. *State consistency*: every
+observed read sees the reference's version. Nothing here looks at how a program came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import z3
+
+from placealg.arith import ONE, Monomial
+from placealg.prover.calculus.contribution import (
+    DEVICE,
+    EXISTS,
+    OPAQUE,
+    STALE,
+    UNIT,
+    Slot,
+    Tag,
+    Term,
+    Value,
+    count_name,
+    elsewhere,
+    per_element,
+    varies,
+)
+from placealg.prover.calculus.machine import Read, Relied, Updated
+from placealg.prover.calculus.versions import CURRENT, Choice, Guarded, Version, choose, each, trusted
+from placealg.prover.evidence import symbols
+from placealg.prover.evidence.symbols import MICROBATCH
+from placealg.step.program import Group, Reference
+
+Bool = Any
+COUNTER = "counter"
+"""The position of a rank that counts an element in the norm."""
+
+Weighting = Callable[[Monomial], Monomial]
+
+
+def reference_weight(reference: Reference) -> Monomial:
+    """The weight of one unit in the single-device gradient.
+
+    `token_mean`: 1/|B|. `microbatch_mean`: 1/(m * tokens of the unit's microbatch).
+    """
+    if reference.weighting == "microbatch_mean":
+        return ONE / (Monomial.of("m") * Monomial.of(count_name({MICROBATCH: UNIT})))
+    return ONE / Monomial.of(count_name({}))
+
+
+def equal_counts(reference: Reference) -> Weighting:
+    """Weights under the hypothesis that every cell (rank of the data axes, microbatch) holds equally many tokens."""
+    axes = (*reference.data_axes, MICROBATCH)
+    return lambda weight: symbols.clear_counts(weight, axes)
+
+
+def own_counts(reference: Reference) -> Weighting:
+    """Weights under only the hypotheses that the strategy names."""
+    return equal_counts(reference) if "equal_counts" in reference.hypotheses else lambda weight: weight
+
+
+def defined(value: Value) -> Bool:
+    """The device holds the element, and what it holds is not garbage."""
+    if not value.held or value.garbage:
+        return z3.BoolVal(False)
+    return z3.And(symbols.at_pairs(value.mask), symbols.conjunction(value.sides))
+
+
+def weighted(value: Value, want: Monomial, weighting: Weighting) -> Bool:
+    """The unit's weight is the reference weight: right contributions, each once, at the right scale."""
+    terms = [Term(weighting(t.coefficient), t.at, t.given) for t in value.terms]
+    return symbols.equals(terms, weighting(want))
+
+
+def gradient_integrity(update: Updated, reference: Reference, group: Group, weighting: Weighting) -> Bool:
+    """The gradient that an update reads, and the one that the norm counted, are the reference's."""
+    want = reference_weight(reference)
+    value = update.gradient
+    conditions = [defined(value), weighted(value, want, weighting)]
+    conditions.append(counted_integrity(update.skip, reference, weighting))
+    if group.locality != "elementwise" and "grad_sum" in group.whole_reads:
+        conditions.append(weighted(another_element(value), want, weighting))
+    if reference.clip:
+        for tag in value.tags:
+            if tag.slot is not None:
+                conditions.append(_counted_gradient(tag.slot, reference.mesh.names, want, weighting))
+    return z3.And(conditions)
+
+
+def part_integrity(relied: Relied, reference: Reference) -> Bool:
+    """Where an event reads it, the norm counts each element of the group once, or the flag is the reference's.
+
+    Of a norm that is whole at the ends of a pipeline alone, other stages have nothing.
+    """
+    if relied.value == "norm":
+        whole = z3.BoolVal(False) if relied.slot and relied.slot.apart else _whole_norm(Tag("clip", relied.slot))
+    else:
+        whole = skip_integrity(relied.slot, reference)
+    return z3.Implies(symbols.at_pairs(relied.where), whole)
+
+
+def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
+    """The device decides as the reference does whether the step is skipped.
+
+    It does iff its flag is of this step and, where the reference skips, each element of the group was looked at, once
+    or more often, untransformed; where it does not, none was. A sum without a closed form is no evidence of either.
+    """
+    if flag is None:
+        return z3.BoolVal(not reference.skip)
+    if not flag.defined or flag.counted.tags:
+        return z3.BoolVal(False)
+    terms = per_element(Value(flag.terms), any_position).terms
+    known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
+    looked = z3.Or([symbols.indicator(t) for t in known])
+    return looked if reference.skip else z3.And(z3.BoolVal(known == list(terms)), z3.Not(looked))
+
+
+def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weighting) -> Bool:
+    """What the norm counts, or the flag looks at, is the reference's gradient."""
+    if slot is None or slot == STALE:
+        return z3.BoolVal(True)
+    return _counted_gradient(slot, reference.mesh.names, reference_weight(reference), weighting)
+
+
+def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighting: Weighting) -> Bool:
+    """Wherever the norm counts an element, whichever, the gradient there is the reference's."""
+    value = per_element(slot.counted, any_position)
+    if not value.held or value.garbage:
+        return z3.BoolVal(False)
+    counts = symbols.at_pairs((a, any_position(p)) for a, p in slot.where)
+    right = z3.And(symbols.conjunction(value.sides), weighted(value, want, weighting))
+    return on_rank(z3.Implies(counts, right), dict.fromkeys(axes, COUNTER))
+
+
+def update_integrity(update: Updated, reference: Reference, group: Group) -> Bool:
+    """Given right gradients: the declared transforms and no others, a whole norm, every input element there.
+
+    The step that is taken is the declared one: nothing scales it.
+    """
+    value = update.gradient
+    declared = ("clip",) if reference.clip else ()
+    conditions = [z3.BoolVal(tuple(t.name for t in value.tags) == declared), skip_integrity(update.skip, reference)]
+    conditions += [_whole_norm(tag) for tag in value.tags]
+    conditions.append(z3.BoolVal(False) if update.divisor is None else symbols.equals([Term(update.divisor)], ONE))
+    if group.locality != "elementwise":
+        conditions += list(_whole_matrix(update, group))
+    return z3.And(conditions)
+
+
+def _whole_norm(tag: Tag) -> Bool:
+    """The norm counts each element once, untransformed, on the rank where the transform ran."""
+    slot = tag.slot
+    if tag.mixed or slot is None or not slot.defined or slot.counted.tags:
+        return z3.BoolVal(False)
+    counted = per_element(Value(slot.terms), any_position)
+    return on_rank(symbols.equals(counted.terms, ONE), tag.rank)
+
+
+def _whole_matrix(update: Updated, group: Group) -> list[Bool]:
+    """A non-elementwise update finds every other element j of its matrix defined on the device."""
+    conditions = []
+    if "grad_sum" in group.whole_reads:
+        conditions.append(defined(another_element(update.gradient)))
+    for value, version in update.others:
+        if value in group.whole_reads:
+            conditions.append(z3.Not(wrong_version(other_version(version), CURRENT)))
+    return conditions
+
+
+def other_position(position: str) -> str:
+    """The owner of another element of the same matrix."""
+    return "other:" + position[4:] if position.startswith("own:") else position
+
+
+def any_position(position: str) -> str:
+    """The owner of any element of the group: the norm is about all of them, the update about one."""
+    return "any:" + position[4:] if position.startswith("own:") else position
+
+
+def another_element(value: Value) -> Value:
+    """The value at another element of the same matrix."""
+    return per_element(value, other_position)
+
+
+def other_version(version: Version) -> Version:
+    """A version at another element of the same matrix."""
+    if isinstance(version, Choice):
+        axis, p, q = version.test
+        if p != EXISTS:
+            p, q = sorted((other_position(p), other_position(q)))
+        return choose((axis, p, q), other_version(version.yes), other_version(version.no))
+    return version
+
+
+def wrong_version(version: Version, want: int, right: Callable[[str], Bool] = lambda _: z3.BoolVal(True)) -> Bool:
+    """The device does not hold version `want`; `right(update)` says whether an update was right on a device."""
+    if isinstance(version, Choice):
+        test = symbols.equal(version.test)
+        yes, no = (wrong_version(v, want, right) for v in (version.yes, version.no))
+        return z3.Or(z3.And(test, yes), z3.And(z3.Not(test), no))
+    if isinstance(version, Guarded):
+        if version.version != want:
+            return z3.BoolVal(True)
+        return z3.Not(z3.And([on_rank(right(u), rank) for u, rank in sorted(version.updates, key=str)]))
+    return z3.BoolVal(version != want)
+
+
+def wrong_read(read: Read, right: Callable[[str], Bool] = lambda _: z3.BoolVal(True)) -> Bool:
+    """An observed read sees something else than the reference's version."""
+    return wrong_version(read.version, read.want, right)
+
+
+def always_right(read: Read) -> bool:
+    """Whether the read is right on every device if every update was: then there is nothing to ask."""
+    return each(read.version, trusted) == read.want
+
+
+def on_rank(formula: Bool, rank: Mapping[str, str]) -> Bool:
+    """The formula on the rank that stands at the given position along each axis."""
+    places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
+    for axis, position in symbols.varying(formula):
+        along = varies(position)
+        if along in rank:
+            there = elsewhere(position, along, rank[along])
+            places.append((symbols.coordinate(axis, position), symbols.coordinate(axis, there)))
+    return z3.substitute(formula, *places)

@@ -1,0 +1,304 @@
+"""Certificates: every obligation written out as an SMT-LIB 2 query that any solver can check.
+
+A query asserts the premises and the disjunction of all ways in which the obligation of one parameter group can fail,
+also of those that the prover settles without a solver; nothing is simplified. `unsat` proves the obligation. Of a
+refuted one the sizes are pinned to the counterexample's, and the query is satisfiable.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.evidence import lemmas, symbols
+from placealg.prover.evidence.premises import premises
+from placealg.prover.evidence.smtlib import Writer, comment, declarations, header
+from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
+from placealg.prover.evidence.vacuity import occurrences, occurring, vacuity_sizes
+from placealg.prover.examine import Candidate, in_case, of_group, of_ops
+from placealg.prover.obligations import Failure, Obligations, obligations
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.op_obligations import network_obligations, sites_of
+from placealg.prover.schedule import acyclic
+from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Report, Verdict
+from placealg.step.program import Step
+
+LEMMA = "lemma"
+WHOLE_STEP = "the whole step"
+_LONGEST_NAME = 120
+
+_LEGEND = (
+    "dp, tp, ...: the size of an axis; m: the number of microbatches",
+    "c@dp: where the device under scrutiny stands along dp; own:L@dp: where the owner of its element does, in layout L",
+    "other:L@dp, any:L@dp: the owner of another element of the matrix, of any element; peer@dp, counter@dp: any rank",
+    "unit@dp, path/d@dp, at:d@dp: the rank that computes the unit, that owns an index of dim d",
+    "N[dp@c,microbatch@unit]: the tokens there, summed over axes that are not named; #cell: of each cell, equal counts",
+)
+
+_OF_ORDER = (
+    "p, i: the number of stages, one of them; n, k: an item's number among its stage's forwards, or backwards",
+    "m, total: how many forwards a stage runs, and as many backwards",
+    "ahead: of a stage with chunks, how many forwards more than the last stage of one chunk it runs first",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One file of a certificate: what it is about, its text, and the answer on which the verdict stands.
+
+    `expected` is sat, unsat, or "" where the prover left it open. `instances` stand behind `formulas` ways to fail,
+    those of `facts` hold by how the program is built. Where there is no formula nothing is asked.
+    """
+
+    name: str
+    obligation: str
+    group: str
+    verdict: str
+    expected: str
+    text: str
+    instances: int
+    formulas: int
+    facts: Mapping[str, int] = field(default_factory=dict)
+    pinned: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a query for a solver."""
+        return self.formulas > 0
+
+
+def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = (), part: str = "") -> tuple[Query, ...]:
+    """The queries behind a report: the lemmas, and each obligation of each group. The same run gives the same text.
+
+    Groups that the prover treats alike are generated anew, each from its own events. `part` begins every file's name.
+    """
+    files = _Files(step, report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
+    found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
+    by_run_alone = files.candidates.keys() - {(q.obligation, q.group) for q in found}
+    return (*found, *(files.query(*key, Obligations()) for key in sorted(by_run_alone)))
+
+
+class _Files:
+    """The files of one certificate."""
+
+    def __init__(self, step: Step, report: Report, candidates: Mapping[tuple[str, str], Candidate], part: str):
+        self.step, self.report, self.candidates, self.part = step, report, candidates, part
+        self.flows = Flows(step) if step.reference.graph else None
+        self.verdicts = {(v.id, v.group): v for v in report.obligations}
+        self.names: set[str] = set()
+
+    def lemmas(self) -> Iterator[Query]:
+        """Base and step of every lemma that a rule uses."""
+        for lemma in lemmas.used(self.step):
+            for part, assertions in zip(("base", "step"), lemmas.obligations(lemma), strict=True):
+                yield lemma_query(self.name(LEMMA, lemma.name, part), lemma.name, lemma.statement,
+                                  f"the {part} of the induction over ranks does not fail", self.report, assertions)
+
+    def vacuity(self) -> Iterator[Query]:
+        """The premises have models."""
+        verdict, checked = self.verdicts["vacuity", ""], len(occurrences(self.step))
+        expected = SAT if verdict.verdict == PROVED else ""
+        for number in vacuity_sizes(self.step):
+            *pinned, together = occurring(self.step, number)
+            sizes = {str(p.arg(0)): number for p in pinned}
+            head = self.head(f"vacuity: {OBLIGATIONS['vacuity']}", "",
+                             "at the pinned sizes the premises have a model in which every `where` holds on some rank",
+                             expected, _ended(verdict), ("instances", f"{checked}, all in one formula"),
+                             *_pins(sizes))
+            lines = [*head, *_asked("QF_NIA", [*premises(self.step, [*pinned, together]), *pinned],
+                                    [("every premise and every `where` at once", together)])]
+            yield Query(self.name("vacuity", f"sizes-{number}"), "vacuity", "", str(verdict.verdict), expected,
+                        _joined(lines), checked, 1, {}, sizes)
+
+    def partition(self) -> Iterator[Query]:
+        """Owner functions are total by construction; only layouts that disagree leave something to ask."""
+        key = next(k for k in self.verdicts if k[0] == "partition")
+        verdict, clash = self.verdicts[key], self.candidates.get(key)
+        generated = Obligations(full=True)
+        if clash is None:
+            for _ in range(verdict.instances):
+                generated.hold("partition", "an owner function is total: an element has one owner along an axis")
+        else:
+            generated.add("partition", "layouts", None, lambda: replace(clash.failure, obligation="partition"))
+        yield self.query(*key, generated)
+
+    def of_ops(self) -> Iterator[Query]:
+        """What is said of the ops of a step that runs op by op."""
+        if self.flows:
+            flows = self.flows
+            generated = _generated(lambda: network_obligations(self.step, flows, full=True))
+            for identifier in of_ops(self.step):
+                if identifier == "schedule":
+                    yield from self.schedule(generated)
+                else:
+                    yield self.query(identifier, "", generated)
+
+    def schedule(self, messages: Obligations) -> Iterator[Query]:
+        """That the order in which stages run has no cycle; and what is said of messages, where anything is."""
+        pipeline, verdict = self.step.reference.pipeline, self.verdicts["schedule", ""]
+        assert pipeline is not None
+        fact = acyclic(pipeline)
+        expected = {PROVED: UNSAT, REFUTED: SAT}.get(fact.verdict, "")
+        happens = "at some sizes one of the failures below happens" if expected == SAT else \
+            f"no sizes, stage and items let one of the failures below happen, so that {fact.statement}"
+        lines = [*self.head(f"schedule: {OBLIGATIONS['schedule']}", "", happens, expected,
+                            ("order", f"{fact.order}, each item with a start time that the formulas spell out"),
+                            _ended(verdict), ("instances", f"1 behind the {len(fact.failures)} formulas below"),
+                            legend=_OF_ORDER),
+                 *_asked("QF_LIA", list(fact.known), fact.failures)]
+        yield Query(self.name("schedule"), "schedule", "", str(verdict.verdict), expected, _joined(lines), 1,
+                    len(fact.failures))
+        if messages.instances["schedule"] or (verdict.verdict != PROVED and fact.verdict == PROVED):
+            yield self.query("schedule", "", messages, "messages")
+
+    def of_groups(self) -> Iterator[Query]:
+        """The obligations of every parameter group."""
+        for group in self.step.reference.groups:
+            generated = _generated(lambda g=group: obligations(
+                self.step, g, sites_of(self.step, g, self.flows), self.flows, full=True))
+            for identifier in of_group(self.flows):
+                yield self.query(identifier, group.name, generated)
+
+    def query(self, identifier: str, group: str, generated: Obligations, part: str = "") -> Query:
+        """The file of one obligation of one group, or of a part of it."""
+        verdict = self.verdicts[identifier, group]
+        failures = _distinct(f for f in generated.failures.values() if f.obligation == identifier)
+        facts = dict(generated.facts.get(identifier, Counter[str]()))
+        instances = generated.instances[identifier]
+        candidate = self.candidates.get((identifier, group))
+        expected = "" if not failures else SAT if candidate else UNSAT if verdict.verdict == PROVED else ""
+        formulas = [in_case(f) for f in failures]
+        assumed = premises(self.step, formulas) if failures else []
+        sizes = _sizes(self.step, candidate) if candidate else {}
+        assumed += [symbols.symbol(name) == value for name, value in sizes.items()]
+        out = ", ".join(f"{axis} = {size}" for axis, size in self.step.reference.unrolled.items())
+        none = f"at {out} no other" if out else "no"
+        statement = "at the pinned sizes one of the failures below happens" if candidate else \
+            f"{none} sizes, device, element and unit let one of the failures below happen"
+        told = f"{instances}: {sum(f.instances for f in failures)} behind the {len(failures)} formulas below, " \
+               f"{sum(facts.values())} by how the program is built"
+        lines = self.head(f"{identifier}: {OBLIGATIONS[identifier]}", group,
+                          statement if failures else "no formula: there is nothing to ask a solver", expected,
+                          _ended(verdict), ("instances", told),
+                          *(("fact", f"{count} times: {fact}") for fact, count in facts.items()), *_pins(sizes))
+        if failures:
+            lines += _asked("QF_NIA", assumed, [(_told(f), w) for f, w in zip(failures, formulas, strict=True)])
+        return Query(self.name(identifier, group, part), identifier, group, str(verdict.verdict), expected,
+                     _joined(lines), instances, len(failures), facts, sizes)
+
+    def head(self, about: str, group: str, statement: str, expected: str, *more: tuple[str, str],
+             legend: Iterable[str] = _LEGEND) -> list[str]:
+        """The header: comments that say what the query is."""
+        return header([
+            ("obligation", about),
+            ("group", group or WHOLE_STEP),
+            ("strategy", f"{self.report.strategy} on {self.report.model}"),
+            *(("assuming", text) for text in self.report.hypotheses or ("nothing",)),
+            ("statement", statement),
+            ("expected", expected or "no answer is expected"),
+            *more,
+            _limits(self.report),
+            *(("symbols", text) for text in legend),
+        ])
+
+    def name(self, *parts: str) -> str:
+        """A file name of its own, on every file system."""
+        stem = ".".join(quote(p, safe="") for p in (self.part, *parts) if p)[:_LONGEST_NAME]
+        further = (f"{stem}.{k}" for k in itertools.count(2))
+        name = next(n for n in itertools.chain([stem], further) if n.casefold() not in self.names)
+        self.names.add(name.casefold())
+        return f"{name}.smt2"
+
+
+def lemma_query(file: str, name: str, says: str, statement: str, report: Report, assertions: Iterable[Any]) -> Query:
+    """The file of a lemma, or of a part of one: its premises, and last of all that it fails."""
+    *before, failing = assertions
+    head = header([(LEMMA, f"{name}: {says}"), ("strategy", "none: the lemma is about sums, not about a program"),
+                   ("assuming", "nothing but what is asserted before the last assertion"), ("statement", statement),
+                   ("expected", UNSAT), _limits(report)])
+    lines = [*head, *_asked("QF_UFNIA", before, [("it fails", failing)])]
+    return Query(file, LEMMA, name, str(PROVED), UNSAT, _joined(lines), 1, 1)
+
+
+def _limits(report: Report) -> tuple[str, str]:
+    """What the prover asked, and how."""
+    return "answered by", f"{report.versions}, resource limit {RESOURCE_LIMIT}, seed {SEED}"
+
+
+def _ended(verdict: Verdict) -> tuple[str, str]:
+    return "verdict", verdict.verdict + "".join(f", {text}" for text in (verdict.cls, verdict.reason) if text)
+
+
+def _pins(sizes: Mapping[str, int]) -> list[tuple[str, str]]:
+    return [("pinned", ", ".join(f"{name} = {value}" for name, value in sizes.items()))] if sizes else []
+
+
+def _generated(make: Any) -> Obligations:
+    """What was generated; nothing where an event has no transfer rule, which the verdict says."""
+    try:
+        found: Obligations = make()
+    except NoRule:
+        return Obligations(full=True)
+    return found
+
+
+def _sizes(step: Step, candidate: Candidate) -> dict[str, int]:
+    """The sizes of a counterexample."""
+    return {name: candidate.model[name] for name in (*step.reference.mesh.names, "m") if name in candidate.model}
+
+
+def _distinct(failures: Iterable[Failure]) -> list[Failure]:
+    """Failures of one event that the same formula says, as one."""
+    found: dict[object, Failure] = {}
+    for failure in failures:
+        key = failure.event, failure.says, failure.cases, failure.exact, failure.formula.get_id()
+        known = found.get(key)
+        found[key] = replace(known, instances=known.instances + failure.instances) if known else failure
+    return list(found.values())
+
+
+def _told(failure: Failure) -> str:
+    """What goes wrong, how often it was looked for, and where the unit's microbatch stands."""
+    cases = dict.fromkeys(f"m {'=' if c.exact or not failure.exact else '>='} {c.least}, {c.name}"
+                          for c in failure.cases)
+    where = f"; the unit's microbatch among m: {'; '.join(cases)}" if cases else ""
+    times = f"{failure.instances} instance{'s' * (failure.instances > 1)}"
+    return f"{times}: {failure.event} {failure.says}{where}"
+
+
+def _asked(logic: str, assumed: list[Any], failures: Sequence[tuple[str, Any]]) -> list[str]:
+    """Declarations, premises, a definition for every way to fail, and the question whether one of them can happen."""
+    assumed = list({p.get_id(): p for p in assumed}.values())
+    formulas = [*assumed, *(formula for _, formula in failures)]
+    writer = Writer(formulas)
+    lines = [f"(set-logic {logic})", *declarations(formulas)]
+    for premise in assumed:
+        definitions, written = writer.write(premise)
+        lines += [*definitions, f"(assert {written})"]
+    for k, (told, formula) in enumerate(failures):
+        definitions, written = writer.write(formula)
+        lines += [comment(told), *definitions, f"(define-fun {_failure(k)} () Bool {written})"]
+    return [*lines, *question(len(failures))]
+
+
+def question(failures: int) -> tuple[str, str]:
+    """The last lines of a file: that one of so many failures happens.
+
+    >>> question(1), question(2)
+    (('(assert |failure 1|)', '(check-sat)'), ('(assert (or |failure 1| |failure 2|))', '(check-sat)'))
+    """
+    names = [_failure(k) for k in range(failures)]
+    return f"(assert (or {' '.join(names)}))" if len(names) > 1 else f"(assert {names[0]})", "(check-sat)"
+
+
+def _failure(number: int) -> str:
+    return f"|failure {number + 1}|"
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"

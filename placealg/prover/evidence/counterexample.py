@@ -1,0 +1,283 @@
+"""A solver's model as facts of the domain: sizes, device, unit, owners, counts; got, want and their mass.
+
+This is the one place where a raw model is read. Above it, nothing knows what a solver is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from placealg.arith import ONE, Monomial
+from placealg.mesh import ENDS
+from placealg.prover import correct
+from placealg.prover.calculus.contribution import DEVICE, STALE, Slot, Value, elsewhere, varies
+from placealg.prover.calculus.machine import Read, Updated
+from placealg.prover.calculus.microbatches import Case
+from placealg.prover.evidence.counterexample_words import HELD, Place, got, mass, right, scattered, tell, times
+from placealg.prover.examine import ONLY_RUN, Candidate
+from placealg.prover.obligations import MISSES, Failure
+from placealg.prover.ops import paths
+from placealg.prover.ops.stages import UNRECEIVED, UNSENT, ends, tied
+from placealg.step.program import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a counterexample says of a group, in the terms of the domain; owners map (layout, axis, element) to a rank.
+
+    Element 0 stands for the element under scrutiny, element 1 for another element of its matrix. `cell` is
+    the unit's place: coordinates on the data axes and its microbatch. `unequal` says that counts differ, and
+    `counts`, of a run, how: the number of tokens of every cell.
+    """
+
+    group: str
+    sizes: dict[str, int]
+    microbatches: int
+    device: dict[str, int]
+    cell: tuple[tuple[int, ...], int]
+    owners: dict[tuple[str, str, int], int]
+    unequal: bool
+    got: str
+    want: str
+    mass: str | None
+    explanation: str
+    counts: tuple[tuple[tuple[tuple[int, ...], int], int], ...] = ()
+
+
+def facts(candidate: Candidate, reference: Reference) -> Facts:
+    """Read the model of a candidate."""
+    model, axes = candidate.model, reference.mesh.names
+    sizes = {a: model.get(a, 2) for a in axes}
+    candidate, at_ends = _at_ends(candidate, reference, sizes)
+    failure, place = candidate.failure, Place(model, {**sizes, **at_ends})
+    microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
+    case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
+                failure.cases[0] if failure.cases else None)
+    if failure.update and not place.held(failure.update.gradient):
+        place = place.where_wrong(failure.update.gradient, correct.reference_weight(reference),
+                                  correct.equal_counts(reference))
+    elif failure.update and failure.obligation in WEIGHED and _fault(failure.update, reference, own=False) is None:
+        place = place.where_absent(failure.update.gradient)
+    has, want, ratio, explanation = _told(candidate, reference, place)
+    device = {a: place.coordinate(a, DEVICE) for a in axes}
+    if at_ends and reference.pipeline:
+        axis = reference.pipeline.axis
+        device[axis] = place.coordinate(ends(reference), DEVICE) * (sizes[axis] - 1)
+    return Facts(
+        group=candidate.group.name,
+        sizes=sizes,
+        microbatches=microbatches,
+        device=device,
+        cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
+        owners={key: rank for key, rank in _owners(model, place) if key[1] in sizes},
+        unequal=(failure.obligation == "normalizer" or failure.says.startswith(ONLY_RUN))
+        and "equal_counts" not in reference.hypotheses,
+        got=has, want=want, mass=ratio, explanation=explanation)
+
+
+def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int]) -> tuple[Candidate, dict[str, int]]:
+    """Of a tied group, which stands at the ends of a pipeline: the candidate with their number for its symbol, and it.
+
+    Rank 0 of the ends is the first stage, rank 1 the last.
+    """
+    parameters = candidate.group.parameters
+    if reference.pipeline is None or not parameters or not tied(reference, parameters[0]):
+        return candidate, {}
+    name, number = ends(reference), min(2, sizes[reference.pipeline.axis])
+
+    def numbered(value: Value) -> Value:
+        tags = tuple(replace(t, slot=replace(t.slot, terms=numbered(Value(t.slot.terms)).terms)) if t.slot else t
+                     for t in value.tags)
+        return replace(paths.substituted(value, name, Monomial.number(number)), tags=tags)
+
+    def told(update: Updated) -> Updated:
+        return replace(update, gradient=numbered(update.gradient))
+
+    failure = candidate.failure
+    failure = replace(failure, update=told(failure.update)) if failure.update else failure
+    siblings = {name: told(update) for name, update in candidate.siblings.items()}
+    return replace(candidate, failure=failure, siblings=siblings), {name: number}
+
+
+Owned = tuple[tuple[str, str, int], int]
+"""((layout, axis, element), the rank that owns it)."""
+
+
+def _owners(model: Mapping[str, int], place: Place) -> Iterator[Owned]:
+    """Every owner of a model; a layout that differs along an axis is told for each rank on which it is."""
+    for name, rank in model.items():
+        kind, _, said = name.partition(":")
+        position, _, axis = said.partition("@")
+        if kind in ("own", "other"):
+            along = varies(position)
+            layout, _, there = elsewhere(position, along, DEVICE).partition("^") if along else position.partition("^")
+            if there:
+                along, _, which = there.partition("=")
+                coordinate = place.coordinate(along, which)
+                real = along.removesuffix(ENDS)
+                if real != along and coordinate:
+                    coordinate = place.sizes[real] - 1
+                layout = f"{layout}({real})={coordinate}"
+            yield (layout, axis, 0 if kind == "own" else 1), rank
+
+
+def _microbatch(case: Case | None, microbatches: int) -> int:
+    """The index of the unit's microbatch, for the smallest runs of passive ones."""
+    if case is None:
+        return 0
+    if case.name == "last":
+        return microbatches - 1
+    before = next(k for k, i in enumerate(case.iterations) if i.active)
+    return min(before, microbatches - 1)
+
+
+def _told(candidate: Candidate, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
+    failure = candidate.failure
+    if failure.obligation in WEIGHED and failure.update:
+        return _weights(failure.update, candidate.siblings, reference, place, failure.obligation == "normalizer")
+    if failure.obligation == "update" and failure.update:
+        return _transforms(failure.update, reference, place)
+    if failure.obligation == "forward" and failure.held:
+        return _sums(failure, reference, place)
+    if failure.slot:
+        want = "a norm that counts every group once" if failure.says == MISSES["norm"] else OWN_FLAG
+        return failure.says, want, None, f"{failure.event} {failure.says}"
+    if failure.read:
+        return _copy(failure.read, place, failure.says)
+    if failure.says.startswith(ONLY_RUN):
+        return "other numbers, as a run shows", "the single device's", None, f"{failure.event} {failure.says}"
+    want = OWN_WANT.get(failure.says) or OWN_WANT.get(failure.obligation, "what the single device does")
+    return failure.says, want, None, f"{failure.event} {failure.says}"
+
+
+def _sums(failure: Failure, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
+    """What an op reads where it needs whole sums: how often contributions are counted, and the worst of them."""
+    why, want = f"{failure.event} {failure.says}", "each contribution once"
+    wrong = [v for v in failure.held if v.terms != paths.exact()[0].terms]
+    if any(v.garbage for v in failure.held) or not wrong:
+        return "undefined: garbage, or only some of its parts", "what the reference's op reads", None, why
+    shares = [mass(v.terms, ONE, reference, place) for v in wrong]
+    first, *others = dict.fromkeys(times(v.terms) for v in (*wrong, *failure.held))
+    says = f"some contributions {first}" + "".join(f", others {more}" for more in others)
+    return says if others else f"each contribution {first}", want, shares[0], why
+
+
+OWN_WANT = {
+    "random": "the stream keyed by logical coordinates",
+    "forward": "what the reference's op reads",
+    "schedule": "every rank of the group takes part, or none",
+    UNSENT: "one send for each message that is received",
+    UNRECEIVED: "one receive for each message that is sent",
+}
+
+
+def _copy(read: Read, place: Place, says: str) -> tuple[str, str, str | None, str]:
+    what = {"hyper": "the step counter", "rng": "the random stream"}.get(read.kind, "the parameters")
+    of = "" if read.kind == "result" else f": {what}"
+    return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}{of}"
+
+
+def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: Place,
+             own: bool) -> tuple[str, str, str | None, str]:
+    want = correct.reference_weight(reference)
+    weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
+    value, at = update.gradient, update.event
+    if not place.held(value):
+        return ("nothing: the element is not held", tell(weighting(want)), None,
+                f"{at} reads a gradient that is not there")
+    if not place.defined(value):
+        return ("undefined: garbage, or a foreign element's bytes", tell(weighting(want)), None,
+                f"{at} reads a gradient of which some contributions are undefined")
+    fault = _fault(update, reference, own)
+    if fault is not None:
+        terms, what = fault.counted.terms, "flag" if fault is update.skip else "norm"
+        return got(terms, weighting), tell(weighting(want)), mass(terms, want, reference, place), (
+            f"{at}: the {what} was taken of a gradient that is not the reference's")
+    explanation = ("reads a weight that depends on how the tokens are distributed" if own else
+                   "reads a gradient whose contributions are not each counted once at the reference's scale")
+    share = _mass_of_class(update, siblings, want, reference, place)
+    return got(value.terms, weighting), tell(weighting(want)), share, f"{at} {explanation}"
+
+
+def _fault(update: Updated, reference: Reference, own: bool) -> Slot | None:
+    """Where the update reads a right gradient: the flag or the norm that was taken of a wrong one."""
+    want = correct.reference_weight(reference)
+    weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
+    if not right(update.gradient.terms, want, weighting):
+        return None
+    slots = [update.skip, *(t.slot for t in update.gradient.tags if reference.clip)]
+    return next((s for s in slots if s and s != STALE and not right(s.counted.terms, want, weighting)), None)
+
+
+def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
+                   place: Place) -> str | None:
+    """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ.
+
+    None where a unit's weight also depends on how many microbatches stand before or behind its own.
+    """
+    values = {name: u.gradient for name, u in siblings.items()}
+    if reference.microbatches == 1 or (values and all(v.terms == update.gradient.terms for v in values.values())):
+        return mass(update.gradient.terms, want, reference, place)
+    if set(values) != {"first", "middle", "last"}:
+        return None
+    first, middle, last = (mass(values[n].terms, want, reference, place) for n in ("first", "middle", "last"))
+    if first is None or middle is None or last is None:
+        return None
+    if first == middle == last:
+        return first
+    if first.isdigit() and middle.isdigit() and last.isdigit():
+        each, rest = int(middle), int(first) + int(last) - 2 * int(middle)
+        parts = [text for text, count in ((f"{each}*m" if each > 1 else "m", each), (str(abs(rest)), rest)) if count]
+        total = (" - " if rest < 0 else " + ").join(parts)
+        return f"({total})/m" if len(parts) > 1 else f"{total}/m" if parts else "0"
+    parts = [p for p in (first, f"({middle})*(m - 2)", last) if p not in ("0", "(0)*(m - 2)")]
+    return f"({' + '.join(parts)})/m" if len(parts) > 1 else f"{parts[0]}/m"
+
+
+WEIGHED = ("gradient", "normalizer")
+"""The obligations whose counterexamples are told as weights."""
+
+OWN_FLAG = "a flag that is set iff an element of the whole reduced gradient overflows"
+
+
+def _flaw(flag: Slot | None, reference: Reference) -> str:
+    """What is wrong with a flag; "" where nothing is."""
+    if flag is None:
+        return "no flag" if reference.skip else ""
+    if not flag.defined:
+        return "a flag of another step, or of unknown values"
+    if flag.counted.tags:
+        return "a flag of the clipped gradient"
+    if not reference.skip:
+        return "a step that is skipped"
+    whole = any(not t.at and not t.given for t in flag.terms)
+    return "" if whole else "a flag that leaves elements of the group out"
+
+
+def _transforms(update: Updated, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
+    tags = update.gradient.tags
+    declared = ("clip",) if reference.clip else ()
+    applied = tuple(t.name for t in tags)
+    if applied != declared:
+        return (", ".join(applied) or "no transform", ", ".join(declared) or "no transform", None,
+                f"{update.event} reads a gradient that was not transformed as the reference's is")
+    for tag in tags:
+        if tag.slot is None or not tag.slot.defined:
+            return "no norm of this step", "1", None, f"{update.event}: the clip factor used an undefined norm"
+        if tag.slot.counted.tags:
+            return "a norm of the clipped gradient", "a norm of the gradient", None, f"{update.event}: norm after clip"
+        share = mass(tag.slot.terms, ONE, reference, place)
+        if share != "1" or scattered(tag.slot.terms):
+            often = f"{share or 'other than 1'} times in the norm (on average over elements)"
+            return (f"each element counted {often}", "once", share,
+                    f"{update.event}: the norm behind the clip factor does not count each element once")
+    if flaw := _flaw(update.skip, reference):
+        return flaw, OWN_FLAG if reference.skip else "every step updates", None, (
+            f"{update.event} decides otherwise than the reference whether the step is skipped")
+    if update.divisor != ONE:
+        by = tell(update.divisor) if update.divisor else "a count that nothing defined"
+        return (f"a step divided by {by}", "the optimizer's step", None,
+                f"{update.event} takes another step than the optimizer's")
+    return ("only the device's own elements", "every element of the matrix", None,
+            f"{update.event} reads elements of the matrix that the device does not hold")

@@ -1,0 +1,229 @@
+"""Weights in words: where things stand in a solver's model, what a value weighs there, and its ratio to the reference.
+
+Read `contribution.py` first: positions, terms, values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from placealg.arith import ONE, Monomial
+from placealg.prover import correct
+from placealg.prover.calculus.contribution import (
+    DEVICE,
+    EXISTS,
+    OPAQUE,
+    SIZE_ONE,
+    UNIT,
+    Equality,
+    Term,
+    Value,
+    count_cell,
+    merged,
+)
+from placealg.prover.calculus.places import ELEMENTS, PADDED
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
+from placealg.prover.evidence.symbols import CELL
+from placealg.prover.ops import paths
+from placealg.step.program import Reference
+
+HELD = {CURRENT: "the copy of the step's start", NEXT: "the updated copy", GARBAGE: "a stale or undefined copy",
+        UNHELD: "nothing: the element is not held"}
+OPAQUE_SUM = "s"
+_SUM_SAYS = "is a sum over ranks, of weights that differ from rank to rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where things stand in one model; positions that the model leaves open stand at 0."""
+
+    model: Mapping[str, int]
+    sizes: dict[str, int]
+
+    def coordinate(self, axis: str, position: str) -> int:
+        """The coordinate along an axis that a position stands for."""
+        return int(position) if position.isdigit() else self.model.get(f"{position}@{axis}", 0)
+
+    def unit(self, axis: str) -> int:
+        """Where the unit was computed: at its own position, or at the owner of the index that was contracted."""
+        places = [n for n in self.model if n == f"{UNIT}@{axis}" or (n.startswith("path") and n.endswith(f"@{axis}"))]
+        return self.model[places[0]] if places else 0
+
+    def where_wrong(self, value: Value, want: Monomial, weighting: correct.Weighting) -> Place:
+        """The same model, seen from a rank that holds the value, where its weight is not the wanted one."""
+        if not value.held:
+            return self
+        held = {f"{DEVICE}@{a}": self.coordinate(a, p) for a, p in value.mask}
+        there = replace(self, model={**self.model, **held})
+        counted = [weighting(t.coefficient) for t in value.terms
+                   if all(there.holds((a, DEVICE, p)) for a, p in t.at.items()) and all(map(there.holds, t.given))]
+        return self if counted == [weighting(want)] else there
+
+    def where_absent(self, value: Value) -> Place:
+        """The same model, seen from an element's owner by a layout that is not the value's, and so lacks it."""
+        layouts = sorted({n.partition("@")[0] for n in self.model if n.startswith("own:")})
+        owners = [{f"{DEVICE}@{a}": self.coordinate(a, layout) for a, p in value.mask if p.startswith("own:")}
+                  for layout in layouts]
+        there = (replace(self, model={**self.model, **device}) for device in owners)
+        return next((place for place in there if not place.held(value)), self)
+
+    def ranks(self, axis: str, reference: Reference) -> Monomial:
+        """The number of ranks along an axis: a symbol, but for the ends of a pipeline."""
+        return Monomial.of(axis) if axis in reference.mesh.names else Monomial.number(self.sizes[axis])
+
+    def holds(self, test: Equality) -> bool:
+        """Whether an equality, or a condition on an axis, holds here."""
+        axis, p, q = test
+        if p == EXISTS:
+            return self.sizes[axis] > int(q)
+        return self.sizes[axis] == 1 if p == SIZE_ONE else self.coordinate(axis, p) == self.coordinate(axis, q)
+
+    def leaf(self, version: Version) -> str:
+        """Which copy the device holds, in words."""
+        while isinstance(version, Choice):
+            version = version.yes if self.holds(version.test) else version.no
+        return HELD[version.version if isinstance(version, Guarded) else version]
+
+    def held(self, value: Value) -> bool:
+        """Whether the device holds the value."""
+        return value.held and all(self.holds((a, DEVICE, p)) for a, p in value.mask)
+
+    def defined(self, value: Value) -> bool:
+        """Whether the device holds the value, and it is no garbage."""
+        return self.held(value) and not value.garbage and all(self.holds(e) for e in value.sides)
+
+
+def right(terms: tuple[Term, ...], want: Monomial, weighting: correct.Weighting) -> bool:
+    """Whether the terms are the wanted weight on every rank, whatever stands where, by the data alone."""
+    return merged(Term(weighting(t.coefficient), t.at, t.given) for t in terms) == merged([Term(weighting(want))])
+
+
+def scattered(terms: tuple[Term, ...]) -> bool:
+    """Whether ranks, units or elements count differently."""
+    return any(t.at or t.given for t in terms)
+
+
+def got(terms: tuple[Term, ...], weighting: correct.Weighting) -> str:
+    """The weight where all that it depends on holds, and where nothing of it does.
+
+    >>> from placealg.frozen import FrozenMap
+    >>> one, own = Term(ONE), Term(ONE, FrozenMap({"dp": UNIT}))
+    >>> got((one,), lambda w: w), got((own,), lambda w: w)
+    ('1', "1 on the device's own units, 0 on the others")
+    >>> got((Term(ONE, given=frozenset({("dp", "own:even", "own:own")})),), lambda w: w)
+    "1 where along dp the element's owner by 'even' is its owner, 0 elsewhere"
+    """
+    return _by_case(terms, weighting, str)
+
+
+def _by_case(terms: tuple[Term, ...], weighting: correct.Weighting, say: Callable[[str], str]) -> str:
+    """The weight in words, each of its numbers as `say` has it."""
+    whole = told_sum([weighting(t.coefficient) for t in terms])
+    free = told_sum([weighting(t.coefficient) for t in terms if not t.at and not t.given])
+    if whole == free:
+        opaque = any(name.startswith(OPAQUE) for t in terms for name in t.coefficient.names())
+        return f"{say(whole)}, where {OPAQUE_SUM} {_SUM_SAYS}" if opaque else say(whole)
+    conditions = sorted({e for t in terms for e in t.given})
+    if not conditions:
+        return f"{say(whole)} on the device's own units, {say(free)} on the others"
+    said = [_condition(e) for e in conditions]
+    if any(t.at for t in terms):
+        said.append("the unit is the device's own")
+    return f"{say(whole)} where {' and '.join(said)}, {say(free)} elsewhere"
+
+
+def times(terms: tuple[Term, ...]) -> str:
+    """How often contributions are counted, in words.
+
+    >>> times((Term(ONE),)), times((Term(Monomial.of("tp")),)), times(())
+    ('once', 'tp times', 'never')
+    >>> times((Term(ONE, given=frozenset({("tp", "=", "1")})),))
+    'once where tp has one rank, never elsewhere'
+    """
+    if scattered(terms) and all(t.coefficient == ONE and t.at and not t.given for t in terms):
+        return "only on the rank that computed them"
+    return _by_case(terms, lambda weight: weight, lambda n: {"0": "never", "1": "once"}.get(n, f"{n} times"))
+
+
+def _condition(equality: Equality) -> str:
+    """An equality of positions in words."""
+    axis, p, q = equality
+    if p == SIZE_ONE:
+        return f"{axis} has one rank"
+    if p == EXISTS:
+        return f"{axis} has a rank {q}"
+    if "/" in p and "/" in q:
+        dims = " and ".join(sorted({x.rpartition("/")[2] for x in (p, q)}))
+        return f"two indices that were summed over, of {dims}, have one owner along {axis}"
+    first, second = sorted((_position(p), _position(q)), key=lambda text: (text in _LAST, text))
+    return f"along {axis} {first} is {second}"
+
+
+_LAST = ("its owner", "the device")
+"""Positions that stand second in a sentence."""
+
+
+def _position(position: str) -> str:
+    """A position along an axis in words."""
+    if position.isdigit():
+        return f"rank {position}"
+    if position.startswith(("own:", "other:", "any:")):
+        layout = position.partition(":")[2]
+        return "its owner" if layout == "own" else f"the element's owner by '{layout}'"
+    if "/" in position:
+        return f"the owner of the index of {position.rpartition('/')[2]} that was summed over"
+    dim = paths.dim_of(position)
+    return f"the owner of its index of {dim}" if dim else {DEVICE: "the device", UNIT: "the unit's rank"}.get(
+        position, position)
+
+
+def told_sum(parts: Iterable[Monomial]) -> str:
+    """A sum of weights in words; "0" where there is none."""
+    return " + ".join(tell(p) for p in parts) or "0"
+
+
+def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: Place) -> str | None:
+    """sum of got / sum of want over the unit class under equal counts, in the axis sizes."""
+    weighting = correct.equal_counts(reference)
+    total: dict[tuple[tuple[str, int], ...], Monomial] = {}
+    for term in terms:
+        part = weighting(term.coefficient) / weighting(want)
+        for axis, position in term.at.items():
+            if position == UNIT or position.startswith(("own:", paths.AT)) or "/" in position:
+                part = part / place.ranks(axis, reference)
+            elif not place.holds((axis, DEVICE, position)):
+                part = part * Monomial.number(0)
+        for axis, p, q in term.given:
+            if p not in (EXISTS, SIZE_ONE) and not (p.isdigit() and q.isdigit()):
+                part = part / place.ranks(axis, reference)
+            elif not place.holds((axis, p, q)):
+                part = part * Monomial.number(0)
+        old = total.get(part.powers, Monomial.number(0))
+        total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
+    kept = [p for p in total.values() if p.coefficient]
+    if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
+        return None
+    return told_sum(kept)
+
+
+def tell(weight: Monomial) -> str:
+    """A weight in words that need no legend: counts by their cell.
+
+    >>> tell(Monomial.parse("1/m") / Monomial.of("N[dp@unit,microbatch@unit]"))
+    '1/(m*tokens[dp, microbatch])'
+    """
+    renamed = Monomial(weight.coefficient)
+    for name, power in weight.powers:
+        cell = count_cell(name)
+        if cell is not None:
+            name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
+        elif name == CELL:
+            name = "tokens_per_cell"
+        elif name.startswith((PADDED, ELEMENTS)):
+            name = name.partition(":")[0]
+        elif name.startswith(OPAQUE):
+            name = OPAQUE_SUM
+        renamed = renamed * Monomial.of(name) ** power
+    return str(renamed)
+

@@ -1,0 +1,264 @@
+"""The second engine: one axis at a time written out rank by rank, at as many sizes as a cutoff lemma asks for.
+
+That a weight is right is a polynomial identity in the size n of an axis, once cleared of denominators. A non-zero
+polynomial of degree d has at most d roots, so an identity of degree d holds for every n iff it holds at d + 1 sizes.
+Here d is bounded by counting: every reduction along the axis can raise the degree by one, so can every divisor by the
+size or by a count that was summed over the axis, and every axis of the data that the reference weight counts. At each
+size the sums over the axis are written out, and not taken in closed form; all other axes stay symbolic. Sizes are
+distinct primes, because equal sizes hide wrong groups.
+
+A question also asks which of its positions along the axis coincide, and which stand at a rank that the program names.
+Each way in which they do has an identity of its own, and there are the same ways at every size from a bound on, at
+which all positions can differ and all named ranks exist: the d + 1 primes lie from there on. What is smaller is not
+covered by them, and is tried size by size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count, groupby, islice
+from math import isqrt
+from typing import Any
+
+import z3
+
+from placealg.frozen import FrozenMap
+from placealg.placement import Kind
+from placealg.prover.calculus.contribution import DEVICE, PEER, STAGE, UNIT
+from placealg.prover.correct import COUNTER
+from placealg.prover.evidence.certificate import LEMMA as LEMMA_FILE
+from placealg.prover.evidence.certificate import Query, certificate, lemma_query
+from placealg.prover.examine import Candidate, Findings, examine, siblings
+from placealg.prover.obligations import obligations
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.op_obligations import network_obligations
+from placealg.prover.verdict import (
+    BOUNDED,
+    CUTOFF,
+    OBLIGATIONS,
+    PARAMETRIC,
+    PROVED,
+    REFUTED,
+    UNDECIDED,
+    Report,
+    Verdict,
+)
+from placealg.step.pipeline import FIRST, LAST
+from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
+
+REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
+
+_KEPT = ("grad", "grad_sum", "norm", "skip", "count")
+"""What a microbatch may find as the one before left it, so that an event in the loop may meet it again."""
+
+_RUNS = 3
+"""How often it does, as the prover has it: in the first, in others and in the last microbatch."""
+
+LEMMA = "cutoff: a rational identity of degree d in a size holds for all sizes iff it holds at d + 1 distinct ones"
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled:
+    """One axis: the bound on the degree, the sizes at which it was written out, and what was found at each.
+
+    Its sizes are all those below `least`, at which not all positions can differ, and d + 1 primes from there on; where
+    several show a failure, the first is told, so that 1 comes last.
+    """
+
+    axis: str
+    degree: int
+    least: int
+    sizes: tuple[int, ...]
+    findings: tuple[Findings, ...]
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The sizes at which all positions can differ: those on which the lemma rests."""
+        return tuple(n for n in self.sizes if n >= self.least)
+
+
+def degree(step: Step, axis: str) -> int:
+    """A bound on the degree, in the size of `axis`, of every identity between weights of the program and the reference.
+
+    >>> from placealg.model.abstract import abstract
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import dp
+    >>> degree(derive(dp(), abstract()), "dp")
+    4
+    """
+    along = [e for e in step.events if axis in e.axes and (e.verb in REDUCTIONS or e.source == Kind.P.value)
+             for _ in range(_runs(e))]
+    per_group = [sum(e.group == g.name for e in along) for g in step.reference.groups]
+    shared = sum(not e.group for e in along)
+    means = max((sum(e.op == "mean" for e in along if e.group == g.name) for g in step.reference.groups), default=0)
+    each = {axis: 1, "count": sum(e.value == "count" for e in along)}
+    divided = Counter[str]()
+    for event in step.events:
+        divided[event.group] += _runs(event) * sum(abs(power) * each.get(n, 0) for n, power in event.divisor.powers)
+    own = max((divided[g.name] for g in step.reference.groups), default=0)
+    counted = 1 if axis in step.reference.data_axes else 0
+    return max(per_group, default=0) + shared + means + divided[""] + own + counted
+
+
+def _runs(event: Event) -> int:
+    return _RUNS if event.phase in LOOPED and event.value in _KEPT else 1
+
+
+PLACES = (DEVICE, UNIT, PEER, COUNTER)
+"""The positions of which a question has one along an axis: whoever looks, computes, is another, or counts."""
+
+OF_LAYOUT = ("own", "other", "any")
+"""The positions of which it has one for each layout: of the element, of another of its matrix, of any in the norm.
+
+Of a layout that differs from rank to rank it has one for each place from which it is looked at.
+"""
+
+OF_STAGES = (STAGE + FIRST, STAGE + LAST)
+"""The positions along the axis of a pipeline, beside the stage of each repeated unit and that of its neighbour."""
+
+
+def least_size(step: Step, axis: str) -> int:
+    """The least size at which all positions of a question along `axis` can differ, and all named ranks exist.
+
+    >>> from placealg.model.abstract import abstract
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import zero1
+    >>> least_size(derive(zero1(), abstract()), "dp")
+    7
+    """
+    layouts = {(e.group or e.tensor, e.layout, len(PLACES) if e.drawn else 1) for e in step.events if axis in e.owning}
+    owners = Counter[str]()
+    for holder, _, seen in layouts:
+        owners[holder] += len(OF_LAYOUT) * seen
+    staged = step.reference.pipeline is not None and step.reference.pipeline.axis == axis and step.reference.graph
+    stages = len(OF_STAGES) + 2 * len(staged.loops) if staged else 0
+    places = len(PLACES) + max(owners.values(), default=0) + stages + len(step.ranks(axis))
+    return max(places, step.enough(axis))
+
+
+def primes(least: int = 2) -> Iterator[int]:
+    """The primes from a size on: 2, 3, 5, 7, ..."""
+    return (n for n in count(max(2, least)) if all(n % k for k in range(2, isqrt(n) + 1)))
+
+
+def unroll(step: Step, axis: str) -> Unrolled:
+    """Every obligation with one axis written out, at each of d + 1 prime sizes, and at all that are too small."""
+    bound, least = degree(step, axis), least_size(step, axis)
+    sizes = (*range(2, least), *islice(primes(least), bound + 1), 1)
+    return Unrolled(axis, bound, least, sizes, tuple(examine(written_out(step, axis, size)) for size in sizes))
+
+
+def written_out(step: Step, axis: str, size: int) -> Step:
+    """The step with the sums over one axis written out at a size."""
+    return replace(step, reference=replace(step.reference, unrolled=FrozenMap({axis: size})))
+
+
+def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
+    """What the engine finds: an obligation is PROVED, CUTOFF where it is proved on every axis at all of its sizes.
+
+    Else it ends as where it first was refuted; as where it first was left open, if it never was. A step without axes
+    has no sums to write out.
+    """
+    runs = tuple(unroll(step, axis) for axis in step.reference.mesh.names)
+    if not runs:
+        return examine(step), ()
+    found = [f for run in runs for f in run.findings]
+    without = _no_degree(step)
+    ended = [(_by_cutoff(v, without), f) for v, f in _ended(found)]
+    candidates = [in_closed_form(step, c) for v, f in ended if v.verdict == REFUTED
+                  for c in f.candidates if (c.verdict.id, c.verdict.group) == (v.id, v.group)]
+    told = (LEMMA, *map(_told, runs), *dict.fromkeys(text for f in found for text in f.lemmas))
+    return replace(found[-1], verdicts=tuple(v for v, _ in ended), candidates=tuple(candidates), lemmas=told), runs
+
+
+_FIRST = (REFUTED, UNDECIDED, PROVED)
+
+
+def _ended(found: Iterable[Findings]) -> list[tuple[Verdict, Findings]]:
+    """How each obligation of each group ended, and where it did so first; of a partition there is one for all."""
+    places: dict[tuple[str, str], list[tuple[Verdict, Findings]]] = {}
+    for findings in found:
+        for v in findings.verdicts:
+            places.setdefault((v.id, "" if v.id == "partition" else v.group), []).append((v, findings))
+    worst = [min(runs, key=lambda run: _FIRST.index(run[0].verdict)) for runs in places.values()]
+    taken = [sum(v.seconds or 0.0 for v, _ in runs) for runs in places.values()]
+    order = list(OBLIGATIONS)
+    ended = [(replace(v, seconds=seconds), f) for (v, f), seconds in zip(worst, taken, strict=True)]
+    return sorted(ended, key=lambda end: order.index(end[0].id))
+
+
+def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
+    """The queries behind a report of this engine: every obligation at each size of each axis, and the cutoff lemma."""
+    findings, runs = examine_by_cutoff(step)
+    if not runs:
+        return certificate(step, report, findings.candidates)
+    queries: dict[str, Query] = {}
+    for run in runs:
+        name, says = f"cutoff.{run.axis}", LEMMA.partition(": ")[2]
+        told = f"a polynomial of degree {run.degree} with {len(run.roots)} roots is 0"
+        queries[name] = lemma_query(f"{LEMMA_FILE}.{name}.smt2", name, says, told, report, roots(run))
+        for size, found in zip(run.sizes, run.findings, strict=True):
+            there = replace(report, obligations=tuple(replace(v, cls=v.cls and BOUNDED) for v in found.verdicts))
+            listed = certificate(written_out(step, run.axis, size), there, found.candidates, f"{run.axis}-{size}")
+            for query in listed:
+                queries.setdefault(query.text if query.obligation == LEMMA_FILE else query.name, query)
+    return tuple(queries.values())
+
+
+def roots(run: Unrolled) -> list[Any]:
+    """What the lemma says of an axis, as assertions: a polynomial has a root at each of those sizes, and is not 0."""
+    at = z3.Ints(" ".join(f"coefficient-{k}" for k in range(run.degree + 1)))
+    zero = [z3.Sum([size ** k * a for k, a in enumerate(at)]) == 0 for size in run.roots]
+    return [*zero, z3.Or([a != 0 for a in at])]
+
+
+def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
+    """The candidate with its sums in closed form where they are written out: as formulas are told.
+
+    What the verdict rests on, the failure's formula and its model, stays.
+    """
+    failure, flows = candidate.failure, Flows(step) if step.reference.graph else None
+    if failure.update and failure.site:
+        known = obligations(step, candidate.group, [failure.site], flows)
+        update = known.updates.get((failure.update.event, failure.site, failure.cases[0]), failure.update)
+        failure = replace(failure, update=update)
+        return replace(candidate, failure=failure, siblings=siblings(failure, known))
+    if failure.held and flows:
+        same = (f.held for f in network_obligations(step, flows).failures.values()
+                if (f.obligation, f.event, f.says) == (failure.obligation, failure.event, failure.says))
+        return replace(candidate, failure=replace(failure, held=next(same, failure.held)))
+    return candidate
+
+
+def _told(run: Unrolled) -> str:
+    roots = ", ".join(map(str, run.roots))
+    return (f"{run.axis}: of degree {run.degree} at most, written out at {roots}, and at all below {run.least}, where "
+            "positions must coincide")
+
+
+def _no_degree(step: Step) -> str:
+    """Why a weight is no polynomial in the size of an axis, if it is none."""
+    unequal = step.reference.data_axes and "equal_counts" not in step.reference.hypotheses
+    if unequal and (any("tokens" in e.divisor.names() for e in step.events) or _counts_of_ranks(step)):
+        return "weights depend on how many tokens each rank holds: they have no degree in the size of an axis"
+    return ""
+
+
+def _counts_of_ranks(step: Step) -> bool:
+    """Whether a divisor reads a count before it is summed over the axes of the data."""
+    summed = set[str]()
+    for looped, events in groupby(step.phase(*STEP_PHASES), key=lambda e: e.phase in LOOPED):
+        for event in list(events) * (2 if looped else 1):
+            if event.value == "count":
+                summed = summed.union(event.axes) if event.verb in REDUCTIONS else set()
+            elif "count" in event.divisor.names() and not summed.issuperset(step.reference.data_axes):
+                return True
+    return False
+
+
+def _by_cutoff(verdict: Verdict, without: str) -> Verdict:
+    if without and verdict.verdict == PROVED and verdict.id in ("gradient", "normalizer"):
+        return replace(verdict, verdict=UNDECIDED, cls=None, reason=without)
+    return replace(verdict, cls=CUTOFF) if verdict.cls == PARAMETRIC else verdict

@@ -1,0 +1,68 @@
+"""Answers that are kept for the process: those that decide something, and no others.
+
+That a solver gave up, or was killed, is no property of what it was asked: the same question is asked anew next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from placealg.prover.verdict import UNDECIDED
+
+
+class Decided(Protocol):
+    """What ends in a verdict."""
+
+    @property
+    def verdict(self) -> str:
+        """PROVED, REFUTED or UNDECIDED."""
+
+
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
+
+
+class Kept(Generic[Asked, Found]):
+    """A function of hashable arguments that is asked once for each, as long as its answer is not open.
+
+    At most `most` answers are kept; the oldest goes first.
+    """
+
+    def __init__(self, ask: Callable[Asked, Found], still_open: Callable[[Found], bool], most: int) -> None:
+        self._ask, self._open, self._most = ask, still_open, most
+        self._answers: dict[Hashable, Found] = {}
+
+    def __call__(self, *args: Asked.args, **named: Asked.kwargs) -> Found:
+        """The answer that is kept, or a new one."""
+        key = args, tuple(named.items())
+        if key in self._answers:
+            return self._answers[key]
+        found = self._ask(*args, **named)
+        if not self._open(found):
+            while len(self._answers) >= self._most:
+                del self._answers[next(iter(self._answers))]
+            self._answers[key] = found
+        return found
+
+    def forget(self) -> None:
+        """Ask everything anew."""
+        self._answers.clear()
+
+
+def kept(still_open: Callable[[Any], bool], most: int) -> Callable[[Callable[Asked, Found]], Kept[Asked, Found]]:
+    """Keep up to `most` answers of a function, but those that are still open.
+
+    >>> answers = iter(["unknown", "yes", "no"])
+    >>> @kept(lambda answer: answer == "unknown", 8)
+    ... def ask(question: str) -> str:
+    ...     return next(answers)
+    >>> ask("true?"), ask("true?"), ask("true?")
+    ('unknown', 'yes', 'yes')
+    """
+    return lambda ask: Kept(ask, still_open, most)
+
+
+def is_open(found: Decided) -> bool:
+    """Whether the verdict is UNDECIDED."""
+    return found.verdict == UNDECIDED

@@ -1,0 +1,48 @@
+"""What may be assumed of the constants that a question mentions, and a question asked under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import z3
+
+from placealg.prover.calculus.contribution import OPAQUE, STAGE, count_cell
+from placealg.prover.evidence import symbols
+from placealg.prover.evidence.solver import PROCESS, Answer
+from placealg.prover.ops.stages import ends
+from placealg.step.pipeline import FIRST, LAST
+from placealg.step.program import Reference, Step
+
+
+def premises(step: Step, assertions: list[Any]) -> list[Any]:
+    """Sizes and counts are positive and realisable, positions lie inside their axis."""
+    names = [str(c) for c in symbols.constants(z3.And(assertions))]
+    counts = [n for n in names if count_cell(n) is not None]
+    places = [place for place in map(symbols.place_of, names) if place]
+    for name in counts:
+        places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
+    others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts and not n.startswith(OPAQUE)]
+    sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
+    return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
+            *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]
+
+
+def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+    """The solver's answer, under the premises of every constant that the assertions mention."""
+    listed = list(assertions)
+    return PROCESS.ask([*premises(step, listed), *listed])
+
+
+def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
+    """A parameter's elements lie on one stage; the ends of a pipeline are its first and its last stage."""
+    if reference.pipeline is None:
+        return
+    axis, end = reference.pipeline.axis, ends(reference)
+    for name in names:
+        if name.startswith("other:") and name.endswith(f"@{axis}"):
+            yield z3.Int(name) == z3.Int("own:" + name.removeprefix("other:"))
+    if any(name == end or name.endswith(f"@{end}") for name in names):
+        ranks, size = symbols.size(axis), symbols.size(end)
+        yield from (ranks >= 1, size == z3.If(ranks >= 2, z3.IntVal(2), z3.IntVal(1)),
+                    symbols.coordinate(end, STAGE + FIRST) == 0, symbols.coordinate(end, STAGE + LAST) == size - 1)

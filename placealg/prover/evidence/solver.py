@@ -1,0 +1,198 @@
+"""The one module that runs Z3: a query in, an answer out, in a process that can be killed.
+
+A query is SMT-LIB 2 text, as the queries of a certificate are. Bounds: a resource limit, which is deterministic,
+a limit on memory, and a wall-clock limit after which the process is killed, because the solver's own timeout is
+not a bound. Seeds are fixed. `unknown`, a kill and a crash are all answers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import z3
+
+from placealg.atomic_files import uninterrupted
+
+SAT, UNSAT, UNKNOWN = "sat", "unsat", "unknown"
+RESOURCE_LIMIT = 20_000_000
+WALL_SECONDS = 20.0
+SEED = 0
+MEMORY_BYTES = 4 * 2**30
+OLDEST_Z3 = (4, 13)
+_ENDING_SECONDS = 2.0
+_OF_MEMORY = ("SIGKILL", "SIGABRT")
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The size of a proof that a solver gave for unsat: its steps, and of them those taken on trust (its holes)."""
+
+    steps: int
+    holes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the solver said: sat with a model, unsat, or unknown with the reason; `rlimit` is the work done."""
+
+    status: str
+    model: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+    rlimit: int = 0
+    proof: Proof | None = None
+
+
+Solve = Callable[[str, int], Answer]
+"""SMT-LIB 2 text and a resource limit -> the answer."""
+
+
+def versions() -> str:
+    """The solver and its version."""
+    return f"z3 {z3.get_version_string()}"
+
+
+def text_of(assertions: Iterable[Any]) -> str:
+    """A query as SMT-LIB 2 text."""
+    solver = z3.Solver()
+    solver.add(*assertions)
+    return str(solver.to_smt2())
+
+
+def z3_answer(text: str, limit: int) -> Answer:
+    """Z3's answer, in this process; raises Z3Exception on text that it cannot read.
+
+    A context of its own keeps a model from depending on what was asked before.
+    """
+    if z3.get_version()[:2] < OLDEST_Z3:
+        return Answer(UNKNOWN, {}, f"{versions()} is too old: {'.'.join(map(str, OLDEST_Z3))} or later is needed")
+    solver = z3.Solver(ctx=z3.Context())
+    solver.set("rlimit", limit)
+    solver.set("random_seed", SEED)
+    solver.from_string(text)
+    status = solver.check()
+    used = next((int(v) for k, v in _statistics(solver) if k == "rlimit count"), 0)
+    if status == z3.sat:
+        model = solver.model()
+        ints = {d.name(): model[d].as_long() for d in model.decls() if z3.is_int_value(model[d])}
+        return Answer(SAT, ints, "", used)
+    return Answer(UNSAT if status == z3.unsat else UNKNOWN, {}, solver.reason_unknown(), used)
+
+
+def _statistics(solver: Any) -> list[tuple[str, Any]]:
+    statistics = solver.statistics()
+    return [(key, statistics.get_key_value(key)) for key in statistics.keys()]  # noqa: SIM118  not a mapping
+
+
+def _serve(connection: Connection, theirs: Connection | None, solve: Solve) -> None:
+    """Answer until the other end is closed; an interrupt is the other end's to act on.
+
+    `theirs` is this process's copy of the other end, where it was forked with one: as long as it is open nobody notices
+    that the process which asks was killed.
+    """
+    if theirs is not None:
+        theirs.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _limit_memory()
+    while True:
+        try:
+            text, limit = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(solve(text, limit))
+        except MemoryError:
+            connection.send(Answer(UNKNOWN, {}, "the solver ran out of memory"))
+        except Exception as error:
+            connection.send(Answer(UNKNOWN, {}, f"solver error: {error}"))
+
+
+def _limit_memory() -> None:
+    """Bound the address space of this process, where the system can."""
+    if sys.platform == "linux":
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class SolverProcess:
+    """A solver in a process of its own, started when first asked and replaced when it had to be killed."""
+
+    def __init__(self, solve: Solve = z3_answer) -> None:
+        self._solve = solve
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    def ask(self, assertions: Iterable[Any], *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Answer:
+        """Whether the assertions have a model."""
+        return self.ask_text(text_of(assertions), limit=limit, seconds=seconds)
+
+    def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Answer:
+        """The same for SMT-LIB 2 text."""
+        try:
+            connection = self._start()
+        except OSError as error:
+            return Answer(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
+        try:
+            connection.send((text, limit))
+            if not connection.poll(seconds):
+                self.stop()
+                return Answer(UNKNOWN, {}, f"the solver was stopped after {seconds:g} s")
+            answer = connection.recv()
+        except (EOFError, OSError):
+            ended = self._ended()
+            self.stop()
+            return Answer(UNKNOWN, {}, ended)
+        except BaseException:
+            self.stop()
+            raise
+        assert isinstance(answer, Answer)
+        return answer
+
+    def _ended(self) -> str:
+        """How the process ended, whose end of the connection is closed."""
+        self._process.join(_ENDING_SECONDS)
+        code = self._process.exitcode
+        if code is None:
+            return "the solver's process closed its connection"
+        if code >= 0:
+            return f"the solver's process ended with exit code {code}"
+        name = next((s.name for s in signal.Signals if s == -code), f"signal {-code}")
+        return f"the solver's process was killed by {name}{' (out of memory?)' if name in _OF_MEMORY else ''}"
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+    def _start(self) -> Connection:
+        if self._connection is None:
+            forks = "fork" in multiprocessing.get_all_start_methods()
+            context: Any = multiprocessing.get_context("fork" if forks else "spawn")
+            ours, theirs = context.Pipe()
+            copied = ours if forks else None
+            self._process = context.Process(target=_serve, args=(theirs, copied, self._solve), daemon=True)
+            with uninterrupted():
+                self._process.start()
+            theirs.close()
+            self._connection = ours
+        return self._connection
+
+
+PROCESS = SolverProcess()
+"""The process that proofs use."""
+
+atexit.register(PROCESS.stop)

@@ -1,0 +1,176 @@
+"""The solver's constants, and the one place where the calculus becomes solver terms.
+
+Every size, coordinate and token count is an integer constant. Sizes and counts are positive; coordinates
+lie inside their axis. Coefficients are sent as cleared polynomials: never a division, never an inverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+from typing import Any
+
+import z3
+
+from placealg.arith import ONE, Monomial
+from placealg.prover.calculus.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, count_cell, varies
+from placealg.step.event import MICROBATCH
+
+Bool = Any
+Int = Any
+CELL = "#cell"
+"""The number of tokens of a cell when all cells hold equally many; no axis can have this name."""
+
+
+def size(axis: str) -> Int:
+    """The size of an axis; of `microbatch`, the number of microbatches."""
+    return z3.Int("m" if axis == MICROBATCH else axis)
+
+
+def coordinate(axis: str, position: str) -> Int:
+    """A position along an axis, as an integer."""
+    if position.isdigit():
+        return z3.IntVal(int(position))
+    return z3.Int(f"{position}@{axis}")
+
+
+def place_of(name: str) -> tuple[str, str] | None:
+    """The (axis, position) of which a constant is the coordinate; None where it is a size or a count.
+
+    >>> place_of(str(coordinate("dp", "own:own"))), place_of("dp"), place_of("N[dp@c]")
+    (('dp', 'own:own'), None, None)
+    """
+    position, at, axis = name.partition("@")
+    return (axis, position) if at and count_cell(name) is None else None
+
+
+@lru_cache(maxsize=256)
+def varying(formula: Any) -> tuple[tuple[str, str], ...]:
+    """(axis, position) of the coordinates in a formula that differ from rank to rank; few, of most formulas none."""
+    places = (place_of(str(c)) for c in constants(formula))
+    return tuple(sorted(p for p in places if p and varies(p[1])))
+
+
+def constants(formula: Any) -> list[Any]:
+    """The integer constants of a formula, each once, in a stable order."""
+    found: dict[str, Any] = {}
+    todo, seen = [formula], set()
+    while todo:
+        term = todo.pop()
+        if term.get_id() in seen:
+            continue
+        seen.add(term.get_id())
+        if z3.is_const(term) and term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            found[str(term)] = term
+        todo.extend(term.children())
+    return [found[name] for name in sorted(found)]
+
+
+def device(axis: str) -> Int:
+    """The coordinate of the device under scrutiny."""
+    return coordinate(axis, DEVICE)
+
+
+def equal(pair: Equality) -> Bool:
+    """An equality of the calculus as a solver formula."""
+    axis, p, q = pair
+    if p == EXISTS:
+        return size(axis) > int(q)
+    return size(axis) == 1 if p == SIZE_ONE else coordinate(axis, p) == coordinate(axis, q)
+
+
+def conjunction(pairs: Iterable[Equality]) -> Bool:
+    """All of the equalities."""
+    return z3.And([equal(e) for e in sorted(pairs)])
+
+
+def at_pairs(pairs: Iterable[tuple[str, str]]) -> Bool:
+    """The device stands at every (axis, position) pair."""
+    return z3.And([device(a) == coordinate(a, p) for a, p in sorted(pairs)])
+
+
+def indicator(term: Term) -> Bool:
+    """Where the term counts."""
+    return z3.And(at_pairs(term.at.items()), conjunction(term.given))
+
+
+def symbol(name: str) -> Int:
+    """A size, `m`, a token count or an opaque sum as an integer constant."""
+    return z3.Int(name)
+
+
+def product(monomial: Monomial) -> Int:
+    """A monomial without denominators, as an integer term."""
+    factors = [symbol(name) for name, power in monomial.powers for _ in range(power)]
+    number = int(monomial.coefficient)
+    return z3.Product([z3.IntVal(number), *factors] if number != 1 else factors) if factors else z3.IntVal(number)
+
+
+def equals(terms: Iterable[Term], want: Monomial) -> Bool:
+    """sum of terms = want, multiplied by the denominators of both; where a term counts, its divisors are not zero."""
+    listed = list(terms)
+    ours, theirs = _denominator(t.coefficient for t in listed), _denominator([want])
+    divides = [z3.Implies(indicator(t), z3.And([symbol(n) >= 1 for n, p in t.coefficient.powers
+                                                if p < 0 and count_cell(n) is not None])) for t in listed]
+    got = z3.Sum([z3.IntVal(0), *(z3.If(indicator(t), product(t.coefficient * ours), z3.IntVal(0)) for t in listed)])
+    return z3.And(got * product(theirs) == product(want * theirs) * product(ours), *divides)
+
+
+def _denominator(monomials: Iterable[Monomial]) -> Monomial:
+    number, powers = 1, dict[str, int]()
+    for monomial in monomials:
+        number = lcm(number, monomial.coefficient.denominator)
+        for name, power in monomial.powers:
+            powers[name] = max(powers.get(name, 0), -power)
+    return Monomial(Fraction(number), tuple(sorted((n, p) for n, p in powers.items() if p)))
+
+
+def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
+    """The monomial when all cells hold equally many tokens: every count is its number of cells times CELL.
+
+    Cells are those of `axes`; along other axes they divide.
+    """
+    cleared = Monomial(monomial.coefficient)
+    for name, power in monomial.powers:
+        cell = count_cell(name)
+        factor = Monomial.of(name)
+        if cell is not None:
+            factor = Monomial.of(CELL)
+            for axis in axes:
+                if axis not in cell:
+                    factor = factor * Monomial.of("m" if axis == MICROBATCH else axis)
+            for axis in cell:
+                if axis not in axes:
+                    factor = factor / Monomial.of(axis)
+        cleared = cleared * factor**power
+    return cleared
+
+
+def ranges(axes: Iterable[str], positions: Iterable[tuple[str, str]]) -> list[Bool]:
+    """Sizes are at least 1; every (axis, position) lies inside its axis."""
+    premises = [size(a) >= 1 for a in axes]
+    for axis, position in sorted(set(positions)):
+        here = coordinate(axis, position)
+        premises += [here >= 0, here < size(axis)]
+    return premises
+
+
+def count_premises(names: Iterable[str]) -> list[Bool]:
+    """Token counts that can be realised: monotone in the cell, functions of the cell, positive where the unit lives."""
+    cells = {n: count_cell(n) or {} for n in sorted(set(names))}
+    premises = [symbol(n) >= (1 if set(c.values()) <= {UNIT} else 0) for n, c in cells.items()]
+    for small, inner in cells.items():
+        for large, outer in cells.items():
+            if small == large or not set(outer) <= set(inner):
+                continue
+            together = [coordinate(a, inner[a]) == coordinate(a, outer[a]) for a in outer if inner[a] != outer[a]]
+            alone = [size(a) == 1 for a in inner if a not in outer]
+            premises.append(z3.Implies(z3.And(together), symbol(small) <= symbol(large)))
+            premises.append(z3.Implies(z3.And([*together, *alone]), symbol(small) == symbol(large)))
+    return premises
+
+
+__all__ = ["MICROBATCH", "ONE", "at_pairs", "clear_counts", "conjunction", "coordinate", "count_premises", "device",
+           "equal", "equals", "indicator", "product", "ranges", "size", "symbol"]

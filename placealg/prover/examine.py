@@ -1,0 +1,364 @@
+"""From a Step to verdicts and candidate counterexamples: generate the obligations, ask the solver, report.
+
+What the solver finds satisfiable is a *candidate*: it becomes REFUTED only after it was replayed by an
+independent engine, which this floor does not know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import z3
+
+from placealg.progress import say
+from placealg.prover.calculus.contribution import Term
+from placealg.prover.calculus.machine import Site, Updated
+from placealg.prover.calculus.microbatches import CASES
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.evidence import lemmas, symbols
+from placealg.prover.evidence.premises import ask
+from placealg.prover.evidence.solver import SAT, UNSAT, Answer, versions
+from placealg.prover.evidence.vacuity import vacuity
+from placealg.prover.obligations import Failure, Obligations, obligations
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.op_obligations import WHOLE, network_obligations, sites_of, supposed, unfollowed
+from placealg.prover.schedule import acyclic
+from placealg.prover.symmetry import signature
+from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
+from placealg.step.event import MICROBATCH, STEP_PHASES
+from placealg.step.program import LOOPED, Group, Step
+
+OF_OPS = ("forward", "random")
+PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A possible counterexample: the failure, and a model of it as integers by constant name.
+
+    `siblings` is the same update for a unit in the first, a middle and the last of many microbatches, for any number
+    of them; no update where that is not one for each.
+    """
+
+    verdict: Verdict
+    group: Group
+    failure: Failure
+    model: dict[str, int]
+    siblings: Mapping[str, Updated]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All verdicts of a step (REFUTED ones pending their replay), and the candidates behind them."""
+
+    verdicts: tuple[Verdict, ...]
+    candidates: tuple[Candidate, ...]
+    hypotheses: tuple[str, ...]
+    lemmas: tuple[str, ...]
+    versions: str
+
+
+def examine(step: Step) -> Findings:
+    """Check every obligation of every parameter group; groups that are treated alike are checked once."""
+    say("proving the lemmas")
+    proved, unproved = _lemmas(step)
+    verdicts: list[Verdict] = [vacuity(step)]
+    candidates: list[Candidate] = []
+    flows = Flows(step) if step.reference.graph else None
+    if flows:
+        say("proving forward, op by op")
+        verdicts, candidates = _examine_network(step, flows, verdicts)
+    done: dict[object, list[Verdict]] = {}
+    for group in step.reference.groups:
+        try:
+            sites = sites_of(step, group, flows)
+            key = signature(step, group, sites, flows)
+        except NoRule as gap:
+            verdicts += _open(group.name, of_group(flows), gap)
+            continue
+        if key in done:
+            verdicts += [replace(v, group=group.name, seconds=0.0, reason=v.reason or f"as {v.group}")
+                         for v in done[key]]
+            continue
+        say(f"proving what concerns {group.name}")
+        found, maybe = _examine_group(step, group, sites, flows)
+        verdicts += found
+        candidates += maybe
+        if not maybe:
+            done[key] = found
+    if not candidates:
+        candidates = _suppose(step, flows, verdicts)
+        verdicts += [c.verdict for c in candidates]
+    clash = _disagreement(step, candidates)
+    verdicts.append(clash.verdict if clash else _partition(step))
+    candidates += [clash] if clash else []
+    if unproved:
+        verdicts = [replace(v, verdict=UNDECIDED, cls=None, reason=unproved) if v.verdict == PROVED else v
+                    for v in verdicts]
+    order = list(OBLIGATIONS)
+    verdicts.sort(key=lambda v: order.index(v.id))
+    return Findings(tuple(verdicts), tuple(candidates), hypotheses(step), proved, versions())
+
+
+def _lemmas(step: Step) -> tuple[tuple[str, ...], str]:
+    """The lemmas on which verdicts rest, all proved; or none, and why there is one that is not."""
+    try:
+        return lemmas.proved_lemmas(lemmas.used(step)), ""
+    except lemmas.Unproved as gap:
+        return (), str(gap)
+
+
+def hypotheses(step: Step) -> tuple[str, ...]:
+    """The named hypotheses under which the verdicts hold, in words."""
+    named = []
+    cells = (*step.reference.data_axes, *((MICROBATCH,) if step.reference.microbatches != 1 else ()))
+    if "equal_counts" in step.reference.hypotheses and cells:
+        named.append(f"equal_counts over {{{', '.join(cells)}}}")
+    if step.reference.graph is None:
+        named.append("units_independent: the model outside the parameters is computed alike on every device")
+    elif any(op.kind == "route" for op in step.reference.graph.ops):
+        named.append("dropless: every token reaches the experts that its router chose")
+    means = step.reference.weighting == "microbatch_mean" and step.reference.microbatches != 1
+    if means and "equal_counts" not in step.reference.hypotheses:
+        named.append("microbatch_mean: the loss of the single device is the mean of its microbatches' means")
+    divisors = {n for e in step.events for n in e.divisor.names()}
+    if "equal_counts" not in step.reference.hypotheses and ("tokens" in divisors or _part_divides(step)):
+        named.append("nonzero_divisors: a token count by which something is divided is not zero there")
+    if not step.phase("resume"):
+        named.append("never_resumed: the program has no resume phase, so a resumed run is not covered")
+    if step.reference.microbatches == 1:
+        named.append("microbatches = 1")
+    return tuple(named)
+
+
+def _part_divides(step: Step) -> bool:
+    """Whether something is divided by a count of a part of the batch: of a microbatch, or of some ranks alone.
+
+    The loop over microbatches is read twice: an event may divide by a count that the microbatch before has made.
+    """
+    whole, summed = {*step.reference.data_axes, MICROBATCH}, dict[str, set[str]]()
+    runs = [tuple(run) for _, run in itertools.groupby(step.events, key=lambda e: e.phase in LOOPED)]
+    for event in (e for run in runs for _ in range(1 + (run[0].phase in LOOPED)) for e in run):
+        if "count" in event.divisor.names():
+            read = [summed[event.unit]] if event.unit in summed else list(summed.values())
+            if any(not whole <= over for over in read):
+                return True
+        if event.value == "count" and event.verb == "compute":
+            summed[event.unit] = set() if event.phase in LOOPED else {MICROBATCH}
+        elif event.value == "count" and not (event.where or event.at) and event.unit in summed:
+            summed[event.unit] |= set(event.axes)
+    return False
+
+
+def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[list[Verdict], list[Candidate]]:
+    """The verdicts on the ops, after those that came before."""
+    try:
+        generated = network_obligations(step, flows)
+    except NoRule as gap:
+        return [*before, *_open("", of_ops(step), gap)], []
+    decided = [_decide(step, WHOLE, identifier, generated) for identifier in of_ops(step)]
+    if step.reference.pipeline:
+        decided = [(_ordered(step, v), c) if v.id == "schedule" else (v, c) for v, c in decided]
+    return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
+
+
+def _ordered(step: Step, verdict: Verdict) -> Verdict:
+    """The verdict on the messages, with the fact that the order in which stages run has no deadlock."""
+    assert step.reference.pipeline is not None
+    fact = acyclic(step.reference.pipeline)
+    verdict = replace(verdict, instances=verdict.instances + 1)
+    if verdict.verdict != PROVED:
+        return verdict
+    if fact.verdict == PROVED:
+        return replace(verdict, reason="")
+    return replace(verdict, verdict=UNDECIDED, cls=None, reason=f"the order {fact.order}: {fact.reason}")
+
+
+def _open(group: str, identifiers: Iterable[str], gap: NoRule) -> list[Verdict]:
+    """Verdicts that an event without a rule leaves open."""
+    return [Verdict(i, group, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap), gap.event) for i in identifiers]
+
+
+def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[Candidate]:
+    """Where nothing else is wrong: a candidate from what could not be followed, or has no rule, for a run to confirm.
+
+    What an event of init, save or resume does is seen in a resumed run at the latest.
+    """
+    failures = [supposed(demand, step) for demand in (unfollowed(step, flows) if flows else ())]
+    failures += [Failure("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
+                         z3.BoolVal(True), f"{ONLY_RUN}: {v.reason.partition(': ')[2]}")
+                 for v in verdicts if v.verdict == UNDECIDED and v.event]
+    return [_unconfirmed(f, {**dict.fromkeys(step.reference.mesh.names, 2), "m": 2}) for f in failures[:1]]
+
+
+def by_run(identifier: str, event: str, why: str, model: dict[str, int]) -> Candidate:
+    """A failure that is in no formula, but that a run shows at the sizes of `model`."""
+    return _unconfirmed(Failure(identifier, event, z3.BoolVal(True), f"{ONLY_RUN}: {why}"), model)
+
+
+def _unconfirmed(failure: Failure, model: dict[str, int]) -> Candidate:
+    """The candidate of the whole step that a failure makes at the sizes of `model`, for a run to confirm."""
+    verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
+                      failure.says, failure.event)
+    return Candidate(verdict, WHOLE, failure, model, {})
+
+
+def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
+                   flows: Flows | None) -> tuple[list[Verdict], list[Candidate]]:
+    checked = of_group(flows)
+    try:
+        generated = obligations(step, group, sites, flows)
+    except NoRule as gap:
+        return _open(group.name, checked, gap), []
+    verdicts, candidates = [], []
+    for identifier in checked:
+        verdict, candidate = _decide(step, group, identifier, generated)
+        verdicts.append(verdict)
+        if candidate:
+            candidates.append(candidate)
+    return verdicts, candidates
+
+
+def of_ops(step: Step) -> tuple[str, ...]:
+    """The identifiers that are checked on the ops of the whole step: `schedule` only where messages are sent."""
+    return (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
+
+
+def of_group(flows: Flows | None) -> tuple[str, ...]:
+    """The identifiers that are checked group by group: `forward` only where units run whole."""
+    return tuple(i for i in PER_GROUP if flows is None or i != "forward")
+
+
+def _decide(step: Step, group: Group, identifier: str,
+            generated: Obligations) -> tuple[Verdict, Candidate | None]:
+    start = time.perf_counter()
+    failures = [f for f in generated.failures.values() if f.obligation == identifier]
+    possible = [f for f in failures if not z3.is_false(z3.simplify(f.formula))]
+    instances = generated.instances[identifier]
+    verdict = Verdict(identifier, group.name, OBLIGATIONS[identifier], PROVED, PARAMETRIC, instances)
+    if not instances:
+        verdict = replace(verdict, reason=f"no event of {group.name or 'the ops'} has anything to check")
+    candidate: Candidate | None = None
+    if possible:
+        answer = ask(step, [z3.Or([in_case(f) for f in possible])])
+        if answer.status == SAT:
+            failure, model = _smallest(step, possible, answer)
+            model = _fewest(step, failure, model)
+            verdict = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=failure.event, reason=failure.says)
+            candidate = Candidate(verdict, group, failure, model, siblings(failure, generated))
+        elif answer.status != UNSAT:
+            verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason=answer.reason or "the solver gave up")
+    if verdict.verdict == PROVED and generated.open:
+        verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason="; ".join(dict.fromkeys(generated.open)))
+    verdict = replace(verdict, seconds=time.perf_counter() - start)
+    if candidate:
+        candidate = replace(candidate, verdict=verdict)
+    return verdict, candidate
+
+
+def siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
+    """The failing update, by the place of the unit's microbatch among three or more, if that is all that counts."""
+    update, site = failure.update, failure.site
+    if update is None or site is None:
+        return {}
+    found: dict[str, dict[tuple[Term, ...], Updated]] = {}
+    for case in (c for c in CASES if c.least >= 3):
+        sibling = generated.updates.get((update.event, site, case))
+        if sibling is None:
+            return {}
+        found.setdefault(case.name, {})[sibling.gradient.terms] = sibling
+    return {name: next(iter(one.values())) for name, one in found.items() if len(one) == 1}
+
+
+def in_case(failure: Failure) -> Any:
+    """The failure in one of its cases of m: that it can happen is that this has a model."""
+    count = symbols.size(symbols.MICROBATCH)
+    cases = [count == c.least if c.exact or not failure.exact else count >= c.least for c in failure.cases]
+    return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
+
+
+ONLY_RUN = "cannot be followed, only run"
+"""Begins what is said of a failure that is only supposed, until a run shows it."""
+
+LARGEST_REPLAY = 64
+"""Devices times microbatches beyond which a counterexample is not replayed."""
+
+_SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
+"""Bounds tried for a counterexample: smallest and largest axis size, largest m.
+
+An axis of which the program names a rank may also have one rank more than that.
+"""
+
+
+def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Failure, dict[str, int]]:
+    """The first failure in program order that can happen, at the smallest sizes tried; own updates before norms.
+
+    Where those are too large to replay, at most four axes have two ranks, and the others one, if it happens there.
+    """
+    order, axes = {e.path: k for k, e in enumerate(step.events)}, step.reference.mesh.names
+    ranked = sorted(failures, key=lambda f: (bool(f.slot), order.get(f.event, len(order))))
+
+    def first(low: int, high: int, most: int, *more: Any) -> tuple[Failure, dict[str, int]] | None:
+        bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= max(high, step.enough(a))) for a in axes]
+        return next(_possible(step, ranked, [*bounds, symbols.size(symbols.MICROBATCH) <= most, *more]), None)
+    for low, high, most in _SIZES:
+        found = first(low, high, most)
+        if found and prod(found[1].get(a, 1) for a in (*axes, "m")) > LARGEST_REPLAY:
+            return first(1, 2, 3, z3.Sum([symbols.size(a) for a in axes]) <= len(axes) + 4) or found
+        if found:
+            return found
+    return next(_possible(step, ranked, []), (ranked[0], dict(answer.model)))
+
+
+def _fewest(step: Step, failure: Failure, model: dict[str, int]) -> dict[str, int]:
+    """The failure at the same sizes with as few microbatches as can be."""
+    sizes = [symbols.size(a) == model.get(a, 1) for a in step.reference.mesh.names]
+    for m in range(1, model.get("m", 1)):
+        for _, found in _possible(step, [failure], [*sizes, symbols.size(symbols.MICROBATCH) == m]):
+            return found
+    return model
+
+
+def _possible(step: Step, failures: list[Failure], bounds: list[Any]) -> Iterator[tuple[Failure, dict[str, int]]]:
+    """The failures that can happen within bounds, each with a model."""
+    for failure in failures:
+        found = ask(step, [in_case(failure), *bounds])
+        if found.status == SAT:
+            yield failure, dict(found.model)
+
+
+def _partition(step: Step) -> Verdict:
+    """Owner functions are total, so that units and elements have exactly one owner each; what is left is agreement."""
+    start = time.perf_counter()
+    places = len(step.reference.data_axes) + len(layouts(step))
+    return Verdict("partition", "", OBLIGATIONS["partition"], PROVED, PARAMETRIC, places, time.perf_counter() - start,
+                   "owner functions are total" if places else "nothing is split")
+
+
+def layouts(step: Step) -> set[tuple[str, str, str]]:
+    """(group, axis, layout) wherever an event speaks of the owners along an axis."""
+    return {(e.group or e.tensor, a, e.layout) for e in step.events if e.group or e.drawn for a in e.owning}
+
+
+def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
+    """The candidate that a disagreement of layouts explains: with one layout everywhere nothing is wrong."""
+    data = {e.layout for e in step.events if e.drawn and not e.group}
+    differ = {e.layout for e in step.events if e.drawn and e.group and e.owning}
+    named = {name for _, _, name in layouts(step)} - data
+    if (len(named) < 2 and not data and not differ) or not candidates:
+        return None
+    one = replace(step, events=tuple(replace(e, layout=min(named - differ, default="own")) for e in step.events))
+    if examine(one).candidates:
+        return None
+    first = candidates[0]
+    reason = (f"{' and '.join(sorted(data))} is no partition: each rank takes data for itself" if data else
+              f"{' and '.join(sorted(differ))} is one layout here and another there, and they meet" if differ else
+              f"layouts {' and '.join(sorted(named))} disagree where they meet")
+    verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, len(layouts(step)),
+                      None, reason, first.failure.event)
+    return replace(first, verdict=verdict)

@@ -1,0 +1,346 @@
+"""The obligations of one parameter group: formulas that are satisfiable iff something can go wrong.
+
+Each is generated from the reference step and the declared update, never from an event alone, so that
+deleting an event cannot delete its obligation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+import z3
+
+from placealg.prover import correct
+from placealg.prover.calculus.contribution import Slot
+from placealg.prover.calculus.explore import (
+    AGAIN,
+    Chain,
+    Program,
+    Run,
+    again,
+    chain,
+    initialised,
+    observed,
+    run_step,
+    shapes,
+    top,
+)
+from placealg.prover.calculus.machine import Ran, Read, Relied, Site, Updated
+from placealg.prover.calculus.microbatches import Case
+from placealg.prover.calculus.places import NoRule, pairs
+from placealg.prover.evidence import symbols
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import Sum
+from placealg.prover.ops.stages import no_end, on_ends
+from placealg.step.program import Group, Step
+from placealg.step.verbs import VERBS
+
+OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "invariant", "result": "invariant"}
+"""Kind of read -> the obligation that fails when the step itself makes it wrong."""
+
+
+WRONG = {
+    "gradient": "reads a gradient that is not the reference's",
+    "normalizer": "reads a gradient weighted by how the tokens are distributed",
+    "update": "is not the reference's update",
+}
+"""Obligation -> what an update does wrong when it fails."""
+
+LEFT = "leaves no rank with the new parameters, in"
+UNSET = "reads a copy that initialisation did not set, in"
+
+MISSES = {
+    "norm": "clips by a norm that miscounts this group",
+    "skip": "skips the step or not without regard to each element of this group, or to another value of it",
+}
+"""Value of which an event reads all groups' parts -> what it does wrong to one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
+
+    `cases` are the places of the unit's microbatch in which the same formula arises, `instances` how often. `slot`
+    holds the partial norm or the flag when it is about another event than the group's own, `held` what an op reads.
+    """
+
+    obligation: str
+    event: str
+    formula: Any
+    says: str
+    cases: tuple[Case, ...] = ()
+    instances: int = 0
+    update: Updated | None = None
+    read: Read | None = None
+    slot: tuple[Slot | None, ...] = ()
+    site: Site | None = None
+    exact: bool = True
+    held: Sum = ()
+
+
+@dataclass(slots=True)
+class Obligations:
+    """All failures of one group, how many instances were checked, and what could not be closed.
+
+    `full`: the formulas of instances that their data already decide are made, too, as a certificate holds them.
+    `facts` counts the instances that no formula is about, by obligation and what holds. `updates` are those that are
+    the same for every m of their case.
+    """
+
+    full: bool = False
+    failures: dict[Hashable, Failure] = field(default_factory=dict)
+    facts: dict[str, Counter[str]] = field(default_factory=dict)
+    updates: dict[tuple[str, Site, Case], Updated] = field(default_factory=dict)
+    instances: Counter[str] = field(default_factory=Counter)
+    open: list[str] = field(default_factory=list)
+
+    def add(self, obligation: str, key: Hashable, case: Case | None, failure: Callable[[], Failure],
+            decided: bool = False) -> None:
+        """One instance: a way to fail, or one more case of a way that is known; `decided`: its data show it right."""
+        self.instances[obligation] += 1
+        if decided and not self.full:
+            return
+        known = self.failures.get(key) or failure()
+        more = () if case is None or case in known.cases else (case,)
+        self.failures[key] = replace(known, cases=(*known.cases, *more), instances=known.instances + 1)
+
+    def hold(self, obligation: str, fact: str) -> None:
+        """One instance that holds by how the program is built."""
+        self.instances[obligation] += 1
+        self.facts.setdefault(obligation, Counter())[fact] += 1
+
+
+def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
+                full: bool = False) -> Obligations:
+    """Every obligation of one group, for every class of m, site of use and step of a run; `full` as there."""
+    for event in no_end(step, group):
+        raise NoRule(event.path, "no transfer rule for a stage by its number, which may be no end of the pipeline")
+    found, step = Obligations(full), on_ends(step, group)
+    for site in sites:
+        alone = untransformed(of_loss(step, site.loss)) if group.statistic else of_loss(step, site.loss)
+        program = Program.of(alone, group, site.parameter)
+        for cases in shapes(step.reference):
+            _of_shape(found, alone, group, site, program, cases, flows)
+    _schedule(found, step, group)
+    if flows is None:
+        _random(found, step)
+    return found
+
+
+def of_loss(step: Step, loss: str) -> Step:
+    """The step as the tokens of one loss meet it: of the others nothing reaches what those tokens contribute.
+
+    Gradients are linear in the losses, each of which starts its own backward: the gradient of a step is right iff it is
+    right for the tokens of every loss.
+    """
+    if step.reference.losses == (loss,):
+        return step
+    alone = tuple(e for e in step.events if e.value not in ("loss", "count") or e.unit == loss)
+    return replace(step, reference=replace(step.reference, losses=(loss,)), events=alone)
+
+
+def untransformed(step: Step) -> Step:
+    """The step as a statistic meets it: it is not clipped, and no flag looks at it."""
+    return replace(step, reference=replace(step.reference, clip=False, skip=False))
+
+
+def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program: Program, cases: tuple[Case, ...],
+              flows: Flows | None) -> None:
+    start = initialised(step.reference, group, site, program, flows)
+    steps = chain(start, program, cases[0])
+    ideal = chain(top(steps), program, cases[0])
+    resumed, followed = again(steps, program, cases[0])
+    if not all(c.closed for c in (steps, ideal, *resumed)):
+        found.open.append("the states of a run do not repeat")
+    if not followed:
+        found.open.append("runs that are resumed again and again do not repeat")
+    _reads(found, steps, ideal, resumed)
+    for run in (*steps.runs, *(r for c in resumed for r in c.runs)):
+        shown, followed = observed(run, program)
+        if not followed:
+            found.open.append("the states in which an update would show do not repeat")
+        for case in cases:
+            mine = run if case == run.case else run_step(run.start, program, case, run.index)
+            if not mine.whole:
+                found.open.append("the loop over microbatches has no fixpoint: checked for small m only")
+            _updates(found, step, group, mine, shown)
+            _norms(found, step, mine)
+            if flows is None:
+                _forward(found, step, mine)
+
+
+def _reads(found: Obligations, steps: Chain, ideal: Chain, resumed: Sequence[Chain]) -> None:
+    """Every observed read of every step of a run, blamed on what makes it wrong.
+
+    From an ideal state the step's own reads are right or the step is at fault (`view`, or `invariant` when only a
+    later step sees it); a read that is wrong only from the real start is the fault of `init`.
+    """
+    ideals = _lasting(ideal)
+    for run in steps.runs:
+        for read in run.end.reads:
+            blamed = OWN_KIND[read.kind] if run.index == 0 else "invariant"
+            _blame(found, read, ideals.get((read.event, read.kind, read.position), ()), blamed, run)
+    before = _lasting(steps)
+    for steps, run in ((c, r) for c in resumed for r in c.runs):
+        for read in run.end.reads:
+            known = before.get((read.event, read.kind, read.position), ())
+            found.add("init", ("resume", run.index, read, known), _case_of(run, read.position),
+                      partial(_restored, read, known, run, steps.resumes),
+                      correct.always_right(read))
+
+
+def _lasting(steps: Chain) -> dict[tuple[str, str, str], tuple[Read, ...]]:
+    """The reads of the steps behind which no state is new, by what reads: several where they differ."""
+    found: dict[tuple[str, str, str], tuple[Read, ...]] = {}
+    for read in (r for run in steps.lasting for r in run.end.reads):
+        key = read.event, read.kind, read.position
+        known = found.get(key, ())
+        found[key] = known if read in known else (*known, read)
+    return found
+
+
+def _restored(read: Read, before: tuple[Read, ...], run: Run, resumes: int) -> Failure:
+    """A read that is wrong after resuming, and was right before saving."""
+    what = "resuming" if resumes == 1 else "resuming a resumed run"
+    lasting = [z3.Not(correct.wrong_read(r)) for r in before]
+    says = (f"{LEFT} step {run.index + 1} after {what}" if read.kind == "result" else
+            f"reads a copy that {what} did not restore, in step {run.index + 1} after it")
+    return Failure("init", read.event, z3.And(correct.wrong_read(read), *lasting), says, read=read)
+
+
+def _blame(found: Obligations, read: Read, ideally: tuple[Read, ...], blamed: str, run: Run) -> None:
+    def fault(obligation: str, own: bool, says: str) -> Failure:
+        at_fault = z3.Or([correct.wrong_read(r) for r in ideally])
+        formula = z3.And(correct.wrong_read(read), at_fault if own else z3.Not(at_fault))
+        return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
+
+    right = correct.always_right(read)
+    what = LEFT if read.kind == "result" else "reads a stale or undefined copy in"
+    found.add(blamed, (blamed, run.index, read, ideally), _case_of(run, read.position),
+              lambda: fault(blamed, True, what), right)
+    found.add("init", ("init", run.index, read, ideally), _case_of(run, read.position),
+              lambda: fault("init", False, what if read.kind == "result" else UNSET), right)
+
+
+def _case_of(run: Run, position: str) -> Case:
+    """The case in which something happens at a position: a second passive middle microbatch needs one more."""
+    return replace(run.case, least=run.case.least + 1) if position == AGAIN else run.case
+
+
+def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tuple[Read, ...]) -> None:
+    """Wrong updates that an observed read shows, and would not see if they were right: dead ones do not count."""
+    reference = step.reference
+
+    @cache
+    def weighted(update: Updated, equal: bool) -> Any:
+        weighting = correct.equal_counts(reference) if equal else correct.own_counts(reference)
+        return correct.gradient_integrity(update, reference, group, weighting)
+
+    @cache
+    def trusted() -> list[Any]:
+        return [z3.Not(correct.wrong_read(r)) for r in shown]
+
+    conditions: Mapping[str, Callable[[Updated], Any]] = {
+        "gradient": lambda u: weighted(u, True),
+        "normalizer": lambda u: weighted(u, "equal_counts" in reference.hypotheses),
+        "update": lambda u: correct.update_integrity(u, reference, group),
+    }
+    for name, condition in conditions.items():
+        for update in run.end.updates:
+            if run.whole:
+                found.updates.setdefault((update.event, run.end.site, run.case), update)
+
+            def failure(name: str = name, update: Updated = update,
+                        condition: Callable[[Updated], Any] = condition) -> Failure:
+                right = condition(update)
+
+                def of(flag: str) -> Any:
+                    return right if flag == update.flag else z3.BoolVal(True)
+                seen = z3.Or([z3.And(correct.wrong_read(read, of), well)
+                              for read, well in zip(shown, trusted(), strict=True)])
+                return Failure(name, update.event, seen, WRONG[name], update=update,
+                               site=run.end.site, exact=run.whole)
+            found.add(name, (name, update, shown, run.whole), run.case, failure)
+
+
+def _norms(found: Obligations, step: Step, run: Run) -> None:
+    """Clips and updates of other groups read this group's partial norm and its flag: they must be whole by then."""
+    reference = step.reference
+    for relied in run.end.relied:
+        if not (reference.clip if relied.value == "norm" else reference.skip or relied.slot):
+            continue
+        conditions: Mapping[str, Callable[[Relied], Any]] = {
+            "gradient": lambda r: correct.counted_integrity(r.slot, reference, correct.equal_counts(reference)),
+            "normalizer": lambda r: correct.counted_integrity(r.slot, reference, correct.own_counts(reference)),
+            "update": lambda r: correct.part_integrity(r, reference),
+        }
+        for name, condition in conditions.items():
+
+            def failure(name: str = name, relied: Relied = relied,
+                        holds: Callable[[Relied], Any] = condition) -> Failure:
+                return Failure(name, relied.event, z3.Not(holds(relied)), MISSES[relied.value],
+                               slot=(relied.slot,), exact=run.whole)
+            found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure)
+
+
+def _forward(found: Obligations, step: Step, run: Run) -> None:
+    """Every unit runs in every microbatch, forward and backward, after what it needs, on every rank."""
+    ran: dict[tuple[str, str, str], list[Ran]] = {}
+    for entry in run.end.ran:
+        ran.setdefault((entry.phase, entry.unit, entry.position), []).append(entry)
+    wanted = [("forward", u.name) for u in step.reference.units] + [("forward", loss) for loss in step.reference.losses]
+    wanted += [("backward", u.name) for u in reversed(step.reference.units)]
+    again = (AGAIN,) if any(e.position == AGAIN for e in run.end.ran) else ()
+    for position in dict.fromkeys((*(i.position for i in run.case.iterations), *again)):
+        for phase, unit in wanted:
+            entries = ran.get((phase, unit, position), [])
+            if any(e.ready and not e.where for e in entries) or (position == AGAIN and not entries):
+                found.hold("forward", "a unit runs on every rank after what it needs")
+                continue
+            done = [symbols.at_pairs(e.where) for e in entries if e.ready]
+            event = entries[0].event if entries else f"{phase}.{unit}.compute"
+            says = "runs before its input is there" if entries else "does not run"
+            failure = Failure("forward", event, z3.Not(z3.Or(done)), f"{says} ({position} microbatch)", exact=run.whole)
+            found.add("forward", ("forward", phase, unit, position, tuple(entries)), _case_of(run, position),
+                      lambda failure=failure: failure)  # type: ignore[misc]
+
+
+def _schedule(found: Obligations, step: Step, group: Group) -> None:
+    """A collective is called by all ranks of its group or by none: else the others wait for ever.
+
+    Stages of a pipeline call none on each other's parameters.
+    """
+    for event in step.events:
+        if event.group not in ("", group.name) or not VERBS[event.verb].collective or not event.axes:
+            continue
+        if event.group and step.reference.pipeline and step.reference.pipeline.axis in event.axes:
+            several = z3.And(symbols.at_pairs(pairs(event)), symbols.size(step.reference.pipeline.axis) > 1)
+            failure = Failure("schedule", event.path, several, "waits for stages that hold other parameters: deadlock")
+            found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
+        elif not event.where:
+            found.hold("schedule", "a collective without `where` is called by every rank of its group")
+        else:
+            called = symbols.at_pairs(pairs(event))
+            peer = correct.on_rank(called, dict.fromkeys(event.axes, "peer"))
+            failure = Failure("schedule", event.path, z3.And(called, z3.Not(peer)),
+                              "some ranks of the group do not take part: deadlock")
+            found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
+
+
+def _random(found: Obligations, step: Step) -> None:
+    """A stream keyed by rank or by a local index draws other numbers than the reference's, which is keyed logically."""
+    data = step.reference.data_axes
+    for key in step.reference.random_keys:
+        axes = [a for a in step.reference.mesh.names if key == f"rank({a})"] or list(data)
+        elsewhere = z3.Or([symbols.coordinate(a, "unit" if a in data else "c") != 0 for a in axes])
+        if key == "local(batch)":
+            elsewhere = z3.Or(elsewhere, symbols.size(symbols.MICROBATCH) > 1)
+        for event in step.phase("forward"):
+            if event.value == "activation" and event.verb == "compute":
+                failure = Failure("random", event.path, elsewhere,
+                                  f"draws from a stream keyed by {key}: equal to the reference in distribution only")
+                found.add("random", ("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]

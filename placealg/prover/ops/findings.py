@@ -1,0 +1,71 @@
+"""What following one microbatch found: what ops demanded, what parameters received, and what stayed open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from placealg.prover.calculus.contribution import Value
+from placealg.prover.ops import paths
+from placealg.prover.ops.paths import Pairs, Sum
+
+SEED = "#seed"
+"""The symbol of the gradient from which backward starts; no axis has such a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an event reads and must be exact, () where nothing is held; what is wrong when it is not.
+
+    `obligation` is the one that fails then.
+    """
+
+    event: str
+    says: str
+    held: Sum
+    mask: Pairs
+    obligation: str = "forward"
+
+    @property
+    def exact(self) -> bool:
+        """Whether every contribution counts once, by the data alone."""
+        return paths.is_exact(self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one backward event adds to the gradient of one parameter, at one use."""
+
+    event: str
+    parameter: str
+    use: str
+    held: Sum
+
+
+@dataclass(slots=True)
+class Flow:
+    """One microbatch: what went wrong, what parameters received, how each loss was split, what cannot be followed.
+
+    `masks` says of every event of an op, by its path, where its results were held, in any instance of its unit.
+    """
+
+    demands: list[Demand] = field(default_factory=list)
+    parts: dict[str, dict[tuple[str, str], Part]] = field(default_factory=dict)
+    masks: dict[str, Pairs] = field(default_factory=dict)
+    loss: dict[str, Pairs] = field(default_factory=dict)
+    open: list[Demand] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[Demand]:
+        """What is demanded and not exact."""
+        return [d for d in self.demands if not d.exact]
+
+    def add(self, part: Part) -> None:
+        """One more part; what an event adds in another instance of a repeated unit is another class of the same."""
+        mine = self.parts.setdefault(part.event, {})
+        old = mine.get((part.parameter, part.use))
+        held = part.held or (Value(garbage=True),)
+        mine[part.parameter, part.use] = replace(part, held=paths.distinct((*(old.held if old else ()), *held)))
+
+    def of(self, event: str, parameter: str) -> tuple[Part, ...]:
+        """What an event adds to the gradient of a parameter."""
+        return tuple(p for (name, _), p in self.parts.get(event, {}).items() if name == parameter)

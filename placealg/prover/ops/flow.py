@@ -1,0 +1,259 @@
+"""What every rank holds of every tensor while one microbatch runs: the first of the two theorems.
+
+Forward, each op is right when what it reads is exact: every contribution of every sum counted once, no partial sum
+into a nonlinear op, statistics over the whole row. Backward, gradients are linear in the loss's: each op is
+transposed on values that must be exact, and what reaches a parameter is how often each rank counts each
+contribution. That is handed to the machine of its parameter group. No solver is needed here. Equal layers are
+followed until what enters one is what entered the one before.
+"""
+
+from __future__ import annotations
+
+from placealg.model.backward import differentiated, transposed
+from placealg.model.graph import Graph, Loop, Op, unit_of
+from placealg.prover.ops import paths
+from placealg.prover.ops.findings import Demand, Flow
+from placealg.prover.ops.operators import Operators
+from placealg.prover.ops.order import untimely
+from placealg.prover.ops.paths import Sum
+from placealg.prover.ops.redistributions import MOVES
+from placealg.prover.ops.stages import UNRECEIVED, UNSENT, Stages
+from placealg.prover.ops.tensors import Instance, Tensors, name_and_label
+from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
+from placealg.step.program import Loop as EventLoop
+from placealg.step.program import Reference, Step
+from placealg.step.verbs import MESSAGES
+
+_PASSES = 3
+
+
+class Flows:
+    """The flows of a step by position of the microbatch: one for all where no event on a tensor is restricted."""
+
+    def __init__(self, step: Step):
+        self.step = step
+        self._known: dict[frozenset[str], Flow] = {}
+        self._reading: dict[tuple[str, str], bool] = {}
+        self._restricted = [e for e in step.phase(*LOOPED) if e.at and (e.on_tensor or e.value == "loss")]
+
+    def at(self, position: str) -> Flow:
+        """The flow of a microbatch at `position`."""
+        key = frozenset(e.path for e in self._restricted if takes_part(e.at, position))
+        if key not in self._known:
+            self._known[key] = _Follower(self.step, position).run()
+        return self._known[key]
+
+    def reads_parameter(self, op: Op, parameter: str) -> bool:
+        """Whether the backward of an op reads one of its parameters: for the gradient of another operand."""
+        key, graph = (op.output, parameter), self.step.reference.graph
+        if key not in self._reading and graph is not None:
+            self._reading[key] = any(parameter in transposed(graph, op, k).reads for k in differentiated(graph, op))
+        return self._reading[key]
+
+
+class _Follower:
+    """One microbatch at one position, followed event by event."""
+
+    def __init__(self, step: Step, position: str):
+        assert step.reference.graph is not None
+        self.step, self.position = step, position
+        self.reference: Reference = step.reference
+        self.graph: Graph = step.reference.graph
+        self.flow = Flow()
+        self.tensors = Tensors(step)
+        self.stages = Stages(self.reference, self.tensors)
+        self.operators = Operators(self.reference, self.tensors, self.flow, self.stages)
+        self.handed: list[tuple[str, str, Sum]] = []
+        self.entered: Sum = ()
+        self.inside = ""
+        self.followed: set[tuple[str, bool]] = set()
+        self.odd: dict[str, list[Instance]] = {}
+
+    def run(self) -> Flow:
+        """Follow the whole microbatch."""
+        running = [e for e in self.step.phase(*LOOPED) if takes_part(e.at, self.position)]
+        for event, why in untimely(running, self.graph):
+            self.give_up(event, why)
+        for node in self.step.tree(*LOOPED):
+            assert isinstance(node, EventLoop) and node.name == MICROBATCH
+            for inner in node.body:
+                if isinstance(inner, Event):
+                    self.execute(inner)
+                else:
+                    self.layers(tuple(e for e in inner.body if isinstance(e, Event)), inner.name, inner.reverse)
+        return self.flow
+
+    def layers(self, events: tuple[Event, ...], unit: str, reverse: bool) -> None:
+        """One instance of a repeated unit after the other, until what enters it repeats.
+
+        Nothing is gained by following what is wrong already: a fault, or a gradient that is not each contribution
+        alike, ends it, and leaves open what the other instances do.
+        """
+        loop, before, self.inside = self.graph.loop(unit), len(self.flow.faults), unit
+        if loop is None or not self.whole(loop, events, reverse):
+            for event in events:
+                alone = event.on_gradient or event.verb in MESSAGES or (event.on_tensor and self.odd.get(unit))
+                if loop is not None and alone and takes_part(event.at, self.position):
+                    self.give_up(event, f"runs through {unit} apart from the ops of its instances")
+                self.execute(event)
+            self.inside = ""
+            return
+        forward = self.tensors.instance(unit)
+        for number in range(1, _PASSES + 1):
+            self.pass_of(number)
+            entered = self.tensors.gradient(loop.last) if reverse else ()
+            arrived = tuple(self.tensors.gradients)
+            self.instance_of(unit, events)
+            if len(self.flow.faults) > before:
+                self.give_up(events[0], f"is not followed into other instances of {unit}: something is not exact")
+                break
+            if reverse:
+                left = self.handed[0][2] if len(self.handed) == 1 else ()
+            else:
+                entered, left = self.entered, self.tensors.made.get((loop.last, ""), ())
+            alike = self.stages.anywhere(left) == self.stages.anywhere(entered)
+            first = reverse and number == 1 and any(name == loop.last and label for name, label in arrived)
+            if alike and number >= self.stages.least and not first:
+                if self.odd.get(unit) and (number > 1 if reverse else self.left_otherwise(loop)):
+                    self.give_up(events[0], f"is not followed where {unit} has few instances, the first unlike others")
+                self.back_through(self.odd.get(unit, []) if reverse else [], events, loop)
+                break
+            if number == _PASSES or not paths.is_plain(left):
+                self.give_up(events[0], f"hands on what enters instances of {unit}, and that does not repeat")
+                break
+            if reverse:
+                self.tensors.put_back(unit, forward)
+                self.tensors.back_again(unit, loop.last, self.stages.neighbour(left, unit))
+            else:
+                instance = self.tensors.again(unit, loop.last)
+                self.odd.setdefault(unit, []).extend([] if alike else [instance])
+        self.pass_of(1, self.handed)
+        self.inside = ""
+        for name, label, held in self.handed:
+            if not self.tensors.add(name, label, loop.slot, held):
+                self.give_up(events[-1], f"adds to the gradient of {name} once more")
+        self.handed = []
+
+    def instance_of(self, unit: str, events: tuple[Event, ...]) -> None:
+        """The events of one instance: they leave what it found of other units' tensors and of data as it was."""
+        found = {key: held for key, held in self.tensors.made.items() if unit_of(key[0]) != unit}
+        for event in events:
+            self.execute(event)
+        for key, held in found.items():
+            if self.tensors.made.get(key) != held:
+                self.give_up(events[0], f"is not followed into other instances of {unit}: they find another {key[0]}")
+
+    def left_otherwise(self, loop: Loop) -> bool:
+        """Whether the first instances leave the last tensor in other versions than the last instance."""
+        left = [{key: self.stages.anywhere(held) for key, held in made.items() if key[0] == loop.last}
+                for made in (*(instance[0] for instance in self.odd[loop.unit]), self.tensors.made)]
+        return any(versions != left[-1] for versions in left)
+
+    def pass_of(self, number: int, handed: list[tuple[str, str, Sum]] | None = None) -> None:
+        """Another instance of a repeated unit begins."""
+        self.operators.passes = self.stages.passes = number
+        self.handed = handed or []
+
+    def back_through(self, instances: list[Instance], events: tuple[Event, ...], loop: Loop) -> None:
+        """The backward of the first instances, where they hold what later ones do not, last of them first."""
+        for instance in reversed(instances):
+            if len(self.handed) == 1:
+                self.tensors.back_again(loop.unit, loop.last, self.stages.neighbour(self.handed[0][2], loop.unit))
+            self.tensors.put_back(loop.unit, instance)
+            self.pass_of(self.operators.passes + 1)
+            self.instance_of(loop.unit, events)
+
+    def whole(self, loop: Loop, events: tuple[Event, ...], reverse: bool) -> bool:
+        """Whether a run of events is a whole instance of its unit: it computes in one direction, and hands on once."""
+        here = [e for e in events if e.on_tensor and takes_part(e.at, self.position)]
+        if not any(e.verb in ("compute", "assign") for e in here):
+            return False
+        key = (loop.unit, reverse)
+        if key in self.followed:
+            self.give_up(here[0], f"runs instances of {loop.unit} in several parts")
+            return False
+        self.followed.add(key)
+        if any(e.on_gradient != reverse for e in here if e.verb == "assign" or (e.verb == "compute" and not reverse)):
+            self.give_up(here[0], f"runs instances of {loop.unit} in the wrong order")
+        assigned = [e for e in here if e.verb == "assign" and e.on_gradient == reverse]
+        if not assigned:
+            self.give_up(here[-1], f"hands nothing from one instance of {loop.unit} to the next")
+        elif reverse and len(assigned) > 1:
+            self.give_up(assigned[1], f"hands on what enters instances of {loop.unit} once more")
+        return True
+
+    def give_up(self, event: Event, why: str) -> None:
+        """What cannot be followed: it leaves the verdict open, unless a run shows that it is wrong."""
+        self.flow.open.append(Demand(event.path, why, (), frozenset()))
+
+    def execute(self, event: Event) -> None:
+        """One event, if it takes part at this position."""
+        if not takes_part(event.at, self.position):
+            return
+        if event.on_tensor and not self.at_home(event):
+            self.give_up(event, f"acts on {event.value}, of which there is one for each instance of a repeated unit")
+        if event.value == "loss":
+            self.loss(event)
+        elif event.on_tensor and event.verb == "compute":
+            self.operators.compute(event)
+        elif event.on_tensor and event.verb == "assign":
+            self.slot(event)
+        elif event.verb in MESSAGES:
+            self.message(event)
+        elif event.on_tensor:
+            MOVES[event.verb](self.tensors, event)
+
+    def at_home(self, event: Event) -> bool:
+        """Whether an event runs as often as there are instances of its tensor: or it does the same each time.
+
+        What leaves the last instance of a repeated unit may be redistributed behind it.
+        """
+        unit, tensor = event.tensor.partition(".")[0], self.graph.tensors.get(event.tensor)
+        if event.verb == "slice" and tensor is not None and tensor.kind == "data":
+            return True
+        loop = self.graph.loop(unit)
+        if self.inside == unit or (not self.inside and loop is None):
+            return True
+        return not self.inside and loop is not None and event.tensor == loop.last and event.verb != "compute"
+
+    # the loss
+
+    def loss(self, event: Event) -> None:
+        """The sum over the rank's tokens: each must be there, whole."""
+        if event.verb == "compute":
+            name, label = name_and_label(event.reads[0] if event.reads else self.graph.ops[-1].inputs[0])
+            held = self.operators.demand(event, name, self.stages.here(event.unit, self.tensors.read(name, label)))
+            self.operators.split = paths.mask_of(held) if held else None
+            if held:
+                self.flow.loss[event.path] = paths.mask_of(held)
+            axes = [a for a, _ in self.operators.split or ()]
+            if len(set(axes)) < len(axes):
+                self.operators.demand(event, name, (), f"reads {name}, which is split twice along one axis")
+
+    def slot(self, event: Event) -> None:
+        """What enters a repeated unit, and its gradient, which goes where that came from."""
+        loop = next(x for x in self.graph.loops if x.slot == event.tensor)
+        name, label = name_and_label(event.reads[0]) if event.reads else (loop.first, "")
+        if event.on_gradient:
+            self.handed.append((name, label, self.tensors.gradient(loop.slot)))
+        else:
+            before = self.tensors.made.get((loop.last, ""), ())
+            first = self.operators.passes == 1
+            self.entered = self.tensors.read(name, label) if first else self.stages.neighbour(before, loop.unit)
+            self.tensors.made[loop.slot, ""] = self.entered
+
+    def message(self, event: Event) -> None:
+        """From stage to stage: what an instance hands on, and what its neighbour makes of it."""
+        if event.verb == "send":
+            left = self.stages.send(event)
+            if left:
+                self.flow.demands.append(Demand(left, UNRECEIVED, (), frozenset(), "schedule"))
+            return
+        loop = next(x for x in self.graph.loops if event.tensor in (x.slot, x.last))
+        wrong = self.stages.receive(event, loop)
+        if wrong == UNSENT:
+            self.flow.demands.append(Demand(event.path, wrong, (), frozenset(), "schedule"))
+        elif wrong:
+            self.give_up(event, wrong)
+        elif not event.on_gradient:
+            self.entered = self.tensors.made.get((loop.slot, ""), ())

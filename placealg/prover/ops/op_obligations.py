@@ -1,0 +1,153 @@
+"""The obligations of the ops themselves: `forward`, each op under its placement, and `random`, its draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import z3
+
+from placealg.arith import ONE
+from placealg.model.backward import differentiated
+from placealg.prover.calculus.explore import Program, shapes
+from placealg.prover.calculus.machine import Site
+from placealg.prover.calculus.places import NoRule
+from placealg.prover.evidence import symbols
+from placealg.prover.obligations import Failure, Obligations
+from placealg.prover.ops.findings import Demand, Part
+from placealg.prover.ops.flow import Flows
+from placealg.prover.ops.paths import dim_of
+from placealg.prover.ops.redistributions import uncovered
+from placealg.prover.ops.stages import before_its_uses, out_of_turn
+from placealg.step.event import POSITIONS, Event
+from placealg.step.program import Group, Step
+
+WHOLE = Group("", "", (), (), ())
+"""Stands for no group: what is said of the ops is said of the whole step."""
+
+
+def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligations:
+    """What the ops of a step must fulfil, whatever the parameter groups do; `full` as in `Obligations`."""
+    graph = step.reference.graph
+    assert graph is not None
+    for event in step.events:
+        gap = uncovered(event, graph, step.reference.pipeline) or out_of_turn(event, step.reference)
+        if gap:
+            raise NoRule(event.path, f"no transfer rule for {gap}")
+    for event in before_its_uses(step):
+        raise NoRule(event.path, f"no transfer rule for {event.verb} of {event.value} before a backward that adds to "
+                     "it, with another stage or chunk")
+    found = Obligations(full)
+    for cases in shapes(step.reference):
+        for case in cases:
+            for position in dict.fromkeys(i.position for i in case.iterations):
+                flow = flows.at(position)
+                for demand in flow.demands:
+                    found.add(demand.obligation, (demand.obligation, demand), case,
+                              lambda demand=demand: _forward(demand), demand.exact)  # type: ignore[misc]
+    _random(found, step, flows)
+    found.open = [f"{d.event} {d.says}" for d in unfollowed(step, flows)]
+    return found
+
+
+def unfollowed(step: Step, flows: Flows) -> tuple[Demand, ...]:
+    """What could not be followed, in program order."""
+    order = {e.path: k for k, e in enumerate(step.events)}
+    found = dict.fromkeys(d for position in POSITIONS for d in flows.at(position).open)
+    return tuple(sorted(found, key=lambda d: order[d.event]))
+
+
+def supposed(demand: Demand, step: Step) -> Failure:
+    """That what could not be followed is wrong, at any sizes: a run may show it."""
+    backward = step.event(demand.event).phase == "backward"
+    return Failure("gradient" if backward else "forward", demand.event, z3.BoolVal(True), demand.says)
+
+
+def _forward(demand: Demand) -> Failure:
+    wrong = z3.And(symbols.at_pairs(demand.mask), z3.Not(_exact(demand))) if demand.held else z3.BoolVal(True)
+    return Failure(demand.obligation, demand.event, wrong, demand.says, held=demand.held)
+
+
+def _exact(demand: Demand) -> Any:
+    """Every contribution counts once, on a defined value."""
+    return z3.And([z3.BoolVal(False) if value.garbage else
+                   z3.And(symbols.conjunction(value.sides), symbols.equals(value.terms, ONE)) for value in demand.held])
+
+
+def _random(found: Obligations, step: Step, flows: Flows) -> None:
+    """A draw keyed by rank or by a local index is another than the reference's, which is keyed by logical indices."""
+    graph = step.reference.graph
+    assert graph is not None
+    for event in step.phase("forward", "backward"):
+        op = graph.producer(event.tensor) if event.verb == "compute" and not event.on_gradient else None
+        if op is None or not op.draws:
+            continue
+        known = len(found.failures)
+        for key in step.reference.random_keys:
+            name, _, inside = key.rstrip(")").partition("(")
+            held = {pair for position in POSITIONS for pair in flows.at(position).masks.get(event.path, ())}
+            places = [(inside, "c")] if name == "rank" else [(a, p) for a, p in sorted(held) if dim_of(p) == inside]
+            elsewhere = [symbols.coordinate(a, p) != 0 for a, p in places]
+            if key == "local(batch)":
+                elsewhere.append(symbols.size(symbols.MICROBATCH) > 1)
+            if elsewhere:
+                failure = Failure("random", event.path, z3.Or(elsewhere),
+                                  f"draws from a stream keyed by {key}: equal to the reference in distribution only")
+                found.add("random", ("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]
+        if len(found.failures) == known:
+            found.hold("random", "an op draws from a stream keyed by logical coordinates")
+
+
+def sites_of(step: Step, group: Group, flows: Flows | None) -> tuple[Site, ...]:
+    """The uses of a group's parameters, one for each that is followed alike, and for each class of contributions."""
+    if flows is None:
+        losses = step.reference.losses[:1] if group.statistic else step.reference.losses
+        return tuple(Site(unit, loss=loss) for loss in losses for unit in group.sites)
+    graph = step.reference.graph
+    assert graph is not None
+    found: dict[object, Site] = {}
+    for parameter in group.parameters:
+        for op in graph.consumers(parameter):
+            for use in (f"{op.output}/{k}" for k in differentiated(graph, op) if op.inputs[k] == parameter):
+                for part in range(_classes(step, flows, parameter, use)):
+                    site = Site(use, parameter, part)
+                    found.setdefault(site_signature(step, group, site, flows), site)
+    return tuple(found.values())
+
+
+def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
+    parts = [p for position in POSITIONS for e in step.phase("backward")
+             for p in flows.at(position).of(e.path, parameter) if p.use == use]
+    return max((len(p.held) for p in parts), default=1)
+
+
+def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object:
+    """What one group's machine sees of the ops and of its own events: equal signatures, equal obligations.
+
+    The clips and updates of other groups, which read this group's norm and flag, are no part of it.
+    """
+    marks: list[object] = []
+    for event in Program.of(step, group, site.parameter).everything:
+        if event.group not in ("", group.name):
+            continue
+        mark = _mark(event, site, flows, step) if event.on_tensor else event.plain
+        if not marks or marks[-1] != mark or not event.on_tensor or event.on_gradient:
+            marks.append(mark)
+    return tuple(marks)
+
+
+def _mark(event: Event, site: Site, flows: Flows, step: Step) -> object:
+    """What an op does to one use of a parameter: reads it, draws, adds to its gradient."""
+    graph = step.reference.graph
+    assert graph is not None
+    op = graph.producer(event.tensor)
+    assert op is not None
+    added = tuple(tuple(_share(p, site) for p in flows.at(position).of(event.path, site.parameter))
+                  for position in POSITIONS) if event.on_gradient else ()
+    reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(op, site.parameter))
+    return (event.phase, event.at, event.on_gradient, reads, op.draws_in(event.on_gradient), op == graph.ops[-1], added)
+
+
+def _share(part: Part, site: Site) -> object:
+    """What is added to the site; of several classes also at which use, for that must not add twice."""
+    value = part.held[min(site.part, len(part.held) - 1)]
+    return part.use == site.use, value, part.use if len(part.held) > 1 else ""

@@ -1,0 +1,204 @@
+"""Ops as rules on what every rank holds: forward on exact operands, backward linear in the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
+from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, named, transposed
+from placealg.model.graph import Graph, Op
+from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.ops import paths
+from placealg.prover.ops.findings import SEED, Demand, Flow, Part
+from placealg.prover.ops.paths import Pairs, Sum, dim_of
+from placealg.prover.ops.stages import Stages, at_the_ends, tied
+from placealg.prover.ops.tensors import Tensors, name_and_label
+from placealg.step.event import Event
+from placealg.step.program import Reference
+
+
+class Operators:
+    """The ops of one microbatch at work on its tensors; what they demand and contribute goes into `flow`.
+
+    `passes` counts the instances of a repeated unit, `split` is how the loss was split when it was summed, and `lost`
+    says of a result that nobody holds which event read what was not there.
+    """
+
+    def __init__(self, reference: Reference, tensors: Tensors, flow: Flow, stages: Stages):
+        self.reference, self.tensors, self.flow, self.stages = reference, tensors, flow, stages
+        self.graph: Graph = tensors.graph
+        self.extents: dict[tuple[str, int], Pairs] = tensors.extents
+        self.lost: dict[str, tuple[str, str]] = {}
+        self.passes = 1
+        self.split: Pairs | None = None
+        self.began = False
+
+    def demand(self, event: Event, name: str, held: Sum, says: str = "") -> Sum:
+        """What must be exact; where it is not, that is a fault, and what follows goes on as if it were."""
+        mask = paths.mask_of(held)
+        path = event.path
+        if not held and not says:
+            path, name = self.lost.get(name, (path, name))
+        why = says or (f"reads {name}, which is not there" if not held else
+                       f"reads {name}, which is undefined" if _undefined(held) else
+                       f"reads {name} where a sum in it is not complete, or counts too much")
+        self.flow.demands.append(Demand(path, why, held, mask))
+        return paths.exact(mask) if held else ()
+
+    def compute(self, event: Event) -> None:
+        """An op, or an op's backward."""
+        op = self.graph.producer(event.tensor)
+        assert op is not None
+        labels = [name_and_label(r)[1] for r in event.reads] or [""] * len(op.inputs)
+        if event.on_gradient:
+            self.transpose(event, op, labels)
+        else:
+            self.tensors.made[op.output, ""] = result = self.apply(event, op, labels)
+            self.flow.masks[event.path] = self.flow.masks.get(event.path, frozenset()) | paths.mask_of(result)
+
+    def apply(self, event: Event, op: Op, labels: list[str]) -> Sum:
+        """The result of an op, by its family."""
+        operands = [self.stages.here(op.unit, self.tensors.read(n, label))
+                    for n, label in zip(op.inputs, labels, strict=True)]
+        dims = tuple(self.graph.tensors[op.output].dims)
+        if missing := next((n for n, held in zip(op.inputs, operands, strict=True) if not held), ""):
+            self.lost[op.output] = self.lost.get(missing, (event.path, missing))
+        else:
+            self.lost.pop(op.output, None)
+        if op.row.view:
+            return paths.renamed(operands[0], op.rename)
+        if not missing:
+            self.extents.update({(op.output, k): paths.mask_of(held) for k, held in enumerate(operands)})
+        if op.row.random and (op.output, 0) in self.extents:
+            self.tensors.beside[f"{op.output}.mask"] = paths.exact(self.extents[op.output, 0])
+        if op.row.linear == "table":
+            operands[1:] = [self.demand(event, n, held) for n, held in zip(op.inputs[1:], operands[1:], strict=True)]
+        if op.row.linear in ("each", "table") or op.kind == "sum":
+            return paths.contracted(operands, dims, self.tag(op.output))
+        if op.row.linear == "all":
+            whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, operands, strict=True)]
+            return paths.mixed(paths.added(whole), op.over, self.tag(op.output))
+        right = [self.demand(event, n, held) for n, held in zip(op.inputs, operands, strict=True)]
+        others = {a for held in right for a, p in paths.mask_of(held) if dim_of(p) not in op.over}
+        for axis in others.intersection(event.axes):
+            self.demand(event, op.output, (), f"merges over {axis} statistics of rows that {axis} splits")
+        whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, right, strict=True)]
+        for tensor, _ in kept(self.graph, op):
+            rows = whole if not set(op.over) & set(tensor.dims) else right
+            self.tensors.beside[tensor.name] = paths.contracted(rows, tuple(tensor.dims), self.tag(op.output))
+        return paths.contracted(whole, dims, self.tag(op.output))
+
+    def complete(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
+        """An operand whose rows the op takes statistics of, or mixes: all of a row must be there, or be merged."""
+        if name != op.inputs[0] and op.row.family != "flash":
+            return held
+        split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
+        if op.row.over == "statistics" and {a for a, _ in split} != set(event.axes):
+            self.demand(event, name, (), f"takes or merges statistics of {name} over other axes than split its rows")
+        if op.row.over == "whole" and split:
+            self.demand(event, name, (), f"works on a part of the rows of {name}")
+        return paths.exact(paths.mask_of(held) - split) if split and op.row.over else held
+
+    def tag(self, name: str) -> str:
+        """The name of a contraction, of its own in every instance of a repeated unit."""
+        return name + "'" * (self.passes - 1)
+
+    def transpose(self, event: Event, op: Op, labels: list[str]) -> None:
+        """The backward of an op: to every operand that needs a gradient, what the op's gradient contributes."""
+        last = op == self.graph.ops[-1]
+        if last and self.began:
+            self.flow.open.append(Demand(event.path, "starts the backward once more", (), frozenset()))
+        self.began = self.began or last
+        arriving = self.stages.here(op.unit, self.seeded() if last else self.tensors.gradient(op.output))
+        for k in differentiated(self.graph, op):
+            held = self.contribution(event, op, transposed(self.graph, op, k), labels, arriving)
+            if last and held:
+                held = paths.narrowed(held, self.split or ())
+            self.deposit(event, op, k, op.inputs[k], labels[k], held)
+
+    def seeded(self) -> Sum:
+        """The gradient of the loss: one symbol for the value from which backward starts."""
+        return (Value((Term(Monomial.of(SEED)),)),) if self.split is not None else ()
+
+    def deposit(self, event: Event, op: Op, k: int, name: str, label: str, held: Sum) -> None:
+        """Add what operand `k` received to its gradient; a parameter's goes to the machine of its group."""
+        use = f"{op.output}/{k}"
+        if self.graph.tensors[name].kind != "parameter":
+            if not self.tensors.add(name, label, use, held):
+                self.flow.open.append(Demand(event.path, f"adds to the gradient of {name} once more", (), frozenset()))
+            return
+        split: Mapping[str, str] = self.reference.split_dims.get(name, FrozenMap())
+        if tied(self.reference, name):
+            held = at_the_ends(held, self.reference)
+        stage = self.stages.at(op.unit)
+        self.flow.add(Part(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split, stage))))
+
+    def contribution(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
+        """What one operand's gradient receives: linear in what arrives, and exact in all that is read beside it."""
+        of, tag = tuple(self.graph.tensors[step.of].dims), self.tag(f"{step.forward}.grad.{step.operand}")
+        if step.kind == "vjp":
+            return self.product(event, op, step, labels, arriving)
+        if step.kind == "rename":
+            return paths.renamed(arriving, step.rename)
+        if step.kind == "rope":
+            return paths.mixed(self.complete_rows(event, op, arriving), op.over, tag)
+        partners = [k for k in range(len(op.inputs)) if k != step.operand] if step.reads else []
+        read = [self.operand(event, op, k, labels) for k in partners]
+        known = {d for n in (op.output, *step.reads) for d in self.graph.tensors[n].dims}
+        extent = self.extents.get((op.output, step.operand), frozenset())
+        alone = {(a, p) for a, p in extent if dim_of(p) not in known}
+        return paths.narrowed(paths.contracted([arriving, *read], of, tag), alone)
+
+    def complete_rows(self, event: Event, op: Op, held: Sum) -> Sum:
+        """A gradient whose rows the op's backward mixes."""
+        split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
+        if split:
+            self.demand(event, op.output + GRAD, (), f"works on a part of the rows of {op.output}{GRAD}")
+        return paths.each(held, lambda v: replace(v, mask=v.mask - split))
+
+    def operand(self, event: Event, op: Op, k: int, labels: list[str]) -> Sum:
+        """Operand `k` as the backward reads it, in its own version: one tensor may be two operands in two versions."""
+        return self.saved(event, op, op.inputs[k], self.tensors.read(op.inputs[k], labels[k]))
+
+    def saved(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
+        """A value that the backward reads beside the gradient: it must be exact."""
+        return self.demand(event, name, self.stages.here(op.unit, held))
+
+    def played(self, event: Event, op: Op, role: str, labels: list[str]) -> Sum:
+        """What plays a role in the backward: an operand, the result, or what the op kept."""
+        if role in op.row.operands:
+            return self.operand(event, op, op.row.operands.index(role), labels)
+        name = named(op, role)
+        held = self.tensors.made.get((name, ""), ()) if role == "y" else self.tensors.beside.get(name, ())
+        return self.saved(event, op, name, held)
+
+    def product(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
+        """A vector-Jacobian product, step by step: at most one input of each step is linear in the gradient."""
+        dims = self.roles(op)
+        values: dict[str, Sum] = {"dy": arriving}
+        for line in step.steps:
+            for role in line.inputs:
+                if role not in values:
+                    values[role] = self.played(event, op, role, labels)
+            inputs = [values[role] for role in line.inputs]
+            tag = self.tag(f"{op.output}.grad.{line.output}")
+            added = line.kind == "add"
+            values[line.output] = paths.added(inputs) if added else paths.contracted(inputs, dims[line.dims], tag)
+        return values[step.steps[-1].output]
+
+    def roles(self, op: Op) -> dict[str, tuple[str, ...]]:
+        """The dims of every role of the op table."""
+        result = tuple(self.graph.tensors[op.output].dims)
+        operands = dict(zip(op.row.operands, self.graph.operand_dims(op), strict=False))
+        first, *others = self.graph.operand_dims(op)
+        row = tuple(d for d in result if d not in op.over)
+        grid = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims
+                                   if d not in op.over or d not in first))
+        return {**operands, "row": row, "grid": grid}
+
+
+def _undefined(held: Sum) -> bool:
+    """Whether what is held is garbage, or counts as it should and is whole on some ranks only."""
+    return any(v.garbage for v in held) or all(v.terms == paths.exact()[0].terms for v in held)

@@ -1,0 +1,155 @@
+"""The order in which a flow can be followed: what an instance of a repeated unit reads, it has made.
+
+The flow follows one instance of a repeated unit for all of them. What it finds in one is so in every other where an
+instance reads only what it made itself and what it was handed: where data are copied before anybody in the loop reads
+the copy, an op's result is moved behind the op, and nothing is done to the last instance alone that all of them read
+again; where a gradient is redistributed after all uses have added to it, and before the op reads it. A program that
+does anything in another order is left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from placealg.model.backward import differentiated, kept, transposed
+from placealg.model.graph import Graph
+from placealg.prover.ops.tensors import name_and_label
+from placealg.step.event import Event, origins
+from placealg.step.verbs import MESSAGES
+
+Version = tuple[str, str]
+"""A tensor and a label."""
+
+
+def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
+    """The events on tensors of one microbatch that stand where they are not followed, and why."""
+    listed = [e for e in events if e.on_tensor or e.value == "loss"]
+    for phase in ("forward", "backward"):
+        order = _Order(graph)
+        for event in (e for e in listed if e.phase == phase):
+            if why := order.gradient(event) if event.on_gradient else order.value(event):
+                yield event, why
+    behind = False
+    for event in (e for e in listed if e.on_tensor):
+        behind = behind or event.phase == "backward"
+        if behind and event.phase == "forward":
+            yield event, "stands behind events of the backward"
+        if event.on_gradient and event.phase == "forward":
+            yield event, f"acts on {event.value} in the forward"
+        if event.verb in MESSAGES and event.phase == "backward" and not event.on_gradient:
+            yield event, f"hands on {event.value} in the backward"
+    yield from _of_the_last_alone(listed, graph)
+
+
+def _of_the_last_alone(events: list[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
+    """What changes a tensor for the last instance of a repeated unit alone, or reads it when others have run again."""
+    back = [e for e in events if e.phase == "backward"]
+    for loop in graph.loops:
+        read = {version for e in back if e.unit == loop.unit for version in _reads(e, graph)}
+        for event in events:
+            if event.unit != loop.unit and event.value == loop.last and (loop.last, event.version) in read:
+                yield event, f"changes {loop.last} for the last instance of {loop.unit} alone, and all read it again"
+        first = next((k for k, e in enumerate(back) if e.unit == loop.unit), len(back))
+        for event in back[first:]:
+            if event.unit != loop.unit and any(n == loop.last for n, _ in _reads(event, graph)):
+                yield event, f"reads {loop.last} behind the backward of {loop.unit}"
+
+
+class _Order:
+    """What one phase has read, moved and added so far."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.read: dict[Version, set[str]] = {}
+        self.moved: set[str] = set()
+        self.gathered: dict[Version, str] = {}
+        self.consumed: set[str] = set()
+
+    def value(self, event: Event) -> str:
+        """An event on a tensor, or a loss: copies of data stand before their readers, moves behind the op."""
+        why, version = "", (event.tensor, event.version)
+        makes = event.on_tensor and event.verb not in ("free", "send") and self.graph.loop(event.unit) is not None
+        if makes and event.unit in self.read.get(version, ()) and self.outlives(event):
+            why = f"makes {event.value} anew after it was read"
+        elif makes and event.verb in ("compute", "assign") and event.tensor in self.moved:
+            why = f"makes {event.value} after it was redistributed"
+        if event.on_tensor and event.verb not in ("compute", "assign", *MESSAGES):
+            self.moved.add(event.tensor)
+        self.reading(event)
+        return why
+
+    def outlives(self, event: Event) -> bool:
+        """Whether what an instance makes there is not its own alone: data, and what enters it, of which one is known.
+
+        What its ops made ends with its forward, and its backward finds what that left.
+        """
+        kind = self.graph.tensors[event.tensor].kind
+        return kind == "data" or (event.phase == "forward" and self.graph.producer(event.tensor) is None)
+
+    def reading(self, event: Event) -> None:
+        """Keep what an event reads, and in which unit."""
+        for version in _reads(event, self.graph):
+            self.read.setdefault(version, set()).add(event.unit)
+
+    def gradient(self, event: Event) -> str:
+        """An event on a gradient: all uses add before it is redistributed, which is before the op reads it."""
+        self.reading(event)
+        name = event.tensor
+        if event.verb in ("compute", "assign", "send"):
+            self.consumed.add(name)
+            late = (v for v in _adds(event, self.graph) if v[0] in self.consumed or self.gathered.keys() & _from(v))
+            return next((f"adds to {v[0]}.grad after it was redistributed or read" for v in late), "")
+        version = (name, event.version)
+        if name in self.consumed:
+            return f"redistributes {event.value} after it was read"
+        if event.verb == "recv":
+            here = any(n == name and unit == event.unit for (n, _), unit in self.gathered.items())
+            return f"adds to {event.value} after it was redistributed" if here else ""
+        if self.gathered.keys() & (_from(version) - {version}):
+            return f"redistributes a part of {event.value} after the whole"
+        self.gathered[version] = event.unit
+        return ""
+
+
+def _from(version: Version) -> frozenset[Version]:
+    """A version and those that it would come from: reading it, one of them is read."""
+    name, label = version
+    return frozenset((name, made) for made in origins(label))
+
+
+def _reads(event: Event, graph: Graph) -> frozenset[Version]:
+    """The versions of tensors that an event reads, and those that they would come from.
+
+    What a redistribution acts on itself is not among them, nor what enters the first instance alone, or is handed on.
+    """
+    return frozenset(v for read in _named(event, graph) for v in _from(read))
+
+
+def _named(event: Event, graph: Graph) -> Iterator[Version]:
+    op = graph.producer(event.tensor)
+    given = [name_and_label(r) for r in event.reads]
+    if event.value == "loss":
+        if event.verb == "compute":
+            yield given[0] if given else (graph.ops[-1].inputs[0], "")
+    elif event.verb == "compute" and op is not None:
+        operands = given or [(n, "") for n in op.inputs]
+        if not event.on_gradient:
+            yield from operands
+            return
+        read = {n for k in differentiated(graph, op) for n in transposed(graph, op, k).reads}
+        if read.intersection((op.output, *(tensor.name for tensor, _ in kept(graph, op)))):
+            yield op.output, ""  # the result, or what the op kept beside it
+        yield from (v for v in operands if v[0] in read)
+    elif not event.on_gradient and event.version and event.verb != "free":
+        yield event.tensor, event.version.rpartition("/")[0]
+
+
+def _adds(event: Event, graph: Graph) -> Iterator[Version]:
+    """The versions to whose gradients an op's backward adds, or what enters a repeated unit hands on."""
+    op = graph.producer(event.tensor)
+    given = [name_and_label(r) for r in event.reads]
+    if event.verb == "assign":
+        yield from given or [(loop.first, "") for loop in graph.loops if loop.slot == event.tensor]
+    elif event.verb == "compute" and op is not None:
+        operands = given or [(n, "") for n in op.inputs]
+        yield from (operands[k] for k in differentiated(graph, op) if graph.tensors[operands[k][0]].kind != "parameter")

@@ -1,0 +1,297 @@
+"""Sums along paths: what every rank holds of a tensor, as counted contributions, and how linear ops change it.
+
+A tensor's element is a sum of contributions: the terms of a contraction, the operands of an addition, the uses whose
+gradients are added. What a rank holds is a *Sum*: for every class of contributions a `Value` (contribution.py) that
+says how often each rank counts one of them. Classes that count alike are one, for every op treats them alike. A Sum
+is *exact* when every contribution counts once on every rank that holds the element. Positions are "at:DIM", the owner
+of the element's index of that dim, and "OP/DIM", the owner of an index that the op contracted; "at:DIM!NAME~AXIS" is
+the rank along AXIS that the device itself takes for the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
+from placealg.prover.calculus.contribution import (
+    ALONG,
+    DEVICE,
+    EXISTS,
+    SIZE_ONE,
+    STAGE,
+    Equality,
+    Term,
+    Value,
+    equality,
+    merged,
+    per_element,
+)
+from placealg.strategy.options import LAYER
+
+Sum = tuple[Value, ...]
+"""The distinct values of the classes of contributions, all with one mask; () when no rank holds anything."""
+
+Pairs = frozenset[tuple[str, str]]
+AT, OWNER = "at:", "own:own"
+DRAW = "!"
+"""Stands before the name of an order that each rank has for itself."""
+
+
+def at(dim: str) -> str:
+    """The position of the owner of the element's index of `dim`."""
+    return AT + dim
+
+
+def drawn(dim: str, name: str, axis: str) -> str:
+    """The position along `axis` that the device takes for that of the owner of the element's index of `dim`."""
+    return f"{at(dim)}{DRAW}{name}{ALONG}{axis}"
+
+
+def dim_of(position: str) -> str:
+    """The dim of which a position is the owner; "" where it is none.
+
+    >>> dim_of(at("batch")), dim_of(drawn("batch", "shuffled", "dp")), dim_of("0")
+    ('batch', 'batch', '')
+    """
+    return position[len(AT):].partition(DRAW)[0] if position.startswith(AT) else ""
+
+
+def _inside(rename: Callable[[str], str]) -> Callable[[str], str]:
+    """Rename the owner of an index, too, whose order a position is in.
+
+    >>> _inside(lambda p: p.replace("at:seq", "at:keys"))("at:seq!mine^dp=at:seq")
+    'at:keys!mine^dp=at:keys'
+    """
+    def renamed(position: str) -> str:
+        order, of, owner = position.partition("=")
+        return rename(order) + of + (renamed(owner) if of else "")
+
+    return renamed
+
+
+def _path(op: str, summed: Callable[[str], bool]) -> Callable[[str], str]:
+    """Positions as they are called behind an op that sums over the dims of which `summed` is true."""
+    @_inside
+    def path(position: str) -> str:
+        dim = dim_of(position)
+        return f"{op}/{position[len(AT):]}" if dim and summed(dim) else position
+
+    return path
+
+
+def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:
+    """Every contribution once, on the ranks of `mask`."""
+    return (Value((Term(ONE),), frozenset(mask)),)
+
+
+def is_exact(held: Sum) -> bool:
+    """Whether every contribution counts once wherever the element is held.
+
+    >>> is_exact(narrowed(padded(exact(), ["tp"], "ffn"), [("tp", at("ffn"))]))
+    True
+    """
+    return bool(held) and each(held, _where_held) == exact(held[0].mask)
+
+
+def _where_held(value: Value) -> Value:
+    """The value without places of its terms at which every rank stands that holds it."""
+    def left(term: Term) -> Term:
+        return replace(term, at=FrozenMap({a: p for a, p in term.at.items() if (a, p) not in value.mask}))
+
+    if not any(place in value.mask for term in value.terms for place in term.at.items()):
+        return value
+    return replace(value, terms=merged(map(left, value.terms)))
+
+
+def is_plain(held: Sum) -> bool:
+    """Whether all contributions count alike, on every rank that holds the element."""
+    return len(held) == 1 and len(held[0].terms) == 1 and not held[0].terms[0].at and not held[0].sides
+
+
+def mask_of(held: Sum) -> Pairs:
+    """Where the element is held."""
+    return held[0].mask if held else frozenset()
+
+
+def distinct(values: Iterable[Value]) -> Sum:
+    """The values, each once."""
+    return tuple(dict.fromkeys(values))
+
+
+def undefined(mask: Pairs) -> Sum:
+    """Held, and garbage."""
+    return (Value(mask=mask, garbage=True),)
+
+
+def added(operands: Sequence[Sum]) -> Sum:
+    """The sum of operands, held where all are: each operand's contributions are classes of their own."""
+    if not all(operands):
+        return ()
+    mask = frozenset(p for held in operands for p in mask_of(held))
+    if any(v.garbage for held in operands for v in held):
+        return undefined(mask)
+    sides = frozenset(e for held in operands for v in held for e in v.sides)
+    return distinct(replace(v, mask=mask, sides=sides) for held in operands for v in held)
+
+
+def accumulated(parts: Sequence[Sum]) -> Sum:
+    """The sum of gradient contributions, held where one of them is, and garbage where only some are.
+
+    A contribution that could not be computed makes it garbage.
+    """
+    held = [p for p in parts if p]
+    if not held:
+        return ()
+    if len(held) < len(parts):
+        return undefined(frozenset.intersection(*(mask_of(p) for p in held)))
+    common = frozenset.intersection(*(mask_of(p) for p in held))
+    lacking = frozenset(e for p in held for a, q in mask_of(p) - common for e in equality(a, DEVICE, q))
+    if any(v.garbage for p in held for v in p):
+        return undefined(common)
+    sides = lacking.union(*(v.sides for p in held for v in p))
+    return distinct(replace(v, mask=common, sides=sides) for p in held for v in p)
+
+
+def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
+    """The product of operands, summed over every dim that is not among `dims` over the indices that a rank holds.
+
+    A product is linear in one operand: where two are not exact, what comes out is garbage.
+    """
+    if not all(operands):
+        return ()
+    kept = {*dims}
+    masks = frozenset(p for held in operands for p in mask_of(held))
+    mask = frozenset((a, p) for a, p in masks if dim_of(p) in kept or p.startswith(STAGE))
+    partial = [held for held in operands if not is_exact(held)]
+    if len(partial) > 1 or any(v.garbage for held in operands for v in held):
+        return undefined(mask)
+
+    path = _path(op, lambda dim: dim not in kept)
+    summed = sorted((a, path(p)) for a, p in masks - mask)
+    values = []
+    for value in partial[0] if partial else exact():
+        renamed = per_element(value, path)
+        values.append(replace(renamed, mask=mask, terms=merged(_standing(t, summed) for t in renamed.terms)))
+    return distinct(values)
+
+
+def _standing(term: Term, places: Iterable[tuple[str, str]]) -> Term:
+    """The term where the device also stands at `places`."""
+    for axis, position in places:
+        if axis in term.at:
+            term = replace(term, given=term.given | equality(axis, term.at[axis], position))
+        else:
+            term = replace(term, at=term.at.plus({axis: position}))
+    return term
+
+
+def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
+    """Every index of `dims` becomes a sum over all of them: which one an owner was of is told by a path.
+
+    >>> rows = mixed(padded(exact(), ["tp"], "head_dim"), ["head_dim"], "rotated")
+    >>> is_exact(narrowed(rows, [("tp", at("head_dim"))])), is_exact(reduced(rows, ("tp",), ONE, {}))
+    (False, True)
+    """
+    path = _path(op, {*dims}.__contains__)
+    return each(held, lambda v: per_element(v, path))
+
+
+def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
+    """The same under other names of dims."""
+    @_inside
+    def name(position: str) -> str:
+        dim = dim_of(position)
+        return at(names.get(dim, dim)) + position[len(at(dim)):] if dim else position
+
+    return each(held, lambda v: per_element(v, name))
+
+
+def each(held: Sum, change: Callable[[Value], Value]) -> Sum:
+    """Every class changed alike."""
+    return distinct(change(v) for v in held)
+
+
+def scaled(held: Sum, factor: Monomial) -> Sum:
+    """Every contribution times a factor."""
+    return each(held, lambda v: v.scaled(factor))
+
+
+def narrowed(held: Sum, pairs: Iterable[tuple[str, str]]) -> Sum:
+    """Held only where the device stands at `pairs` as well."""
+    return each(held, lambda v: v.masked(pairs))
+
+
+def gathered(held: Sum, axes: Iterable[str], dim: str) -> Sum:
+    """Every rank gets what the owner of the index of `dim` holds."""
+    return each(held, lambda v: v.gathered(dict.fromkeys(axes, at(dim))))
+
+
+def reduced(held: Sum, axes: tuple[str, ...], factor: Monomial, unrolled: Mapping[str, int]) -> Sum:
+    """The sum over axes, on every rank; written out along those of `unrolled`."""
+    return each(held, lambda v: v.reduced(axes, factor, unrolled))
+
+
+def padded(held: Sum, axes: Iterable[str], dim: str) -> Sum:
+    """0 where the rank does not own the index of `dim`, and held there."""
+    places = [(a, at(dim)) for a in axes]
+    return each(held, lambda v: replace(v, mask=v.mask - frozenset(places),
+                                        terms=merged(_standing(t, places) for t in v.terms)))
+
+
+def lost(held: Sum) -> Sum:
+    """The same with contributions that count nowhere among them."""
+    return distinct((*held, replace(held[0], terms=()))) if held else held
+
+
+def substituted(value: Value, symbol: str, monomial: Monomial) -> Value:
+    """The value with a symbol of its coefficients replaced."""
+    def put(coefficient: Monomial) -> Monomial:
+        result = Monomial(coefficient.coefficient)
+        for name, power in coefficient.powers:
+            result = result * (monomial if name == symbol else Monomial.of(name)) ** power
+        return result
+
+    return replace(value, terms=merged(Term(put(t.coefficient), t.at, t.given) for t in value.terms))
+
+
+def owned(value: Value, split: Mapping[str, str], stage: str) -> Value:
+    """A parameter's value with the owners along its own split dims (axis -> dim) as owners of the element.
+
+    Along a pipeline axis that is the stage on which the parameter is used.
+    """
+    def place(axis: str, position: str) -> str:
+        return OWNER if axis in split and position in (at(split[axis]), stage) else position
+
+    def places(pairs: Iterable[Equality]) -> frozenset[Equality]:
+        return frozenset(e for axis, p, q in pairs
+                         for e in ([(axis, p, q)] if p in (SIZE_ONE, EXISTS)
+                                   else equality(axis, place(axis, p), place(axis, q))))
+
+    terms = merged(Term(t.coefficient, FrozenMap({a: place(a, p) for a, p in t.at.items()}), places(t.given))
+                   for t in value.terms)
+    mask = frozenset((a, place(a, p)) for a, p in value.mask) | {(a, OWNER) for a in split}
+    beyond = value.mixed if all((a, at(d)) in value.mask or d == LAYER for a, d in split.items()) else frozenset()
+    return plainly(replace(value, terms=terms, mask=mask, sides=places(value.sides), mixed=beyond))
+
+
+def plainly(value: Value) -> Value:
+    """The value with the positions of contracted indices under short names, so that values that count alike are equal.
+
+    >>> plainly(Value((Term(ONE, FrozenMap({"tp": "layer.norm1.out.grad.weight.grad/seq"})),))).terms[0].at
+    {tp: path/seq}
+    """
+    names: dict[str, str] = {}
+
+    def short(position: str) -> str:
+        if "/" not in position:
+            return position
+        dim = position.rpartition("/")[2]
+        taken = sum(1 for name in names if name.rpartition("/")[2] == dim and name != position)
+        return names.setdefault(position, f"path{taken + 1}/{dim}" if taken else f"path/{dim}")
+
+    for term in value.terms:
+        for axis in sorted(term.at):
+            short(term.at[axis])
+    return per_element(value, short)

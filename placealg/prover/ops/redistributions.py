@@ -1,0 +1,134 @@
+"""Redistributions of tensors and of their gradients, as rules on what every rank holds: one for each verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from placealg.arith import ONE, Monomial
+from placealg.model.graph import Graph, unit_of
+from placealg.prover.ops import paths
+from placealg.prover.ops.paths import Sum, at, dim_of
+from placealg.prover.ops.tensors import Tensors
+from placealg.step.event import Event
+from placealg.step.pipeline import LAST, Pipeline, part_of
+from placealg.step.program import LOOPED
+from placealg.step.verbs import MESSAGES
+
+
+def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> str:
+    """What about an event of the loop over microbatches no rule covers; "" when a rule covers it whole.
+
+    Stages run their microbatches in different orders: where they all meet in one event they may wait for each other.
+    """
+    if pipeline and pipeline.axis in event.axes and event.verb not in MESSAGES and event.phase in LOOPED:
+        return f"{event.verb} of {event.value} among stages of {pipeline.axis} inside the loop over microbatches"
+    if not event.on_tensor:
+        return ""
+    if event.verb in MESSAGES:
+        leaves = (event.verb == "send") != event.on_gradient
+        if event.tensor not in {loop.last if leaves else loop.slot for loop in graph.loops}:
+            return f"{event.verb} of {event.value}, which no instance hands on"
+    if pipeline and _elsewhere(event, graph):
+        return f"{event.verb} of {event.value} on the stage of {event.unit}"
+    if event.where:
+        return f"{event.verb} of a tensor on some ranks only"
+    if event.tier != "device" or (event.layout != "own" and not event.drawn):
+        return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
+    early = event.op == "premultiplied" and event.verb in ("all_reduce", "reduce_scatter")
+    if event.divisor != ONE and event.verb != "scale" and not early:
+        return f"{event.verb} of a tensor with a divisor"
+    if event.verb == "compute" and event.op not in ("", "sum"):
+        return f"a computation with operator {event.op}"
+    if event.phase not in LOOPED:
+        return f"{event.verb} of a tensor in phase {event.phase}"
+    summing = event.verb == "shift" and event.source == "P"
+    if event.verb in ("all_gather", "pad", "all_to_all", "shift") and not (summing or event.source.startswith("S(")):
+        return f"{event.verb} from {event.source or 'an unnamed place'}"
+    if (summing or event.verb in ("slice", "reduce_scatter", "all_to_all")) and not event.to.startswith("S("):
+        return f"{event.verb} to {event.to or 'an unnamed place'}"
+    adding = summing or event.verb in ("all_reduce", "reduce_scatter")
+    if adding and event.op not in ("", "sum", "mean") and not early:
+        return f"{event.verb} with operator {event.op}"
+    if (event.verb == "scale" or early) and not set(event.divisor.names()) <= set(event.axes):
+        return "a tensor divided by more than sizes of its axes"
+    producer = graph.producer(event.tensor)
+    if event.verb == "compute" and (producer is None or (event.reads and len(event.reads) != len(producer.inputs))):
+        return f"a computation of {event.value} from {len(event.reads)} operands"
+    return ""
+
+
+def _elsewhere(event: Event, graph: Graph) -> bool:
+    """Whether a tensor is moved on another stage than that of its op, or, of data, than those of their readers.
+
+    What the last instance of the last repeated unit hands on stands on the stage of what follows, too.
+    """
+    name, here = event.tensor, part_of(event.unit, graph)
+    if name not in graph.tensors:
+        return False
+    units = {unit_of(name)}
+    if graph.tensors[name].kind == "data":
+        units = {op.unit for op in graph.consumers(name)} | {e.unit for e in graph.loops if e.first == name}
+    left = {loop.unit for loop in graph.loops[-1:] if loop.last == name and here == LAST}
+    return any(part_of(unit, graph) != here for unit in units - left)
+
+
+def _dim(place: str) -> str:
+    return place[2:-1]
+
+
+def _sum(tensors: Tensors, event: Event) -> Sum:
+    factor = ONE / (Monomial.of(*event.axes) if event.op == "mean" else event.divisor)
+    return paths.reduced(tensors.here(event), event.axes, factor, tensors.reference.unrolled)
+
+
+def _all_gather(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.gathered(tensors.here(event), event.axes, _dim(event.source)))
+
+
+def _all_reduce(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, _sum(tensors, event))
+
+
+def _reduce_scatter(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.narrowed(_sum(tensors, event), [(a, at(_dim(event.to))) for a in event.axes]))
+
+
+def _all_to_all(tensors: Tensors, event: Event) -> None:
+    whole = paths.gathered(tensors.here(event), event.axes, _dim(event.source))
+    tensors.put(event, paths.narrowed(whole, [(a, at(_dim(event.to))) for a in event.axes]))
+
+
+def _shift(tensors: Tensors, event: Event) -> None:
+    """A ring of as many turns as there are other ranks brings each what lemma `ring` says: every block, once."""
+    (_reduce_scatter if event.source == "P" else _all_gather)(tensors, event)
+
+
+def _slice(tensors: Tensors, event: Event) -> None:
+    dim = _dim(event.to)
+    place = paths.drawn(dim, event.layout.partition("(")[0], event.drawn) if event.drawn else at(dim)
+    tensors.put(event, paths.narrowed(tensors.here(event), [(a, place) for a in event.axes]))
+
+
+def _pad(tensors: Tensors, event: Event) -> None:
+    """The whole dim is held: what is split in another way, too, is in no sum of this calculus then."""
+    held, dim = tensors.here(event), _dim(event.source)
+    split = frozenset((a, p) for a, p in paths.mask_of(held) if dim_of(p) == dim)
+    if split <= {(a, at(dim)) for a in event.axes}:
+        tensors.put(event, paths.padded(held, event.axes, dim))
+    else:
+        tensors.put(event, paths.undefined(paths.mask_of(held) - split))
+
+
+def _free(tensors: Tensors, event: Event) -> None:
+    tensors.free(event)
+
+
+def _scale(tensors: Tensors, event: Event) -> None:
+    tensors.put(event, paths.scaled(tensors.here(event), ONE / event.divisor))
+
+
+MOVES: Mapping[str, Callable[[Tensors, Event], None]] = {
+    "free": _free, "all_gather": _all_gather, "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale, "shift": _shift,
+}
+"""Verb -> its rule on a tensor."""

@@ -1,0 +1,249 @@
+"""Stages: along a pipeline axis, where an op runs, and what instances hand on from stage to stage.
+
+Along the axis a tensor is held at a position: "stage:UNIT" is the stage of the instance of a repeated unit that is
+being followed, "stage:UNIT'" that of its neighbour, from which it was handed something; "stage:first" and "stage:last"
+are those of what stands before and behind the repeated units. Which number a stage has is nowhere assumed: only that
+what stands before runs with the first instance, and what stands behind with the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from placealg.frozen import FrozenMap
+from placealg.mesh import ENDS, Axis, Mesh
+from placealg.model.graph import Graph, Loop, unit_of
+from placealg.prover.calculus.contribution import STAGE, equality, merged
+from placealg.prover.ops import paths
+from placealg.prover.ops.paths import Sum
+from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
+from placealg.step.event import READERS, Event
+from placealg.step.pipeline import FIRST, LAST, part_of, spread
+from placealg.step.program import LOOPED, Clause, Group, Reference, Step
+
+UNSENT = "waits for a message that nobody sends"
+UNRECEIVED = "sends a message that nobody receives"
+
+
+class Sent(NamedTuple):
+    """A message on its way: the instance that sent it, the path of the event, what it carries."""
+
+    instance: tuple[str, int]
+    path: str
+    held: Sum
+
+
+class Stages:
+    """The stages of one microbatch, and the messages on their way each way; without a pipeline nothing happens.
+
+    `passes` counts the instances of a repeated unit that were followed.
+    """
+
+    def __init__(self, reference: Reference, tensors: Tensors):
+        self.axis = reference.pipeline.axis if reference.pipeline else ""
+        self.graph: Graph = tensors.graph
+        self.tensors = tensors
+        self.passes = 1
+        self.sent: dict[bool, list[Sent]] = {False: [], True: []}
+
+    @property
+    def least(self) -> int:
+        """How many instances of a repeated unit are followed at least: two where they send messages to each other."""
+        return 2 if self.axis else 1
+
+    def at(self, unit: str) -> str:
+        """The position of a unit's stage."""
+        return STAGE + part_of(unit, self.graph)
+
+    def here(self, unit: str, held: Sum) -> Sum:
+        """What an op of `unit` finds: it runs on its stage, and what is held elsewhere is not there."""
+        if not self.axis:
+            return held
+        return _standing(self._met(unit, held), self.axis, self.at(unit))
+
+    def _met(self, unit: str, held: Sum) -> Sum:
+        """What stands before the repeated units runs with the first instance, what stands behind with the last."""
+        mine = self.at(unit)
+        pairs = ((STAGE + FIRST, self.at(self.graph.loops[0].unit)), (STAGE + LAST, self.at(self.graph.loops[-1].unit)))
+        return _renamed(held, {one: other for pair in pairs for one, other in (pair, pair[::-1]) if other == mine})
+
+    def neighbour(self, held: Sum, unit: str) -> Sum:
+        """What an instance of `unit` holds, as its neighbour of the same unit sees it."""
+        return _renamed(held, {self.at(unit): self.at(unit) + "'"}) if self.axis else held
+
+    def anywhere(self, held: Sum) -> Sum:
+        """What is held, wherever along the pipeline that is."""
+        if not self.axis:
+            return held
+        return paths.each(held, lambda v: replace(v, mask=_others(v.mask, self.axis),
+                                                  sides=frozenset(e for e in v.sides if e[0] != self.axis)))
+
+    def send(self, event: Event) -> str:
+        """The message of an instance in one direction; returns the path of a `send` that nobody receives, or "".
+
+        What the instance before sent is received by now: what an instance hands on comes last.
+        """
+        instance, waiting = (event.unit, self.passes), self.sent[event.on_gradient]
+        left = next((s.path for s in waiting if s.instance != instance), "")
+        waiting[:] = [s for s in waiting if s.instance == instance]
+        held = self.tensors.here(event)
+        if event.on_gradient and event.version:
+            held = paths.lost(held)  # what other versions of the gradient received is not in it
+        waiting.append(Sent(instance, event.path, held))
+        return left
+
+    def receive(self, event: Event, loop: Loop) -> str:
+        """What an instance is handed: locally, or by message where its neighbour runs on another stage.
+
+        What is wrong is returned in words: there is no message, or it is no such thing as what is handed on locally.
+        """
+        own, tensors = self.at(loop.unit), self.tensors
+        if self.passes == 1 and self._alone(loop, event.on_gradient):
+            return ""
+        use = next((x.slot for x in self.graph.loops if x.first == event.tensor and self.passes == 1), NEXT_INSTANCE)
+        local = (tensors.gradients.get((event.tensor, ""), {}).get(use, ()) if event.on_gradient
+                 else tensors.made.get((loop.slot, ""), ()))
+        waiting = self.sent[event.on_gradient]
+        message = waiting.pop(0).held if waiting else ()
+        if not message:
+            return UNSENT
+        if self.passes > 1:
+            message = self.neighbour(message, loop.unit)
+        sender = next((p for v in message for a, p in v.mask if a == self.axis), own)
+        moved = paths.each(message, lambda v: v.gathered({self.axis: sender}).masked([(self.axis, own)]))
+        kept = paths.each(local, lambda v: replace(v, mask=_others(v.mask, self.axis) | {(self.axis, own)}))
+        if kept and paths.mask_of(kept) != paths.mask_of(moved):
+            return "is handed one thing on its own stage, another from the next"
+        held = paths.distinct((*kept, *moved)) if kept else ()
+        if event.on_gradient:
+            tensors.gradients.setdefault((event.tensor, ""), {})[use] = held
+        else:
+            tensors.made[loop.slot, ""] = held
+        return ""
+
+    def _alone(self, loop: Loop, reverse: bool) -> bool:
+        """Whether the neighbour of a unit's first (last) instance is no instance of a repeated unit."""
+        if reverse:
+            return loop == self.graph.loops[-1]
+        return self.graph.loop(unit_of(loop.first)) is None
+
+
+def _others(mask: Iterable[tuple[str, str]], axis: str) -> frozenset[tuple[str, str]]:
+    return frozenset((a, p) for a, p in mask if a != axis)
+
+
+def _standing(held: Sum, axis: str, position: str) -> Sum:
+    """What a rank at `position` finds of what is held elsewhere along the axis: it is there only if that is the same.
+
+    What is held all along the axis is there.
+    """
+    return paths.each(held, lambda v: replace(
+        v, mask=_others(v.mask, axis) | {(axis, position)},
+        sides=v.sides.union(*(equality(axis, p, position) for a, p in v.mask if a == axis))))
+
+
+def _renamed(held: Sum, names: dict[str, str]) -> Sum:
+    return paths.each(held, lambda v: replace(v, mask=frozenset((a, names.get(p, p)) for a, p in v.mask)))
+
+
+def out_of_turn(event: Event, reference: Reference) -> str:
+    """What about an event of the loop over microbatches no rule covers where a stage runs several chunks; "" if none.
+
+    The stage runs what belongs to no single chunk with one of them, and other microbatches in between, so that it may
+    come earlier or later than the program says. A count runs with the loss.
+    """
+    pipeline, several = reference.pipeline, "inside the loop over microbatches of several chunks"
+    if pipeline is None or pipeline.chunks == 1 or event.phase not in LOOPED:
+        return ""
+    if event.value in ("step", "rng", "norm", "skip"):
+        return f"{event.verb} of {event.value} {several}"
+    if "count" in event.divisor.names() and event.value != "loss":
+        return f"{event.verb} of {event.value} by a count {several}"
+    held = event.group and event.value not in ("grad", "grad_sum")
+    if held and tied(reference, reference.group(event.group).parameters[0]):
+        return f"{event.verb} of what several stages hold {several}"
+    return ""
+
+
+def before_its_uses(step: Step) -> Iterator[Event]:
+    """Events on the gradient of a tied group between its uses: a stage that has not added its own holds an older one.
+
+    Where a stage runs several chunks, all before a use: they run with the first one, behind the backwards of others.
+    """
+    pipeline, graph = step.reference.pipeline, step.reference.graph
+    if pipeline is None or graph is None:
+        return
+    looped = step.phase(*LOOPED)
+    for group in step.reference.groups:
+        if group.parameters and tied(step.reference, group.parameters[0]):
+            uses = {op.output for name in group.parameters for op in graph.consumers(name)}
+            adds = [k for k, e in enumerate(looped) if e.on_gradient and e.tensor in uses] or [0]
+            first = adds[0] if pipeline.chunks == 1 else 0
+            yield from (e for e in looped[first:adds[-1]] if e.group == group.name and e.value in ("grad", "grad_sum"))
+
+
+def tied(reference: Reference, parameter: str) -> bool:
+    """Whether a parameter lives on several stages of the pipeline: at the ends of the model."""
+    graph = reference.graph
+    return bool(reference.pipeline and graph and spread(graph.sites(parameter), graph))
+
+
+def ends(reference: Reference) -> str:
+    """The name of the axis that consists of a pipeline's first and last stage; one stage if they are the same."""
+    assert reference.pipeline is not None
+    return reference.pipeline.axis + ENDS
+
+
+def no_end(step: Step, group: Group) -> Iterator[Event]:
+    """Events that a tied group sees, on or from a stage that is an end of pipelines of one length only.
+
+    So is a mean over all stages, which divides by as many as there are ends there alone.
+    """
+    reference = step.reference
+    if reference.pipeline and group.parameters and tied(reference, group.parameters[0]):
+        axis = reference.pipeline.axis
+        for event in (e for e in step.events if _seen(e, group)):
+            apart = bool(event.root) or (event.op == "mean" and not event.group)
+            numbered = (apart and axis in event.axes) or any(c.axis == axis and c.rank for c in event.where)
+            if numbered:
+                yield event
+
+
+def _seen(event: Event, group: Group) -> bool:
+    """Whether the machine of a group runs the event, or reads with it, and finds its ranks by their positions."""
+    return (event.group in ("", group.name) or event.verb in READERS) and event.value != "count"
+
+
+def on_ends(step: Step, group: Group) -> Step:
+    """The step as a tied group sees it: along the pipeline it lives on the first stage and on the last.
+
+    Those two (or one) are an axis of their own in place of the pipeline's.
+    """
+    reference = step.reference
+    if not group.parameters or not tied(reference, group.parameters[0]):
+        return step
+    assert reference.pipeline is not None
+    old, new = reference.pipeline.axis, ends(reference)
+
+    def moved(event: Event) -> Event:
+        if not _seen(event, group):
+            return event
+        layout = event.layout.replace(f"({old})", f"({new})")
+        return replace(event, layout=layout, axes=tuple(new if a == old else a for a in event.axes),
+                       where=tuple(Clause(new, c.rank) if c.axis == old else c for c in event.where))
+
+    mesh = Mesh(tuple(Axis(new) if a.name == old else a for a in reference.mesh))
+    unrolled = FrozenMap({new if a == old else a: min(n, 2) if a == old else n
+                          for a, n in reference.unrolled.items()})
+    return Step(replace(reference, mesh=mesh, unrolled=unrolled), tuple(moved(e) for e in step.events))
+
+
+def at_the_ends(held: Sum, reference: Reference) -> Sum:
+    """What a use adds to the gradient of a tied parameter: on its own stage, at the other end it is 0."""
+    assert reference.pipeline is not None
+    axis, new = reference.pipeline.axis, ends(reference)
+    return paths.each(held, lambda v: replace(v, mask=_others(v.mask, axis), terms=merged(
+        replace(t, at=t.at.plus({new: p})) for t in v.terms for a, p in v.mask if a == axis)))
+

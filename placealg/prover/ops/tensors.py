@@ -1,0 +1,165 @@
+"""What every rank holds of the tensors of one microbatch: versions of tensors, and what was added to gradients."""
+
+from __future__ import annotations
+
+from placealg.model.backward import differentiated
+from placealg.model.graph import Graph
+from placealg.prover.ops import paths
+from placealg.prover.ops.paths import Sum, at
+from placealg.step.event import Event, origins
+from placealg.step.program import Reference, Step
+from placealg.strategy.options import LAYER
+
+NEXT_INSTANCE = "the next instance"
+"""The use of a repeated unit's last tensor that is what enters its next instance; the first has its slot for a use."""
+
+
+def name_and_label(version: str) -> tuple[str, str]:
+    """The tensor and the label of a version.
+
+    >>> name_and_label("layer.norm1.out@tp"), name_and_label("layer.in")
+    (('layer.norm1.out', 'tp'), ('layer.in', ''))
+    """
+    name, _, label = version.partition("@")
+    return name, label
+
+
+Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], paths.Pairs]]
+"""What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where they had operands."""
+
+
+class Tensors:
+    """The versions of tensors, what ops kept beside their results, and gradients by version and use."""
+
+    def __init__(self, step: Step):
+        assert step.reference.graph is not None
+        self.reference: Reference = step.reference
+        self.graph: Graph = step.reference.graph
+        self.made: dict[tuple[str, str], Sum] = {}
+        self.beside: dict[str, Sum] = {}
+        self.extents: dict[tuple[str, int], paths.Pairs] = {}
+        self.gradients: dict[tuple[str, str], dict[str, Sum]] = {}
+        self.expected: dict[str, tuple[str, ...]] = {}
+        self.users: dict[tuple[str, str], set[str]] = {}
+        for event in step.phase("forward"):
+            if event.verb in ("compute", "assign"):
+                for name, label in map(name_and_label, event.reads):
+                    for made in filter(None, origins(label)):
+                        self.users.setdefault((name, made), set()).add(event.value)
+
+    def read(self, name: str, label: str = "") -> Sum:
+        """A version of a tensor: as it was made, else the version that it would come from."""
+        tensor = self.graph.tensors[name]
+        if tensor.kind == "parameter":
+            return paths.exact((a, at(d)) for a, d in self.reference.split_dims.get(name, {}).items() if d != LAYER)
+        found = next((self.made[name, made] for made in origins(label) if (name, made) in self.made), None)
+        return found if found is not None else paths.exact() if tensor.kind == "data" else ()
+
+    def gradient(self, name: str, label: str = "") -> Sum:
+        """A gradient with all that was added under its label and below; uses that added nothing count nowhere."""
+        parts = {(key[1], use): held for key, uses in self.gradients.items() for use, held in uses.items()
+                 if key[0] == name and (not label or key[1] == label or key[1].startswith(label + "/"))}
+        total = paths.accumulated(tuple(parts.values()))
+        if label:
+            return total
+        missing = set(self.uses(name)) - {use for _, use in parts}
+        return paths.lost(total) if missing else total
+
+    def uses(self, name: str) -> tuple[str, ...]:
+        """The uses of a tensor that add to its gradient."""
+        if name in self.expected:
+            return self.expected[name]
+        found = [f"{op.output}/{k}" for op in self.graph.consumers(name)
+                 for k in differentiated(self.graph, op) if op.inputs[k] == name]
+        found += [loop.slot for loop in self.graph.loops if loop.first == name]
+        return tuple(found)
+
+    def add(self, name: str, label: str, use: str, held: Sum) -> bool:
+        """Add to a gradient; False where a use adds twice and the sum is not known.
+
+        That is so where it has several classes, or where the use has added to another version.
+        """
+        if any(key[0] == name and key[1] != label and use in found for key, found in self.gradients.items()):
+            return False
+        uses = self.gradients.setdefault((name, label), {})
+        old = uses.get(use)
+        if old is None:
+            uses[use] = held
+        elif len(old) == len(held) == 1 and old[0].mask == held[0].mask:
+            uses[use] = (old[0].plus(held[0]),)
+        else:
+            return False
+        return True
+
+    def here(self, event: Event) -> Sum:
+        """What a redistribution acts on."""
+        if event.on_gradient:
+            return self.gradient(event.tensor, event.version)
+        return self.read(event.tensor, event.version)
+
+    def put(self, event: Event, held: Sum) -> None:
+        """What it makes takes the place of the version, of a gradient with all below it."""
+        if not event.on_gradient:
+            self.made[event.tensor, event.version] = held
+            return
+        label = event.version
+        below = [k for k in self.gradients if k[0] == event.tensor
+                 and (not label or k[1] == label or k[1].startswith(label + "/"))]
+        uses = [use for k in below for use in self.gradients.pop(k)]
+        self.gradients[event.tensor, label] = dict.fromkeys(uses, held)
+
+    def instance(self, unit: str) -> Instance:
+        """What an instance of a repeated unit holds now."""
+        return ({k: held for k, held in self.made.items() if k[0].partition(".")[0] == unit},
+                {n: held for n, held in self.beside.items() if n.partition(".")[0] == unit},
+                {k: mask for k, mask in self.extents.items() if k[0].partition(".")[0] == unit})
+
+    def again(self, unit: str, last: str) -> Instance:
+        """The forward of another instance of a repeated unit begins, which reads the last tensor of the one before.
+
+        What the one before holds is handed back, for its backward.
+        """
+        before = self.instance(unit)
+        handed = before[0].get((last, ""))
+        self.put_back(unit, ({} if handed is None else {(last, ""): handed}, {}, {}))
+        return before
+
+    def put_back(self, unit: str, instance: Instance) -> None:
+        """The backward of another instance reads what that one held, and nothing of the one before."""
+        made, beside, extents = self.instance(unit)
+        for key in made:
+            del self.made[key]
+        for name in beside:
+            del self.beside[name]
+        for operand in extents:
+            del self.extents[operand]
+        self.made |= instance[0]
+        self.beside |= instance[1]
+        self.extents |= instance[2]
+
+    def back_again(self, unit: str, last: str, gradient: Sum) -> None:
+        """The backward of another instance of a repeated unit begins, with the gradient of its last tensor."""
+        for key in [k for k in self.gradients if k[0].partition(".")[0] == unit]:
+            del self.gradients[key]
+        self.gradients[last, ""] = {NEXT_INSTANCE: gradient}
+        self.expected[last] = (NEXT_INSTANCE,)
+
+    def free(self, event: Event) -> None:
+        """A version ends, or all that a region's ops of the event's unit made and nobody outside reads."""
+        if event.value in self.graph.tensors:
+            self.made.pop((event.value, event.version), None)
+            return
+        inside = {op.output for op in self.graph.of_unit(event.unit) if f"{op.region}.".startswith(f"{event.value}.")}
+        own = {name for name in inside if not self._known_outside(name, inside)}
+        for name, label in list(self.made):
+            users = self.users.get((name, label))
+            if name in own or (label and users and users <= inside):
+                del self.made[name, label]
+        for name in [n for n in self.beside if n.rpartition(".")[0] in inside]:
+            del self.beside[name]
+
+    def _known_outside(self, name: str, inside: set[str]) -> bool:
+        """Whether an op outside reads it, or it enters a repeated unit, or leaves one."""
+        if any(op.output not in inside for op in self.graph.consumers(name)):
+            return True
+        return any(name in (loop.first, loop.last) for loop in self.graph.loops)

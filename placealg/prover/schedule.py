@@ -1,0 +1,249 @@
+"""The schedules of a pipeline: that they run without a deadlock, how long they take, and what is in flight.
+
+Orders with one chunk per stage have start times in closed form, in items of equal length. The solver shows for all
+numbers of stages p and microbatches m that along every edge of the schedule (what a stage does next, what an item
+waits for) the times grow, so that there is no cycle; that every item starts when one of its predecessors ends, so that
+no schedule of the same order is shorter; and where it ends. For the interleaved order times that grow, though not the
+least ones, exclude a cycle for all sizes; how long it takes is read off generated schedules, on a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import z3
+
+from placealg.arith import parse
+from placealg.prover.evidence.kept import is_open, kept
+from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
+from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
+from placealg.step.pipeline import AHEAD, IDLE, Pipeline, in_flight, place, schedule_graph
+
+NO_CYCLE = "a stage's items start one after the other in its order, and after what they wait for: no cycle"
+OUT_OF_ORDER = "an item stands before another in its stage's order, and does not start before it"
+TOO_EARLY = "an item does not start after what it waits for"
+
+GRID = (5, 3, 4)
+"""The most stages, chunks per stage, and microbatches per stage of the schedules that are walked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A statement about all schedules of one order, and how it ended: PARAMETRIC (all sizes) or BOUNDED (its grid).
+
+    Where the solver was asked: what was `known`, and the ways to fail, each with what it says, none of which can be.
+    """
+
+    order: str
+    statement: str
+    verdict: Conclusion
+    cls: str
+    reason: str = ""
+    known: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    failures: tuple[tuple[str, Any], ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When stage i of p starts the forward and the backward of microbatch k, of m: terms over p, i, m, k."""
+
+    forward: Callable[[Any, Any, Any, Any], Any]
+    backward: Callable[[Any, Any, Any, Any], Any]
+
+    @property
+    def of(self) -> Mapping[str, Callable[[Any, Any, Any, Any], Any]]:
+        """Phase -> its times."""
+        return {"forward": self.forward, "backward": self.backward}
+
+
+TIMES: Mapping[str, Times] = {
+    "gpipe": Times(lambda p, i, m, k: i + k,
+                   lambda p, i, m, k: m + p - 1 + p - 1 - i + k),
+    "1f1b": Times(lambda p, i, m, k: z3.If(k < p - i, i + k, i + 2 * k),
+                  lambda p, i, m, k: 2 * p - 1 - i + 2 * k),
+}
+"""Order -> the start times, proposed here and proved by `start_times`."""
+
+
+def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
+    """What is known of every schedule of a pipeline's order: it ends, how long it takes, what is in flight.
+
+    >>> [(fact.verdict, fact.cls) for fact in schedule_facts(Pipeline("pp"))]
+    [('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC')]
+    """
+    return _facts(pipeline.order, pipeline.chunks)
+
+
+@kept(lambda facts: any(map(is_open, facts)), 64)
+def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
+    if order in TIMES:
+        return (*start_times(order), held(order))
+    return numbered(order), walked(Pipeline("pp", order, chunks)), held(order)
+
+
+def acyclic(pipeline: Pipeline) -> Fact:
+    """The fact that the schedules of a pipeline's order have no cycle: no stage waits for what waits for it."""
+    return _acyclic(pipeline.order)
+
+
+@kept(is_open, 8)
+def _acyclic(order: str) -> Fact:
+    return start_times(order)[0] if order in TIMES else numbered(order)
+
+
+GROWING = Times(lambda p, i, ahead, n: 2 * n + 2 * i,
+                lambda p, i, ahead, n: 2 * n + 2 * (2 * (p - 1) + ahead) + 1 - 2 * i)
+"""Times for the n-th forward and the n-th backward of stage i in the interleaved order, which starts ahead = (v - 1)*p
+forwards more on every stage than on the last one it must: they grow along every edge, whatever v is."""
+
+
+def numbered(order: str, times: Times = GROWING) -> Fact:
+    """That times grow along a stage's order, and from what an item waits for, in the interleaved order.
+
+    Items are numbered as a stage runs them: an item of the next chunk comes p numbers later, the backward through the
+    last chunk as many numbers before its forward as `ahead` says.
+    """
+    p, i, total, n, k, ahead = z3.Ints("p i total n k ahead")
+    known = [p >= 1, i >= 0, i < p, total >= 1, ahead >= 0, n >= 0, n < total, k >= 0, k < total]
+    started = _least(2 * (p - 1 - i) + ahead, total)
+
+    def when(phase: str, stage: Any, number: Any) -> Any:
+        return times.of[phase](p, stage, ahead, number)
+
+    def where(phase: str, number: Any) -> Any:
+        return place(phase, number, started, total, z3.If)
+
+    clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
+    early = z3.Or(
+        z3.And(i > 0, when("forward", i, n) <= when("forward", i - 1, n)),
+        z3.And(i == 0, n >= p, when("forward", 0, n) <= when("forward", p - 1, n - p)),
+        z3.And(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
+        z3.And(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
+        z3.And(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
+    return _asked(order, NO_CYCLE, known, (OUT_OF_ORDER, clash), (TOO_EARLY, early))
+
+
+def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
+    """That the start times are those of the order, for all p and m; `ahead` and `times` default to the order's."""
+    p, i, m, n, k = z3.Ints("p i m n k")
+    at = times or TIMES[order]
+    known = [p >= 1, i >= 0, i < p, m >= 1, n >= 0, n < m, k >= 0, k < m]
+    started = _least(_term(ahead or AHEAD[order], p=p, i=i, m=m, v=1), m)
+
+    def when(phase: str, stage: Any, number: Any) -> Any:
+        return at.of[phase](p, stage, m, number)
+
+    def where(phase: str, number: Any) -> Any:
+        return place(phase, number, started, m, z3.If)
+
+    clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
+    early = z3.Or(*(z3.And(guard, when(phase, i, k) <= when(needed, stage, k))
+                    for phase, guard, needed, stage in _needed(p, i)))
+    before = {"forward": (("forward", k - 1), ("backward", k - started - 1)),
+              "backward": (("forward", k + started), ("backward", k - 1), ("forward", m - 1))}
+    idle = z3.Or(*(z3.And(z3.Or(i > 0, k > 0) if phase == "forward" else z3.BoolVal(True), *(
+        z3.Not(z3.And(guard, when(phase, i, k) == when(needed, stage, k) + 1))
+        for waits, guard, needed, stage in _needed(p, i) if waits == phase), *(
+        z3.Not(z3.And(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
+                      when(phase, i, k) == when(other, i, number) + 1))
+        for other, number in before[phase])) for phase in _PHASES))
+    ends = 2 * (m + _term(IDLE, p=p))
+    late = z3.Or(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
+    return (
+        _asked(order, NO_CYCLE, known, (OUT_OF_ORDER, clash), (TOO_EARLY, early)),
+        _asked(order, "every item but the first starts when one that it follows or waits for ends", known,
+               ("an item starts when none of them ends", idle)),
+        _asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", known,
+               ("an item ends later, or the last one earlier", late)),
+    )
+
+
+def held(order: str, claim: str = "") -> Fact:
+    """That at most so many forwards of a stage have no backward, and at some time so many; `claim` defaults to them.
+
+    Of ahead and m*v only their size matters, so that it holds for all p, i, m and v.
+    """
+    claim = claim or in_flight(Pipeline("pp", order))
+    total, n, k, p, i, ahead = z3.Ints("total n k p i ahead")
+    known = [total >= 1, p >= 1, i >= 0, i < p, n >= 0, n < total, k >= 0, k < total]
+    if order == "interleaved":
+        most = _least(total, ahead + 1)
+    else:
+        ahead = _term(AHEAD[order], p=p, i=i, m=total, v=1)
+        most = _term(claim, p=p, i=i, m=total, v=1)
+    started = _least(total, ahead)
+
+    def where(phase: str, number: Any) -> Any:
+        return place(phase, number, started, total, z3.If)
+
+    after = [where("backward", k) > where("forward", n), z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
+    peak = [n == _least(total - 1, started), n + 1 - k != most]
+    return _asked(order, f"at most {claim} forwards of stage i have no backward, and once so many",
+                  [*known, ahead >= 0, *after],
+                  ("there are more, or never so many", z3.Or(n + 1 - k > most, z3.And(*peak))))
+
+
+def walked(pipeline: Pipeline) -> Fact:
+    """That the generated schedules have no cycle and take as long as said, on a grid of p, v and m."""
+    import networkx as nx
+
+    stages, chunks, groups = GRID
+    statement = f"the step takes m*v + {IDLE} forwards and as many backwards of a chunk"
+    grid = f"p <= {stages}, v {f'<= {chunks}' if pipeline.chunks is None else f'= {pipeline.chunks}'}, m <= {groups}*p"
+    for p, v, m in _grid(pipeline.chunks):
+        said = f"p = {p}, v = {v}, m = {m}"
+        drawn = schedule_graph(replace(pipeline, chunks=v), p, m)
+        if not nx.is_directed_acyclic_graph(drawn):
+            return Fact(pipeline.order, statement, REFUTED, BOUNDED, f"a cycle at {said}")
+        length = sum(1 for _ in nx.topological_generations(drawn))
+        idle = parse(IDLE).evaluate({"p": p})
+        if length != 2 * (m * v + idle):
+            return Fact(pipeline.order, statement, REFUTED, BOUNDED, f"{length} items at {said}")
+    return Fact(pipeline.order, statement, PROVED, BOUNDED, grid)
+
+
+def _grid(chunks: int | None) -> Iterator[tuple[int, int, int]]:
+    stages, most, groups = GRID
+    for p in range(1, stages + 1):
+        for v in range(1, most + 1) if chunks is None else (chunks,):
+            for group in range(1, groups + 1):
+                yield p, v, group * p
+
+
+_PHASES = ("forward", "backward")
+
+
+def _out_of_order(where: Callable[[str, Any], Any], when: Callable[[str, Any], Any], n: Any, k: Any) -> Any:
+    """That an item of a stage, the n-th of its phase, stands before another, the k-th, and does not start before it."""
+    return z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, k) <= when(one, n),
+                          z3.BoolVal(True) if one != other else n != k)
+                   for one in _PHASES for other in _PHASES))
+
+
+def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:
+    """(phase, where it is so, phase and stage of the item of the same microbatch that it waits for), of one chunk."""
+    return (("forward", i > 0, "forward", i - 1), ("backward", i == p - 1, "forward", i),
+            ("backward", i < p - 1, "backward", i + 1))
+
+
+def _term(text: str, **names: Any) -> Any:
+    """Arithmetic over p, i, m and v as a solver's term; v is a number, so that products stay linear."""
+    return parse(text).fold(lambda number: int(number), names.__getitem__, {"Min": _least})
+
+
+def _least(one: Any, other: Any) -> Any:
+    return z3.If(one <= other, one, other)
+
+
+def _asked(order: str, statement: str, known: list[Any], *failures: tuple[str, Any]) -> Fact:
+    """The fact that no sizes of which `known` is true let one of the failures happen."""
+    answer = PROCESS.ask([*known, z3.Or([formula for _, formula in failures])])
+    found = Fact(order, statement, PROVED, PARAMETRIC, "", tuple(known), failures)
+    if answer.status == UNSAT:
+        return found
+    if answer.status == SAT:
+        sizes = ", ".join(f"{n} = {answer.model[n]}" for n in sorted(answer.model))
+        return replace(found, verdict=REFUTED, cls=BOUNDED, reason=f"not at {sizes}")
+    return replace(found, verdict=UNDECIDED, reason=answer.reason)

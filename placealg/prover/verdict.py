@@ -1,0 +1,234 @@
+"""What a proof run says: one Verdict per obligation, one Report overall, at most one Counterexample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placealg.notebook_display import Shown
+from placealg.step.pipeline import Pipeline
+from placealg.step.program import Reference
+
+
+class Undecidable(TypeError):
+    """A verdict has no truth value: compare it with PROVED, REFUTED or UNDECIDED by name."""
+
+
+class Conclusion(str):
+    """How an obligation ended: a word that refuses to be taken for true or false.
+
+    >>> PROVED == "PROVED"
+    True
+    >>> bool(REFUTED)
+    Traceback (most recent call last):
+    placealg.prover.verdict.Undecidable: REFUTED is not a truth value: compare it with PROVED, REFUTED or UNDECIDED
+    """
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise Undecidable(f"{self} is not a truth value: compare it with PROVED, REFUTED or UNDECIDED")
+
+
+PROVED, REFUTED, UNDECIDED, NOT_CHECKED = map(Conclusion, ("PROVED", "REFUTED", "UNDECIDED", "NOT_CHECKED"))
+PARAMETRIC, CUTOFF, BOUNDED = "PARAMETRIC", "CUTOFF", "BOUNDED"
+
+OBLIGATIONS: Mapping[str, str] = {
+    "partition": "data and elements have owners; layouts agree where they meet",
+    "forward": "each op instance under its placement equals the op",
+    "gradient": "w = w_ref at every live update, equal counts assumed",
+    "normalizer": "w = w_ref at every live update under only the named hypotheses",
+    "view": "every observed read sees the reference version, defined",
+    "update": "update locality, the list of transforms, each element counted once in the norm and in the flag that "
+              "skips a step, uniform hyper-scalars",
+    "invariant": "after the step every live copy equals the reference, and there is one",
+    "init": "initialisation and resume establish the invariant",
+    "random": "random streams equal the reference's, keyed by logical coordinates",
+    "schedule": "no cycle, no deadlock, one order of collectives per group",
+    "vacuity": "the premises are satisfiable, and every `where` selects some rank",
+}
+"""Obligation identifier -> what it says; the order is the order of reports."""
+
+NOT_COVERED = (
+    "floating-point order and precision",
+    "races inside one collective",
+    "state outside the step: the place in the data, a loss scale, averages of the weights",
+    "a checkpoint that is resumed on another mesh",
+    "whether running code does what the strategy says",
+)
+"""What no verdict covers."""
+
+BLOCKING = "a send that waits for its receiver: stages go on once a message is on its way"
+"""What no verdict on a pipeline covers, besides."""
+
+_WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gradients while they are reduced")}
+"""Element size on the wire -> that at rest, and of what."""
+
+
+def _of_pipelines(reference: Reference) -> Iterator[str]:
+    """What no verdict on a pipeline covers."""
+    if reference.pipeline:
+        yield BLOCKING
+        yield _depths(reference.pipeline)
+        if reference.pipeline.order == "interleaved":
+            yield (f"numbers of microbatches that are no multiple of {reference.pipeline.axis}: the interleaved order "
+                   "does not take them")
+
+
+def _depths(pipeline: Pipeline) -> str:
+    """The numbers of layers that do not fit a pipeline's stages."""
+    parts = "stages" if pipeline.chunks == 1 else "chunks"
+    if pipeline.stages:
+        return f"other than {sum(pipeline.stages)} layers on {len(pipeline.stages)} {parts}: so they are spread"
+    return f"fewer layers than {parts}: each has one at least"
+
+
+def not_covered(reference: Reference) -> tuple[str, ...]:
+    """What no verdict on a step of this reference covers, quantisation on the wire among it."""
+    found: dict[str, None] = {}
+    for types in (reference.types.plus(g.types) for g in reference.groups):
+        for wire, (rest, what) in _WIRES.items():
+            sent, kept = types.get(wire, types[rest]), types[rest]
+            if sent != kept:
+                found[f"rounding of {what} (bytes per element: {sent} on the wire, {kept} at rest)"] = None
+    return (*NOT_COVERED, *_of_pipelines(reference), *reference.left_out, *found)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One obligation of one parameter group (or of the whole step, group ""), and how it ended."""
+
+    id: str
+    group: str
+    statement: str
+    verdict: Conclusion
+    cls: str | None
+    instances: int
+    seconds: float | None = None
+    reason: str = ""
+    event: str = ""
+
+    def __bool__(self) -> bool:
+        raise Undecidable("a verdict is not a truth value: compare .verdict with PROVED, REFUTED, UNDECIDED")
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One edit of the program that makes it provable, what it costs per step, and what it is in the program's file."""
+
+    edit: str
+    cost: str
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample(Shown):
+    """A concrete failure: the smallest sizes found, where it shows, and both runs' numbers.
+
+    `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want
+    over the unit class under equal counts, as a formula in the axis sizes where one exists: the printed `ratio`.
+    `single_device` and `distributed` are the numbers of the replay on the simulator. `line` is where a file says the
+    event, 0 where it is derived. `tokens` are the numbers of tokens of the run, cell by cell, where they differ.
+    """
+
+    obligation: str
+    event: str
+    group: str
+    sizes: tuple[tuple[str, int], ...]
+    device: tuple[tuple[str, int], ...]
+    unit: str
+    got: str
+    want: str
+    mass: str | None
+    explanation: str
+    single_device: str = ""
+    distributed: str = ""
+    repair: Repair | None = None
+    line: int = 0
+    tokens: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A certificate as it was written: its folder, the number of its files, the SHA-256 of its manifest."""
+
+    path: str
+    files: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Shown):
+    """The verdicts of all obligations of one program, and the overall one."""
+
+    strategy: str
+    model: str
+    verdict: Conclusion
+    cls: str | None
+    hypotheses: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    obligations: tuple[Verdict, ...]
+    counterexample: Counterexample | None = None
+    lemmas: tuple[str, ...] = ()
+    versions: str = ""
+    certificate: Certified | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.strategy} on {self.model}: {self.verdict}" + (f", {self.cls}" if self.cls else "")
+
+    def __bool__(self) -> bool:
+        raise Undecidable("a report is not a truth value: compare .verdict with PROVED, REFUTED, UNDECIDED")
+
+    def of(self, identifier: str) -> tuple[Verdict, ...]:
+        """The verdicts of one obligation identifier."""
+        return tuple(v for v in self.obligations if v.id == identifier)
+
+    @property
+    def why_undecided(self) -> str:
+        """The first reason for which an obligation was left open."""
+        return next((v.reason for v in self.obligations if v.verdict == UNDECIDED and v.reason), "")
+
+    def refuted(self) -> tuple[str, ...]:
+        """The identifiers that were refuted, in table order."""
+        return tuple(i for i in OBLIGATIONS if any(v.verdict == REFUTED for v in self.of(i)))
+
+    def to_json(self, timing: bool = True) -> dict[str, Any]:
+        """The report as the JSON object of `placealg prove --format json`."""
+        found, written = self.counterexample, self.certificate
+        return {
+            "version": 1, "strategy": self.strategy, "model": self.model,
+            "verdict": self.verdict, "class": self.cls,
+            "hypotheses": list(self.hypotheses), "not_covered": list(self.not_covered),
+            "obligations": [{
+                "id": v.id, "group": v.group, "statement": v.statement, "verdict": v.verdict, "class": v.cls,
+                "instances": v.instances, "seconds": v.seconds if timing else None, "reason": v.reason,
+            } for v in self.obligations],
+            "counterexample": None if found is None else {
+                "obligation": found.obligation, "event": found.event, "line": found.line or None,
+                "group": found.group,
+                "sizes": dict(found.sizes), "device": dict(found.device), "unit": found.unit,
+                "got": found.got, "want": found.want, "mass": found.mass, "ratio": found.mass,
+                "explanation": found.explanation,
+                "tokens": dict(found.tokens) or None,
+                "single_device": found.single_device, "distributed": found.distributed,
+                "repair": None if found.repair is None else {
+                    "edit": found.repair.edit, "cost": found.repair.cost, "file": found.repair.file or None},
+            },
+            "certificate": None if written is None else {
+                "path": written.path, "files": written.files, "sha256": written.sha256},
+        }
+
+
+def overall(verdicts: Iterable[Verdict]) -> tuple[Conclusion, str | None]:
+    """The verdict of the whole and its class: REFUTED, else UNDECIDED, else PROVED with the weakest class.
+
+    Every identifier of OBLIGATIONS must occur; one that is absent or NOT_CHECKED leaves UNDECIDED.
+    """
+    seen = list(verdicts)
+    if any(v.verdict == REFUTED for v in seen):
+        return REFUTED, BOUNDED
+    if set(OBLIGATIONS) - {v.id for v in seen} or any(v.verdict != PROVED for v in seen):
+        return UNDECIDED, None
+    strength = (PARAMETRIC, CUTOFF, BOUNDED)
+    return PROVED, strength[max((strength.index(v.cls) for v in seen if v.cls), default=0)]

@@ -1,0 +1,52 @@
+"""What `compute` does on a machine, but for ops: the loss, the token count, flags and statistics."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from placealg.simulator import network, operate
+from placealg.simulator.divisors import divided
+from placealg.simulator.machine import Machine, fraction
+from placealg.step.program import Event
+
+
+def compute(m: Machine, e: Event) -> None:
+    """Run a compute event on every rank that `where` selects; a flag is made on every rank."""
+    if e.value in ("skip", "grad"):
+        (_look if e.value == "skip" else _take)(m, e)
+        return
+    for rank in m.acting(e):
+        if m.chosen(e, rank):
+            if e.value == "count":
+                m.target(e)[rank][0] = Fraction(m.token_count(rank, e.unit))
+            else:
+                operate.read_loss(m, e, rank)
+
+
+def _look(m: Machine, e: Event) -> None:
+    """The flag of a group's instance: whether an element that the rank holds and `where` selects overflows."""
+    gradients, flags = m.table(e.tiers[0], "grad_sum", *m.slot(e)), m.target(e)
+    for rank in m.acting(e):
+        seen = (n for element, n in gradients[rank].items() if m.chosen(e, rank, element))
+        flags[rank][0] = Fraction(any(m.overflows(e.group, n) for n in seen))
+
+
+def _take(m: Machine, e: Event) -> None:
+    """The statistic of the unit's instance, of what entered it on each rank."""
+    (op,) = m.space.graph.of_unit(m.reference.group(e.group).unit)
+    for rank in m.acting(e):
+        kept, weight = m.stores[rank].kept.get((op.output, m.instance)), fraction(divided(m, e, rank, Fraction(1)))
+        found = None
+        if kept is not None and weight is not None:
+            found = network.second_moments((x, weight) for x in kept["inputs"].numbers.tolist())
+        for element in m.elements(e):
+            if m.chosen(e, rank, element):
+                m.target(e)[rank][element] = m.garbage() if found is None else found[element]
+
+
+def start_backward(m: Machine, e: Event) -> None:
+    """Divide the value from which the backward of a loss starts, where the loss has been computed."""
+    for rank in m.acting(e):
+        seed = m.stores[rank].seeds.get(e.unit)
+        if m.chosen(e, rank) and seed is not None:
+            m.stores[rank].seeds[e.unit] = divided(m, e, rank, seed)

@@ -1,0 +1,67 @@
+"""The single device's states, and its update: what every distributed run is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from placealg.simulator import network
+from placealg.simulator.box import Box
+from placealg.simulator.field import Number, overflows, residues, squares
+from placealg.simulator.network import ZERO
+from placealg.simulator.setting import Setting
+from placealg.step.program import Reference
+
+Slot = tuple[str, int]
+"""(parameter group, instance of its unit)."""
+
+
+Numbers = tuple[Number, ...]
+"""One instance of a parameter group: a number for each of its entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The single device's state between two steps, and what the loss read of every token in the step before."""
+
+    weight: Mapping[Slot, Numbers]
+    moments: Mapping[Slot, Numbers]
+    step: Fraction
+    rng: Fraction
+    losses: Box | None = None
+
+
+def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
+    """Every instance of every group."""
+    return tuple((g.name, i) for g in reference.groups for i in range(layers if reference.unit(g.unit).repeated else 1))
+
+
+def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:
+    """The groups of which gradients can overflow in a run."""
+    return setting.at_risk or tuple(g.name for g in reference.trained)
+
+
+def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
+            losses: Box | None = None) -> State:
+    """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on."""
+    if reference.skip:
+        looked = [g for slot, numbers in gradient.items() if slot[0] in at_risk(reference, setting) for g in numbers]
+        among = sum(residues(g).size for g in looked)
+        if any(overflows(g, among) for g in looked):
+            return replace(state, rng=state.rng + 1, losses=losses)
+    factor, trained = Fraction(1), {g.name for g in reference.trained}
+    if reference.clip:
+        factor = network.clip_factor(sum((squares(g) for (name, _), numbers in gradient.items() if name in trained
+                                          for g in numbers), ZERO))
+    weight, moments = {}, {}
+    for slot, found in gradient.items():
+        clipped = [g * factor for g in found] if slot[0] in trained else list(found)
+        values = {"master": state.weight[slot], "moments": state.moments[slot], "grad_sum": clipped}
+        group = reference.group(slot[0])
+        reads = group.whole_reads if group.locality == "matrix" else ()
+        whole = network.whole_matrix(values[v] for v in reads)
+        results = [network.optimize(w, m, g, state.step, whole)
+                   for w, m, g in zip(state.weight[slot], state.moments[slot], clipped, strict=True)]
+        weight[slot], moments[slot] = tuple(w for w, _ in results), tuple(m for _, m in results)
+    return State(weight, moments, state.step + 1, state.rng + 1, losses)

@@ -1,0 +1,373 @@
+"""The sizes of a run of an op graph, and who owns what: indices of dims, sequences, elements of parameters.
+
+Every dim is small. The batch is the sequences of one microbatch, numbered through the step; the setting's token counts
+say how many of them each rank of the data axes has. Any other dim is cut into equal blocks by all axes that split it
+somewhere, the first axis of the mesh in the largest blocks. All of this follows from the reference, that is from the
+strategy's lists of dims, and nothing from the events.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph, Op
+from placealg.simulator import network
+from placealg.simulator.box import Box, Extent, Indices
+from placealg.simulator.field import PRIME, Array, Number, Residues, keyed, objects, residues
+from placealg.simulator.network import Token
+from placealg.simulator.setting import ELEMENTS, Setting, token_ids
+from placealg.step.program import Group, Reference
+from placealg.step.split import NONE, split_of
+from placealg.strategy.options import LAYER
+
+BATCH = "batch"
+"""The dim of the sequences."""
+
+_MOST, _SMALLEST, _EVEN, _CHOICE = 12, 2, 2, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Elements of one parameter of a group that have the same owners: one entry in every table.
+
+    `numbers` are their places in the parameter, `first` the number of the first of them among the group's elements,
+    `split` the coordinate of their owner along each axis that splits the parameter by one of its dims.
+    """
+
+    parameter: str
+    numbers: Array
+    first: int
+    split: Mapping[str, int]
+
+
+class Space:
+    """The sizes, owners, data and parameter elements of one run of an op graph.
+
+    Of a graph of whole units a token is a vector and a parameter a matrix of fractions, those of `network.py`; of other
+    graphs all numbers are residues. `whole` tells which.
+
+    `loss_dims` are the dims of what the loss sums. `batch_axes` are the data axes that split the batch, of any op: a
+    sequence belongs to the ranks of its cell along them. Along other data axes (those that split every sequence) all
+    cells have the counts of the cell at coordinate 0. `differentiable` are the tensors that take a gradient;
+    `extents` remembers where parts of parameters lie.
+    """
+
+    def __init__(self, reference: Reference, graph: Graph, setting: Setting) -> None:
+        self.reference, self.graph, self.setting = reference, graph, setting
+        self.axes, self.loss_dims = reference.mesh.names, _loss_dims(graph)
+        self.whole = reference.whole
+        self.differentiable = _differentiable(graph, {p for g in reference.groups if g.statistic for p in g.parameters})
+        split = _split_by(reference, graph)
+        self._loss_split = {a: _loss_split(reference, graph, a) for a in reference.data_axes}
+        self.batch_axes = tuple(a for a in reference.data_axes if BATCH in split[a])
+        self._blocks = _blocks(graph, self.loss_dims, split)
+        self._shared = tuple(a for a in self._blocks[BATCH] if a not in reference.data_axes)
+        self.sizes = _sizes(graph, FrozenMap({d: math.prod(setting.sizes[a] for a in axes)
+                                              for d, axes in self._blocks.items()}))
+        self._cells: dict[int, Mapping[str, int]] = {}
+        self._sequences = {loss: tuple(self._numbered(k, loss) for k in range(setting.microbatches))
+                           for loss in reference.losses}
+        if not self._cells:
+            apart = [a for a in reference.data_axes if a not in self.batch_axes]
+            raise InputError("the batch is empty: at least one cell needs a token"
+                             + (f", at coordinate 0 of {', '.join(apart)}" if apart else ""))
+        self._owners: dict[tuple[str, str, int], int] = {}
+        self._data: dict[tuple[str, int, Indices], Box] = {}
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        self.extents: dict[tuple[str, tuple[int, ...]], Extent] = {}
+
+    def _numbered(self, microbatch: int, loss: str) -> Indices:
+        """A loss's sequences of a microbatch: for every token of a cell as many as there are ranks that share them."""
+        each = math.prod(self.setting.sizes[a] for a in self._shared)
+        found: list[int] = []
+        for (coordinates, k), ids in token_ids(self.reference, self.setting, loss).items():
+            cell = dict(zip(self.reference.data_axes, coordinates, strict=True))
+            if k == microbatch and not any(c for a, c in cell.items() if a not in self.batch_axes):
+                numbers = range(ids.start * each, ids.stop * each)
+                self._cells |= dict.fromkeys(numbers, cell)
+                found += numbers
+        return tuple(found)
+
+    def sequences(self, microbatch: int, loss: str = "") -> Indices:
+        """The sequences of a microbatch, those of all ranks; of one loss or of all."""
+        chosen = (found for name, found in self._sequences.items() if loss in ("", name))
+        return tuple(i for found in chosen for i in found[microbatch])
+
+    def extent(self, dims: Iterable[str], sequences: Indices) -> Extent:
+        """All indices of these dims."""
+        return {d: sequences if d == BATCH else tuple(range(self.sizes[d])) for d in dims}
+
+    def owner(self, axis: str, dim: str, index: int) -> int:
+        """The coordinate on `axis` that owns an index of a dim."""
+        key = (axis, dim, index)
+        if key not in self._owners:
+            self._owners[key] = self._owner(*key)
+        return self._owners[key]
+
+    def _owner(self, axis: str, dim: str, index: int) -> int:
+        if dim == BATCH and axis in self.batch_axes:
+            return self._cells[index][axis]
+        axes = self._shared if dim == BATCH else self._blocks[dim]
+        axes = axes if axis in axes else (axis,)
+        size = math.prod(self.setting.sizes[a] for a in axes)
+        block = index % size if dim == BATCH else index * size // self.sizes[dim]
+        inside = math.prod(self.setting.sizes[a] for a in axes[axes.index(axis) + 1:])
+        return block // inside % self.setting.sizes[axis]
+
+    def owned(self, axes: Iterable[str], at: Mapping[str, int], dim: str, indices: Indices) -> Indices:
+        """The indices of a dim that the rank with coordinates `at` owns along every one of `axes`."""
+        names = tuple(axes)
+        return tuple(i for i in indices if all(self.owner(a, dim, i) == at[a] for a in names))
+
+    def drawn(self, axis: str, at: Mapping[str, int], dim: str, indices: Indices) -> Indices:
+        """As many indices as the rank with coordinates `at` owns along `axis`, in an order of its own.
+
+        The order is turned by its coordinate: rank 0 takes what it owns.
+        """
+        turned = indices[at[axis] % max(1, len(indices)):] + indices[:at[axis] % max(1, len(indices))]
+        known = {i: turned[k] for k, i in enumerate(indices)}
+        return tuple(sorted(known[i] for i in self.owned((axis,), at, dim, indices)))
+
+    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "") -> int:
+        """The elements of what a loss sums that the rank with coordinates `at` has of a microbatch."""
+        count = 1
+        for dim, indices in self.extent(self.loss_dims, self.sequences(microbatch, loss)).items():
+            axes = [a for a, split in self._loss_split.items() if split == dim]
+            count *= len(self.owned(axes, at, dim, indices))
+        return count
+
+    def data(self, name: str, number: int, sequences: Indices) -> Box:
+        """The numbers that come with the batch of step `number`; ids are rows of the table that they address."""
+        key = (name, number, sequences)
+        if key not in self._data:
+            extent = self.extent(self.graph.tensors[name].dims, sequences)
+            if self.whole:
+                return Box(extent, objects([self.token(number, i).x for i in sequences]))
+            numbers = keyed(f"data {self.setting.seed} {number} {name}", extent)
+            if self.graph.tensors[name].element == "ids":
+                rows = [op.over[0] for op in self.graph.consumers(name) if op.over]
+                numbers = numbers % self.sizes[rows[0]] if rows else numbers
+            self._data[key] = Box(extent, numbers)
+        return self._data[key]
+
+    def token(self, number: int, sequence: int) -> Token:
+        """A token of step `number`, of a graph of whole units."""
+        return network.token(self.setting.seed, number, sequence)
+
+    def mask(self, op: Op, instance: int, stream: Fraction, extent: Extent, *deviation: str) -> Array:
+        """The factors of a dropout, or of a whole unit, at every point, as a function of the logical key."""
+        if self.whole:
+            return objects([network.random_factor(self.setting.seed, stream, i, op.unit, instance, *deviation)
+                            for i in extent[BATCH]])
+        return keyed(f"mask {self.setting.seed} {stream} {op.output} {instance} {deviation}", extent)
+
+    def initial(self, parameter: str, instance: int) -> Array:
+        """The initial value of a parameter, whole and flat."""
+        if self.whole:
+            return objects(network.initial_weight(self.setting.seed, parameter, instance))
+        return keyed(f"weight {self.setting.seed} {parameter} {instance}",
+                     self.extent(self.graph.tensors[parameter].dims, ())).ravel()
+
+    def number(self, numbers: Array) -> Number:
+        """The number of an entry, from the numbers of its elements."""
+        return Fraction(numbers[0]) if self.whole else Residues(numbers)
+
+    def numbers(self, number: Number) -> Array:
+        """The numbers of an entry's elements."""
+        return objects([number]) if self.whole else residues(number)
+
+    def zeros(self, shape: Iterable[int]) -> Array:
+        """As many zeros."""
+        return np.full(tuple(shape), network.ZERO, dtype=object) if self.whole else np.zeros(tuple(shape), np.int64)
+
+    def parts(self, group: Group) -> tuple[Part, ...]:
+        """The elements of one instance of a group, in parts of equal owners; its first elements stand alone."""
+        if group.name not in self._parts:
+            self._parts[group.name] = tuple(self._parts_of(group))
+        return self._parts[group.name]
+
+    def _parts_of(self, group: Group) -> Iterator[Part]:
+        start = 0
+        for name in group.parameters:
+            extent = self.extent(self.graph.tensors[name].dims, ())
+            count = math.prod(map(len, extent.values()))
+            splits = {axis: dim for axis, dim in self.reference.split_dims.get(name, {}).items() if dim != LAYER}
+            found: dict[tuple[int, ...], list[int]] = {}
+            for number, at in enumerate(itertools.product(*extent.values())):
+                index = dict(zip(extent, at, strict=True))
+                place = start + number
+                turn = place if place in ELEMENTS else len(ELEMENTS) + place % len(ELEMENTS)
+                owners = tuple(self.owner(axis, dim, index[dim]) for axis, dim in splits.items())
+                found.setdefault((turn, *owners), []).append(number)
+            for key, numbers in found.items():
+                yield Part(name, np.array(numbers), start + numbers[0], dict(zip(splits, key[1:], strict=True)))
+            start += count
+
+
+def _differentiable(graph: Graph, statistics: set[str]) -> frozenset[str]:
+    """The parameters, but for statistics, and every tensor that depends on one."""
+    found = {t.name for t in graph.parameters} - statistics
+    for _ in range(1 + len(graph.loops)):
+        for op in graph.ops:
+            if op.row.differentiable and found.intersection(op.inputs):
+                found.add(op.output)
+        for loop in graph.loops:
+            if found & {loop.first, loop.last}:
+                found.add(loop.slot)
+    return frozenset(found)
+
+
+def _loss_dims(graph: Graph) -> tuple[str, ...]:
+    last = graph.ops[-1]
+    if last.kind != "sum":
+        raise InputError(f"op '{last.output}' is not a sum: the loss is a sum over tokens")
+    return tuple(graph.tensors[last.inputs[0]].dims)
+
+
+def _split_by(reference: Reference, graph: Graph) -> dict[str, set[str]]:
+    """Axis -> the dims by which some op or some parameter is split along it, under all names that they take."""
+    found: dict[str, set[str]] = {}
+    for axis in reference.mesh.names:
+        entries = () if reference.pipeline and axis == reference.pipeline.axis else reference.dims.get(axis, ())
+        dims = {split_of(entries, op, graph) for op in graph.ops if not op.row.view} - {"", NONE}
+        dims |= {split[axis] for split in reference.split_dims.values() if axis in split} - {LAYER}
+        if axis in reference.data_axes and not dims:
+            dims = {BATCH}
+        found[axis] = {name for dim in dims for name in _names(graph, dim)}
+    return found
+
+
+def _names(graph: Graph, dim: str) -> set[str]:
+    """A dim under all the names that renamings give it: they have the same owners."""
+    found = {dim}
+    for _ in graph.ops:
+        more = {d for op in graph.ops for pair in op.rename.items() if found.intersection(pair) for d in pair}
+        if more <= found:
+            break
+        found |= more
+    return found
+
+
+def _loss_split(reference: Reference, graph: Graph, axis: str) -> str:
+    """The dim by which a data axis splits what the loss sums."""
+    dim = split_of(reference.dims.get(axis, ()), graph.ops[-1], graph)
+    return BATCH if dim in ("", NONE) else dim
+
+
+def _blocks(graph: Graph, loss_dims: Iterable[str], split: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    """Dim -> the axes that cut it into equal blocks: those that split it.
+
+    The dims of the loss are cut by every axis that splits more than the batch, so that any shard has as many tokens.
+    """
+    tokens = {name for dim in loss_dims if dim != BATCH for name in _names(graph, dim)}
+    return {d: tuple(a for a, dims in split.items() if d in dims or (d in tokens and dims - {BATCH}))
+            for d in {BATCH: None, **graph.dims}}
+
+
+@lru_cache(maxsize=64)
+def _sizes(graph: Graph, blocks: FrozenMap[str, int]) -> Mapping[str, int]:
+    """Small sizes of all dims but the batch: whole numbers, multiples of `blocks` wherever the dims leave a choice.
+
+    What a route chooses from is larger than what it chooses.
+    """
+    dims = {d: n for d, n in graph.dims.items() if d != BATCH}
+    paired = {d for op in graph.ops if op.kind == "rope" for d in op.over}
+    multiple = {d: math.lcm(blocks[d], _EVEN if d in paired else 1) for d in dims}
+    least = {op.over[0]: _CHOICE * max(_SMALLEST, multiple[op.over[1]]) for op in graph.ops if op.kind == "route"}
+    found: dict[str, int] = {}
+    for names in _together(dims.values()):
+        own = {d: n for d, n in dims.items() if set(n.names()) & names}
+        order = _ordered(names, own.values())
+        tried = itertools.chain(*(_values(order, own, m, least, {}) for m in (multiple, dict.fromkeys(own, 1))))
+        values = next(tried, None)
+        if values is None:
+            raise InputError(f"the dims {', '.join(own)} have no small sizes that are whole numbers")
+        found |= values
+    return {d: int(n.evaluate(found)) for d, n in dims.items()}
+
+
+def _together(sizes: Iterable[Monomial]) -> list[set[str]]:
+    """The symbols, those that stand in one size together."""
+    found: list[set[str]] = []
+    for size in sizes:
+        names = set(size.names())
+        met = [group for group in found if group & names]
+        found = [group for group in found if group not in met] + ([names.union(*met)] if names else [])
+    return found
+
+
+def _ordered(names: Iterable[str], sizes: Iterable[Monomial]) -> list[str]:
+    """The symbols, every one after those by which a size that it stands in is divided, as far as that goes."""
+    waiting = sorted(names)
+    powers = [dict(size.powers) for size in sizes]
+    found: list[str] = []
+    while waiting:
+        divisors = {n: {d for p in powers if p.get(n, 0) > 0 for d in p if p[d] < 0} for n in waiting}
+        found.append(next((n for n in waiting if divisors[n] <= set(found)), waiting[0]))
+        waiting.remove(found[-1])
+    return found
+
+
+def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[str, int], least: Mapping[str, int],
+            known: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Values of the symbols, the smallest first, one symbol after the other as long as all dims fit."""
+    if not names:
+        yield known
+        return
+    name, settled = names[0], {*known, names[0]}
+    here = {d: n for d, n in dims.items() if name in n.names() and set(n.names()) <= settled}
+    steps = [(multiple[d] / n.evaluate({**known, name: 1})).numerator for d, n in here.items()
+             if dict(n.powers)[name] == 1]
+    step = math.lcm(*steps)
+    for value in range(step, _MOST * max(step, *multiple.values()) + 1, step):
+        sizes = {d: n.evaluate({**known, name: value}) for d, n in here.items()}
+        if all(n.denominator == 1 and n >= least.get(d, _SMALLEST) and n % multiple[d] == 0 for d, n in sizes.items()):
+            yield from _values(names[1:], dims, multiple, least, {**known, name: value})
+
+
+def weights(space: Space) -> dict[int, Fraction]:
+    """Sequence -> the reference weight of each of its tokens, in the loss whose sequence it is."""
+    found, microbatches = dict[int, Fraction](), range(space.setting.microbatches)
+    length = math.prod(space.sizes[d] for d in space.loss_dims if d != BATCH)
+    if space.reference.weighting not in ("token_mean", "microbatch_mean"):
+        raise InputError(f"unknown reference weighting '{space.reference.weighting}'",
+                         name=space.reference.weighting, valid=("token_mean", "microbatch_mean"))
+    for loss in space.reference.losses:
+        inside = {k: space.sequences(k, loss) for k in microbatches}
+        every = sum(map(len, inside.values()))
+        for ids in inside.values():
+            count = every if space.reference.weighting == "token_mean" else len(microbatches) * len(ids)
+            found |= dict.fromkeys(ids, Fraction(1, count * length) if ids else network.ZERO)
+    return found
+
+
+def seed_of(space: Space, number: int, box: Box, weight: Mapping[int, Fraction]) -> Box:
+    """The gradient of the loss of step `number` with respect to what it reads: of a sum each token's weight.
+
+    Of whole units the loss of a token is half the squared distance to its target.
+    """
+    if space.whole:
+        outputs = zip(box.extent[BATCH], box.numbers, strict=True)
+        return Box(box.extent, objects([network.loss_gradient(y, space.token(number, i).target, weight[i])
+                                        for i, y in outputs]))
+    residues = {i: w.numerator * pow(w.denominator, PRIME - 2, PRIME) % PRIME for i, w in weight.items()}
+    along = np.array([residues[i] for i in box.extent[BATCH]], np.int64)
+    shape = [len(at) if d == BATCH else 1 for d, at in box.extent.items()]
+    return Box(box.extent, np.broadcast_to(along.reshape(shape), box.numbers.shape))
+
+
+def of(reference: Reference, setting: Setting) -> Space:
+    """The space of a run of a step, lowered where its units run whole."""
+    assert reference.graph is not None
+    return Space(reference, reference.graph, setting)
+

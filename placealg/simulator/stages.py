@@ -1,0 +1,126 @@
+"""Where a pipeline puts things, at the small sizes of a run: the stages that hold a group, the chunk of an event.
+
+Chunks are numbered through the model; chunk c is number c // ranks of those that stage c % ranks runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+from placealg.errors import InputError
+from placealg.model.graph import Graph
+from placealg.simulator.setting import Setting, fitting
+from placealg.step.pipeline import FIRST, LAST, Item, Pipeline, part_of, work
+from placealg.step.program import Event, Reference
+
+Instance = tuple[str, int]
+"""(unit, instance)."""
+
+_EVERYWHERE = ("step", "rng", "count", "norm", "skip")
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a run: `ranks` of them, with `each` instances of every repeated unit, and `microbatches` a step.
+
+    Raises InputError where there are fewer instances than chunks, or where the order does not take the microbatches.
+    """
+
+    pipeline: Pipeline
+    reference: Reference
+    graph: Graph
+    ranks: int
+    each: int
+    microbatches: int
+    _chunks: dict[tuple[str, str, int], frozenset[int]] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        self.pipeline.layers(len(self._repeated) * self.each, self.ranks)
+        self.items(0)
+
+    @property
+    def _repeated(self) -> tuple[str, ...]:
+        return tuple(u for u in self.graph.units if self.graph.loop(u))
+
+    def items(self, stage: int) -> tuple[Item, ...]:
+        """What a stage does in the loop over microbatches, in order."""
+        return work(self.pipeline, stage, self.ranks, self.microbatches)
+
+    def order(self) -> tuple[Instance, ...]:
+        """Every instance of every repeated unit, in the order of the model."""
+        return tuple(product(self._repeated, range(self.each)))
+
+    def chunk(self, unit: str, instance: int) -> int:
+        """The chunk that runs an instance of a unit."""
+        order, part = self.order(), part_of(unit, self.graph)
+        place = {FIRST: 0, LAST: len(order) - 1}[part] if part in (FIRST, LAST) else order.index((unit, instance))
+        return self.pipeline.chunk(place, len(order), self.ranks)
+
+    def chunks(self, event: Event, instance: int) -> frozenset[int]:
+        """The chunks in which an event acts: those that hold its group's instance, else the one of its unit.
+
+        What is on every rank (step, random stream, counts, partial norms, flags) acts on every stage.
+        """
+        if event.value in _EVERYWHERE:
+            return frozenset(range(self.ranks))
+        if event.group:
+            return self.holding(event.group, instance)
+        key = ("", event.unit, instance)
+        if key not in self._chunks:
+            self._chunks[key] = frozenset({self.chunk(event.unit, instance)})
+        return self._chunks[key]
+
+    def holding(self, group: str, instance: int) -> frozenset[int]:
+        """The chunks that hold an instance of a group: one; of a tied group those of all its uses."""
+        key = (group, "", instance)
+        if key not in self._chunks:
+            sites = self.reference.group(group).sites
+            self._chunks[key] = frozenset(self._uses(sites) if self.tied(group) else {self.chunk(sites[0], instance)})
+        return self._chunks[key]
+
+    def tied(self, group: str) -> bool:
+        """Whether a group lives on the stages of all its uses: no dim splits its parameters along the axis."""
+        splits, axis = self.reference.split_dims, self.pipeline.axis
+        return not any(axis in splits.get(p, ()) for p in self.reference.group(group).parameters)
+
+    def _uses(self, sites: tuple[str, ...]) -> Iterator[int]:
+        for unit in sites:
+            for instance in range(self.each if self.graph.loop(unit) else 1):
+                yield self.chunk(unit, instance)
+
+    def stages(self, event: Event, instance: int) -> frozenset[int]:
+        """The stages on which an event acts."""
+        return frozenset(c % self.ranks for c in self.chunks(event, instance))
+
+    def runs(self, event: Event, instance: int, stage: int, chunk: int) -> bool:
+        """Whether an event acts in the chunk-th chunk of a stage.
+
+        One that acts in several runs in the first of them: in forward before, in backward after all others. A count
+        runs in the stage's last, on the last stage with the loss that it is for.
+        """
+        if event.value == "count":
+            return chunk == (self.pipeline.chunks or 1) - 1
+        return chunk == min((c // self.ranks for c in self.chunks(event, instance) if c % self.ranks == stage),
+                            default=None)
+
+    def neighbour(self, event: Event, instance: int, step: int) -> Instance | None:
+        """The instance after (step 1) or before (-1) that of a message's unit, if it runs on another stage."""
+        here, order = (event.unit, instance), self.order()
+        if here not in order:
+            raise InputError(f"{event.path}: a message leaves an instance of a repeated unit", name=event.unit,
+                             valid=self._repeated)
+        at = order.index(here) + step
+        if not 0 <= at < len(order) or self.chunk(*order[at]) % self.ranks == self.chunk(*here) % self.ranks:
+            return None
+        return order[at]
+
+
+def of(reference: Reference, setting: Setting) -> Stages | None:
+    """The stages of a run; None without a pipeline."""
+    pipeline, graph = reference.pipeline, reference.graph
+    if pipeline is None or graph is None or reference.whole:
+        return None
+    return Stages(fitting(pipeline), reference, graph, setting.sizes[pipeline.axis], setting.layers,
+                  setting.microbatches)

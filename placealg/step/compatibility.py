@@ -1,0 +1,326 @@
+"""Whether a strategy fits a model: its dims and regions exist, its sizes divide, its modes agree with what is split.
+
+A strategy is data before any model is known; what only the model can tell is checked here, before a step is derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import pairwise
+from math import gcd, prod
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.model.graph import Op, unit_of
+from placealg.model.model import Model
+from placealg.placement import Mode
+from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
+from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
+from placealg.strategy.options import LAYER, REGION, Path
+from placealg.strategy.spec import GroupRule, Strategy
+from placealg.strategy.validation import Problem
+
+UNEVEN = ("vocab",)
+"""The dims that may be split unevenly; every other one must divide."""
+
+_PER_DEVICE = Monomial.of("b")
+"""A size that counts on one device already, so that it divides along every axis."""
+
+Along = Mapping[str, str]
+"""Axis -> the dim that is split along it, or "" where none is."""
+
+
+def check_fit(strategy: Strategy, model: Model) -> None:
+    """Raise InputError, one line, unless `strategy` can be derived on `model`.
+
+    >>> from placealg.model.transformer import gpt
+    >>> from placealg.strategy.spec import strategy_on
+    >>> check_fit(strategy_on("mine", {"tp": 8}, dims={"tp": ["head"]}), gpt())
+    Traceback (most recent call last):
+    placealg.errors.InputError: mine on gpt: [dims] tp names dim 'head', which gpt lacks; did you mean 'heads'?
+    """
+    for _path, error in fit_problems(strategy, model):
+        raise error.at(f"{strategy.name} on {model.name}")
+
+
+def check_sizes(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction]) -> None:
+    """Raise InputError unless every dim divides by the axes that split it, at `sizes` of axes and symbols."""
+    for _path, error in _size_problems(strategy, model, {**strategy.mesh.sizes(), **sizes}, {**model.sizes, **sizes}):
+        raise error
+
+
+def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    """Everything in which a strategy does not fit a model, each with the path of the key that says it."""
+    if not model.graph.ops:
+        return
+    if model.opaque and (strategy.detailed or _local_dims(strategy, ("batch",))):
+        yield from _opaque_problems(strategy, model)
+        return
+    yield from _entry_problems(strategy, model)
+    yield from _parameter_problems(strategy, model)
+    yield from _size_problems(strategy, model, strategy.mesh.sizes(), model.sizes)
+    yield from _mode_problems(strategy, model)
+    yield from _region_problems(strategy, model)
+    yield from _pipeline_problems(strategy, model, strategy.mesh.sizes(), model.sizes)
+    dims = _dims(model)
+    for dim in _local_dims(strategy, dims):
+        yield ("random", "dropout"), InputError(f"[random] dropout names dim '{dim}', which {model.name} lacks",
+                                                name=dim, valid=dims)
+
+
+def _opaque_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    why = f"{model.name} says nothing about the network inside, and has batch alone: say --model gpt"
+    for axis, entries in strategy.dims.items():
+        for at, entry in enumerate(entries):
+            if entry != "batch":
+                yield ("dims", axis, at), InputError(f"[dims] {axis} names '{entry}', but {why}")
+    for key in (*strategy.sharded_activations, *(f"{REGION}{region}" for region in strategy.regions)):
+        yield ("states", "activations", key), InputError(f"[states] activations on {key}: {why}")
+    for dim in _local_dims(strategy, ("batch",)):
+        yield ("random", "dropout"), InputError(f"[random] dropout names dim '{dim}', but {why}")
+
+
+def _entry_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    graph, dims, regions = model.graph, _dims(model), _regions(model)
+    for axis, entries in strategy.dims.items():
+        if axis == strategy.pipeline_axis:
+            continue
+        label = f"[dims] {axis} names"
+        for at, entry in enumerate(entries):
+            region, _, dim = entry.rpartition(".")
+            ops = [op for op in graph.ops if not op.row.view and (not region or region in op.region.split("."))]
+            here = ("dims", axis, at)
+            if region and region not in regions:
+                yield here, InputError(f"{label} region '{region}', which {model.name} lacks",
+                                       name=region.rpartition(".")[2], valid=regions)
+            elif dim != NONE and dim not in dims:
+                yield here, InputError(f"{label} dim '{dim}', which {model.name} lacks", name=dim, valid=dims)
+            elif not any(splittable(op, d) for op in ops for d in entry_dims(entry, op, graph.iteration_dims(op))):
+                place = region or model.name
+                fits = {d: None for op in ops for d in graph.iteration_dims(op) if splittable(op, d)}
+                yield here, InputError(f"{label} '{entry}', but no op of {place} can be split along {dim}",
+                                       valid=[f"{region}.{d}".strip(".") for d in fits])
+        if entries and not any(split_of(entries, op, graph) not in ("", NONE) for op in graph.ops if not op.row.view):
+            yield ("dims", axis), InputError(f"[dims] {axis} splits no op of {model.name}: name a dim, or say []",
+                                             valid=dims)
+
+
+def _parameter_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    """A parameter rests in one layout: the ops that use it split it alike."""
+    for name, uses in _uses(strategy, model).items():
+        (first, before), *others = uses
+        for op, along in others:
+            for axis, dim in along.items():
+                if dim != before[axis]:
+                    places = [o.region.rpartition(".")[2] for o in (first, op)]
+                    said = [f"splits it along {d}" if d else "uses it whole" for d in (dim, before[axis])]
+                    yield ("dims", axis), InputError(
+                        f"[dims] {axis}: op '{op.output}' {said[0]}, op '{first.output}' {said[1]}, and parameter "
+                        f"'{name}' rests in one layout; what fits: '{dim or before[axis]}' for both, or "
+                        + " and ".join(f"'{place}.none'" for place in places))
+
+
+def bound_sizes(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fraction]]:
+    """Symbol or axis -> who gives it a number, and which."""
+    sizes: dict[str, int] = dict(model.sizes)
+    if not model.abstract and {n for p in model.parameters for n in p.elements.names()} <= set(sizes):
+        units = [sum((p.elements.evaluate(model.sizes) for p in model.of_unit(u.name)), Fraction(0))
+                 for u in model.units]
+        sizes |= {"Psi": model.total(), "Psi_unit": int(max(units))}
+    said = {n: Fraction(v) for n, v in strategy.tables.get("types", {}).items()}
+    microbatches = strategy.option("schedule", "microbatches")
+    if microbatches != "m":
+        said["m"] = Fraction(microbatches)
+    said |= {n: Fraction(v) for n, v in strategy.mesh.sizes().items()}
+    return {n: (model.name, Fraction(v)) for n, v in sizes.items()} | {n: ("the strategy", v) for n, v in said.items()}
+
+
+def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
+    """What is a positive integer wherever strategy and model fit: every dim, and its part on each axis that splits it.
+
+    >>> from placealg.model.transformer import moe
+    >>> from placealg.strategy.spec import strategy_on
+    >>> quotients(strategy_on("mine", {"tp": None}, dims={"tp": ["heads"]}), moe())
+    (a/kv, h/a, kv/tp)
+    """
+    found = {size: None for size in model.graph.dims.values()}
+    found |= {model.graph.dims[dim] / Monomial.of(*axes): None for dim, axes in _divided(strategy, model)}
+    return tuple(size for size in found if any(power < 0 for _, power in size.powers))
+
+
+def orders(model: Model) -> tuple[tuple[Monomial, Monomial], ...]:
+    """Pairs of a size and another that it never exceeds: choices and what is chosen from, one unit and the model.
+
+    >>> from placealg.model.transformer import moe
+    >>> orders(moe())
+    ((topk, experts),)
+    """
+    routes = [op.over for op in model.graph.ops if op.kind == "route"]
+    units = [(Monomial.of("Psi_unit"), Monomial.of("Psi"))] if model.abstract else []
+    return (*((model.graph.dims[choice], model.graph.dims[over]) for over, choice in dict.fromkeys(routes)), *units)
+
+
+def _divided(strategy: Strategy, model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every dim that must divide, with the axes that split it together in some op."""
+    found: dict[tuple[str, tuple[str, ...]], None] = {}
+    for op in model.graph.ops:
+        along = _along(strategy, model, op)
+        found |= {(dim, tuple(a for a in along if along[a] == dim)): None for dim in along.values() if dim}
+    return ((dim, axes) for dim, axes in found if dim not in UNEVEN and model.graph.dims[dim] != _PER_DEVICE)
+
+
+def _size_problems(strategy: Strategy, model: Model, axes: Mapping[str, int | Fraction],
+                   sizes: Mapping[str, int | Fraction]) -> Iterator[Problem]:
+    for dim, splitting in _divided(strategy, model):
+        size, bound = model.graph.dims[dim], {a: int(axes[a]) for a in splitting if a in axes}
+        if not bound or not set(size.names()) <= set(sizes):
+            continue
+        whole, parts = size.evaluate(sizes), prod(bound.values())
+        if (whole / parts).denominator == 1:
+            continue
+        told = " x ".join(f"{a} = {n}" for a, n in bound.items())
+        yield ("mesh", next(reversed(bound))), InputError(
+            f"{told} does not divide {dim} = {whole} of {model.name}" + _what_divides(model, dim, whole, bound,
+                                                                                            sizes))
+
+
+def _what_divides(model: Model, dim: str, whole: Fraction, bound: Mapping[str, int],
+                  sizes: Mapping[str, int | Fraction]) -> str:
+    """What would fit: a common divisor, and, for fewer kv heads than ranks, the axis refined into two."""
+    common = gcd(int(whole), prod(bound.values())) if whole.denominator == 1 else 1
+    group = model.graph.dims.get("group", Monomial())
+    if dim == "kv" and common > 1 and len(bound) == 1 and set(group.names()) <= set(sizes):
+        (axis, size), = bound.items()
+        if (group.evaluate(sizes) / (size // common)).denominator == 1:
+            return (f"; heads are split along kv first, so {axis} is refined into two axes: {axis}1 = {common} splits "
+                    f"\"heads\", {axis}2 = {size // common} \"group\" in its place")
+    return f"; {common} would divide it" if common > 1 else ""
+
+
+def _mode_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    resting = {name: uses[0][1] for name, uses in _uses(strategy, model).items()}
+    said: list[tuple[Path, GroupRule | None]] = [(("states",), None)]
+    said += [(("groups", rule.name), rule) for rule in strategy.groups]
+    for path, rule in said:
+        own = [along for name, along in resting.items() if rule is None or rule.matches(name)]
+        of_group = f" that {rule.match} matches" if rule else ""
+        for state, placement in (rule.states if rule else strategy.states).items():
+            for axis, mode in placement.modes.items() if state != "activations" else ():
+                split = sorted({along[axis] for along in own} - {""})
+                label = f"[{'.'.join(map(str, path))}] {state} on {axis}"
+                if state == "parameters" and mode is Mode.S:
+                    if own and not split:
+                        yield (*path, state, axis), InputError(
+                            f"{label}: S says that the computation is sharded the same way, but no dim of {axis} "
+                            f"splits a parameter{of_group}; say S* to gather them for use")
+                elif own and all(along[axis] for along in own):
+                    yield (*path, state, axis), InputError(
+                        f"{label} is {mode}, but {', '.join(split)} of every parameter{of_group} is split over {axis}, "
+                        "so S holds there; leave it out")
+
+
+def _region_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    regions = _regions(model)
+    for region in strategy.regions:
+        path = ("states", "activations", f"{REGION}{region}")
+        if region not in regions:
+            yield path, InputError(f"[states] activations names region '{region}', which {model.name} lacks",
+                                   name=region, valid=regions)
+    for at, inner in enumerate(strategy.recomputed):
+        for outer in strategy.recomputed[:at]:
+            if any({inner, outer} <= set(op.region.split(".")) for op in model.graph.ops):
+                yield ("states", "activations", f"{REGION}{inner}"), InputError(
+                    f"[states] activations: regions '{outer}' and '{inner}' have ops in common, and both are M; "
+                    "recompute one of them")
+
+
+def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int | Fraction],
+                       sizes: Mapping[str, int | Fraction]) -> Iterator[Problem]:
+    """A pipeline needs repeated units that follow one another, no fewer layers than stages, and a size for stages."""
+    axis, graph, pipeline = strategy.pipeline_axis, model.graph, pipeline_of(strategy)
+    if pipeline is None:
+        return
+    units = [u for u in graph.units if part_of(u, graph) not in (FIRST, LAST)]
+    between = graph.units[graph.units.index(units[0]):graph.units.index(units[-1]) + 1] if units else ()
+    if not units:
+        yield ("dims", axis), InputError(f"[dims] {axis} names dim '{LAYER}', but {model.name} has no repeated unit")
+    for unit in (u for u in between if u not in units):
+        yield ("dims", axis), InputError(f"[dims] {axis} names dim '{LAYER}', but unit '{unit}' of {model.name} stands "
+                                         "between repeated units; a pipeline runs what stands before and behind them")
+    for before, loop in pairwise(graph.loops):
+        if loop.first != before.last:
+            yield ("dims", axis), InputError(
+                f"[dims] {axis} names dim '{LAYER}', but unit '{loop.unit}' of {model.name} begins with "
+                f"'{loop.first}'; a stage is handed only what leaves the layer before it")
+    for parameter in graph.parameters:
+        parts = [part_of(site, graph) for site in graph.sites(parameter.name)]
+        shared = [p for p in parts if p not in (FIRST, LAST)]
+        if shared and len(set(parts)) > 1:
+            yield ("dims", axis), InputError(
+                f"[dims] {axis} names dim '{LAYER}', but parameter '{parameter.name}' of {model.name} is used in "
+                f"every instance of unit '{shared[0]}', which run on all stages, and elsewhere")
+    for op in graph.ops:
+        for name in op.inputs:
+            apart = {part_of(op.unit, graph), part_of(unit_of(name), graph)}
+            if graph.tensors[name].kind == "activation" and apart == {FIRST, LAST}:
+                yield ("dims", axis), InputError(
+                    f"[dims] {axis} names dim '{LAYER}', but op '{op.output}' of {model.name} reads '{name}' of the "
+                    "first stage; a stage is handed only what leaves the layer before it")
+    counts = [loop.count for loop in graph.loops]
+    if axis in axes and all(set(count.names()) <= set(sizes) for count in counts):
+        try:
+            pipeline.layers(int(sum(count.evaluate(sizes) for count in counts)), int(axes[axis]))
+        except InputError as error:
+            yield ("schedule", "stages") if pipeline.stages else ("mesh", axis), error
+    microbatches = strategy.option("schedule", "microbatches")
+    grouped = pipeline.order == "interleaved" and axis in axes and isinstance(microbatches, int)
+    if grouped and microbatches % int(axes[axis]):
+        yield ("schedule", "microbatches"), InputError(
+            f"[schedule] microbatches = {microbatches}: the interleaved order takes them in groups of {axis} = "
+            f"{axes[axis]}")
+
+
+def pipeline_of(strategy: Strategy) -> Pipeline | None:
+    """How the strategy's pipeline axis runs; None where it has none."""
+    if not strategy.pipeline_axis:
+        return None
+    chunks = strategy.option("schedule", "chunks")
+    return Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
+                    strategy.option("schedule", "stages"))
+
+
+def _along(strategy: Strategy, model: Model, op: Op) -> dict[str, str]:
+    """The dim along which each axis splits an op; a renaming splits nothing itself."""
+    if op.row.view:
+        return dict.fromkeys(strategy.mesh.names, "")
+    split = {a: split_of(strategy.dims.get(a, ()), op, model.graph) for a in strategy.mesh.names}
+    return {a: "" if dim == NONE else dim for a, dim in split.items()}
+
+
+def _uses(strategy: Strategy, model: Model) -> Mapping[str, list[tuple[Op, Along]]]:
+    """Parameter -> the ops that use it, with the dims of its own that each splits along each axis."""
+    found: dict[str, list[tuple[Op, Along]]] = {}
+    for parameter in model.graph.parameters:
+        for op in model.graph.consumers(parameter.name):
+            along = {a: d if d in parameter.dims else "" for a, d in _along(strategy, model, op).items()}
+            found.setdefault(parameter.name, []).append((op, along))
+    return found
+
+
+def _dims(model: Model) -> tuple[str, ...]:
+    """The dims that an entry may name on a model."""
+    found = {d: None for op in model.graph.ops for d in model.graph.iteration_dims(op)}
+    return tuple({**found, **{alias: None for alias, dims in ALIASES.items() if set(dims) & set(found)}})
+
+
+def _regions(model: Model) -> tuple[str, ...]:
+    """The regions that an entry may name on a model: the components of its regions' names."""
+    return tuple({part: None for region in model.graph.regions for part in region.split(".")})
+
+
+def _local_dims(strategy: Strategy, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The dims of [random] dropout = ["local(DIM)"] that are not known."""
+    said = (key.removeprefix("local(").rstrip(")") for key in strategy.option("random", "dropout")
+            if key.startswith("local("))
+    return tuple(dim for dim in said if dim not in known)

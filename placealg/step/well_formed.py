@@ -1,0 +1,269 @@
+"""What has no meaning in an event, whoever reads it: bad input, in one line. Whether it is right is for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from placealg.arith import ONE
+from placealg.errors import InputError
+from placealg.model.backward import GRAD, needs_gradient
+from placealg.model.graph import Graph, unit_of
+from placealg.placement import REDISTRIBUTIONS
+from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
+from placealg.step.event_fields import default_event, holders, values_of
+from placealg.step.program import LOOPED, PADDING, Event, Reference
+from placealg.step.verbs import MESSAGES, VERBS
+
+DIVIDING = ("scale", "reduce", "all_reduce", "reduce_scatter")
+"""The verbs that may divide by something, as the computation of the loss and the update of a group may.
+
+Of others a divisor means nothing.
+"""
+
+DIMS: Mapping[str, tuple[str, ...]] = {
+    "all_gather": ("from",), "pad": ("from",), "shift": ("from",), "slice": ("to",), "reduce_scatter": ("to",),
+    "all_to_all": ("from", "to")}
+"""Verb -> its fields that name a dim of the tensor, as S(dim)."""
+
+SUMMING = ("reduce", "all_reduce", "reduce_scatter")
+"""The verbs that sum over ranks; a ring does where it starts from parts."""
+
+UNLABELLED = ("compute", "assign", "recv")
+"""The verbs that make or fill a tensor itself: what they read has labels, what they write has none."""
+
+ROWS: Mapping[str, tuple[str, ...]] = {
+    "gather": ("all_gather",), "publish": ("all_gather",), "reduce": ("all_reduce", "reduce_scatter"),
+    "shift": ("all_gather", "reduce_scatter"), "pad": ("zero-pad",), "scale": ("scale 1/n",)}
+"""Verb -> the events of the redistribution table that it is, where they have other names."""
+
+UNSOURCED = ("load", "zero", "update", "compute")
+"""The verbs that read what their meaning says, and no value that `from` names."""
+
+
+def check_event(event: Event, reference: Reference) -> None:
+    """Raise InputError where an event says what can have no meaning; whether it is right is for the readers."""
+    verb = VERBS[event.verb]
+    if event.value not in values_of(event.verb, reference):
+        raise inapplicable(event, reference)
+    if event.on_tensor and event.verb in ("compute", "assign", *MESSAGES) and event.unit != unit_of(event.value):
+        raise InputError(f"{event.path}: runs in unit {event.unit}; its op is one of {unit_of(event.value)}")
+    if event.verb in MESSAGES and (reference.pipeline is None or event.axes != (reference.pipeline.axis,)):
+        raise InputError(f"{event.path}: a message goes from stage to stage, along "
+                         + (f"[{reference.pipeline.axis}] alone" if reference.pipeline else "a pipeline axis, and no "
+                            "axis is one: it names [\"layer\"] in [dims]"))
+    if event.reads and reference.graph:
+        operands = _operands(event, reference.graph)
+        read = tuple(v.partition("@")[0] for v in event.reads)
+        if read != operands:
+            raise InputError(f"{event.path}: reads names {', '.join(read)}; it reads "
+                             f"{', '.join(operands) or 'nothing by name'}, each as NAME or NAME@LABEL")
+        for name in (v for v in event.reads if "@" in v):
+            parameter = name.partition("@")[0]
+            if reference.graph.tensors[parameter].kind == "parameter":
+                raise InputError(f"{event.path}: reads names {name}: a parameter has no versions", name=name,
+                                 valid=[parameter])
+    if not event.on_tensor and (event.version or (event.reads and event.value != "loss")):
+        raise InputError(f"{event.path}: version and reads are for tensors of the op graph")
+    _check_version(event, reference)
+    if event.verb == "free" and not event.version and _is_data(event, reference):
+        raise InputError(f"{event.path}: data are held whole on every rank: a copy ends, which version names")
+    _check_dims(event, reference)
+    pairs = tuple(holders(event.value, event.verb, reference))
+    if (event.group, event.unit) not in pairs:
+        named = event.group or event.unit
+        raise InputError(f"{event.path}: {event.verb} of {event.value} names " + (f"'{named}'" if named else "nothing"),
+                         name=named, valid=[g or u or "no group or unit" for g, u in pairs])
+    if event.drawn:
+        _check_layout(event, reference)
+    _check_tier(event)
+    if verb.needs_axes and not event.axes:
+        raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
+    _check_axes(event, reference)
+    if event.verb == "store" and event.phase != "save":
+        raise InputError(f"{event.path}: a checkpoint is of one step: it is stored in phase save, all of it or none",
+                         name=event.phase, valid=("save",))
+    if event.at and event.phase not in LOOPED:
+        raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
+                         f"{event.phase} stands outside it")
+    if event.op == "max" and event.value != "skip":
+        raise InputError(f"{event.path}: op = 'max' is for flags, of which a reduction takes the largest", name="max",
+                         valid=("sum", "mean"))
+    if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
+        raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
+                         valid=("sum", "mean"))
+    _check_operator(event, reference)
+    _check_owners(event)
+    divides = event.verb in DIVIDING or (event.verb == "compute" and event.value in ("loss", "grad"))
+    if event.divisor != ONE and not divides and not (event.verb == "update" and event.group):
+        raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
+    if event.unit not in reference.losses and len(reference.losses) > 1:
+        for name in (n for n in ("tokens", "count") if n in event.divisor.names()):
+            raise InputError(f"{event.path}: each of the losses {', '.join(reference.losses)} has a number of {name} "
+                             "of its own: only what is of one loss is divided by it")
+    if PADDING in event.divisor.names() and not event.group:
+        raise InputError(f"{event.path}: only shards of parameters have {PADDING}")
+    if event.verb == "reduce" and event.to not in ("", "I", "S"):
+        raise InputError(f"{event.path}: a gradient is reduced to I or S, not to {event.to}")
+    _check_places(event)
+    sizes = reference.mesh.sizes()
+    for clause in event.where:
+        if clause.rank is not None and clause.rank >= sizes.get(clause.axis, clause.rank + 1):
+            raise InputError(f"{event.path}: where = {clause} names a rank that does not exist: {clause.axis} has "
+                             f"{sizes[clause.axis]}")
+    for axis in event.axes if event.verb == "broadcast" else ():
+        if event.root >= sizes.get(axis, event.root + 1):
+            raise InputError(f"{event.path}: root = {event.root} is a rank that does not exist: {axis} has "
+                             f"{sizes[axis]}")
+
+
+def inapplicable(event: Event, reference: Reference) -> InputError:
+    """Why the verb of an event does not apply to its value, with what does, or what a user means by it."""
+    graph, verb = reference.graph, event.verb
+    what = f"{event.path}: {verb} does not apply to {event.unit if event.value == 'activation' else event.value}"
+    tensor = graph.tensors.get(event.tensor) if graph else None
+    if graph and event.value == "activation":
+        return InputError(f"{what}: the unit runs op by op", valid=[op.output for op in graph.of_unit(event.unit)])
+    if graph is None or tensor is None:
+        none = "" if values_of(verb, reference) else ": it is for tensors of ops, and no unit of this model has ops"
+        return InputError(what + none, name=event.value, valid=values_of(verb, reference))
+    if tensor.kind == "parameter" and (verb, event.on_gradient) == ("compute", True):
+        users = [default_event(event.phase, verb, op.output + GRAD) for op in graph.consumers(tensor.name)]
+        return InputError(f"{what}: the backward of the ops that read a parameter adds to its gradient",
+                          valid=[e.path for e in users])
+    if tensor.kind == "parameter":
+        return InputError(f"{what}: a parameter is moved and reduced with its group",
+                          valid=[e.path for e in _of_groups(event, reference)])
+    if tensor.name == graph.ops[-1].output:
+        loss = default_event(event.phase, "scale" if event.on_gradient else "compute", "loss", "", tensor.unit)
+        return InputError(f"{what}: backward starts from one over the divisors of the loss" if event.on_gradient else
+                          f"{what}: nothing reads the sum of the loss", valid=[loss.path])
+    if event.on_gradient and tensor.name not in needs_gradient(graph):
+        return InputError(f"{what}: no gradient reaches {tensor.name}")
+    return InputError(what, name=event.value, valid=values_of(verb, reference))
+
+
+def _of_groups(event: Event, reference: Reference) -> Iterator[Event]:
+    """What an event on a parameter is when it is said of the parameter's groups."""
+    phase, value, verb = ("reduce", "grad_sum", "reduce") if event.on_gradient else (event.phase, "weight", "gather")
+    verb = event.verb if value in VERBS[event.verb].values else verb
+    for group in (g for g in reference.groups if event.tensor in g.parameters):
+        yield replace(default_event(phase, verb, value, group.name), axes=event.axes if VERBS[verb].needs_axes else ())
+
+
+def _merges(event: Event, reference: Reference) -> bool:
+    """Whether it computes an op that merges the statistics of rows that ranks hold parts of."""
+    op = reference.graph.producer(event.tensor) if reference.graph and event.on_tensor else None
+    return op is not None and event.verb == "compute" and not event.on_gradient and op.row.over == "statistics"
+
+
+def _check_version(event: Event, reference: Reference) -> None:
+    """A label is that of a copy of a tensor."""
+    tensors = reference.graph.tensors if reference.graph else {}
+    if event.version and (event.verb in UNLABELLED or event.tensor not in tensors):
+        raise InputError(f"{event.path}: version = {event.version} labels a copy that is moved, and {event.verb} makes "
+                         "and moves none")
+
+
+def _check_axes(event: Event, reference: Reference) -> None:
+    """Axes are those along which ranks meet, or along which one keeps its own."""
+    keeps = ("slice", "scale", "pad", *MESSAGES) if event.on_tensor else ("slice", "free")
+    if not event.axes or VERBS[event.verb].collective or event.verb in keeps or _merges(event, reference):
+        return
+    what = f"{event.verb} of {event.value}" if event.on_tensor else event.verb
+    raise InputError(f"{event.path}: {what} is local and takes no axes")
+
+
+def _check_operator(event: Event, reference: Reference) -> None:
+    """An operator is that of a sum over ranks, a root that of a broadcast."""
+    sums = event.verb in SUMMING or (event.verb, event.source) == ("shift", "P") or _merges(event, reference)
+    if event.op and not sums:
+        raise InputError(f"{event.path}: op = '{event.op}' is for what sums over ranks, and {event.verb} of "
+                         f"{event.value} does not", valid=("none",))
+    if event.verb == "shift" and event.op not in ("", "sum"):
+        raise InputError(f"{event.path}: op = '{event.op}': a ring adds, and divides nothing", name=event.op,
+                         valid=("sum",))
+    if event.root and event.verb != "broadcast":
+        raise InputError(f"{event.path}: root = {event.root} is for broadcasts, and {event.verb} has none")
+
+
+def _check_owners(event: Event) -> None:
+    """A layout that all ranks share says who owns what of a group, to an event that asks."""
+    if event.layout != "own" and not event.drawn and not (event.group and event.owning):
+        raise InputError(f"{event.path}: layout = {event.layout} says who owns what, and {event.verb} of {event.value} "
+                         "asks for no owner")
+
+
+def _check_places(event: Event) -> None:
+    """What is moved goes from one kind to another as the redistribution table has it; `from` may name a value."""
+    source, target = event.source, event.to
+    if source in GROUP_VALUES:
+        if event.on_tensor:
+            raise InputError(f"{event.path}: from = {source}: what is moved of a tensor is the tensor itself")
+        if not event.group or event.verb in UNSOURCED:
+            raise InputError(f"{event.path}: from = {source}: {event.verb} reads no other value")
+        source = ""
+    for key, place in (("from", source), ("to", target)):
+        if dim_of(place) and not event.on_tensor:
+            raise InputError(f"{event.path}: {key} = {place}: a dim is one of a tensor")
+    known = ROWS.get(event.verb, (event.verb,)) if event.on_tensor or event.verb != "scale" else ()
+    rows = [(r.source.value, r.target.value) for r in REDISTRIBUTIONS if r.event in known]
+    kinds = tuple("S" if dim_of(place) else place for place in (source, target))
+    if any(kinds) and not rows:
+        said = f"from = {source}" if source else f"to = {target}"
+        raise InputError(f"{event.path}: {said}: {event.verb} changes no kind")
+    if any(kinds) and not any(kinds[0] in ("", s) and kinds[1] in ("", t) for s, t in rows):
+        ways = [f"from {s} to {t}" for s, t in rows]
+        goes = f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]
+        said = " ".join(f"{key} {place}" for key, place in (("from", source), ("to", target)) if place)
+        raise InputError(f"{event.path}: {event.verb} goes {goes}; not {said}")
+
+
+def _check_tier(event: Event) -> None:
+    """Tiers are those of a group's values; only copies name two."""
+    if not event.group and event.tier != "device":
+        raise InputError(f"{event.path}: tier = {event.tier}: only what a parameter group has lies on a tier")
+    if "->" in event.tier and event.verb not in (*ACROSS, "assign"):
+        raise InputError(f"{event.path}: tier = {event.tier}: {event.verb} copies nothing from tier to tier",
+                         name=event.verb, valid=(*ACROSS, "assign"))
+
+
+def _check_dims(event: Event, reference: Reference) -> None:
+    """What moves a tensor's indices says from or to which dim of that tensor."""
+    tensor = reference.graph.tensors.get(event.tensor) if reference.graph and event.on_tensor else None
+    if tensor is None:
+        return
+    for name in ("to",) if (event.verb, event.source) == ("shift", "P") else DIMS.get(event.verb, ()):
+        place = event.to if name == "to" else event.source
+        dim = dim_of(place)
+        if dim not in tensor.dims:
+            raise InputError(f"{event.path}: {event.verb} needs {name} = \"S(dim)\" with a dim of {event.tensor}"
+                             + (f"; '{dim}' is none" if dim else ""), name=dim, valid=tuple(tensor.dims))
+
+
+def _check_layout(event: Event, reference: Reference) -> None:
+    """A layout NAME(AXIS): of parameters along other axes, of data along that one."""
+    if event.drawn not in reference.mesh.names:
+        raise InputError(f"{event.path}: layout = {event.layout} names an axis that the mesh lacks", name=event.drawn,
+                         valid=reference.mesh.names)
+    if event.group and event.drawn in event.owning:
+        raise InputError(f"{event.path}: layout = {event.layout} differs along {event.drawn}; the owners along that "
+                         "axis itself are the same for all")
+    if not event.group and not (event.verb == "slice" and event.axes == (event.drawn,) and _is_data(event, reference)):
+        raise InputError(f"{event.path}: layout = {event.layout}, each rank's own, is for slices of data along "
+                         f"{event.drawn}, and for states of parameters")
+
+
+def _is_data(event: Event, reference: Reference) -> bool:
+    tensor = reference.graph.tensors.get(event.tensor) if reference.graph else None
+    return tensor is not None and tensor.kind == "data" and not event.on_gradient
+
+
+def _operands(event: Event, graph: Graph) -> tuple[str, ...]:
+    """The tensors that an event may read by name, in order."""
+    if event.value == "loss":
+        return graph.ops[-1].inputs if event.verb == "compute" else ()
+    op = graph.producer(event.tensor)
+    if event.verb == "assign":
+        return tuple(loop.first for loop in graph.loops if loop.slot == event.tensor)
+    return op.inputs if op and event.verb == "compute" else ()

@@ -35,8 +35,7 @@ def expected_strategy(said: Mapping[str, Any]) -> Strategy | None:
     expression = str(said["expression"])
     tables = {name: dict(table) for name, table in (said.get("tables") or {}).items()}
     dims = said.get("dims")
-    if expression == "tp with dims":
-        expression = "tp"
+    expression = expression.replace("tp with dims", "tp").replace(" with tp", "*tp")
     if dims:
         tables["dims"] = {**tables.get("dims", {}), **dims}
     if isinstance(said.get("types"), Mapping):

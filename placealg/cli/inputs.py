@@ -183,7 +183,7 @@ def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iter
     strategy = _precise(reading.strategy, said)
     try:
         named = None if model else model_of(reading, **_style(said))
-        stand_in = model or default or default_model(strategy)
+        stand_in = model or reading.stand_in or default or default_model(strategy)
         chosen = model_with(reading, named or resolve_model(stand_in, **_style(said)))
         for _, problem in fit_problems(strategy, chosen):
             raise problem

@@ -274,8 +274,8 @@ class Engine:
             draft.clip("gradient_clipping", said.value("gradient_clipping"))
         if draft.options.trainer == "hf":
             draft.token_mean()
-            said.read("loss", "[loss] preset = \"token_mean\": HF Trainer passes the mean over all tokens of the step",
-                      HF)
+            said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer passes the mean over all tokens of the "
+                                 "step")
         elif draft.options.trainer == "":
             said.unsaid("loss", "the engine divides by the accumulation, and ranks are averaged: mean_of_means, "
                                 "unless "
@@ -316,7 +316,8 @@ class Engine:
             said.approximated("curriculum_learning.enabled", "sequences grow while training: figures are for one "
                                                              "length")
         if said.flag("torch_autocast.enabled"):
-            said.approximated("torch_autocast.enabled", "ops run in their autocast types; activations are costed at act"
+            said.approximated("torch_autocast.enabled", "ops run in their autocast types; activations are costed at "
+                                                        "act"
                               )
         if said.flag("sparse_gradients"):
             said.approximated("sparse_gradients", "an embedding's gradient travels as rows; whole ones are costed")

@@ -19,8 +19,14 @@ def _deepspeed(data: Mapping[str, Any]) -> bool:
 
 
 JSON: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"deepspeed": _deepspeed}
-YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {}
-TOML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {}
+YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "accelerate": lambda data: "distributed_type" in data or "compute_environment" in data,
+    "nanotron": lambda data: isinstance(data.get("parallelism"), Mapping) and (
+        bool({"dp", "tp", "pp"} & set(data["parallelism"])) and bool({"tokens", "optimizer", "general"} & set(data))),
+}
+TOML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"torchtitan": lambda data: (
+    "parallelism" in data or any(key.endswith(("_degree", "batch_size")) for section in ("training", "experimental")
+                                 for key in data.get(section, {})) or {"job", "model"} <= set(data))}
 
 
 _OURS = re.compile(r"^\s*(?:\[(?:mesh|dims|states|groups\b.*|schedule|\[edit\]|\[event\])\]|base\s*=|expect\s*=)",
@@ -47,7 +53,7 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
     body = text.lstrip()
     if not body:
         raise InputError("is empty", where=file)
-    if body[0] in "{[":
+    if body[0] == "{" or (body[0] == "[" and not _TABLE.match(body)):
         document = json_document(text, file)
         return _one(document, JSON, "JSON", forced), document
     if _TABLE.search(text) and _KEY.search(text):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from placealg.strategy.catalogue import catalogue
+from placealg.strategy.catalogue import entry
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.precision import precision
 from placealg.strategy.spec import Strategy, overlay
@@ -26,7 +26,7 @@ class Parts:
 
     def axis(self, name: str, size: int | None = None, **sizes: int | None) -> None:
         """A factor on its catalogue axis, of `size` ranks, or on the axes of `sizes`; None is symbolic."""
-        self.factors.append((name, sizes or {catalogue()[name].axes[0]: size}))
+        self.factors.append((name, sizes or {entry(name).axes[0]: size}))
 
     def modifier(self, name: str) -> None:
         """A modifier, once."""
@@ -61,7 +61,7 @@ class Parts:
         """The product of the factors, without sizes and with the modifiers."""
         words = []
         for name, sizes in self.factors:
-            renamed = tuple(sizes) != catalogue()[name].axes
+            renamed = tuple(sizes) != entry(name).axes
             words.append(f"{name}[{','.join(sizes)}]" if renamed else name)
         return "*".join([*words, *self.modifiers])
 

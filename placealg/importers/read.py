@@ -16,6 +16,9 @@ from placealg.importers.tables import formats
 
 READERS: Mapping[str, tuple[str, str]] = {
     "deepspeed": ("deepspeed", "read_deepspeed"),
+    "accelerate": ("accelerate", "read_accelerate"),
+    "torchtitan": ("torchtitan", "read_torchtitan"),
+    "nanotron": ("nanotron", "read_nanotron"),
 }
 """Format -> the module and the function that read it."""
 

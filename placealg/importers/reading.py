@@ -78,6 +78,11 @@ class Reading:
             f", {part}" for part in (sizes, open_) if part)
 
     @property
+    def stand_in(self) -> str:
+        """The model on which a reading stands that names none, where its groups speak of a transformer's parameters."""
+        return "gpt" if self.model is None and self.strategy.groups else ""
+
+    @property
     def not_covered(self) -> tuple[str, ...]:
         """What a verdict on the reading does not speak of: everything that is approximated."""
         return tuple(f"{item.key} of {Path(self.file).name}: {item.text}" for item in self.approximated)

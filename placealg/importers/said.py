@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -87,6 +88,10 @@ class Said:
             value = self.default(key)
         self.lists["read"].append(self._item(key, f"{text} (default)" if silent else text, value))
 
+    def follows(self, key: str, text: str) -> None:
+        """Something that no key says, and that follows from who runs the file."""
+        self.lists["read"].append(Item(self.document.file, 0, key, "", text))
+
     def unsaid(self, key: str, text: str, option: str = "") -> None:
         """Something that the file does not decide: who does, and what supplies it."""
         self.lists["unsaid"].append(self._item(key, text, None, option))
@@ -169,6 +174,10 @@ class Said:
             section = key.rpartition(".")[0]
             near = nearest(key, known)
             hint = f"; did you mean '{near}'?" if near else ""
+            close = difflib.get_close_matches(key, self.table.keys, n=1, cutoff=0.88)
+            if close:
+                raise refusal(f"'{key}' is no known key of {self.table.title}; did you mean '{close[0]}'?",
+                              self.document.where(path), f"--ignore {key} reads on")
             if section in self.table.closed or ("" in self.table.closed and not section):
                 raise refusal(f"{self.table.framework} has no key '{key}' and does not start with it{hint}",
                               self.document.where(path), f"--ignore {key} reads on")

@@ -19,7 +19,7 @@ def written(reading: Reading, model_file: str = "") -> str:
     """The strategy file of a reading; `model_file` is the config.json beside it, if the reading has its own model."""
     text = write_strategy(reading.strategy)
     name, _, tables = text.partition("\n")
-    model = model_file if isinstance(reading.model, Mapping) else reading.model or ""
+    model = model_file if isinstance(reading.model, Mapping) else reading.model or reading.stand_in
     head = [*_comment(reading.headline), name, f"source = {toml_value(Path(reading.file).name)}"]
     head += [f"model = {toml_value(model)}"] if model else []
     if reading.not_covered:

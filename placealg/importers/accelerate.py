@@ -1,0 +1,340 @@
+"""accelerate YAML: DDP, FSDP, and the sections that hand over to DeepSpeed and Megatron-LM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from placealg.importers.beside import beside
+from placealg.importers.deepspeed import Engine
+from placealg.importers.document import Document, Key, json_document, read_text
+from placealg.importers.draft import Draft
+from placealg.importers.reading import Options, Reading
+from placealg.importers.said import Said
+from placealg.importers.tables import table
+
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+PRECISIONS = ("no", "fp16", "bf16", "fp8")
+DATA_PARALLEL = ("MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU",
+                 "MULTI_CPU", "TPU", "XLA")
+OTHERS = {"fsdp_config": "FSDP", "deepspeed_config": "DEEPSPEED", "megatron_lm_config": "MEGATRON_LM"}
+ENGINE_KEYS = {
+    "zero_optimization.stage": "zero_stage",
+    "zero_optimization.offload_optimizer.device": "offload_optimizer_device",
+    "zero_optimization.offload_param.device": "offload_param_device",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
+}
+"""DeepSpeed's key -> accelerate's, under deepspeed_config."""
+
+
+def read_accelerate(document: Document, options: Options) -> Reading:
+    """The reading of an accelerate configuration."""
+    draft = Draft("accelerate", document, options)
+    said = draft.said
+    if said.value("compute_environment") == "AMAZON_SAGEMAKER":
+        raise said.refuse("compute_environment", "AMAZON_SAGEMAKER: the service decides the devices")
+    kind = str(said.value("distributed_type")).upper()
+    kind = "NO" if kind == "FALSE" else kind
+    if said.flag("use_cpu") and kind == "NO":
+        said.approximated("use_cpu", "the run is on a CPU; placement and proof are the same, figures are of one "
+                                     "device")
+    world = draft.world(said.number("num_processes"), "num_processes")
+    if said.has("num_processes"):
+        said.read("num_processes", f"{world} devices in all")
+    if kind in ("DEEPSPEED", "MEGATRON_LM", "FSDP"):
+        {"DEEPSPEED": _deepspeed, "MEGATRON_LM": _megatron, "FSDP": _fsdp}[kind](draft, world)
+        said.read("distributed_type", f"the section of {kind}")
+    elif kind == "NO":
+        draft.parts.axis("dp", 1)
+        said.read("distributed_type", "dp over one device")
+        _ddp(draft)
+    elif kind in DATA_PARALLEL:
+        draft.parts.axis("dp", draft.divided(world, 1, kind))
+        said.read("distributed_type", "dp over all devices")
+        _ddp(draft)
+    else:
+        raise said.refuse("distributed_type", f"distributed_type {kind} is not read")
+    for section, owner in OTHERS.items():
+        if owner != kind:
+            said.leave(section, f"of distributed_type {owner}")
+    if kind != "FSDP":
+        _unused_mesh(draft)
+    for key in ("num_machines", "compute_environment", "use_cpu", "mixed_precision"):
+        said.leave(key, "no bearing here")
+    return draft.reading()
+
+
+def precision(said: Said) -> str:
+    """mixed_precision, with YAML's false for 'no'."""
+    value = said.value("mixed_precision")
+    word = "no" if value in (False, None, "False", "false") else str(value).lower()
+    return said.choice("mixed_precision", word, PRECISIONS)
+
+
+def _ddp(draft: Draft) -> None:
+    """Data parallelism on what was loaded, in autocast or not."""
+    said = draft.said
+    word = precision(said)
+    said.unsaid("[types]", "bytes are those of the model that was loaded: they stay the defaults", "--precision")
+    _loss_and_clip(draft)
+    if word == "fp16":
+        draft.overflow()
+        said.read("mixed_precision", "[optimizer] skip = \"overflow\": a gradient scaler skips steps")
+    elif word == "fp8":
+        said.approximated("mixed_precision", "linears compute in fp8: saved activations are costed at act")
+    else:
+        said.read("mixed_precision", f"autocast in {word}" if word != "no" else "no autocast")
+    draft.accumulation(None, "gradient_accumulation_steps", "Accelerator or TrainingArguments decides")
+
+
+def _loss_and_clip(draft: Draft) -> None:
+    """What the trainer decides."""
+    said = draft.said
+    said.unsaid("clip", "the trainer decides (max_grad_norm, 1.0 in HF): clipped by the global norm")
+    if draft.options.trainer == "hf":
+        draft.token_mean()
+        said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
+    else:
+        said.unsaid("loss", "the trainer decides: mean_of_means", "--trainer hf")
+    said.unsaid("optimizer", "the trainer decides: AdamW")
+
+
+def _fsdp(draft: Draft, world: int | None) -> None:
+    """FSDP 1 or 2."""
+    said, parts = draft.said, draft.parts
+
+    def key(name: str) -> str:
+        return f"fsdp_config.{name}" if said.has(f"fsdp_config.{name}") else f"fsdp_config.fsdp_{name}"
+
+    def value(name: str) -> Any:
+        found = said.raw(key(name))
+        return said.default(f"fsdp_config.fsdp_{name}") if found is None else found
+
+    version = said.whole(key("version"), value("version")) or 1
+    if version not in (1, 2):
+        raise said.refuse(key("version"), f"fsdp_version {version}: 1 or 2 are read")
+    said.read(key("version"), f"FSDP{version}", version)
+    sharding = _sharding(draft, key, value, version)
+    mesh = _mesh(draft, world)
+    micro = draft.accumulation(None, "gradient_accumulation_steps", "Accelerator or TrainingArguments decides")
+    axes = _axes(draft, sharding, mesh, world, key)
+    whole = micro != 1 and sharding != "NO_SHARD"
+    if whole and axes:
+        parts.accumulate_whole(*axes)
+        said.follows("no_sync", "[states] gradients = R: accumulation runs under no_sync, and gradients stay whole "
+                                "until "
+                             "the last microbatch (trainer.py:1896-1909)")
+    _fsdp_bytes(draft, whole)
+    if said.truth(key("offload_params"), value("offload_params")):
+        parts.modifier("offload_optimizer")
+        parts.modifier("offload_parameters")
+        said.read(key("offload_params"), "[parameters] and [optimizer] tier = \"host\"")
+    else:
+        said.leave(key("offload_params"), "nothing is offloaded")
+    if said.truth(key("activation_checkpointing"), value("activation_checkpointing")):
+        parts.modifier("recompute_full")
+        said.read(key("activation_checkpointing"), "recompute_full")
+    else:
+        said.unsaid(key("activation_checkpointing"), "none here; the trainer may checkpoint: no recompute is read")
+    _units(draft, key, value, version)
+    _loss_and_clip(draft)
+
+
+def _sharding(draft: Draft, key: Any, value: Any, version: int) -> str:
+    """The sharding strategy by its name in version 1."""
+    said = draft.said
+    if version == 2:
+        reshard = value("reshard_after_forward")
+        said.leave(key("sharding_strategy"), "of FSDP1 alone")
+        if isinstance(reshard, str) and reshard.upper() in STRATEGIES:
+            return reshard.upper()
+        return "FULL_SHARD" if said.truth(key("reshard_after_forward"), reshard) else "SHARD_GRAD_OP"
+    said.leave(key("reshard_after_forward"), "of FSDP2 alone")
+    found = value("sharding_strategy")
+    if str(found).isdigit() and 1 <= int(found) <= len(STRATEGIES):
+        return STRATEGIES[int(found) - 1]
+    return said.choice(key("sharding_strategy"), str(found).upper(), STRATEGIES)
+
+
+def _mesh_key(said: Said, name: str) -> str:
+    short = f"parallelism_config.{name}"
+    return short if said.has(short) else f"parallelism_config.parallelism_config_{name}"
+
+
+def _mesh(draft: Draft, world: int | None) -> dict[str, int]:
+    """The degrees of parallelism_config that are larger than one."""
+    said, degrees = draft.said, {}
+    for name in ("dp_replicate", "dp_shard", "cp", "sp", "tp"):
+        key = _mesh_key(said, f"{name}_size")
+        size = said.number(key)
+        if size and size > 1:
+            degrees[name] = size
+        elif size:
+            said.inactive(key, "1: no axis")
+    return degrees
+
+
+def _unused_mesh(draft: Draft) -> None:
+    for name, size in _mesh(draft, None).items():
+        key = _mesh_key(draft.said, f"{name}_size")
+        raise draft.said.refuse(key, f"{key} = {size} goes with FSDP alone (launch.py:1205)")
+
+
+def _axes(draft: Draft, sharding: str, mesh: Mapping[str, int], world: int | None, key: Any) -> tuple[str, ...]:
+    """Put the axes in; the answer is those over which gradients are sharded."""
+    said, parts = draft.said, draft.parts
+    two = str(said.raw(key("version"))) == "2"
+    chosen = key("reshard_after_forward") if two else key("sharding_strategy")
+    split = 1
+    for name in ("cp", "sp", "tp"):
+        split *= mesh.get(name, 1)
+    data = draft.divided(world, split, "parallelism_config")
+    replicas = mesh.get("dp_replicate")
+    if sharding.startswith("HYBRID") and replicas is None:
+        machines = said.whole("num_machines", said.value("num_machines")) or 1
+        if data is not None and data % machines:
+            raise said.refuse("num_machines", f"{data} devices are not a multiple of {machines} machines")
+        replicas = machines
+        said.read("num_machines", f"dp_replicate = {machines}")
+    if replicas is None and (shard := mesh.get("dp_shard")) and data is not None and data != shard:
+        raise said.refuse(_mesh_key(said, "dp_shard_size"), f"dp_shard_size {shard}, and {data} devices remain for it")
+    life = "microbatch" if sharding in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") else "use"
+    axes: tuple[str, ...] = ()
+    if sharding == "NO_SHARD":
+        parts.axis("dp", data)
+        name = "dp"
+    elif replicas is not None:
+        if data is not None and data % replicas:
+            raise said.refuse("num_processes", f"{data} ranks of data are not a multiple of {replicas} replicas")
+        parts.axis("hsdp", dp_replicate=replicas, dp_shard=None if data is None else data // replicas)
+        name, axes = "hsdp", ("dp_shard",)
+    else:
+        name, axes = ("zero3" if life == "use" else "fsdp_no_reshard"), ("dp",)
+        parts.axis(name, data)
+    if life == "microbatch" and name == "hsdp":
+        parts.say("schedule", "lifetime", {"dp_shard": "microbatch"})
+    said.read(chosen, f"{name} over the devices", None if said.has(chosen) else sharding)
+    for axis in ("dp_replicate", "dp_shard"):
+        if axis in mesh:
+            said.read(_mesh_key(said, f"{axis}_size"), f"{axis} = {mesh[axis]}")
+    return _more_axes(draft, mesh, axes)
+
+
+def _more_axes(draft: Draft, mesh: Mapping[str, int], axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Context, sequence and tensor parallelism."""
+    said, parts = draft.said, draft.parts
+    if "cp" in mesh:
+        how = said.raw(_mesh_key(said, "cp_comm_strategy")) or "allgather"
+        ring = said.choice(_mesh_key(said, "cp_comm_strategy"), str(how), ("allgather", "alltoall")) == "alltoall"
+        parts.axis("cp_ring" if ring else "cp", mesh["cp"])
+        said.read(_mesh_key(said, "cp_size"), f"{'cp_ring' if ring else 'cp'} over {mesh['cp']} ranks")
+        said.read(_mesh_key(said, "cp_comm_strategy"), "how keys and values travel", how)
+        axes = (*axes, "cp") if axes else axes
+        parts.shard(3 if axes else 0, *axes)
+    if "sp" in mesh:
+        parts.axis("cp_ulysses", sp=mesh["sp"])
+        said.read(_mesh_key(said, "sp_size"), f"cp_ulysses over sp = {mesh['sp']}")
+    if "tp" in mesh:
+        parts.axis("tp", mesh["tp"])
+        parts.say("dims", "tp", ["loss.none", "embedding.none", "heads", "ffn", "vocab"])
+        said.read(_mesh_key(said, "tp_size"), "tp by the usual tp_plan: heads, ffn, the logits' vocab; embedding and "
+                                              "loss "
+                                              "whole")
+    return axes
+
+
+def _fsdp_bytes(draft: Draft, whole: bool) -> None:
+    """The bytes of FSDP under mixed precision."""
+    said = draft.said
+    word = precision(said)
+    if word == "no":
+        said.unsaid("mixed_precision", "no: bytes are those of the model that was loaded; they stay the defaults",
+                    "--precision")
+        return
+    draft.parts.types("accelerate_fsdp", **({} if whole else {"g": 4}))
+    if word == "fp8":
+        said.approximated("mixed_precision", "read as bf16: linears compute in fp8, and saved activations are costed "
+                                             "at act")
+        return
+    said.read("mixed_precision", "[types] of precision accelerate_fsdp: shards in fp32, gathered and reduced in 16 "
+                                 "bits")
+    if word == "fp16":
+        draft.overflow()
+        said.read("mixed_precision", "[optimizer] skip = \"overflow\": a gradient scaler skips steps")
+
+
+def _units(draft: Draft, key: Any, value: Any, version: int) -> None:
+    """What is gathered at once."""
+    said = draft.said
+    policy = str(value("auto_wrap_policy")).upper()
+    if policy == "TRANSFORMER_BASED_WRAP":
+        said.read(key("auto_wrap_policy"), "units are the layers that the model's class names")
+    elif policy == "NO_WRAP" or policy == "NONE":
+        said.approximated(key("auto_wrap_policy"), "the whole model is one unit, gathered at once: transient and peak "
+                                                   "are of one layer here", policy)
+    else:
+        said.approximated(key("auto_wrap_policy"), "units of another size than layers: transient and peak are off")
+    said.approximated("root unit", "the root unit (embedding, head) stays gathered after forward"
+                      + (", and with FSDP2 the tail" if version == 2 else "") + ": it is gathered again here")
+
+
+class _Plugin(Said):
+    """accelerate's section as DeepSpeed's engine asks for it: its keys by DeepSpeed's names."""
+
+    def path(self, key: str) -> Key:
+        own = ENGINE_KEYS.get(key)
+        return ("deepspeed_config", own) if own else ("", key)
+
+    def raw(self, key: str) -> Any:
+        found = super().raw(key)
+        if found is None and key in ENGINE_KEYS:
+            return table("accelerate").keys[f"deepspeed_config.{ENGINE_KEYS[key]}"].default
+        return found
+
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> Any:
+        item = super()._item(key, text, value, option)
+        own = ENGINE_KEYS.get(key)
+        from dataclasses import replace
+
+        return replace(item, key=f"deepspeed_config.{own}") if own else item
+
+
+def _deepspeed(draft: Draft, world: int | None) -> None:
+    """DeepSpeed: by the file that the section names, or by the section."""
+    said = draft.said
+    word = precision(said)
+    key = "deepspeed_config.deepspeed_config_file"
+    named = said.raw(key)
+    if named not in (None, "", "none", "None"):
+        path = beside(str(named), said.document.file, draft.options)
+        if path is None:
+            raise said.refuse(key, f"deepspeed_config_file names another file, {named}, which is not here",
+                              "give it with --with")
+        inner = Said(table("deepspeed"), json_document(read_text(path), path), draft.options)
+        said.read(key, f"{Path(path).name} decides")
+        Engine(draft, inner, world, "" if word == "no" else word).read()
+        for own in ENGINE_KEYS.values():
+            if said.has(f"deepspeed_config.{own}"):
+                said.inactive(f"deepspeed_config.{own}", f"{Path(path).name} decides; accelerate refuses another "
+                                                         "value")
+        draft.include(inner)
+    else:
+        said.leave(key, "no file")
+        plugin = _Plugin(table("deepspeed"), said.document, draft.options)
+        Engine(draft, plugin, world, "" if word == "no" else word).read()
+        for name, items in plugin.lists.items():
+            said.lists[name] += items
+        said.listed |= plugin.listed
+    if word == "fp8":
+        said.approximated("mixed_precision", "linears compute in fp8: saved activations are costed at act")
+    elif word != "no":
+        said.read("mixed_precision", "fills in what DeepSpeed's section of precision leaves open")
+    else:
+        said.read("mixed_precision", "adds no 16-bit section")
+
+
+def _megatron(draft: Draft, world: int | None) -> None:
+    """Megatron-LM by its section."""
+    raise draft.said.refuse("distributed_type", "MEGATRON_LM is not read")

@@ -1,0 +1,35 @@
+"""Models by the names that frameworks give them: shipped configurations, and kinds of network without an op graph."""
+
+from __future__ import annotations
+
+import tomllib
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+
+@lru_cache(maxsize=1)
+def _names() -> dict[str, Any]:
+    return tomllib.loads(files("placealg.importers").joinpath("formats", "models.toml").read_text(encoding="utf-8"))
+
+
+def shipped_name(framework: str, name: str) -> str:
+    """The shipped configuration that a framework calls by a name; "" where there is none.
+
+    >>> shipped_name("torchtitan", "llama3 8B"), shipped_name("huggingface", "meta-llama/Llama-3.1-8B")
+    ('llama-3-8b', 'llama-3-8b')
+    """
+    table = _names()[framework]
+    return str(table.get(name) or table.get(name.lower()) or "")
+
+
+def kind_without_graph(name: str) -> str:
+    """What kind of network a name is of that has no op graph; "" for a decoder of text.
+
+    >>> kind_without_graph("flux-dev")
+    'a diffusion transformer'
+    """
+    word = name.lower()
+    kinds = _names()["kinds"].items()
+    return next((kind for kind, patterns in kinds if any(fnmatchcase(word, p) for p in patterns)), "")

@@ -1,0 +1,264 @@
+"""torchtitan TOML: FSDP2, tensor, context, pipeline and expert parallelism of a job configuration."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from placealg.importers.document import Document
+from placealg.importers.draft import Draft
+from placealg.importers.names import kind_without_graph, shipped_name
+from placealg.importers.reading import Options, Reading, refusal
+from placealg.importers.said import Said
+from placealg.importers.titan import Degrees, float8_compute, float8_gather, place, stages
+from placealg.model.config import resolve_model
+
+SECTIONS = ("parallelism", "training", "experimental")
+OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "muon": "muon", "sgd": "sgd"}
+TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+FIELDS = {"replicate": "data_parallel_replicate_degree", "shard": "data_parallel_shard_degree",
+          "tensor": "tensor_parallel_degree", "context": "context_parallel_degree",
+          "pipeline": "pipeline_parallel_degree", "expert": "expert_parallel_degree",
+          "expert_tensor": "expert_tensor_parallel_degree", "reshard": "fsdp_reshard_after_forward",
+          "sequence_parallel": "enable_sequence_parallel", "rotate": "context_parallel_rotate_method",
+          "schedule": "pipeline_parallel_schedule", "layers_per_stage": "pipeline_parallel_layers_per_stage",
+          "first_less": "pipeline_parallel_first_stage_less_layers",
+          "last_less": "pipeline_parallel_last_stage_less_layers"}
+
+
+class _Titan(Said):
+    """torchtitan's keys wherever a year put them: a key of [parallelism] may stand in [training] or [experimental]."""
+
+    def path(self, key: str) -> tuple[str | int, ...]:
+        section, _, name = key.partition(".")
+        if section == "parallelism":
+            for other in SECTIONS:
+                if self.document.get((other, name)) is not None:
+                    return (other, name)
+        return super().path(key)
+
+
+def read_torchtitan(document: Document, options: Options) -> Reading:
+    """The reading of a job configuration."""
+    draft = Draft("torchtitan", document, options)
+    draft.said = said = _Titan(draft.said.table, document, options)
+    keys = {field: f"parallelism.{name}" for field, name in FIELDS.items()}
+    if said.has("training.data_parallel_degree"):
+        keys["shard"] = "training.data_parallel_degree"
+    layers = _model(draft)
+    degrees = _degrees(draft, keys)
+    old = not any(document.get(("parallelism", n)) is not None for n in ("pipeline_parallel_first_stage_less_layers",
+                                                                         "pipeline_parallel_layers_per_stage"))
+    if (document.get(("parallelism",)) is None and old) or said.raw("parallelism.pipeline_parallel_split_points"):
+        degrees.first_less = degrees.last_less = None
+    data = place(draft, degrees, keys)
+    pipeline = stages(draft, degrees, layers, keys)
+    _splits(draft, degrees, layers, pipeline)
+    _batch(draft, degrees, data)
+    _bytes(draft, degrees)
+    _rest(draft, degrees)
+    return draft.reading()
+
+
+def _model(draft: Draft) -> int | None:
+    """The model by name and flavor; its layers where it is read."""
+    said = draft.said
+    name, flavor = str(said.raw("model.name") or ""), str(said.value("model.flavor"))
+    if kind := kind_without_graph(name) or kind_without_graph(flavor):
+        raise said.refuse("model.name", f"model '{name}' is {kind}, of which there is no op graph")
+    shipped = draft.options.model or shipped_name("torchtitan", f"{name} {flavor}")
+    if not shipped:
+        for key in ("model.name", "model.flavor"):
+            if said.has(key):
+                said.unsaid(key, f"{name} {flavor} is no configuration that is read: figures stand on a stand-in",
+                            "--model")
+        if name:
+            said.unsaid("model", f"{name} {flavor} is not read: the proof stands on a stand-in", "--model")
+        return None
+    draft.model = shipped
+    said.read("model.name", f"model {shipped}")
+    said.read("model.flavor", f"model {shipped}")
+    return layers_of(shipped)
+
+
+def layers_of(name: str) -> int | None:
+    """The layers of a model by its name; None where a symbol stands for them."""
+    sizes = resolve_model(name).sizes
+    return sizes.get("L") or (sizes["L_dense"] + sizes["L_moe"] if "L_moe" in sizes else None)
+
+
+def _degrees(draft: Draft, keys: dict[str, str]) -> Degrees:
+    """Every degree as the file has it."""
+    said = draft.said
+
+    def whole(field: str) -> int:
+        value = said.value(keys[field])
+        return said.whole(keys[field], value, 0 if field.endswith("less") else 1) or 0
+
+    shard = said.whole(keys["shard"], said.value(keys["shard"]), -1)
+    if shard == 0:
+        raise said.refuse(keys["shard"], "a degree of 0")
+    reshard = said.value(keys["reshard"])
+    word = {True: "always", False: "never"}.get(reshard, str(reshard)) if isinstance(reshard, bool) else str(reshard)
+    return Degrees(
+        whole("replicate"), None if shard == -1 else shard, whole("tensor"), whole("context"), whole("pipeline"),
+        whole("expert"), whole("expert_tensor"), said.choice(keys["reshard"], word, ("default", "always", "never")),
+        said.truth(keys["sequence_parallel"], said.value(keys["sequence_parallel"])),
+        said.choice(keys["rotate"], said.value(keys["rotate"]), ("allgather", "alltoall")),
+        str(said.value(keys["schedule"])), said.number(keys["layers_per_stage"]), whole("first_less"),
+        whole("last_less"))
+
+
+def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -> None:
+    """Stages that the file names itself."""
+    said = draft.said
+    for key in ("parallelism.pipeline_parallel_schedule_csv", "parallelism.module_fqns_per_model_part"):
+        if said.raw(key):
+            if pipeline:
+                raise said.refuse(key, f"{key}: a schedule or stages of its own, which are not read")
+            said.inactive(key, "no pipeline")
+        else:
+            said.leave(key, "empty")
+    key = "parallelism.pipeline_parallel_split_points"
+    points = said.raw(key)
+    if not points or not pipeline:
+        said.leave(key, "no pipeline" if points else "empty")
+        return
+    words = points if isinstance(points, list) else str(points).split(",")
+    found = [str(w).strip().removeprefix("layers.") for w in words]
+    if not all(w.isdigit() for w in found) or layers is None:
+        raise said.refuse(key, f"split points {words}, of a model that is not read", "--model names it")
+    cuts = [0, *map(int, found), layers]
+    sizes = [b - a for a, b in pairwise(cuts)]
+    if min(sizes) < 1 or len(sizes) % degrees.pipeline:
+        raise said.refuse(key, f"split points {words} do not make stages of {layers} layers for {degrees.pipeline} "
+                               "ranks")
+    draft.parts.say("schedule", "stages", sizes)
+    if pipeline == "pp_interleaved":
+        draft.parts.say("schedule", "chunks", len(sizes) // degrees.pipeline)
+    said.read(key, f"[schedule] stages = {sizes}")
+
+
+def _batch(draft: Draft, degrees: Degrees, data: int | None) -> None:
+    """b, s and the microbatches."""
+    said = draft.said
+    local_key = "training.batch_size" if said.has("training.batch_size") else "training.local_batch_size"
+    local = said.whole(local_key, said.value(local_key)) or 1
+    steps = _steps(draft, local, data)
+    if degrees.pipeline > 1:
+        count = said.number("parallelism.pipeline_parallel_microbatches")
+        size = said.whole("parallelism.pipeline_parallel_microbatch_size",
+                          said.value("parallelism.pipeline_parallel_microbatch_size")) or 1
+        old = draft.said.document.get(("parallelism",)) is None
+        each = count or (degrees.pipeline if old else local // size)
+        if local % each:
+            raise said.refuse(local_key, f"a local batch of {local} does not divide into {each} microbatches")
+        draft.sizes["b"] = local // each
+        said.read(local_key, f"b = {local // each} in each of {each} microbatches of the pipeline")
+        said.leave("parallelism.pipeline_parallel_microbatch_size", "as read")
+        said.leave("parallelism.pipeline_parallel_microbatches", "as read")
+        draft.accumulation(None if steps is None else steps * each, "training.global_batch_size",
+                           "the ranks of data are open")
+    else:
+        draft.size("b", local_key, "sequences of a rank", local)
+        said.leave("parallelism.pipeline_parallel_microbatch_size", "no pipeline")
+        said.leave("parallelism.pipeline_parallel_microbatches", "no pipeline")
+        draft.accumulation(steps, "training.global_batch_size", "the ranks of data are open")
+    draft.size("s", "training.seq_len", "tokens of a sequence", said.whole("training.seq_len",
+                                                                          said.value("training.seq_len")))
+
+
+def _steps(draft: Draft, local: int, data: int | None) -> int | None:
+    """The accumulation: from the global batch, or a fork's key."""
+    said = draft.said
+    fork = said.number("training.gradient_accumulation_steps")
+    if fork is not None:
+        said.read("training.gradient_accumulation_steps", f"accumulation over {fork}")
+        return fork
+    total = said.whole("training.global_batch_size", said.value("training.global_batch_size"), -1)
+    if total is None or total <= 0:
+        return 1
+    if data is None:
+        return None
+    if total % (local * data):
+        raise refusal(f"global_batch_size {total} is not a multiple of {local} x {data} ranks",
+                      said.where("training.global_batch_size"))
+    return total // (local * data)
+
+
+def _bytes(draft: Draft, degrees: Degrees) -> None:
+    """The bytes of FSDP2, and of float8."""
+    said, parts = draft.said, draft.parts
+    half = said.value("training.dtype") in ("bfloat16", "float16")
+    if half:
+        parts.types("fsdp2_bf16")
+        said.read("training.dtype", "[types] of precision fsdp2_bf16")
+        for key in ("training.mixed_precision_param", "training.mixed_precision_reduce"):
+            said.leave(key, "the shards are in 16 bits already")
+    else:
+        parts.types("fsdp2")
+        said.read("training.dtype", "[types] of precision fsdp2: shards in fp32")
+        for key, symbol in (("training.mixed_precision_param", "wire_w"), ("training.mixed_precision_reduce", "wire")):
+            word = said.choice(key, said.value(key), TYPES)
+            parts.say("types", symbol, TYPES[word])
+            if symbol == "wire_w" and TYPES[word] == 4:
+                parts.types(act=4)
+            said.read(key, f"[types] {symbol} = {TYPES[word]}")
+    if degrees.replicate > 1 and degrees.shard == 1:
+        parts.tables["types"].pop("wire_w", None)
+    converters = said.value("model.converters")
+    words = converters if isinstance(converters, list) else [converters]
+    active = [str(w) for w in words if "float8" in str(w) or "mx" in str(w)]
+    gather = next((k for k in ("float8.enable_fsdp_float8_all_gather",
+                               "quantize.linear.float8.enable_fsdp_float8_all_gather") if said.has(k)), "")
+    if active:
+        float8_compute(draft, "model.converters")
+        if gather and said.flag(gather):
+            float8_gather(draft, gather)
+    if gather:
+        said.leave(gather, "off" if active else "no converter turns it on")
+    said.leave("model.converters", "none")
+
+
+def _rest(draft: Draft, degrees: Degrees) -> None:
+    """Offload, recompute, clipping, loss and optimizer."""
+    said, parts = draft.said, draft.parts
+    if said.flag("training.enable_cpu_offload"):
+        parts.modifier("offload_optimizer")
+        parts.modifier("offload_parameters")
+        said.read("training.enable_cpu_offload", "[parameters] and [optimizer] tier = \"host\"")
+    else:
+        said.leave("training.enable_cpu_offload", "nothing is offloaded")
+    recompute(draft, str(said.value("activation_checkpoint.mode")), str(said.value(
+        "activation_checkpoint.selective_ac_option")), "activation_checkpoint.mode",
+        "activation_checkpoint.selective_ac_option")
+    draft.clip("training.max_norm", said.value("training.max_norm"))
+    said.follows("loss", "[loss] mean_of_means: each rank's mean, averaged; token_mean since 0cb743558 of 2026-01-25")
+    if said.flag("optimizer.early_step_in_backward"):
+        raise said.refuse("optimizer.early_step_in_backward", "updates run inside the backward")
+    said.leave("optimizer.early_step_in_backward", "updates follow the backward")
+    draft.optimizer("optimizer.name", str(said.value("optimizer.name")), OPTIMIZERS)
+    for key in ("parallelism.disable_loss_parallel", "training.enable_loss_parallel"):
+        off = said.flag(key) is (key == "parallelism.disable_loss_parallel")
+        if off and degrees.tensor > 1:
+            said.approximated(key, "logits are gathered before the loss; here the loss is split along vocab")
+        else:
+            said.leave(key, "as read" if degrees.tensor > 1 else "no tensor parallelism")
+
+
+def recompute(draft: Draft, mode: str, option: str, mode_key: str, option_key: str) -> None:
+    """Activation checkpointing by mode."""
+    said: Any = draft.said
+    if mode == "full" or (mode == "selective" and option == "1"):
+        draft.parts.modifier("recompute_full")
+        said.read(mode_key, "recompute_full")
+        said.leave(option_key, "every layer" if option == "1" else "of mode selective alone")
+    elif mode == "none":
+        said.read(mode_key, "nothing is computed again")
+        said.leave(option_key, "of mode selective alone")
+    else:
+        what = f"every {option}. layer is computed again" if option.isdigit() and mode == "selective" else \
+            "ops that a list does not save are computed again"
+        said.approximated(mode_key, f"{what}; here nothing is: activations are overstated, and the verdict does not "
+                                    "cover what is computed again", f"{mode} {option}" if mode == "selective" else mode)
+        said.leave(option_key, "told with mode")

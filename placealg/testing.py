@@ -50,7 +50,7 @@ def assert_proved(strategy: Strategy | Step | str | PathLike[str], model: Model 
         allowed = set(assuming)
         if unknown := sorted(allowed - set(SAYS)):
             raise InputError(f"no hypothesis is called '{unknown[0]}'", name=unknown[0], valid=SAYS)
-        more = [text for text in report.hypotheses if text.split(" ")[0].rstrip(":") not in allowed]
+        more = [h.text for h in report.hypotheses if h.name not in allowed]
         if more:
             beyond = ", ".join(sorted(allowed)) or "none"
             raise AssertionError(f"{report!r}".partition(":")[0] + " is proved only under hypotheses beyond "

@@ -36,7 +36,7 @@ from placealg.prover.evidence.cutoff import (
 from placealg.prover.evidence.symbols import constants
 from placealg.prover.examine import Findings, examine
 from placealg.prover.obligations import Obligations
-from placealg.prover.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Report
+from placealg.prover.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Hypothesis, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Event, Group, Step
@@ -280,7 +280,7 @@ def test_an_obligation_ends_as_where_it_first_went_worst() -> None:
     right, refuted = examine(step), examine(wrong)
     again = replace(refuted, verdicts=tuple(replace(v, reason="again") for v in refuted.verdicts))
     left = replace(right, verdicts=tuple(replace(v, verdict=UNDECIDED, seconds=1.0) for v in right.verdicts),
-                   hypotheses=("of the last",), lemmas=("a lemma",))
+                   hypotheses=(Hypothesis("of", "the last"),), lemmas=("a lemma",))
     found = told(step, right, left, refuted, again, left)
     bad = {(v.id, v.group) for v in refuted.verdicts if v.verdict == REFUTED}
     assert {(c.verdict.id, c.verdict.group) for c in refuted.candidates} == bad != set()
@@ -291,7 +291,7 @@ def test_an_obligation_ends_as_where_it_first_went_worst() -> None:
         v.reason for v in found.verdicts}
     assert all(v.seconds is not None and v.seconds >= 2.0 for v in found.verdicts)
     assert [v.id for v in found.verdicts] == [i for i in OBLIGATIONS if i in {v.id for v in right.verdicts}]
-    assert found.hypotheses == ("of the last",) and found.versions == left.versions
+    assert found.hypotheses == (Hypothesis("of", "the last"),) and found.versions == left.versions
     assert found.lemmas == (LEMMA, "dp: of degree 1 at most, written out at 2, 3, 4, 5, 6, and at all below 2, where "
                             "positions must coincide", *right.lemmas, "a lemma")
     mine = next(v for v in right.verdicts if v.id == "partition")

@@ -16,10 +16,10 @@ from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.model.transformer import mla, mlp
 from placealg.prover.calculus.contribution import Value
-from placealg.prover.ops.findings import Demand, Flow
+from placealg.prover.ops.findings import Demand, FailureKind, Flow
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import at, exact
-from placealg.prover.ops.stages import UNRECEIVED, UNSENT
+from placealg.prover.ops.stages import AMISS
 from placealg.prover.verdict import UNDECIDED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
@@ -427,14 +427,18 @@ def test_a_slot_that_names_no_operand_reads_what_enters_the_unit() -> None:
 
 # messages
 
+def unreceived(event: str) -> Demand:
+    return Demand(event, AMISS[FailureKind.UNRECEIVED], (), frozenset(), "schedule", FailureKind.UNRECEIVED)
+
+
 def test_messages_that_nobody_sends_or_receives_are_faults_of_the_schedule() -> None:
     missing = [d for d in followed(instead(STAGED, SEND)).demands if d.obligation == "schedule"]
-    assert missing[0] == Demand(RECV, UNSENT, (), frozenset(), "schedule")
-    left = [d for d in followed(instead(STAGED, RECV)).demands if d.says == UNRECEIVED]
-    assert left == [] or left[0] == Demand(SEND, UNRECEIVED, (), frozenset(), "schedule")
+    assert missing[0] == Demand(RECV, AMISS[FailureKind.UNSENT], (), frozenset(), "schedule", FailureKind.UNSENT)
+    left = [d for d in followed(instead(STAGED, RECV)).demands if d.kind is FailureKind.UNRECEIVED]
+    assert left == [] or left[0] == unreceived(SEND)
     send = STAGED.event(SEND)
     twice = [d for d in followed(behind(STAGED, SEND, replace(send, copy=2))).demands if d.obligation == "schedule"]
-    assert twice[0] == Demand(f"{SEND}#2", UNRECEIVED, (), frozenset(), "schedule")
+    assert twice[0] == unreceived(f"{SEND}#2")
     assert all(d.obligation == "forward" for d in followed(STAGED).demands)
 
 

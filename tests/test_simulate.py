@@ -286,7 +286,8 @@ def test_a_split_collective_is_a_deadlock(path: str, where: tuple[Clause, ...]) 
     step = change(dp(), path, where=where)
     outcome = tried(step)
     assert outcome.difference is not None
-    assert outcome.difference.event.startswith("deadlock at ")
+    assert outcome.difference.deadlock and str(outcome.difference).startswith("step ")
+    assert f": deadlock at {outcome.difference.event} on " in str(outcome.difference)
     assert tried(step, size=1).difference is None
 
 

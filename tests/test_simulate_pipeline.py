@@ -61,7 +61,7 @@ def tried(step: Step, pp: int = 2, m: int = 2, steps: int = 1, **fields: Any) ->
 
 def where(outcome: Outcome) -> str:
     """The event of the first difference; "" without one."""
-    return outcome.difference.event if outcome.difference else ""
+    return outcome.difference.where if outcome.difference else ""
 
 
 @pytest.mark.some(2)

@@ -13,10 +13,10 @@ from placealg.model.backward import GRAD
 from placealg.prover.calculus.contribution import DEVICE, Term, Value, equality
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.ops import paths
+from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations
 from placealg.prover.ops.stages import (
-    UNSENT,
     Sent,
     Stages,
     at_the_ends,
@@ -151,7 +151,10 @@ def test_without_a_pipeline_nothing_happens() -> None:
 
 # messages
 
-def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int = 2) -> tuple[str, paths.Sum | None]:
+Passed = tuple[FailureKind | None, paths.Sum | None]
+
+
+def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int = 2) -> Passed:
     """What `receive` says, and what the instance is handed then."""
     there = stages()
     there.passes = passes
@@ -175,15 +178,15 @@ def test_an_instance_is_handed_the_same_locally_and_by_message(reverse: bool) ->
     near, here = held_at("stage:layer'"), held_at("stage:layer")
     half = tuple(replace(v, terms=(Term(ONE / Monomial.of("dp")),)) for v in here)
     for passes in (2, 3):
-        assert passing(reverse, near, here, passes) == ("", here)
-        assert passing(reverse, here, here, passes) == ("", here)
-    assert passing(reverse, near, held_at()) == ("", here), "what is held all along the pipeline is sent as well"
+        assert passing(reverse, near, here, passes) == (None, here)
+        assert passing(reverse, here, here, passes) == (None, here)
+    assert passing(reverse, near, held_at()) == (None, here), "what is held all along the pipeline is sent as well"
     said, both = passing(reverse, near, half)
-    assert said == "" and both is not None and {v.terms for v in both} == {here[0].terms, half[0].terms}
-    assert passing(reverse, (), here) == ("", ())
-    assert passing(reverse, near, None) == passing(reverse, near, ()) == (UNSENT, near)
+    assert said is None and both is not None and {v.terms for v in both} == {here[0].terms, half[0].terms}
+    assert passing(reverse, (), here) == (None, ())
+    assert passing(reverse, near, None) == passing(reverse, near, ()) == (FailureKind.UNSENT, near)
     other = (Value((Term(ONE),), frozenset({("pp", "stage:layer")})),)
-    assert passing(reverse, near, other) == ("is handed one thing on its own stage, another from the next", near)
+    assert passing(reverse, near, other) == (FailureKind.MISMATCHED, near)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -193,15 +196,15 @@ def test_a_part_that_the_sender_does_not_hold_is_received_only_where_it_stands(r
     elsewhere = tuple(replace(v, terms=(Term(ONE / Monomial.of("dp")),)) for v in elsewhere)
     for passes in (2, 3):
         said, got = passing(reverse, held_at("stage:layer'"), (*there, *elsewhere), passes)
-        assert said == "" and got is not None
+        assert said is None and got is not None
         assert {v.terms: v.sides for v in got} == {
             there[0].terms: frozenset(), elsewhere[0].terms: equality("pp", "stage:first", "stage:layer'")}
 
 
 def test_the_ends_of_the_repeated_units_wait_for_no_message() -> None:
     """The first instance forward, the last backward; between two repeated units there is a message."""
-    assert passing(False, held_at("stage:layer"), None, passes=1) == ("", held_at("stage:layer"))
-    assert passing(True, held_at("stage:layer"), None, passes=1) == ("", held_at("stage:layer"))
+    assert passing(False, held_at("stage:layer"), None, passes=1) == (None, held_at("stage:layer"))
+    assert passing(True, held_at("stage:layer"), None, passes=1) == (None, held_at("stage:layer"))
     step = step_of("zero1*pp", "deepseek")
     there = Stages(step.reference, Tensors(step))
     first, *_, last = there.graph.loops
@@ -209,7 +212,7 @@ def test_the_ends_of_the_repeated_units_wait_for_no_message() -> None:
     for loop, reverse, alone in ((first, False, True), (first, True, False), (last, False, False), (last, True, True)):
         value = loop.last + GRAD if reverse else loop.slot
         event = next(e for e in step.events if e.verb == "recv" and e.value == value)
-        assert there.receive(event, loop) == ("" if alone else UNSENT)
+        assert there.receive(event, loop) == (None if alone else FailureKind.UNSENT)
 
 
 @pytest.mark.parametrize("passes", [1, 2])
@@ -229,7 +232,7 @@ def test_a_gradient_comes_from_the_unit_behind_or_from_the_next_instance(passes:
     sent = scaled({1: "m", 2: "dp"}[passes], f"stage:{sender}")
     there.sent = {True: [Sent((sender, 1), "here", sent)], False: []}
     event = next(e for e in step.events if e.verb == "recv" and e.value == dense.last + GRAD)
-    assert there.receive(event, dense) == ""
+    assert there.receive(event, dense) is None
     uses = there.tensors.gradients[dense.last, ""]
     assert uses[mine] == {1: behind, 2: later}[passes]
     assert uses == {layer.slot: behind, NEXT_INSTANCE: later}

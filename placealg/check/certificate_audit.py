@@ -16,6 +16,7 @@ from typing import Any
 
 from placealg.progress import each
 from placealg.prover.evidence.certificate import LEMMA, WHOLE_STEP, question
+from placealg.prover.evidence.cutoff import WrittenOut
 from placealg.prover.evidence.lemmas import LEMMAS
 from placealg.prover.evidence.replay import Replay
 from placealg.prover.evidence.smtlib import foreign, read_header
@@ -98,14 +99,11 @@ def class_amiss(manifest: Entry, texts: Mapping[str, str]) -> str:
 
 def _unrolled(manifest: Entry) -> set[str]:
     """The axes that the second engine wrote out."""
-    return {text.partition(": of degree ")[0] for text in manifest["lemmas"] if ": of degree " in text}
+    return {written.axis for written in map(WrittenOut.read, manifest["lemmas"]) if written}
 
 
 _UPDATE = re.compile(r"update\.(?!(?:step|rng)\.update)(.+)\.update(?:\[[^]]*\])?(?:#\d+)?")
 """The path of a group's update."""
-
-_ROOTS = re.compile(r"(\w+): of degree \d+ at most, written out at ([\d, ]+), and at all below (\d+)")
-"""What a lemma says of an axis that was written out, and at which sizes."""
 
 
 def groups_amiss(manifest: Entry, program: str) -> str:
@@ -128,10 +126,8 @@ def groups_amiss(manifest: Entry, program: str) -> str:
 
 def _sizes(manifest: Entry) -> list[str]:
     """What the names of files begin with: of each axis that was written out the sizes, else nothing."""
-    told = [found for text in manifest["lemmas"] if (found := _ROOTS.match(text))]
-    sizes = [(axis, n) for axis, roots, least in (found.groups() for found in told)
-             for n in (*range(1, int(least)), *map(int, roots.split(", ")))]
-    return [f"{axis}-{n}." for axis, n in sizes] or [""]
+    told = filter(None, map(WrittenOut.read, manifest["lemmas"]))
+    return [f"{written.axis}-{n}." for written in told for n in written.sizes] or [""]
 
 
 def lemmas_amiss(manifest: Entry) -> str:

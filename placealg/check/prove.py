@@ -31,9 +31,6 @@ from placealg.simulator.setting import fitting_microbatches
 from placealg.step.edit import Edited
 from placealg.step.program import Step
 
-DEADLOCK = "deadlock at "
-"""Begins the event of a difference that is a deadlock."""
-
 ENGINES = ("closed_form", "cutoff")
 """How sums over an axis are taken."""
 
@@ -83,8 +80,8 @@ def _resuming(step: Step, findings: Findings, replays: tuple[Replayed, ...]) -> 
         return findings, replays
     for _, found, outcome in replays:
         if outcome.difference is not None:
-            event = outcome.difference.event.removeprefix(DEADLOCK)
-            more = by_run("init", event, "a resumed run differs", {**found.sizes, "m": found.microbatches})
+            more = by_run("init", outcome.difference.event, "a resumed run differs",
+                          {**found.sizes, "m": found.microbatches})
             verdicts = sorted((*findings.verdicts, more.verdict), key=lambda v: list(OBLIGATIONS).index(v.id))
             findings = replace(findings, verdicts=tuple(verdicts), candidates=(*findings.candidates, more))
             told = replace(facts(more, step.reference), owners=found.owners, counts=found.counts)
@@ -169,11 +166,10 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
     site = candidate.failure.site
     of = f" of the loss {site.loss}" if site and len(step.reference.losses) > 1 else ""
     event, has, want, explanation = candidate.failure.event, found.got, found.want, found.explanation
-    waits = difference.event.removeprefix(DEADLOCK)
-    stops = waits != difference.event
+    stops = difference.deadlock
     if stops and lead.id != "schedule":
-        event, has, want = waits, difference.got, difference.want
-        explanation = f"{waits} never ends: {difference.got}"
+        event, has, want = difference.event, difference.got, difference.want
+        explanation = f"{event} never ends: {difference.got}"
     return Counterexample(
         obligation=lead.id, event=event, group=lead.group,
         sizes=tuple(sizes.items()), device=difference.rank if stops else tuple(found.device.items()),
@@ -197,6 +193,6 @@ def _cell(step: Step, cell: tuple[tuple[int, ...], int]) -> str:
 
 def _where(difference: Difference, lines: Mapping[str, int]) -> str:
     """Where a difference shows, with the line of the event on which stages wait for ever, if a file says it."""
-    told, waits = str(difference).split(": got")[0], difference.event.removeprefix(DEADLOCK)
-    line = lines.get(waits, 0) if waits != difference.event else 0
-    return told.replace(difference.event, f"{difference.event}, line {line}", 1) if line else told
+    told, where = str(difference).split(": got")[0], difference.where
+    line = lines.get(difference.event, 0) if difference.deadlock else 0
+    return told.replace(where, f"{where}, line {line}", 1) if line else told

@@ -42,7 +42,7 @@ def files_of(queries: Iterable[Query], report: Report, proved: Mapping[str, str]
     manifest = {
         "placealg_certificate": FORMAT, "placealg": VERSION, "solver": report.versions,
         "strategy": report.strategy, "model": report.model, "verdict": report.verdict, "class": report.cls,
-        "hypotheses": list(report.hypotheses), "not_covered": list(report.not_covered), "lemmas": list(report.lemmas),
+        "hypotheses": list(report.assuming), "not_covered": list(report.not_covered), "lemmas": list(report.lemmas),
         "strategy_text": strategy, "made": dict(made or {}),
         "queries": [{
             "file": q.name, "id": q.obligation, "group": q.group, "verdict": q.verdict, "expected": q.expected,

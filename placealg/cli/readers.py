@@ -108,7 +108,7 @@ def simulate(chosen: Namespace) -> int:
                     "microbatches": microbatches, "equal_counts": equal, "seed": chosen.seed,
                     "equal": outcome.equal, "observed": outcome.observed,
                     "difference": None if found is None else {
-                        "step": found.step, "event": found.event, "rank": dict(found.rank), "subject": found.subject,
+                        "step": found.step, "event": found.where, "rank": dict(found.rank), "subject": found.subject,
                         "instance": found.instance, "element": found.element, "got": found.got, "want": found.want,
                         "microbatch": found.microbatch, "resumed": found.resumed}})
         return DONE if outcome.equal else FAILED

@@ -25,11 +25,12 @@ from placealg.prover.evidence.premises import ask
 from placealg.prover.evidence.solver import SAT, UNSAT, Answer, versions
 from placealg.prover.evidence.vacuity import vacuity
 from placealg.prover.obligations import Failure, Obligations, obligations
+from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import WHOLE, network_obligations, sites_of, supposed, unfollowed
 from placealg.prover.schedule import acyclic
 from placealg.prover.symmetry import signature
-from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Verdict
+from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Hypothesis, Verdict
 from placealg.step.event import MICROBATCH, STEP_PHASES
 from placealg.step.program import LOOPED, Group, Step
 
@@ -58,7 +59,7 @@ class Findings:
 
     verdicts: tuple[Verdict, ...]
     candidates: tuple[Candidate, ...]
-    hypotheses: tuple[str, ...]
+    hypotheses: tuple[Hypothesis, ...]
     lemmas: tuple[str, ...]
     versions: str
 
@@ -113,26 +114,28 @@ def _lemmas(step: Step) -> tuple[tuple[str, ...], str]:
         return (), str(gap)
 
 
-def hypotheses(step: Step) -> tuple[str, ...]:
-    """The named hypotheses under which the verdicts hold, in words."""
+def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
+    """The named hypotheses under which the verdicts hold."""
     named = []
     cells = (*step.reference.data_axes, *((MICROBATCH,) if step.reference.microbatches != 1 else ()))
     if "equal_counts" in step.reference.hypotheses and cells:
-        named.append(f"equal_counts over {{{', '.join(cells)}}}")
+        named.append(Hypothesis("equal_counts", over=cells))
     if step.reference.graph is None:
-        named.append("units_independent: the model outside the parameters is computed alike on every device")
+        named.append(Hypothesis("units_independent",
+                                "the model outside the parameters is computed alike on every device"))
     elif any(op.kind == "route" for op in step.reference.graph.ops):
-        named.append("dropless: every token reaches the experts that its router chose")
+        named.append(Hypothesis("dropless", "every token reaches the experts that its router chose"))
     means = step.reference.weighting == "microbatch_mean" and step.reference.microbatches != 1
     if means and "equal_counts" not in step.reference.hypotheses:
-        named.append("microbatch_mean: the loss of the single device is the mean of its microbatches' means")
+        named.append(Hypothesis("microbatch_mean",
+                                "the loss of the single device is the mean of its microbatches' means"))
     divisors = {n for e in step.events for n in e.divisor.names()}
     if "equal_counts" not in step.reference.hypotheses and ("tokens" in divisors or _part_divides(step)):
-        named.append("nonzero_divisors: a token count by which something is divided is not zero there")
+        named.append(Hypothesis("nonzero_divisors", "a token count by which something is divided is not zero there"))
     if not step.phase("resume"):
-        named.append("never_resumed: the program has no resume phase, so a resumed run is not covered")
+        named.append(Hypothesis("never_resumed", "the program has no resume phase, so a resumed run is not covered"))
     if step.reference.microbatches == 1:
-        named.append("microbatches = 1")
+        named.append(Hypothesis("microbatches", is_=1))
     return tuple(named)
 
 
@@ -190,15 +193,21 @@ def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[C
     What an event of init, save or resume does is seen in a resumed run at the latest.
     """
     failures = [supposed(demand, step) for demand in (unfollowed(step, flows) if flows else ())]
-    failures += [Failure("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
-                         z3.BoolVal(True), f"{ONLY_RUN}: {v.reason.partition(': ')[2]}")
+    failures += [_by_run_alone("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
+                               v.reason.removeprefix(f"{v.event}: "))
                  for v in verdicts if v.verdict == UNDECIDED and v.event]
     return [_unconfirmed(f, {**dict.fromkeys(step.reference.mesh.names, 2), "m": 2}) for f in failures[:1]]
 
 
 def by_run(identifier: str, event: str, why: str, model: dict[str, int]) -> Candidate:
     """A failure that is in no formula, but that a run shows at the sizes of `model`."""
-    return _unconfirmed(Failure(identifier, event, z3.BoolVal(True), f"{ONLY_RUN}: {why}"), model)
+    return _unconfirmed(_by_run_alone(identifier, event, why), model)
+
+
+def _by_run_alone(identifier: str, event: str, why: str) -> Failure:
+    """A failure of which only a run can show that it happens."""
+    says = f"cannot be followed, only run: {why}"
+    return Failure(identifier, event, z3.BoolVal(True), says, kind=FailureKind.SUPPOSED)
 
 
 def _unconfirmed(failure: Failure, model: dict[str, int]) -> Candidate:
@@ -281,9 +290,6 @@ def in_case(failure: Failure) -> Any:
     cases = [count == c.least if c.exact or not failure.exact else count >= c.least for c in failure.cases]
     return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
 
-
-ONLY_RUN = "cannot be followed, only run"
-"""Begins what is said of a failure that is only supposed, until a run shows it."""
 
 LARGEST_REPLAY = 64
 """Devices times microbatches beyond which a counterexample is not replayed."""

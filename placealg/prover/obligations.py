@@ -33,6 +33,7 @@ from placealg.prover.calculus.machine import Ran, Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.places import NoRule, pairs
 from placealg.prover.evidence import symbols
+from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.stages import no_end, on_ends
@@ -65,7 +66,8 @@ class Failure:
     """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
 
     `cases` are the places of the unit's microbatch in which the same formula arises, `instances` how often. `slot`
-    holds the partial norm or the flag when it is about another event than the group's own, `held` what an op reads.
+    holds the partial norm or the flag when it is about another event than the group's own, `held` what an op reads,
+    `kind` what it is told as.
     """
 
     obligation: str
@@ -80,6 +82,7 @@ class Failure:
     site: Site | None = None
     exact: bool = True
     held: Sum = ()
+    kind: FailureKind = FailureKind.FORMULA
 
 
 @dataclass(slots=True)
@@ -282,8 +285,9 @@ def _norms(found: Obligations, step: Step, run: Run) -> None:
 
             def failure(name: str = name, relied: Relied = relied,
                         holds: Callable[[Relied], Any] = condition) -> Failure:
+                kind = FailureKind.NORM if relied.value == "norm" else FailureKind.FLAG
                 return Failure(name, relied.event, z3.Not(holds(relied)), MISSES[relied.value],
-                               slot=(relied.slot,), exact=run.whole)
+                               slot=(relied.slot,), exact=run.whole, kind=kind)
             found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure)
 
 

@@ -114,6 +114,30 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A named assumption of a verdict: over what it is made, or what it says.
+
+    >>> Hypothesis("equal_counts", over=("dp", "microbatch")), Hypothesis("microbatches", is_=1)
+    (equal_counts over {dp, microbatch}, microbatches = 1)
+    """
+
+    name: str
+    says: str = ""
+    over: tuple[str, ...] = ()
+    is_: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The hypothesis as reports and certificates have it."""
+        if self.is_ is not None:
+            return f"{self.name} = {self.is_}"
+        return f"{self.name} over {{{', '.join(self.over)}}}" if self.over else f"{self.name}: {self.says}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Repair:
     """One edit of the program that makes it provable, what it costs per step, and what it is in the program's file."""
 
@@ -166,7 +190,7 @@ class Report(Shown):
     model: str
     verdict: Conclusion
     cls: str | None
-    hypotheses: tuple[str, ...]
+    hypotheses: tuple[Hypothesis, ...]
     not_covered: tuple[str, ...]
     obligations: tuple[Verdict, ...]
     counterexample: Counterexample | None = None
@@ -185,6 +209,11 @@ class Report(Shown):
         return tuple(v for v in self.obligations if v.id == identifier)
 
     @property
+    def assuming(self) -> tuple[str, ...]:
+        """The hypotheses in words."""
+        return tuple(h.text for h in self.hypotheses)
+
+    @property
     def why_undecided(self) -> str:
         """The first reason for which an obligation was left open."""
         return next((v.reason for v in self.obligations if v.verdict == UNDECIDED and v.reason), "")
@@ -199,7 +228,7 @@ class Report(Shown):
         return {
             "version": 1, "strategy": self.strategy, "model": self.model,
             "verdict": self.verdict, "class": self.cls,
-            "hypotheses": list(self.hypotheses), "not_covered": list(self.not_covered),
+            "hypotheses": list(self.assuming), "not_covered": list(self.not_covered),
             "obligations": [{
                 "id": v.id, "group": v.group, "statement": v.statement, "verdict": v.verdict, "class": v.cls,
                 "instances": v.instances, "seconds": v.seconds if timing else None, "reason": v.reason,

@@ -67,7 +67,7 @@ class Side:
 
         found = {"verdict": told(self.report.verdict, self.report.cls)}
         found |= {identifier: told(*joined(self.report.of(identifier))) for identifier in OBLIGATIONS}
-        found["assuming"] = "; ".join(self.report.hypotheses) or "nothing"
+        found["assuming"] = "; ".join(self.report.assuming) or "nothing"
         found["not covered"] = "; ".join(self.report.not_covered)
         return found
 

@@ -57,7 +57,7 @@ def _(report: Report) -> str:
         verdict, cls = joined(report.of(identifier))
         rows.append((plain((MARKS[verdict],)), identifier, str(verdict), cls or "", statement))
     told = [SAYS.get((report.verdict, report.cls or ""), ""),
-            f"assuming: {'; '.join(report.hypotheses) or 'nothing'}", f"not covered: {'; '.join(report.not_covered)}"]
+            f"assuming: {'; '.join(report.assuming) or 'nothing'}", f"not covered: {'; '.join(report.not_covered)}"]
     head = element("b", written(f"{report.strategy} on {report.model}: "), element(
         "span", written(str(report.verdict)), style=f"color:{_COLOURS.get(str(report.verdict), '#6b6b6b')}"))
     page = element("p", head + written(f", {report.cls}" if report.cls else "")) + _table(rows)

@@ -11,6 +11,7 @@ from placealg.prover.verdict import (
     REFUTED,
     UNDECIDED,
     Counterexample,
+    Hypothesis,
     Report,
     Verdict,
     overall,
@@ -97,8 +98,8 @@ def _reason(found: Iterable[Verdict], verdict: str) -> str:
 def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line]:
     """What the verdict assumes, and what no verdict covers."""
     rows: list[list[Cell]] = []
-    for k, text in enumerate(report.hypotheses or ("nothing",)):
-        rows.append([dim("assuming" if k == 0 else ""), assumption(text, says)])
+    for k, text in enumerate([assumption(h, says) for h in report.hypotheses] or ["nothing"]):
+        rows.append([dim("assuming" if k == 0 else ""), text])
     for k, text in enumerate(report.not_covered):
         rows.append([dim("not covered" if k == 0 else ""), text])
     for k, text in enumerate(report.lemmas):
@@ -108,14 +109,14 @@ def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line
     return table(rows, "ll", width, wrap={1: 30})
 
 
-def assumption(text: str, says: Mapping[str, str]) -> str:
+def assumption(hypothesis: Hypothesis, says: Mapping[str, str]) -> str:
     """A hypothesis of a report with what it says, unless its text says so already.
 
-    >>> assumption("equal_counts over {dp}", {"equal_counts": "counts are equal"})
+    >>> assumption(Hypothesis("equal_counts", over=("dp",)), {"equal_counts": "counts are equal"})
     'equal_counts over {dp}: counts are equal'
     """
-    said = says.get(text.split(" ")[0].rstrip(":"), "")
-    return f"{text}: {said}" if said and ":" not in text else text
+    said = says.get(hypothesis.name, "")
+    return f"{hypothesis.text}: {said}" if said and not hypothesis.says else hypothesis.text
 
 
 def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:

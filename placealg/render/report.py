@@ -262,7 +262,7 @@ def _verdict(told: Told, says: Mapping[str, str]) -> str:
         groups = len({v.group for v in verdicts if v.group})
         rows.append([(plain((MARKS[verdict],)), identifier, str(verdict), cls or "", str(groups or ""),
                       f"{sum(v.instances for v in verdicts):,}", statement)])
-    lists = [("assuming", [assumption(text, says) for text in found.hypotheses] or ["nothing"]),
+    lists = [("assuming", [assumption(h, says) for h in found.hypotheses] or ["nothing"]),
              ("not covered", list(found.not_covered)), ("lemmas", list(found.lemmas)),
              ("checked by", [found.versions] if found.versions else [])]
     page = _table([row[0] for row in rows]) + _table(

@@ -30,9 +30,9 @@ BETWEEN = ("init", "save", "resume")
 class Difference:
     """Where a run first differs from the single device.
 
-    `step` counts from 1 (0: initialisation); `event` is the path of the event that shows it, or `deadlock at PATH`;
-    `rank` are the coordinates by axis; `subject` is the group, unit or global value, or a tensor with an
-    index; `got` and `want` are numbers.
+    `step` counts from 1 (0: initialisation); `event` is the path of the event that shows it, or, of a `deadlock`, at
+    which ranks wait without end; `rank` are the coordinates by axis; `subject` is the group, unit or global value, or
+    a tensor with an index; `got` and `want` are numbers.
     """
 
     step: int
@@ -45,13 +45,19 @@ class Difference:
     want: str
     microbatch: int | None = None
     resumed: bool = False
+    deadlock: bool = False
+
+    @property
+    def where(self) -> str:
+        """The event, with the word that it is a deadlock where it is one."""
+        return f"deadlock at {self.event}" if self.deadlock else self.event
 
     def __str__(self) -> str:
         run = " of the resumed run" if self.resumed else ""
         where = ", ".join(f"{a}={c}" for a, c in self.rank) or "the only rank"
         inside = "" if self.microbatch is None else f", microbatch {self.microbatch}"
         element = "" if self.element is None else f", element {self.element}"
-        return (f"step {self.step}{run}: {self.event} on {where}{inside}: "
+        return (f"step {self.step}{run}: {self.where} on {where}{inside}: "
                 f"{self.subject}, instance {self.instance}{element}: got {self.got}, want {self.want}")
 
 
@@ -332,4 +338,4 @@ def _deadlock(machine: Machine, event: Event, rank: int | None) -> Difference:
                    if any(not machine.chosen(event, r, e) for e in machine.elements(event))]
         found = difference(machine, event, waiting[0], (event.subject, machine.instance), None,
                            "some ranks of a group waiting for the others", "all of them, or none")
-    return replace(found, event=f"deadlock at {event.path}")
+    return replace(found, event=event.path, deadlock=True)

@@ -38,7 +38,7 @@ class NoRule(Exception):
 
     def __init__(self, event: str, why: str):
         super().__init__(f"{event}: {why}")
-        self.event = event
+        self.event, self.why = event, why
 
 
 def pairs(event: Event) -> Pairs:

@@ -198,7 +198,7 @@ class _Files:
             ("obligation", about),
             ("group", group or WHOLE_STEP),
             ("strategy", f"{self.report.strategy} on {self.report.model}"),
-            *(("assuming", text) for text in self.report.hypotheses or ("nothing",)),
+            *(("assuming", text) for text in self.report.assuming or ("nothing",)),
             ("statement", statement),
             ("expected", expected or "no answer is expected"),
             *more,

@@ -15,10 +15,11 @@ from placealg.prover.calculus.contribution import DEVICE, STALE, Slot, Value, el
 from placealg.prover.calculus.machine import Read, Updated
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.evidence.counterexample_words import HELD, Place, got, mass, right, scattered, tell, times
-from placealg.prover.examine import ONLY_RUN, Candidate
-from placealg.prover.obligations import MISSES, Failure
+from placealg.prover.examine import Candidate
+from placealg.prover.obligations import Failure
 from placealg.prover.ops import paths
-from placealg.prover.ops.stages import UNRECEIVED, UNSENT, ends, tied
+from placealg.prover.ops.findings import FailureKind
+from placealg.prover.ops.stages import ends, tied
 from placealg.step.program import Reference
 
 
@@ -71,7 +72,7 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
         device=device,
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
         owners={key: rank for key, rank in _owners(model, place) if key[1] in sizes},
-        unequal=(failure.obligation == "normalizer" or failure.says.startswith(ONLY_RUN))
+        unequal=(failure.obligation == "normalizer" or failure.kind is FailureKind.SUPPOSED)
         and "equal_counts" not in reference.hypotheses,
         got=has, want=want, mass=ratio, explanation=explanation)
 
@@ -141,13 +142,13 @@ def _told(candidate: Candidate, reference: Reference, place: Place) -> tuple[str
     if failure.obligation == "forward" and failure.held:
         return _sums(failure, reference, place)
     if failure.slot:
-        want = "a norm that counts every group once" if failure.says == MISSES["norm"] else OWN_FLAG
+        want = "a norm that counts every group once" if failure.kind is FailureKind.NORM else OWN_FLAG
         return failure.says, want, None, f"{failure.event} {failure.says}"
     if failure.read:
         return _copy(failure.read, place, failure.says)
-    if failure.says.startswith(ONLY_RUN):
+    if failure.kind is FailureKind.SUPPOSED:
         return "other numbers, as a run shows", "the single device's", None, f"{failure.event} {failure.says}"
-    want = OWN_WANT.get(failure.says) or OWN_WANT.get(failure.obligation, "what the single device does")
+    want = WANT_OF_KIND.get(failure.kind) or WANT.get(failure.obligation, "what the single device does")
     return failure.says, want, None, f"{failure.event} {failure.says}"
 
 
@@ -163,13 +164,18 @@ def _sums(failure: Failure, reference: Reference, place: Place) -> tuple[str, st
     return says if others else f"each contribution {first}", want, shares[0], why
 
 
-OWN_WANT = {
+WANT = {
     "random": "the stream keyed by logical coordinates",
     "forward": "what the reference's op reads",
     "schedule": "every rank of the group takes part, or none",
-    UNSENT: "one send for each message that is received",
-    UNRECEIVED: "one receive for each message that is sent",
 }
+"""Obligation -> what is wanted instead where no number says it."""
+
+WANT_OF_KIND = {
+    FailureKind.UNSENT: "one send for each message that is received",
+    FailureKind.UNRECEIVED: "one receive for each message that is sent",
+}
+"""The same, of what an obligation can miss in several ways."""
 
 
 def _copy(read: Read, place: Place, says: str) -> tuple[str, str, str | None, str]:

@@ -15,6 +15,7 @@ covered by them, and is tried size by size.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -60,6 +61,42 @@ LEMMA = "cutoff: a rational identity of degree d in a size holds for all sizes i
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenOut:
+    """What a report says of an axis whose sums were written out: the bound on the degree, and at which sizes.
+
+    >>> said = WrittenOut("dp", 2, (7, 11, 13), 7)
+    >>> WrittenOut.read(said.text) == said, WrittenOut.read("ring: in k turns")
+    (True, None)
+    """
+
+    axis: str
+    degree: int
+    roots: tuple[int, ...]
+    least: int
+
+    @property
+    def text(self) -> str:
+        """It as a lemma of a report."""
+        roots = ", ".join(map(str, self.roots))
+        return (f"{self.axis}: of degree {self.degree} at most, written out at {roots}, and at all below {self.least}, "
+                "where positions must coincide")
+
+    @classmethod
+    def read(cls, text: str) -> WrittenOut | None:
+        """What `text` says; None for another lemma."""
+        found = _WRITTEN_OUT.match(text)
+        return cls(found[1], int(found[2]), tuple(map(int, found[3].split(", "))), int(found[4])) if found else None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every size at which obligations were asked."""
+        return (*range(1, self.least), *self.roots)
+
+
+_WRITTEN_OUT = re.compile(r"(\w+): of degree (\d+) at most, written out at (\d+(?:, \d+)*), and at all below (\d+), ")
+
+
+@dataclass(frozen=True, slots=True)
 class Unrolled:
     """One axis: the bound on the degree, the sizes at which it was written out, and what was found at each.
 
@@ -77,6 +114,11 @@ class Unrolled:
     def roots(self) -> tuple[int, ...]:
         """The sizes at which all positions can differ: those on which the lemma rests."""
         return tuple(n for n in self.sizes if n >= self.least)
+
+    @property
+    def written(self) -> WrittenOut:
+        """What a report says of it."""
+        return WrittenOut(self.axis, self.degree, self.roots, self.least)
 
 
 def degree(step: Step, axis: str) -> int:
@@ -169,7 +211,7 @@ def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
     ended = [(_by_cutoff(v, without), f) for v, f in _ended(found)]
     candidates = [in_closed_form(step, c) for v, f in ended if v.verdict == REFUTED
                   for c in f.candidates if (c.verdict.id, c.verdict.group) == (v.id, v.group)]
-    told = (LEMMA, *map(_told, runs), *dict.fromkeys(text for f in found for text in f.lemmas))
+    told = (LEMMA, *(run.written.text for run in runs), *dict.fromkeys(text for f in found for text in f.lemmas))
     return replace(found[-1], verdicts=tuple(v for v, _ in ended), candidates=tuple(candidates), lemmas=told), runs
 
 
@@ -230,12 +272,6 @@ def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
                 if (f.obligation, f.event, f.says) == (failure.obligation, failure.event, failure.says))
         return replace(candidate, failure=replace(failure, held=next(same, failure.held)))
     return candidate
-
-
-def _told(run: Unrolled) -> str:
-    roots = ", ".join(map(str, run.roots))
-    return (f"{run.axis}: of degree {run.degree} at most, written out at {roots}, and at all below {run.least}, where "
-            "positions must coincide")
 
 
 def _no_degree(step: Step) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from placealg.prover.calculus.contribution import Value
 from placealg.prover.ops import paths
@@ -10,6 +11,18 @@ from placealg.prover.ops.paths import Pairs, Sum
 
 SEED = "#seed"
 """The symbol of the gradient from which backward starts; no axis has such a name."""
+
+
+class FailureKind(Enum):
+    """What is wrong where an obligation fails, as far as a counterexample is told differently for it."""
+
+    FORMULA = "what the formula of its obligation says"
+    SUPPOSED = "what cannot be followed, only run"
+    UNSENT = "a message that is received and not sent"
+    UNRECEIVED = "a message that is sent and not received"
+    MISMATCHED = "a message that is not what is handed on locally"
+    NORM = "a norm that miscounts a group"
+    FLAG = "a flag that misses elements of a group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +37,7 @@ class Demand:
     held: Sum
     mask: Pairs
     obligation: str = "forward"
+    kind: FailureKind = FailureKind.FORMULA
 
     @property
     def exact(self) -> bool:

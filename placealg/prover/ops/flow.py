@@ -12,12 +12,12 @@ from __future__ import annotations
 from placealg.model.backward import differentiated, transposed
 from placealg.model.graph import Graph, Loop, Op, unit_of
 from placealg.prover.ops import paths
-from placealg.prover.ops.findings import Demand, Flow
+from placealg.prover.ops.findings import Demand, FailureKind, Flow
 from placealg.prover.ops.operators import Operators
 from placealg.prover.ops.order import untimely
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.redistributions import MOVES
-from placealg.prover.ops.stages import UNRECEIVED, UNSENT, Stages
+from placealg.prover.ops.stages import AMISS, Stages
 from placealg.prover.ops.tensors import Instance, Tensors, name_and_label
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
 from placealg.step.program import Loop as EventLoop
@@ -247,13 +247,18 @@ class _Follower:
         if event.verb == "send":
             left = self.stages.send(event)
             if left:
-                self.flow.demands.append(Demand(left, UNRECEIVED, (), frozenset(), "schedule"))
+                self.flow.demands.append(_of_message(left, FailureKind.UNRECEIVED))
             return
         loop = next(x for x in self.graph.loops if event.tensor in (x.slot, x.last))
         wrong = self.stages.receive(event, loop)
-        if wrong == UNSENT:
-            self.flow.demands.append(Demand(event.path, wrong, (), frozenset(), "schedule"))
+        if wrong is FailureKind.UNSENT:
+            self.flow.demands.append(_of_message(event.path, wrong))
         elif wrong:
-            self.give_up(event, wrong)
+            self.give_up(event, AMISS[wrong])
         elif not event.on_gradient:
             self.entered = self.tensors.made.get((loop.slot, ""), ())
+
+
+def _of_message(event: str, kind: FailureKind) -> Demand:
+    """That a message is sent and received, which it is not."""
+    return Demand(event, AMISS[kind], (), frozenset(), "schedule", kind)

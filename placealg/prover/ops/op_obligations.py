@@ -64,7 +64,7 @@ def supposed(demand: Demand, step: Step) -> Failure:
 
 def _forward(demand: Demand) -> Failure:
     wrong = z3.And(symbols.at_pairs(demand.mask), z3.Not(_exact(demand))) if demand.held else z3.BoolVal(True)
-    return Failure(demand.obligation, demand.event, wrong, demand.says, held=demand.held)
+    return Failure(demand.obligation, demand.event, wrong, demand.says, held=demand.held, kind=demand.kind)
 
 
 def _exact(demand: Demand) -> Any:

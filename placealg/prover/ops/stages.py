@@ -8,7 +8,7 @@ what stands before runs with the first instance, and what stands behind with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,14 +17,19 @@ from placealg.mesh import ENDS, Axis, Mesh
 from placealg.model.graph import Graph, Loop, unit_of
 from placealg.prover.calculus.contribution import STAGE, equality, merged
 from placealg.prover.ops import paths
+from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import LOOPED, Clause, Group, Reference, Step
 
-UNSENT = "waits for a message that nobody sends"
-UNRECEIVED = "sends a message that nobody receives"
+AMISS: Mapping[FailureKind, str] = {
+    FailureKind.UNSENT: "waits for a message that nobody sends",
+    FailureKind.UNRECEIVED: "sends a message that nobody receives",
+    FailureKind.MISMATCHED: "is handed one thing on its own stage, another from the next",
+}
+"""What is wrong with a message -> what the event does then."""
 
 
 class Sent(NamedTuple):
@@ -94,34 +99,34 @@ class Stages:
         waiting.append(Sent(instance, event.path, held))
         return left
 
-    def receive(self, event: Event, loop: Loop) -> str:
+    def receive(self, event: Event, loop: Loop) -> FailureKind | None:
         """What an instance is handed: locally, or by message where its neighbour runs on another stage.
 
-        What is wrong is returned in words: there is no message, or it is no such thing as what is handed on locally.
+        What is wrong is returned: there is no message, or it is no such thing as what is handed on locally.
         """
         own, tensors = self.at(loop.unit), self.tensors
         if self.passes == 1 and self._alone(loop, event.on_gradient):
-            return ""
+            return None
         use = next((x.slot for x in self.graph.loops if x.first == event.tensor and self.passes == 1), NEXT_INSTANCE)
         local = (tensors.gradients.get((event.tensor, ""), {}).get(use, ()) if event.on_gradient
                  else tensors.made.get((loop.slot, ""), ()))
         waiting = self.sent[event.on_gradient]
         message = waiting.pop(0).held if waiting else ()
         if not message:
-            return UNSENT
+            return FailureKind.UNSENT
         if self.passes > 1:
             message = self.neighbour(message, loop.unit)
         sender = next((p for v in message for a, p in v.mask if a == self.axis), own)
         moved = paths.each(message, lambda v: v.gathered({self.axis: sender}).masked([(self.axis, own)]))
         kept = paths.each(local, lambda v: replace(v, mask=_others(v.mask, self.axis) | {(self.axis, own)}))
         if kept and paths.mask_of(kept) != paths.mask_of(moved):
-            return "is handed one thing on its own stage, another from the next"
+            return FailureKind.MISMATCHED
         held = paths.distinct((*kept, *moved)) if kept else ()
         if event.on_gradient:
             tensors.gradients.setdefault((event.tensor, ""), {})[use] = held
         else:
             tensors.made[loop.slot, ""] = held
-        return ""
+        return None
 
     def _alone(self, loop: Loop, reverse: bool) -> bool:
         """Whether the neighbour of a unit's first (last) instance is no instance of a repeated unit."""

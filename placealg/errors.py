@@ -8,6 +8,7 @@ from datetime import date, time
 from typing import Any
 
 _MAX_NAME = 200
+_MOST_QUOTED = 80
 
 
 class InputError(ValueError):
@@ -35,6 +36,15 @@ class InputError(ValueError):
         error.hint = self.hint
         error.args = (str(error),)
         return error
+
+
+def quoted(text: str) -> str:
+    """What a user wrote in quotes, of which at most 80 characters are repeated.
+
+    >>> quoted("dp8"), len(quoted("x" * 1000))
+    ("'dp8'", 82)
+    """
+    return f"'{text}'" if len(text) <= _MOST_QUOTED else f"'{text[:_MOST_QUOTED - 3]}...'"
 
 
 def shown(value: Any) -> str:

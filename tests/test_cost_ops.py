@@ -22,6 +22,7 @@ from placealg.cost.regions import cost_by_region, kept_for_backward
 from placealg.frozen import FrozenMap
 from placealg.model.build import graph
 from placealg.model.config import resolve_model
+from placealg.model.losses import with_loss
 from placealg.model.model import Model
 from placealg.model.transformer import GPT, LLAMA, Style, gpt
 from placealg.polynomial import Polynomial
@@ -163,7 +164,7 @@ def test_the_program_keeps_what_the_layouts_say(name: str, style: Style) -> None
     strategy = parse_strategy(name)
     graph = gpt(style).graph
     placed = place(graph, {a: strategy.dims.get(a, ()) for a in strategy.mesh.names})
-    kept = kept_for_backward(step_of(name, style))
+    kept = kept_for_backward(derive(strategy, with_loss(gpt(style), "vocab_parallel")))
     for unit in ("embedding", "layer", "head"):
         ours = sum(value(k.bytes) / value(k.count) for k in kept
                    if k.tensor.split(".")[0] == unit and ("L" in k.count.names) == (unit == "layer"))

@@ -16,9 +16,10 @@ from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount, bandwidths
 from placealg.cost.compute import compute, value_of
 from placealg.cost.curve import curve
 from placealg.cost.formula import Formula
+from placealg.cost.layouts import factorizations, layouts, with_batch
 from placealg.cost.memory import memory
 from placealg.cost.peak_parts import MOMENT, attained, moment
-from placealg.cost.sizing import Fit, degree, dividing, factorizations, fit, layouts, stages
+from placealg.cost.sizing import Fit, Margin, degree, dividing, fit, stages
 from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
@@ -314,6 +315,59 @@ def test_a_size_that_is_missing_is_named() -> None:
                exact(h=1, a=1, L=1, s=1, b=1))
 
 
+def test_stages_that_do_not_divide_are_laid_out() -> None:
+    """Seven layers on eight devices: every number of stages up to seven, each against its own fullest stage."""
+    step, strategy, model = case("zero1*pp", "gpt")
+    sizes = exact(h=16, a=4, L=7, V=50, s=8, b=1)
+    found = layouts(step, strategy, model, 8, sizes, Fraction(10**9), batch=16)
+    assert {o.axes["pp"]: o.even for o in found} == {2: False, 4: False}
+    for o in found:
+        at = {**sizes, **exact(**o.axes, m=o.microbatches)}
+        every = (held_at(memory(on_stage(step, k, at)).peak, at) for k in range(o.axes["pp"]))
+        assert (o.value, o.sequences, o.microbatches) == (max(every), 16, 16 // o.axes["dp"])
+    assert not layouts(step, strategy, model, 16, {**sizes, "dp": Fraction(1)}, Fraction(10**9))
+
+
+def test_a_batch_gives_every_layout_the_same_work() -> None:
+    step, strategy, model = case("zero3*tp", "gpt")
+    sizes = exact(h=16, a=4, L=3, V=48, s=8)
+    found = layouts(step, strategy, model, 4, {**sizes, "b": Fraction(2)}, Fraction(10**9), batch=8)
+    assert {tuple(o.axes.values()): o.microbatches for o in found} == {(4, 1): 1, (2, 2): 2, (1, 4): 4}
+    assert [o.sent for o in found] == sorted(o.sent for o in found)
+    assert with_batch(strategy, exact(dp=4, m=2), 16) == exact(dp=4, m=2, b=2)
+    assert with_batch(strategy, exact(dp=4, m=2, b=1), 16) is None
+    assert with_batch(strategy, exact(dp=3), 16) is None
+
+
+def test_a_margin_by_hand() -> None:
+    """400 bytes of states and 40 beyond: 400 + 40·3/2 + 7."""
+    held = case("zero3", "abstract")
+    sizes = exact(Psi=100, Psi_unit=10, dp=4)
+    (found,) = fit(*held, Fraction(467), sizes, margin=Margin(Fraction(7), Fraction(3, 2)))
+    assert (found.value, found.counted, found.states, found.fits) == (467, 440, 400, True)
+    assert sum(t.value for t in found.terms) == 467
+    assert {t.name: t.value for t in found.terms}["reserve"] == 7
+    assert not fit(*held, Fraction(466), sizes, margin=Margin(Fraction(7), Fraction(3, 2)))[0].fits
+    reserve, factor = Margin().to_hold(Fraction(460), found.counted, found.states)
+    for margin in (Margin(reserve), Margin(factor=factor or Fraction(0))):
+        assert fit(*held, Fraction(500), sizes, margin=margin)[0].value == 460
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ((), "what frameworks hold besides must fit in the other 60 B"),
+    (("--reserve", "20B"), "20 B are set aside (--reserve 20B)"),
+    (("--activation-factor", "1.5"), "20 B are set aside (--activation-factor 1.5)"),
+    (("--measured", "484B"), "484 B are 1.100 of what is counted; --reserve 44B, or --activation-factor 2.100"),
+    (("--measured", "44B"), "44 B are 0.100 of what is counted: at other sizes, or of another placement"),
+])
+def test_what_fits_is_said_to_need_that_at_least(words: tuple[str, ...], says: str, placealg: Run) -> None:
+    got = placealg("fit", "zero3", "--device-memory", "500B", "--set", "Psi=100", "Psi_unit=10", "dp=4", *words)
+    assert got.code == 0
+    text = " ".join(got.out.split())
+    assert says in text
+    assert "needs at least 440 of 500 B, and activations, which are not counted" in text
+
+
 # -------------------------------------------------------------------------------------------------------------- compute
 
 def test_bandwidth_that_hides_traffic_by_hand() -> None:
@@ -408,11 +462,13 @@ def test_json_has_a_fixed_shape(placealg: Run) -> None:
                    "dp=64", "tp=8", "--flops", "400TFLOPS", "--bandwidth", "dp=50GB/s", "tp=450GB/s",
                    "--format", "json")
     found = json.loads(got.out)
-    assert list(found) == ["version", "strategy", "model", "fits", "sizes", "devices", "stages", "layouts", "compute"]
+    assert list(found) == ["version", "strategy", "model", "fits", "meaning", "sequences", "sizes", "devices", "stages",
+                           "layouts", "compute"]
     assert found["version"] == 1
     (stage,) = found["stages"]
-    assert list(stage) == ["stage", "convention", "fits", "memory", "held", "left", "terms", "in_the_way", "largest_b",
-                           "left_out", "inequality", "smallest"]
+    assert list(stage) == ["stage", "convention", "fits", "memory", "held", "left", "needs_at_least", "reserve",
+                           "activation_factor", "terms", "in_the_way", "largest_b", "left_out", "inequality",
+                           "smallest"]
     assert stage["inequality"].endswith(" <= 80000000000")
     assert abs(sum(t["share"] for t in stage["terms"]) - 1) < 1e-9
     bound = found["compute"]["lower_bound"]
@@ -433,6 +489,13 @@ def test_no_time_without_rates(placealg: Run) -> None:
     (["zero3", "--device-memory", "80"], "--device-memory: '80' has no unit"),
     (["zero3", "--device-memory", "80GB"], "what is held depends on Psi, Psi_unit"),
     (["hsdp", "--device-memory", "80GB", "--set", "Psi=100", "Psi_unit=1"], "say how many --devices"),
+    (["zero3[8]", "--device-memory", "80GB", "--reserve", "6"], "--reserve: '6' has no unit"),
+    (["zero3[8]", "--device-memory", "80GB", "--activation-factor", "0.5"], "'0.5' is not a number of at least 1"),
+    (["zero3[8]", "--device-memory", "80GB", "--batch", "0"], "--batch: '0' is not a whole number"),
+    (["zero3[8]", "--device-memory", "80GB", "--loss", "eager"], "--loss: abstract has no cross entropy"),
+    (["zero3[8]", "--device-memory", "80GB", "--loss", "eagr"], "did you mean 'eager'"),
+    (["zero3[8]", "--model", "gpt2", "--device-memory", "80GB", "--batch", "12", "--set", "s=8"],
+     "12 sequences are not a whole number of microbatches over dp = 8 with b = 1"),
     (["hsdp", "--device-memory", "80GB", "--devices", "x"], "--devices: 'x' is not a whole number"),
     (["hsdp", "--device-memory", "80GB", "--devices", "9999999"], "from 1 to 1048576"),
     (["zero3[8]", "--device-memory", "80GB", "--devices", "9"], "the mesh has 8 devices"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from importlib.resources import files
@@ -78,6 +78,7 @@ class Claim:
     beside: str = ""
     model: str = "abstract"
     stage: str = ""
+    loss: str = ""
     quantity: str = ""
     formula: str = ""
     convention: str = "exact"
@@ -214,8 +215,8 @@ def _read(claim: Claim, text: str) -> Formula:
         made = Formula.parse(text, "1", symbols=parse(text).names())
     else:
         unit = "elements" if claim.unit == "elements" else "bytes"
-        subject = Subject(claim.strategy or "dp", claim.model, claim.convention, unit, claim.stage)
-        beside = Subject(claim.beside, claim.model, claim.convention, unit, claim.stage) if claim.beside else None
+        subject = Subject(claim.strategy or "dp", claim.model, claim.convention, unit, claim.stage, claim.loss)
+        beside = replace(subject, strategy=claim.beside) if claim.beside else None
         made = quantity(text, subject, beside, claim.terms, claim.leading)
     return made.limit(claim.limit) if claim.limit else made
 

@@ -29,6 +29,7 @@ from placealg.cost.regions import kept_for_backward, rows_by_region
 from placealg.cost.schedule import NO_STAGES, schedule
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
+from placealg.model.losses import with_loss
 from placealg.placement import SENT
 from placealg.step.derive import derive
 from placealg.step.program import Step
@@ -49,7 +50,8 @@ class Subject:
     """The program of which quantities are read: a strategy on a model; how what is sent is written.
 
     A strategy is an expression, or the text of a strategy file: several lines. `stage` says of a pipeline whose
-    devices are meant: a number, `first` or `last`; "" the first.
+    devices are meant: a number, `first` or `last`; "" the first. `loss` is how the cross
+    entropy is run; "" as by default.
     """
 
     strategy: str
@@ -57,6 +59,7 @@ class Subject:
     convention: str = "exact"
     unit: str = "bytes"
     stage: str = ""
+    loss: str = ""
 
 
 def quantity(text: str, subject: Subject, beside: Subject | None = None, terms: str = "", leading: str = "") -> Formula:
@@ -121,19 +124,20 @@ def reading(subject: Subject, path: str) -> Formula:
 
 
 def _step(subject: Subject) -> Step:
-    return chosen(_derived(subject.strategy, subject.model), subject.stage or None)
+    return chosen(_derived(subject.strategy, subject.model, subject.loss), subject.stage or None)
 
 
 @lru_cache(maxsize=256)
-def _derived(strategy: str, model: str) -> Step:
+def _derived(strategy: str, model: str, loss: str) -> Step:
     written = "\n" in strategy
+    named = resolve_model(model)
     return derive(parse_strategy_file(strategy).strategy if written else parse_strategy(strategy),
-                  resolve_model(model))
+                  with_loss(named, loss) if loss else named)
 
 
 @lru_cache(maxsize=256)
-def _held(strategy: str, model: str, stage: str) -> Memory:
-    return memory(_step(Subject(strategy, model, stage=stage)))
+def _held(strategy: str, model: str, stage: str, loss: str) -> Memory:
+    return memory(_step(Subject(strategy, model, stage=stage, loss=loss)))
 
 
 @lru_cache(maxsize=256)
@@ -142,7 +146,7 @@ def _sent(subject: Subject) -> Communication:
 
 
 def _memory(subject: Subject, rest: str) -> Formula:
-    return _at(dict(_held(subject.strategy, subject.model, subject.stage).items()), rest)
+    return _at(dict(_held(subject.strategy, subject.model, subject.stage, subject.loss).items()), rest)
 
 
 def _communication(subject: Subject, rest: str) -> Formula:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 from placealg.cli.inputs import Case, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
-from placealg.cost.sizing import MOST_DEVICES, Layout, degree, fit, held_against, layouts, stages
-from placealg.errors import InputError
+from placealg.cost.layouts import MOST_SEQUENCES, Layout, layouts, sequences, with_batch
+from placealg.cost.sizing import MOST_DEVICES, Margin, degree, fit, held_against, stages
+from placealg.errors import InputError, quoted
 from placealg.progress import say
 from placealg.render.fit import Sized, document, page
 
@@ -22,23 +25,33 @@ def fit_command(chosen: Namespace) -> int:
     limit = amount(chosen.device_memory, BYTES, "--device-memory")
     rate = amount(chosen.flops, RATES, "--flops") if chosen.flops else None
     speeds = bandwidths(chosen.bandwidth)
+    margin = read_margin(chosen.reserve, chosen.activation_factor)
+    measured = amount(chosen.measured, BYTES, "--measured") if chosen.measured else None
+    batch = whole(chosen.batch, MOST_SEQUENCES, "--batch") if chosen.batch else None
     case = _case(chosen)
     known = {n: Fraction(v) for n, v in case.strategy.mesh.sizes().items()} | dict(case.sizes)
-    if any("b" in held_against(stage, chosen.by).inputs for stage in stages(case.step, known)):
+    told = case.strategy.microbatches or known.get("m")
+    if (batch and told is None) or (not batch and any(
+            "b" in held_against(stage, chosen.by).inputs for stage in stages(case.step, known))):
         known.setdefault("b", Fraction(1))
     say("trying the sizes that divide")
     free = [a for a in case.strategy.mesh.names if a not in known]
     found: tuple[Layout, ...] | None = None
     if free and chosen.devices:
-        found = layouts(case.step, case.strategy, case.model, int(chosen.devices), known, limit, chosen.by)
-        known |= {a: Fraction(n) for a, n in _first(found, free, case, int(chosen.devices), known).items()}
+        ways = partial(layouts, case.step, case.strategy, case.model, int(chosen.devices), known, kind=chosen.by,
+                       margin=margin, batch=batch)
+        found = ways(limit=limit)
+        known |= {a: Fraction(n) for a, n in _first(found, free, case, int(chosen.devices), ways).items()}
     elif free:
-        known |= _alone(free, case, limit, known, chosen.by)
-    every = fit(case.step, case.strategy, case.model, limit, known, chosen.by)
+        known |= _alone(free, case, limit, known, chosen.by, margin)
+    if batch:
+        known = _filled(case, known, batch)
+    every = fit(case.step, case.strategy, case.model, limit, known, chosen.by, margin)
     work = compute(every[0].step)
     seconds = work.bound(rate, speeds, known)
     title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
-    sized = Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds)
+    sized = Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds,
+                  sequences(case.strategy, known), batch, measured)
     if chosen.format == "json":
         print_json({"version": 1, "strategy": case.strategy.name, "model": case.model.name, **document(sized)})
     else:
@@ -46,41 +59,69 @@ def fit_command(chosen: Namespace) -> int:
     return DONE if all(f.fits for f in every) else FAILED
 
 
+def read_margin(reserve: str | None, factor: str | None) -> Margin:
+    """What `--reserve` and `--activation-factor` set aside.
+
+    >>> read_margin("6GB", "1.5")
+    Margin(reserve=Fraction(6000000000, 1), factor=Fraction(3, 2))
+    """
+    aside = Fraction(0) if reserve is None or re.fullmatch(r"0+", reserve) else amount(reserve, BYTES, "--reserve")
+    if factor is None:
+        return Margin(aside)
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", factor) or Fraction(factor) < 1:
+        raise InputError(f"{quoted(factor)} is not a number of at least 1, such as 1.5", where="--activation-factor")
+    return Margin(aside, Fraction(factor))
+
+
+def whole(text: str, most: int, where: str) -> int:
+    """A whole number from 1 to `most`."""
+    if not re.fullmatch(r"[0-9]{1,12}", text) or not 1 <= int(text) <= most:
+        raise InputError(f"{quoted(text)} is not a whole number from 1 to {most}", where=where)
+    return int(text)
+
+
 def _case(chosen: Namespace) -> Case:
     """The case; `--devices` completes or checks the mesh where at most one axis is without a size."""
     words = list(chosen.sizes)
-    if chosen.devices is None:
-        return read_case(chosen.strategy, chosen.model, words, **options(chosen))
-    if not re.fullmatch(r"[0-9]{1,7}", chosen.devices) or not 1 <= int(chosen.devices) <= MOST_DEVICES:
-        raise InputError(f"'{chosen.devices}' is not a whole number from 1 to {MOST_DEVICES}", where="--devices")
-    mesh = read_strategy(chosen.strategy, foreign(chosen)).mesh
-    said = {word.partition("=")[0].strip() for word in words}
-    if sum(a not in said and a not in mesh.sizes() for a in mesh.names) <= 1:
-        words.append(f"devices={chosen.devices}")
+    if chosen.devices is not None:
+        devices = whole(chosen.devices, MOST_DEVICES, "--devices")
+        mesh = read_strategy(chosen.strategy, foreign(chosen)).mesh
+        said = {word.partition("=")[0].strip() for word in words}
+        if sum(a not in said and a not in mesh.sizes() for a in mesh.names) <= 1:
+            words.append(f"devices={devices}")
     return read_case(chosen.strategy, chosen.model, words, **options(chosen))
 
 
-def _alone(free: list[str], case: Case, limit: Fraction, known: dict[str, Fraction], kind: str) -> dict[str, Fraction]:
+def _filled(case: Case, known: dict[str, Fraction], batch: int) -> dict[str, Fraction]:
+    """The sizes with m, or b, such that a step has `batch` sequences."""
+    filled = with_batch(case.strategy, known, batch)
+    if filled is None:
+        ranks = " x ".join(f"{a} = {known[a]}" for a in case.strategy.batch_axes)
+        rest = ", ".join(f"{n} = {known[n]}" for n in ("b", "m") if n in known)
+        raise InputError(f"{batch} sequences are not a whole number of microbatches over {ranks or 'one rank'} with "
+                         f"{rest or 'b = 1'}", where="--batch")
+    return filled
+
+
+def _alone(free: list[str], case: Case, limit: Fraction, known: dict[str, Fraction], kind: str,
+           margin: Margin) -> dict[str, Fraction]:
     """The smallest size of the only axis without one that fits; where none does, the largest divisor, or 1."""
     if len(free) > 1:
         raise InputError(f"{' and '.join(free)} have no sizes: --set all but one, or say how many --devices there are",
                          where=case.strategy.name)
     (axis,) = free
-    each = [degree(held_against(stage, kind), axis, case.strategy, case.model, limit, known)
+    each = [degree(held_against(stage, kind, margin), axis, case.strategy, case.model, limit, known)
             for stage in stages(case.step, known)]
     sizes = [d.smallest or (d.tried[-1] if d.tried else 1) for d in each]
     return {axis: Fraction(max(sizes))}
 
 
 def _first(found: tuple[Layout, ...], free: list[str], case: Case, devices: int,
-           known: dict[str, Fraction]) -> dict[str, int]:
+           ways: Callable[..., tuple[Layout, ...]]) -> dict[str, int]:
     """The layout that is told in full: the first that fits, else of all that divide the one that holds least."""
-    if found:
-        return {a: found[0].axes[a] for a in free}
-    every = layouts(case.step, case.strategy, case.model, devices, known, None)
+    every = found or ways(limit=None)
     if not every:
         raise InputError(f"no way to give {devices} devices to {' and '.join(free)} divides {case.model.name}",
                          where="--devices")
-    return {a: min(every, key=lambda layout: layout.value).axes[a] for a in free}
-
-
+    first = found[0] if found else min(every, key=lambda layout: layout.value)
+    return {a: first.axes[a] for a in free}

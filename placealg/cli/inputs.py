@@ -14,6 +14,7 @@ from placealg.arith import parse
 from placealg.errors import InputError, nearest
 from placealg.mesh import SYMBOLS, Mesh
 from placealg.model.config import resolve_model
+from placealg.model.losses import with_loss
 from placealg.model.model import Model
 from placealg.progress import say
 from placealg.step.compatibility import bound_sizes, check_sizes, fit_problems
@@ -41,9 +42,10 @@ class Style(TypedDict, total=False):
 
 
 class Options(Style, total=False):
-    """What a command line says of the model's transformer, of bytes, and beside a framework's configuration."""
+    """What a command line says of the model's transformer, of bytes, of the loss, and beside a framework's file."""
 
     precision: str
+    loss: str
     foreign: Foreign
 
 
@@ -57,6 +59,8 @@ def options(chosen: Namespace) -> Options:
     said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
     if getattr(chosen, "precision", None):
         said["precision"] = chosen.precision
+    if getattr(chosen, "loss", None):
+        said["loss"] = chosen.loss
     if (found := foreign(chosen)) is not None:
         said["foreign"] = found
     return said
@@ -159,7 +163,7 @@ def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable
     if word.startswith(SYSTEM):
         return _read_file(str(system_path(word)), model, sizes, axes, default, said)
     strategy = _precise(parse_strategy(word), said)
-    chosen = resolve_model(model or default or default_model(strategy), **_style(said))
+    chosen = _run_as(resolve_model(model or default or default_model(strategy), **_style(said)), said)
     step = derive(strategy, chosen)
     return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
 
@@ -173,6 +177,14 @@ def _precise(strategy: Strategy, said: Options) -> Strategy:
         raise error.at("--precision") from None
 
 
+def _run_as(model: Model, said: Options) -> Model:
+    """The model, with its cross entropy run as --loss says."""
+    try:
+        return with_loss(model, said["loss"]) if said.get("loss") else model
+    except InputError as error:
+        raise error.at("--loss") from None
+
+
 def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
                   said: Options) -> Case:
     from placealg.cli.foreign import model_with, read_foreign
@@ -184,7 +196,7 @@ def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iter
     try:
         named = None if model else model_of(reading, **_style(said))
         stand_in = model or reading.stand_in or default or default_model(strategy)
-        chosen = model_with(reading, named or resolve_model(stand_in, **_style(said)))
+        chosen = _run_as(model_with(reading, named or resolve_model(stand_in, **_style(said))), said)
         for _, problem in fit_problems(strategy, chosen):
             raise problem
         step = derive(strategy, chosen)
@@ -205,7 +217,7 @@ def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterabl
     named = str(beside) if file.model and beside.exists() else file.model
     strategy = _precise(file.strategy, said)
     try:
-        chosen = resolve_model(model or named or default or default_model(strategy), **_style(said))
+        chosen = _run_as(resolve_model(model or named or default or default_model(strategy), **_style(said)), said)
         chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen
         for path, problem in fit_problems(strategy, chosen):
             raise problem.at(file.place(path))

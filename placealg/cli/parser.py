@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from placealg.errors import InputError
 
+LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
 FORMATS = ("text", "latex", "markdown", "python", "json")
 _SIZE = re.compile(r"[A-Za-z_][\w,]*=")
 _MANY = ("--set", "--bandwidth")
@@ -175,11 +176,18 @@ def _transformer(parser: Parser) -> None:
     parser.add_argument("--parallel", action="store_true", help="attention beside the MLP rather than before it")
 
 
+def _loss(parser: Parser) -> None:
+    parser.add_argument("--loss", choices=LOSS_RUNS, metavar="|".join(LOSS_RUNS),
+                        help="how the cross entropy is run, which decides what it holds; by default eager, and "
+                             "vocab_parallel where the vocabulary is split")
+
+
 def _format(parser: Parser, formats: Sequence[str]) -> None:
     parser.add_argument("--format", choices=formats, default="text", metavar="|".join(formats), help="how to print")
 
 
 def _costs(parser: Parser) -> None:
+    _loss(parser)
     parser.add_argument("--convention", choices=("exact", "asymptotic"), default="exact", metavar="exact|asymptotic",
                         help="keep each event's (n - 1)/n, or replace it by 1")
     parser.add_argument("--unit", choices=("bytes", "elements"), default="bytes", metavar="bytes|elements",
@@ -242,11 +250,13 @@ def _diff(parser: Parser) -> None:
     for dest in ("A", "B"):
         parser.add_argument(dest.lower(), metavar=dest, help=_STRATEGY)
     _settings(parser, "text", "markdown", "json")
+    _loss(parser)
     parser.epilog = "Exit code 0: no difference; 1: some; 2: bad input."
 
 
 def _report(parser: Parser) -> None:
     _strategies(parser, True)
+    _loss(parser)
     parser.add_argument("-o", "--output", metavar="FILE.html", required=True, help="where the page goes")
     parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are told")
     parser.epilog = "The page is one file that needs no network; its sliders start at the sizes of --set."
@@ -254,8 +264,16 @@ def _report(parser: Parser) -> None:
 
 def _fit(parser: Parser) -> None:
     _strategies(parser, False, "text", "json")
+    _loss(parser)
     parser.add_argument("--device-memory", metavar="AMOUNT", required=True, help="of one device: 80GB, 64GiB")
     parser.add_argument("--devices", metavar="N", help="the product of all axes; laid out over those without a size")
+    parser.add_argument("--batch", metavar="N", help="the sequences of a step, over all microbatches and ranks: m "
+                        "follows, or b where m is set; layouts are then compared at the same work")
+    parser.add_argument("--reserve", metavar="AMOUNT", help="set aside for what no formula counts: 6GB")
+    parser.add_argument("--activation-factor", metavar="X",
+                        help="what is held beyond the states at rest counts X times: 1.5")
+    parser.add_argument("--measured", metavar="AMOUNT", help="the peak of a real step at these sizes: which "
+                        "reserve, and which activation factor, that is")
     parser.add_argument("--by", choices=("peak", "total"), default="peak", metavar="peak|total",
                         help="what is held against the memory: the largest moment, or the sum of the parts")
     parser.add_argument("--flops", metavar="RATE", help="of one device: 400TFLOPS")

@@ -22,6 +22,7 @@ from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
 from placealg.model.graph import Graph, unit_of
+from placealg.model.losses import Run, run_of
 from placealg.polynomial import Polynomial, add
 from placealg.step.event import LOOPED, Event
 from placealg.step.pipeline import part_of
@@ -211,8 +212,18 @@ class Activations:
 
     def total(self) -> Formula:
         """What forward keeps for backward, in all."""
-        note = NOTE if self.stage is None else IN_FLIGHT
-        return self.amounts.made(self.waited(), "bytes", note=note if self.statistics else f"{note}; {STATISTICS}")
+        notes = [NOTE if self.stage is None else IN_FLIGHT, *([] if self.statistics else [STATISTICS])]
+        notes += [f"the loss is run {run.name} (--loss): it holds {run.most} at most" for run in self.runs()]
+        return self.amounts.made(self.waited(), "bytes", note="; ".join(notes))
+
+    def runs(self) -> tuple[Run, ...]:
+        """How the cross entropies of this device's program are run."""
+        found: dict[Run, None] = {}
+        for touch in self.walk(self.step.phase(*LOOPED)):
+            op = self.graph.producer(touch.event.value) if touch.event.verb == "compute" else None
+            if op and op.kind == "cross_entropy":
+                found[run_of(op, any(dim in op.over for _, dim in touch.box))] = None
+        return tuple(found)
 
 
 def region(graph: Graph, name: str) -> str:

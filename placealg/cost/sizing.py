@@ -6,21 +6,17 @@ that its ops work on. The `total` adds maxima that need not come together, and l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product as choices
-from math import gcd, prod
+from math import gcd
 
 from placealg.arith import Monomial
-from placealg.cost.communication import communication
 from placealg.cost.compute import value_of
 from placealg.cost.curve import check_known, curve
-from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
 from placealg.cost.peak_parts import moment
-from placealg.cost.plain import plain, put
 from placealg.cost.stage import candidates, locate, on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -32,7 +28,12 @@ from placealg.strategy.spec import Strategy
 KINDS = ("peak", "total")
 """What may be held against the memory of a device."""
 
-MOST_LAYOUTS = 20_000
+RESERVE = "reserve"
+"""The part that is set aside for what no formula counts."""
+
+REST = ("parameters", "optimizer", "gradients")
+"""The parts that rest on a device: the activation factor leaves them as they are."""
+
 MOST_DEVICES = 2**20
 """The largest degree of an axis that is tried where its sizes must divide."""
 
@@ -80,6 +81,32 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[Stage, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Margin:
+    """What is set aside for what no formula counts: `factor` times all that is held beyond the states at rest, and
+    `reserve` bytes.
+
+    >>> held = Formula.parse("Psi*w", "bytes")
+    >>> Margin(Fraction(10), Fraction(3, 2)).on(held + Formula.parse("b*s*act", "bytes"), held)
+    Ψ·w + 3·act·b·s/2 + 10 bytes
+    """
+
+    reserve: Fraction = Fraction(0)
+    factor: Fraction = Fraction(1)
+
+    def on(self, held: Formula, states: Formula) -> Formula:
+        """What is held, and what is set aside besides."""
+        found = held if self.factor == 1 else states + (held - states) * self.factor
+        return found if not self.reserve else found + Formula.parse(str(self.reserve), "bytes")
+
+    def to_hold(self, measured: Fraction, held: Fraction, states: Fraction) -> tuple[Fraction, Fraction | None]:
+        """The reserve, and the factor (None where nothing but states is held), with which `held` is `measured`."""
+        return measured - held, (measured - states) / (held - states) if held > states else None
+
+
+NO_MARGIN = Margin()
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """One part of what is held, and its bytes."""
 
@@ -108,7 +135,8 @@ class Degree:
 class Fit:
     """What one stage holds at its sizes against the `memory` of a device, in bytes.
 
-    `terms` sum to `value`. `rising` is what does not depend on b, and what each b adds, where that is linear.
+    `terms` sum to `value`, of which `counted` bytes follow from formulas, `states` of these at rest; the rest is the
+    `margin`. `rising` is what does not depend on b, and what each b adds, where that is linear.
     `microbatch` is the largest b with which it fits, 0 where none does, None where b does not matter.
     """
 
@@ -123,6 +151,9 @@ class Fit:
     rising: tuple[Fraction, Fraction] | None
     microbatch: int | None
     degrees: tuple[Degree, ...]
+    counted: Fraction
+    states: Fraction
+    margin: Margin = NO_MARGIN
 
     @property
     def fits(self) -> bool:
@@ -140,24 +171,8 @@ class Fit:
         return max(self.terms, key=lambda t: t.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Sizes of all axes, what a device of the fullest stage holds, sends and computes, and the largest b."""
-
-    axes: Mapping[str, int]
-    value: Fraction
-    sent: Fraction
-    flop: Fraction | None
-    microbatch: int | None
-
-    @property
-    def per_byte(self) -> Fraction | None:
-        """Flop computed per byte sent, where both are known and something is sent."""
-        return self.flop / self.sent if self.flop is not None and self.sent else None
-
-
 def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes,
-        kind: str = KINDS[0]) -> tuple[Fit, ...]:
+        kind: str = KINDS[0], margin: Margin = NO_MARGIN) -> tuple[Fit, ...]:
     """Each stage against the memory of a device, the tightest first.
 
     `sizes` are those of all axes, and of what the model leaves open.
@@ -171,14 +186,18 @@ def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Si
     >>> found.fits, found.microbatch, found.degrees[0].smallest
     (True, 1, 2)
     """
-    every = (_fit(stage, strategy, model, limit, sizes, kind) for stage in stages(step, sizes))
+    every = (_fit(stage, strategy, model, limit, sizes, kind, margin) for stage in stages(step, sizes))
     return tuple(sorted(every, key=lambda found: -found.value))
 
 
-def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes, kind: str) -> Fit:
-    formula = held_against(stage, kind)
+def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes, kind: str,
+         margin: Margin) -> Fit:
+    formula = held_against(stage, kind, margin)
     value = number_of(formula, sizes)
-    terms = tuple(Term(name, f, number_of(f, sizes)) for name, f in moment(stage.held, kind, sizes))
+    parts = [(name, f if name in REST else f * margin.factor) for name, f in moment(stage.held, kind, sizes)]
+    if margin.reserve:
+        parts.append((RESERVE, Formula.parse(str(margin.reserve), "bytes")))
+    terms = tuple(Term(name, f, number_of(f, sizes)) for name, f in parts)
     by_b = curve(formula, "b", sizes)
     microbatch = by_b.largest(limit) if "b" in formula.inputs else None
     if microbatch is not None:
@@ -187,14 +206,15 @@ def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes:
     rising = by_b.line(int(sizes.get("b", 1)))
     degrees = tuple(degree(formula, axis, strategy, model, limit, sizes) for axis in strategy.mesh.names
                     if axis != strategy.pipeline_axis or stage.of_any)
-    return Fit(stage.name, stage.step, kind, limit, stage.held, formula, value, terms, rising, microbatch, degrees)
+    return Fit(stage.name, stage.step, kind, limit, stage.held, formula, value, terms, rising, microbatch, degrees,
+               number_of(held_against(stage, kind), sizes), number_of(stage.held.states, sizes), margin)
 
 
-def held_against(stage: Stage, kind: str) -> Formula:
+def held_against(stage: Stage, kind: str, margin: Margin = NO_MARGIN) -> Formula:
     """The formula that is held against the memory."""
     if kind not in KINDS:
         raise InputError(f"unknown convention '{kind}'", name=kind, valid=KINDS)
-    return stage.held.peak if kind == "peak" else stage.held.total
+    return margin.on(stage.held.peak if kind == "peak" else stage.held.total, stage.held.states)
 
 
 def number_of(formula: Formula, sizes: Sizes) -> Fraction:
@@ -233,57 +253,5 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(n for n in range(1, min(number, MOST_DEVICES) + 1) if number % n == 0)
 
 
-def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: Sizes,
-            limit: Fraction | None, kind: str = KINDS[0]) -> tuple[Layout, ...]:
-    """Every way to give `devices` to the axes without a size that divides the model and fits, best first.
-
-    Best is most flop per byte sent, since a step is of more tokens in some layouts than in others; where flop are not
-    known, least sent. Without a `limit` all that divide, whose largest microbatch is None.
-    """
-    free = [a for a in strategy.mesh.names if a not in sizes]
-    bound = prod(int(sizes[a]) for a in strategy.mesh.names if a in sizes)
-    if devices % bound:
-        raise InputError(f"{devices} devices are not a multiple of {bound}, the product of the sizes given")
-    every = [held_against(stage, kind) for stage in stages(step, sizes)]
-    sent, work = communication(step).total, flop(step)
-    through = strategy.pipeline_axis if strategy.pipeline_axis in free else ""
-    deep = dividing(through, strategy, model, sizes) if through else ()
-    known = [(plain(put(f, {**f.values, **{n: v for n, v in sizes.items() if n in f.inputs}})), f)
-             for f in (*every, sent, *([] if work.expr is None else [work]))]
-    numbers = {n: Fraction(v) for n, v in model.sizes.items()}
-    found = []
-    for axes in factorizations(devices // bound, free):
-        at = {**sizes, **{a: Fraction(n) for a, n in axes.items()}}
-        if through and axes[through] not in deep:
-            continue
-        if any(set(q.names()) <= {*model.sizes, *at} and q.evaluate({**numbers, **at}).denominator != 1
-               for q in quotients(strategy, model)):
-            continue
-        values = [data.evaluate(at) for data, _ in known]
-        held, moved = values[:len(every)], values[len(every)]
-        if limit is None or max(held) <= limit:
-            microbatch = [] if limit is None else [curve(f, "b", at).largest(limit) for f in every if "b" in f.inputs]
-            found.append(Layout({a: int(at[a]) for a in strategy.mesh.names}, max(held), moved,
-                                values[-1] if work.expr is not None else None,
-                                min((b for b in microbatch if b is not None), default=None)))
-    return tuple(sorted(found, key=lambda at: (at.sent / at.flop if at.flop else at.sent, at.value)))
-
-
-def factorizations(devices: int, axes: Iterable[str]) -> Iterator[dict[str, int]]:
-    """Every way to write a number of devices as a product over axes.
-
-    >>> list(factorizations(4, ("dp", "tp")))
-    [{'dp': 1, 'tp': 4}, {'dp': 2, 'tp': 2}, {'dp': 4, 'tp': 1}]
-    """
-    names = tuple(axes)
-    each = divisors(devices)
-    if len(each) ** max(len(names) - 1, 0) > MOST_LAYOUTS:
-        raise InputError(f"{devices} devices over {len(names)} axes are too many layouts: --set some axes")
-    for head in choices(each, repeat=max(len(names) - 1, 0)):
-        rest, left = divmod(devices, prod(head))
-        if not left and (names or rest == 1):
-            yield dict(zip(names, (*head, rest), strict=False))
-
-
-__all__ = ["KINDS", "Degree", "Fit", "Layout", "Stage", "Term", "degree", "dividing", "factorizations", "fit",
-           "divisors", "held_against", "layouts", "number_of", "stages"]
+__all__ = ["KINDS", "NO_MARGIN", "Degree", "Fit", "Margin", "Stage", "Term", "degree", "dividing", "divisors", "fit",
+           "held_against", "number_of", "stages"]

@@ -16,6 +16,7 @@ from placealg.cost.rings import RING, brought, summed
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
+from placealg.model.losses import Run, chunk_parts, run_of
 from placealg.step.event import Event, dim_of, origins
 from placealg.step.program import Reference, Step
 from placealg.step.recompute import members
@@ -112,7 +113,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
         made = {s for s in touch.writes if s.tensor.kind != "data" and s.version[0] not in free}
         if touch.event.verb == RING and touch.event.on_gradient:
             made = set()
-        touch.during = frozenset(around | made)
+        touch.during = walk.during(touch, frozenset(around | made))
     return tuple(found)
 
 
@@ -144,11 +145,14 @@ class _Walk:
     sparse: Mapping[str, FrozenMap[str, str]] = field(default_factory=dict)
     summed: Mapping[str, tuple[tuple[str, Monomial], ...]] = field(default_factory=dict)
     brought: Mapping[int, Monomial] = field(default_factory=dict)
+    chunks: Mapping[str, Monomial] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for step in backward(self.graph):
             self.transposed.setdefault(step.forward, []).append(step)
         self.sparse = sparse_gradients(self.graph)
+        self.chunks = chunk_parts(self.graph)
         self.summed = summed(self.events)
         self.brought = {id(e): brought(e, self.events[k + 1:]) for k, e in enumerate(self.events) if e.verb == RING}
         self.held = {(t.name, ""): Storage((t.name, ""), frozenset(), t)
@@ -173,6 +177,18 @@ class _Walk:
             self.read(touch, event.reads)
         return touch
 
+    def during(self, touch: Touch, held: frozenset[Storage]) -> frozenset[Storage]:
+        """What is held while an event runs; of a cross entropy the buffers with which it is run."""
+        op = self.graph.producer(touch.event.tensor)
+        if op is None or touch.event.verb != "compute" or not (run := self.runs.get(op.output)):
+            return held
+        its = (op.inputs[0], f"{op.output}.softmax", op.inputs[0] + GRAD)
+        mine = sorted((s for s in held if s.version[0] in its), key=lambda s: s.version)
+        elements = run.backward if touch.event.on_gradient else run.forward
+        return held.difference(mine) | {
+            Storage((f"{its[0]}.{k}", ""), one.box, replace(one.tensor, element=element), one.part)
+            for one in mine[:1] for k, element in enumerate(elements)}
+
     def find(self, name: str, label: str) -> Version | None:
         """The version that a reader finds: the one named, or one from which it would derive."""
         return next(((name, made) for made in origins(label) if (name, made) in self.held), None)
@@ -189,6 +205,7 @@ class _Walk:
 
     def make(self, touch: Touch, version: Version, box: Box, tensor: Tensor, part: Monomial = ONE) -> None:
         """New storage for a version."""
+        part = part * self.chunks.get(tensor.name.removesuffix(GRAD), ONE)
         self.held[version] = Storage(version, box, tensor, part)
         self.known[version[0]] = box
         touch.writes.append(self.held[version])
@@ -238,7 +255,11 @@ class _Walk:
         if complete:
             result = self.graph.tensors[op.output]
             self.make(touch, (op.output, ""), _along(box, result), result)
+        if op.kind == "cross_entropy":
+            self.runs[op.output] = run_of(op, any(dim in op.over for _, dim in box))
         for tensor, _ in kept(self.graph, op):
+            if op.output in self.runs:
+                tensor = replace(tensor, element=self.runs[op.output].kept)
             if complete or op.row.random:
                 there = _along(box, tensor) if complete else self.known.get(tensor.name, frozenset())
                 self.make(touch, (tensor.name, ""), there, tensor)
@@ -261,6 +282,8 @@ class _Walk:
                 if found:
                     touch.reads[found] = self.held[found]
             tensor = self.graph.tensors[step.of]
+            if op.output in self.runs and self.runs[op.output].logits and (found := self.find(*versions[0])):
+                touch.reads[found] = self.held[found]
             if tensor.kind == "activation":
                 target = (step.output, versions[step.operand][1])
                 back = {new: old for old, new in op.rename.items()}

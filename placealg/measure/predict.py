@@ -16,6 +16,7 @@ from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.measure.cells import BYTES, SEQUENCES, TOKENS, Cell
+from placealg.model.losses import with_loss
 from placealg.model.model import Model
 from placealg.model.transformer import GPT, transformer
 from placealg.placement import SENT
@@ -45,14 +46,17 @@ class Bytes:
 
 
 def model_of(cell: Cell) -> Model:
-    """The model that runs: a GPT without dropout, with experts if the cell has sizes of them, tied if it says so."""
+    """The model that runs: a GPT without dropout, with experts if the cell has sizes of them, tied if it says so.
+
+    Of its loss only the log-probabilities are kept for backward, which take what `vocab_parallel` keeps.
+    """
     routed = "experts" in cell.sizes
     dims: dict[str, str | int] = {"vocab": "V", "embed": "h", "heads": "a", "kv": "a", "group": 1, "head_dim": "h/a",
                                   "ffn": "f" if routed else "4*h", "position": "s_max"}
     if routed:
         dims |= {"expert": "experts", "choice": "topk"}
     graph = transformer(replace(GPT, tied="tied" in cell.options, dropout=False, experts=routed), dims)
-    return Model.of_graph("gpt", graph, sizes=dict(cell.sizes))
+    return with_loss(Model.of_graph("gpt", graph, sizes=dict(cell.sizes)), "vocab_parallel")
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,8 @@ from typing import Any
 
 from placealg.cost.compute import COMPUTE, Compute, value_of
 from placealg.cost.formula import json_number
-from placealg.cost.sizing import Degree, Fit, Layout
+from placealg.cost.layouts import Layout
+from placealg.cost.sizing import NO_MARGIN, Degree, Fit, Margin
 from placealg.render.cost import known_sizes
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import Scale, number, scale_for, scaled
@@ -22,7 +23,8 @@ CONVENTIONS: Mapping[str, str] = {
              "left out",
 }
 """What is held against the memory -> what it counts."""
-NOT_COUNTED = "what the framework itself holds: fragmentation, and buffers of its libraries"
+NOT_COUNTED = ("what the framework itself holds, for which --reserve and --activation-factor set memory aside: "
+               "fragmentation, buffers of its libraries, copies that a kernel keeps")
 LOWER_BOUND = ("the largest of these, if all overlap perfectly and collectives send what is counted; latency, bubbles, "
                "the host link and what is not counted come on top")
 
@@ -33,6 +35,7 @@ class Sized:
     that fit where devices were to be laid out.
 
     `rate` is in flop per second, `speeds` in bytes per second by set of axes, `seconds` what each takes at least.
+    `sequences` are those of a step, `batch` as many of them as were asked for; `measured` is the peak of a real step.
     """
 
     title: str
@@ -44,6 +47,9 @@ class Sized:
     rate: Fraction | None
     speeds: Mapping[str, Fraction]
     seconds: Mapping[str, Fraction]
+    sequences: int | None = None
+    batch: int | None = None
+    measured: Fraction | None = None
 
     @property
     def devices(self) -> int:
@@ -58,19 +64,45 @@ def page(sized: Sized, width: int, gib: bool = False) -> list[Line]:
     """The whole page: a block per stage, layouts, compute."""
     fits = all(f.fits for f in sized.stages)
     verdict = Span("FITS", "green") if fits else Span("DOES NOT FIT", "bold red")
-    lines = [line(bold(sized.title), ": ", verdict)]
+    lines = [line(bold(sized.title), ": ", verdict), *indent(prose(meaning(sized, gib), width - 2, hang=2))]
     formulas = [*(f.formula for f in sized.stages), sized.compute.flop, *(t.bytes for t in sized.compute.traffic)]
     known: list[list[Cell]] = [[dim(kind), dim(text)] for kind, text in known_sizes(formulas, sized.sizes)]
     known.append([dim("devices"), dim(number(sized.devices))])
+    if sized.sequences is not None:
+        known.append([dim("batch"), dim(f"{number(sized.sequences)} sequences in a step")])
     lines += [*indent(table(known, "ll", width - 2, wrap={1: 30})), ()]
     for found in sized.stages:
-        lines += [*_stage(found, found is sized.stages[-1], width, gib), ()]
+        measured = sized.measured if found is sized.stages[0] else None
+        lines += [*_stage(found, found is sized.stages[-1], width, gib, measured), ()]
     if sized.layouts is not None:
         lines += [*_layouts(sized, width, gib), ()]
     return lines + _compute(sized, width, gib)
 
 
-def _stage(found: Fit, last: bool, width: int, gib: bool) -> list[Line]:
+def meaning(sized: Sized, gib: bool = False) -> str:
+    """What the verdict says: how much a device needs at least, and what is set aside beyond that."""
+    full = sized.stages[0]
+    scale = scale_for("bytes", [full.memory, full.value], gib)
+    need, memory = scaled(full.counted, scale.divisor), scaled(full.memory, scale.divisor)
+    aside = full.value - full.counted
+    if aside:
+        margin = f"{scaled(aside, scale.divisor)} {scale.head} are set aside ({_margin(full.margin, scale)})"
+    elif full.fits:
+        margin = f"what frameworks hold besides must fit in the other {scaled(full.left, scale.divisor)} {scale.head}"
+    else:
+        margin = "nothing is set aside for what frameworks hold besides"
+    unknown = "" if full.held.activations.expr is not None else f", and activations, which are not counted: " \
+        f"{full.held.activations.reason}"
+    return f"needs at least {need} of {memory} {scale.head}{unknown}; {margin}"
+
+
+def _margin(margin: Margin, scale: Scale) -> str:
+    told = [f"--reserve {scaled(margin.reserve, scale.divisor)}{scale.head}"] if margin.reserve else []
+    told += [f"--activation-factor {float(margin.factor):g}"] if margin.factor != 1 else []
+    return ", ".join(told)
+
+
+def _stage(found: Fit, last: bool, width: int, gib: bool, measured: Fraction | None) -> list[Line]:
     """What a device of a stage holds, and which sizes would fit; under the last one, what is counted."""
     scale = scale_for("bytes", [found.memory, found.value], gib)
     lines = [line(bold(f"memory of {_device(found)}"), dim(f", in {scale.head}"))]
@@ -80,13 +112,17 @@ def _stage(found: Fit, last: bool, width: int, gib: bool) -> list[Line]:
         text = term.formula.text()
         rows.append([term.name, text if len(text) <= 240 else dim(f"{_NONE} {len(text)} signs: --format json has it"),
                      scaled(term.value, scale.divisor), share])
-    rows += [[bold(found.kind), "", bold(scaled(found.value, scale.divisor)), ""],
+    total = found.kind if found.margin == NO_MARGIN else f"{found.kind} and margin"
+    rows += [[bold(total), "", bold(scaled(found.value, scale.divisor)), ""],
              [f"{'≤' if found.fits else '>'} memory", "", scaled(found.memory, scale.divisor), ""],
              ["left" if found.fits else "over", "", scaled(abs(found.left), scale.divisor), ""]]
     lines += [*indent(table(rows, "lldr", width - 2, wrap={1: 30})), ()]
     facts: list[list[Cell]] = [[dim("in the way"), _way(found)], [dim("microbatch"), _microbatch(found, scale)]]
     facts += [[dim("smallest" if k == 0 else ""), _degree(d)] for k, d in enumerate(found.degrees)]
+    if measured is not None:
+        facts += [[dim("measured" if k == 0 else ""), text] for k, text in enumerate(_measured(found, measured, scale))]
     if last:
+        facts += [[dim("loss" if k == 0 else ""), note] for k, note in enumerate(_loss(found))]
         facts += [[dim("convention"), CONVENTIONS[found.kind]]]
         facts += [[dim("left out" if k == 0 else ""), text] for k, text in enumerate(left_out(found))]
     return lines + indent(table(facts, "ll", width - 2, wrap={1: 30}))
@@ -99,6 +135,23 @@ def _device(found: Fit) -> str:
 def left_out(found: Fit) -> list[str]:
     """What is not held against the memory."""
     return [NOT_COUNTED] if found.held.activations.expr is not None else [found.held.activations.reason, NOT_COUNTED]
+
+
+def _measured(found: Fit, measured: Fraction, scale: Scale) -> list[str]:
+    """A measured peak beside what is counted, and the margins that make them equal."""
+    told = f"{scaled(measured, scale.divisor)} {scale.head}"
+    if measured < found.counted:
+        return [f"{told} are {float(measured / found.counted):.3f} of what is counted: at other sizes, or of another "
+                "placement"]
+    reserve, factor = found.margin.to_hold(measured, found.counted, found.states)
+    ways = f"--reserve {scaled(reserve, scale.divisor)}{scale.head}" + (
+        "" if factor is None else f", or --activation-factor {float(factor):.3f}")
+    return [f"{told} are {float(measured / found.counted):.3f} of what is counted; {ways} counts as much"]
+
+
+def _loss(found: Fit) -> list[str]:
+    """How the loss is run, as the note of the activations says."""
+    return [n for n in found.held.activations.note.split("; ") if n.startswith("the loss ")]
 
 
 def _way(found: Fit) -> str:
@@ -141,17 +194,28 @@ def _layouts(sized: Sized, width: int, gib: bool) -> list[Line]:
         return [line(bold("layouts"), dim(": none fits; the one above holds least"))]
     held = scale_for("bytes", [layout.value for layout in every], gib)
     sent = scale_for("bytes", [layout.sent for layout in every], gib)
-    head: list[Cell] = [*(bold(a) for a in sized.axes), bold(f"held, {held.head}"), bold(f"sent, {sent.head}"),
-                        bold("flop per byte"), bold("largest b")]
+    count = "m" if sized.batch else "batch"
+    head: list[Cell] = [*(bold(a) for a in sized.axes), bold(count), bold(f"held, {held.head}"),
+                        bold(f"sent, {sent.head}"), bold("flop per byte"), bold("largest b")]
     rows: list[list[Cell]] = [head]
     for layout in every[:_LISTED]:
-        rows.append([*(number(layout.axes[a]) for a in sized.axes), scaled(layout.value, held.divisor),
+        batch = layout.microbatches if sized.batch else layout.sequences
+        rows.append([*(number(layout.axes[a]) for a in sized.axes), _NONE if batch is None else number(batch),
+                     scaled(layout.value, held.divisor),
                      scaled(layout.sent, sent.divisor),
                      _NONE if layout.per_byte is None else f"{float(layout.per_byte):,.1f}",
                      _NONE if layout.microbatch is None else number(layout.microbatch)])
     more = f"; the first {_LISTED} are" if len(every) > _LISTED else " is" if len(every) == 1 else "; all are"
-    return [line(bold("layouts"), dim(f": {len(every)} fit{'s' * (len(every) == 1)}{more} shown, best first")),
-            *indent(table(rows, "r" * len(head), width - 2))]
+    order = "least sent first" if sized.batch or every[0].per_byte is None else "most flop per byte sent first"
+    lines = [line(bold("layouts"), dim(f": {len(every)} fit{'s' * (len(every) == 1)}{more} shown, {order}")),
+             *indent(table(rows, "r" * len(head), width - 2))]
+    if not sized.batch and len({layout.sequences for layout in every}) > 1:
+        lines += indent(prose("batch: the sequences of a step, which differ; --batch N compares layouts at the same "
+                              "work", width - 2, "dim", hang=2))
+    if any(not layout.even for layout in every):
+        lines += indent(prose("stages that do not divide the layers differ by one layer; the fullest is told",
+                              width - 2, "dim", hang=2))
+    return lines
 
 
 def _compute(sized: Sized, width: int, gib: bool) -> list[Line]:
@@ -202,10 +266,12 @@ def document(sized: Sized) -> dict[str, Any]:
     work = sized.compute
     return {
         "fits": all(f.fits for f in sized.stages),
+        "meaning": meaning(sized), "sequences": sized.sequences,
         "sizes": {n: json_number(v) for n, v in sized.sizes.items()}, "devices": sized.devices,
         "stages": [{
             "stage": f.stage, "convention": f.kind, "fits": f.fits, "memory": json_number(f.memory),
-            "held": leaf(f.formula), "left": json_number(f.left),
+            "held": leaf(f.formula), "left": json_number(f.left), "needs_at_least": json_number(f.counted),
+            "reserve": json_number(f.margin.reserve), "activation_factor": json_number(f.margin.factor),
             "terms": [{"name": t.name, **leaf(t.formula), "share": float(t.value / f.value) if f.value else None}
                       for t in f.terms],
             "in_the_way": f.largest.name, "largest_b": f.microbatch,
@@ -216,7 +282,8 @@ def document(sized: Sized) -> dict[str, Any]:
         } for f in sized.stages],
         "layouts": None if sized.layouts is None else [
             {"axes": dict(o.axes), "held": json_number(o.value), "sent": json_number(o.sent),
-             "flop_per_byte": _optional(o.per_byte), "largest_b": o.microbatch}
+             "flop_per_byte": _optional(o.per_byte), "largest_b": o.microbatch, "sequences": o.sequences,
+             "microbatches": o.microbatches, "even_stages": o.even}
             for o in sized.layouts],
         "compute": {
             "flop": leaf(work.flop),

@@ -139,6 +139,17 @@ class Strategy(Shown):
         """
         return tuple(a for a in self.mesh.names if self._of_loss(a) in ("batch", "seq"))
 
+    @property
+    def batch_axes(self) -> tuple[str, ...]:
+        """The axes over which the sequences of a step are split, in mesh order."""
+        return tuple(a for a in self.mesh.names if self._of_loss(a) == "batch")
+
+    @property
+    def microbatches(self) -> int | None:
+        """The microbatches of a step, where the strategy says how many."""
+        said = self.option("schedule", "microbatches")
+        return said if isinstance(said, int) else None
+
     def _of_loss(self, axis: str) -> str:
         """What an axis says first of the token sum of the loss: batch, seq or none; "" where it says nothing."""
         said = (dim for region, dim in map(parts, self.dims.get(axis, ())) if region in ("", "loss"))

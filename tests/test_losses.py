@@ -1,0 +1,119 @@
+"""The loss as frameworks run it: bytes a logit by hand, what stays for backward, and peaks of real runs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from placealg.cost.formula import Formula
+from placealg.cost.memory import memory
+from placealg.cost.regions import kept_for_backward
+from placealg.cost.sizing import stages
+from placealg.errors import InputError
+from placealg.model.abstract import abstract
+from placealg.model.config import resolve_model
+from placealg.model.losses import RUNS, chunk_parts, with_loss
+from placealg.model.transformer import gpt
+from placealg.step.derive import derive
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
+
+HUGE = {"h": 8, "a": 2, "L": 2, "s": 4, "V": 10**6, "dp": 1, "tp": 1}
+"""Sizes at which nothing but logits counts."""
+
+
+def per_logit(strategy: str, run: str, what: str = "peak") -> Fraction:
+    """What one more sequence adds, for each of its logits."""
+    model = with_loss(gpt(), run) if run else gpt()
+    formula = getattr(memory(derive(parse_strategy(strategy), model)), what)
+    values = [Fraction(formula.value(**{n: v for n, v in {**HUGE, "b": b}.items() if n in formula.inputs}))
+              for b in (1, 2)]
+    return (values[1] - values[0]) / (HUGE["s"] * HUGE["V"])
+
+
+@pytest.mark.parametrize(("run", "peak", "kept"), [
+    ("eager", 14, 6),           # log-softmax, its gradient, that of the copy: 3 x 4; the logits: 2
+    ("fused", 2, 2),            # the gradient, which was the logits
+    ("vocab_parallel", 6, 4),   # softmax that becomes the gradient: 4; the gradient in bf16: 2
+    ("chunked", 0, 0),
+])
+def test_bytes_a_logit_by_hand(run: str, peak: int, kept: int) -> None:
+    assert round(per_logit("dp", run), 2) == peak
+    assert round(per_logit("dp", run, "activations"), 2) == kept
+
+
+def test_a_chunk_is_as_large_as_the_hidden_states() -> None:
+    model = with_loss(gpt(), "chunked")
+    assert set(map(str, chunk_parts(model.graph).values())) == {"h/V"}
+    chunked, fused = (memory(derive(parse_strategy("dp"), with_loss(gpt(), run))).activations
+                      for run in ("chunked", "fused"))
+    assert fused - chunked == Formula.parse("act*b*s*(V - h)", "bytes")
+
+
+def test_what_is_not_said_goes_by_the_vocabulary() -> None:
+    assert per_logit("dp", "") == per_logit("dp", "eager")
+    assert per_logit("tp_sp", "") == per_logit("tp_sp", "vocab_parallel") != per_logit("tp_sp", "eager")
+    for strategy, run in (("dp", "eager"), ("tp_sp", "vocab_parallel")):
+        held = memory(derive(parse_strategy(strategy), gpt()))
+        assert f"the loss is run {run} (--loss): it holds {RUNS[run].most} at most" in held.activations.note
+
+
+def test_eager_keeps_the_logits_beside_the_log_softmax() -> None:
+    kept = {k.tensor: k for k in kept_for_backward(derive(parse_strategy("dp"), gpt()))}
+    assert kept["head.logits"].readers == ("head.loss",)
+    assert kept["head.loss.softmax"].bytes.text() == "4·b·s·V"
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_step_is_the_same_however_the_loss_is_run(run: str) -> None:
+    strategy = parse_strategy("zero3*tp_sp")
+    assert derive(strategy, with_loss(gpt(), run)).events == derive(strategy, gpt()).events
+
+
+def test_what_cannot_be_chosen() -> None:
+    with pytest.raises(InputError, match="did you mean 'eager'"):
+        with_loss(gpt(), "eagr")
+    with pytest.raises(InputError, match="abstract has no cross entropy"):
+        with_loss(abstract(), "eager")
+
+
+# -------------------------------------------------------------------------------------------------- peaks of real runs
+
+PEAKS: Mapping[str, Any] = tomllib.loads((ROOT / "tests" / "data" / "measured_peaks.toml").read_text(encoding="utf-8"))
+
+
+def counted(row: Mapping[str, Any], strategy: str, inferred: Mapping[str, Any]) -> Fraction:
+    """The peak of the fullest stage at the sizes of a row, in GiB."""
+    name = row["model"]
+    model = resolve_model(str(ROOT / "tests" / "data" / "n1b.json") if name == "n1b" else name)
+    chosen = parse_strategy(strategy)
+    if "stages" in inferred:
+        chosen = overlay(chosen, {"schedule": {"stages": inferred["stages"]}})
+    sizes = {n: Fraction(v) for n, v in {**row["sizes"], **inferred.get("types", {})}.items()}
+    step = derive(chosen, with_loss(model, inferred.get("loss", "eager")))
+    peaks = (stage.held.peak.value(**{n: v for n, v in sizes.items() if n in stage.held.peak.inputs})
+             for stage in stages(step, sizes))
+    return max(Fraction(p) for p in peaks if p is not None) / 2**30
+
+
+def test_the_page_has_every_peak() -> None:
+    page = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
+    for row in PEAKS["peaks"]:
+        sizes = ", ".join(f"{n} = {v}" for n, v in row["sizes"].items())
+        assert (f"| {row['source']} | `{row['strategy']}` | {sizes} | {row['GiB']:.1f} | {row['ratio']:.2f} | "
+                f"{row['ratio_placed']:.2f} |") in page
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize("row", PEAKS["peaks"], ids=lambda row: f"{row['strategy']}-{row['GiB']}")
+def test_a_peak_of_a_real_run(row: Mapping[str, Any]) -> None:
+    """As placed by its name, and as what is inferred of the framework places it: at most 2 % more than the run held."""
+    named, placed = (counted(row, row[key], row["inferred"] if key == "placed" else {})
+                     for key in ("strategy", "placed"))
+    assert round(float(named / Fraction(str(row["GiB"]))), 2) == row["ratio"]
+    assert round(float(placed / Fraction(str(row["GiB"]))), 2) == row["ratio_placed"] <= 1.02

@@ -34,7 +34,7 @@ test-slow: $(STAMP)  ## the long random runs, and every mutant of every program;
 
 MUTANTS ?=  # which, and how: placealg.prover.ops.redistributions --every 4; --help says more
 mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: long, on Linux, resumed
-	$(BIN)/python tests/mutate.py $(MUTANTS)
+	PYTHONPATH=$$(find tests -type d ! -name "__pycache__" | paste -sd:) $(BIN)/python tests/mutation/mutate.py $(MUTANTS)
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -66,17 +66,17 @@ $(TORCH)/.stamp: torch.lock pyproject.toml
 torch-setup: $(TORCH)/.stamp  # the environment alone
 
 torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the verdicts and the committed tables
-	$(TORCH)/bin/python -m pytest -q -m torch tests/test_torch.py
-	$(TORCH)/bin/python tests/torch_tables.py
+	$(TORCH)/bin/python -m pytest -q -m torch tests/measure/test_torch.py
+	$(TORCH)/bin/python tests/measure/torch_tables.py
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
-	$(TORCH)/bin/python tests/torch_tables.py --write
+	$(TORCH)/bin/python tests/measure/torch_tables.py --write
 
 coq:        ## the theory, checked by Coq; without coqc it says so and is no pass
 	@proofs/coq/check.sh
 
 browser: $(STAMP)  ## the report's page in a headless Chromium: it renders, its sliders agree with Python
-	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/test_report.py
+	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py
 
 clean:      ## remove the environments and all caches
 	rm -rf $(VENV) $(JUPYTER) $(TORCH) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info

@@ -1,4 +1,4 @@
-(** The tie: the tables and rules that the Python code runs on, computed by Coq. Written by tests/coq_table.py.
+(** The tie: the tables and rules that the Python code runs on, computed by Coq. Written by tests/coq/coq_table.py.
 
     What it backs: REDISTRIBUTIONS and DUAL of placealg/placement.py, and the rules [summed], [read_at], [reduced],
     [gathered] and [masked] of placealg/prover/calculus/contribution.py, for every value of one term on one axis. *)

@@ -11,7 +11,7 @@ import pytest
 import z3
 from test_derived import MODELS
 from test_flow import step_of
-from test_uses import Known
+from test_parameter_uses import Known
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap

@@ -39,19 +39,19 @@ from typing import Any
 
 from mutation_score import KILLED, OPEN, difference, score
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "mutants"
-REASONS = ROOT / "tests" / "equivalent_mutants.toml"
-SETTLED = ROOT / "tests" / "settled_mutants.json"
+REASONS = ROOT / "tests" / "mutation" / "equivalent_mutants.toml"
+SETTLED = ROOT / "tests" / "mutation" / "settled_mutants.json"
 CASES = {
-    "placealg.prove": ("test_versions", "test_tensors", "test_uses", "test_network", "test_prover", "test_following",
-                       "test_explore", "test_premises", "test_obligations", "test_calculus", "test_correct",
-                       "test_transfer", "test_transfer_rules", "test_stages", "test_operators", "test_order",
-                       "test_flow"),
+    "placealg.prover": ("test_versions", "test_tensors", "test_parameter_uses", "test_op_obligations", "test_examine",
+                        "test_following", "test_explore", "test_premises", "test_obligations", "test_calculus",
+                        "test_correct", "test_transfer", "test_transfer_rules", "test_stages", "test_operators",
+                        "test_order", "test_flow"),
     "placealg.prover.evidence.cutoff": ("test_cutoff",),
     "placealg.prover.schedule": ("test_schedule",),
     "placealg.step.pipeline": ("test_pipeline", "test_schedule"),
-    "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_recompute", "test_saved",
+    "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_recompute", "test_saved_tensors",
                       "test_derived", "test_split", "test_operations"),
     "placealg": ("test_mutation", "test_disagreements"),
 }
@@ -354,7 +354,7 @@ def reached(tests: Sequence[Case], texts: Mapping[str, str], children: int) -> l
     """The cases with what they reach, traced once for each state of the modules and of their file; none that fails."""
     path = KEPT / f"reached.{_digest(*texts)}.pickle"
     known: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
-    files = {c.file: (ROOT / "tests" / f"{c.file}.py").read_text(encoding="utf-8") for c in tests}
+    files = {c.file: next((ROOT / "tests").rglob(f"{c.file}.py")).read_text(encoding="utf-8") for c in tests}
     loaded = _digest(*texts.values())
     keys = {case.name: _digest(case.name, files[case.file], loaded) for case in tests}
     missing = [case for case in tests if keys[case.name] not in known]

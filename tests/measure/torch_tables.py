@@ -16,7 +16,7 @@ from placealg.measure.check import check
 from placealg.measure.faults import FAULTS
 from placealg.render.measured import faults_markdown, markdown
 
-PAGE = Path(__file__).resolve().parent.parent / "proofs" / "torch" / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "proofs" / "torch" / "README.md"
 LIMIT = 300.0
 WRITTEN = (4, FAKE_WORLDS[-1])
 """The worlds whose rows are in the table; the others are run, and hold or not."""

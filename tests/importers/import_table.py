@@ -1,6 +1,6 @@
 """A table of what is read from a folder of configurations, held against its expected.json where one lies there.
 
-    python tests/import_table.py DIR [--prove] [--only WORD] [--long]
+    python tests/importers/import_table.py DIR [--prove] [--only WORD] [--long]
 
 DIR holds configurations at any depth, or in `files/`; expected.json maps each, or FILE::function, to what should be
 read: axes, expression, tables, types, microbatches, recompute, clip, skip, or `"read": false` and why.

@@ -1,7 +1,7 @@
 """Derived programs and the reasons they give, as a person reads them: any change shows in a file.
 
 That the programs are right is proved and run elsewhere; here stands what no proof looks at, the bytes on the wire and
-the words. `python tests/test_derived.py` writes the files anew.
+the words. `python tests/step/test_derived.py` writes the files anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placealg.step.event import Event
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
 
-FOLDER = Path(__file__).resolve().parent / "golden" / "derived"
+FOLDER = Path(__file__).resolve().parents[1] / "golden" / "derived"
 MODELS: Mapping[str, Model] = {"abstract": abstract(), "moe": moe(), **DECODERS, "mlp": mlp(),
                               "statistics": statistics(), "losses": two_losses(), "units": two_units(tied=True)}
 NVME = '[parameters]\ntier = "nvme"\n[optimizer]\ntier = "nvme"\n'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from nets import NETS, OPAQUE
 from random_dims import judged
 from random_programs import two_units
@@ -24,7 +24,7 @@ from placealg.strategy.spec import overlay, strategy_on
 MODELS: Mapping[str, Callable[[], Model]] = {
     "abstract": abstract, "two units": lambda: two_units(False), "mlp": mlp, "gpt": gpt,
     "flash": lambda: gpt(Style(flash=True)), "moe": moe, "mla": mla, **NETS, **OPAQUE}
-DISAGREEMENTS = tomllib.loads((ROOT / "tests" / "disagreements.toml").read_text(encoding="utf-8"))["case"]
+DISAGREEMENTS = tomllib.loads(Path(__file__).with_name("disagreements.toml").read_text(encoding="utf-8"))["case"]
 
 
 @pytest.mark.parametrize("case", DISAGREEMENTS, ids=lambda case: case["found"])

@@ -146,6 +146,6 @@ def test_an_axis_without_data_needs_no_reduction() -> None:
 
 
 def test_every_equivalent_mutant_has_its_reason() -> None:
-    named = tomllib.loads((ROOT / "tests" / "equivalent_mutants.toml").read_text(encoding="utf-8"))
+    named = tomllib.loads((ROOT / "tests" / "mutation" / "equivalent_mutants.toml").read_text(encoding="utf-8"))
     reasons = [why for mutants in named.values() for why in mutants.values()]
     assert reasons and all(isinstance(why, str) and len(why) > 20 for why in reasons)

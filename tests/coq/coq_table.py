@@ -1,10 +1,10 @@
 """Writes proofs/coq/Table.v: the Python tables and transfer rules, each row an equation that Coq has to compute.
 
-    python tests/coq_table.py             prints it
-    python tests/coq_table.py FILE        writes it to FILE
+    python tests/coq/coq_table.py             prints it
+    python tests/coq/coq_table.py FILE        writes it to FILE
 
 A row of REDISTRIBUTIONS that is changed or deleted, a wrong dual, or a transfer rule that answers otherwise makes a
-file that Coq rejects; tests/test_coq.py says so where the file kept is not the file written here.
+file that Coq rejects; tests/coq/test_coq.py says so where the file kept is not the file written here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from placealg.frozen import FrozenMap
 from placealg.placement import Kind
 from placealg.prover.calculus.contribution import SIZE_ONE, Equality, Term, Value
 
-TABLE = Path(__file__).resolve().parents[1] / "proofs" / "coq" / "Table.v"
+TABLE = Path(__file__).resolve().parents[2] / "proofs" / "coq" / "Table.v"
 
 EVENTS: Mapping[str, str] = {
     "none": "none", "scale 1/n": "scale", "slice": "slice", "zero-pad": "zero_pad", "all_gather": "all_gather",
@@ -34,7 +34,7 @@ POSITIONS: Mapping[str, str] = {"unit": "unit_rank", "own:own": "owner", "own:al
 AXIS = "a"
 
 HEAD = """\
-(** The tie: the tables and rules that the Python code runs on, computed by Coq. Written by tests/coq_table.py.
+(** The tie: the tables and rules that the Python code runs on, computed by Coq. Written by tests/coq/coq_table.py.
 
     What it backs: REDISTRIBUTIONS and DUAL of placealg/placement.py, and the rules [summed], [read_at], [reduced],
     [gathered] and [masked] of placealg/prover/calculus/contribution.py, for every value of one term on one axis. *)

@@ -69,7 +69,7 @@ def assert_refused(tables: list[str], build: Path) -> None:
 
 def test_the_table_is_that_of_the_code() -> None:
     assert coq_table.TABLE.read_text(encoding="utf-8") == coq_table.table(), (
-        "run: python tests/coq_table.py proofs/coq/Table.v")
+        "run: python tests/coq/coq_table.py proofs/coq/Table.v")
 
 
 def other(event: str) -> str:

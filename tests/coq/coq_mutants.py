@@ -1,6 +1,6 @@
 """Wrong statements for proofs/coq/: each changes a definition or a condition, and some proof has to reject it.
 
-    python tests/coq_mutants.py     says of every mutant which proof rejects it; exits with 1 if one is not rejected
+    python tests/coq/coq_mutants.py     says of every mutant which proof rejects it; exits with 1 if one is not rejected
 
 A proof rejects a mutant if Coq stops inside of it, at a step that is no longer right. A file that cannot be read, or a
 name that is not there, is no rejection.
@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-COQ = Path(__file__).resolve().parents[1] / "proofs" / "coq"
+COQ = Path(__file__).resolve().parents[2] / "proofs" / "coq"
 NO_REJECTION = re.compile(r"Syntax error|was not found|Unknown|cannot be found|Cannot find a physical path|illegal")
 STATEMENT = re.compile(r"^(?:Theorem|Lemma|Example|Definition|Fixpoint)\s+(\w+)", re.MULTILINE)
 

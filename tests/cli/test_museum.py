@@ -48,10 +48,10 @@ def test_a_bug_is_as_its_file_says(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_verdicts_are_the_golden_ones() -> None:
-    """`tests/museum.txt` is what `placealg museum --no-timing` prints, 100 signs wide."""
+    """`tests/data/museum.txt` is what `placealg museum --no-timing` prints, 100 signs wide."""
     lines = [plain(text).rstrip() for text in page([found_of(name) for name in names()], 100, timing=False)]
     lines += [plain(text) for text in left_out([found_of(name) for name in outside()], 100)]
-    assert "\n".join(lines) + "\n" == (ROOT / "tests" / "museum.txt").read_text(encoding="utf-8")
+    assert "\n".join(lines) + "\n" == (ROOT / "tests" / "data" / "museum.txt").read_text(encoding="utf-8")
 
 
 def test_many_bugs_are_examined_at_once() -> None:
@@ -154,8 +154,8 @@ def test_without_its_declaration_a_bug_is_proved(name: str) -> None:
 
 
 def test_every_report_is_there() -> None:
-    """`tests/reports.txt` has one line per report of the collection: its number there, and its files here."""
-    lines = (ROOT / "tests" / "reports.txt").read_text(encoding="utf-8").splitlines()
+    """`tests/data/reports.txt` has one line per report of the collection: its number there, and its files here."""
+    lines = (ROOT / "tests" / "data" / "reports.txt").read_text(encoding="utf-8").splitlines()
     reports = {number: files.split() for number, _, files in (line.partition(" ") for line in lines)}
     found = [name for files in reports.values() for name in files]
     assert len(reports) == 62 and all(reports.values())

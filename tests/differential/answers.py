@@ -1,8 +1,8 @@
 """What prover, costs and simulator answer about a fixed list of programs whose units run whole, as lines of JSON.
 
-`python tests/answers.py write FILE [PART]` writes one line per program, and goes on where an interrupted run ended;
-`python tests/answers.py compare FILE OTHER` prints what differs. PART is `small` (the catalogue and the files of
-proofs/ on the abstract model), or I/N (every N-th program from the I-th on).
+`write FILE [PART]` writes one line per program, and goes on where an interrupted run ended; `compare FILE OTHER` prints
+what differs. PART is `small` (the catalogue and the files of proofs/ on the abstract model), or I/N (every N-th program
+from the I-th on). It imports its neighbours: PYTHONPATH names tests/programs and tests/differential.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import read_strategy_file
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = (abstract(), statistics(), two_losses(), random_programs.two_units(False), random_programs.two_units(True))
 EXPRESSIONS = (*names(), "hsdp*offload_optimizer", "zero2*offload_optimizer", "zero3*offload_parameters")
 RANDOM = 500

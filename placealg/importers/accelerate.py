@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,8 +297,6 @@ class _Plugin(Said):
     def _item(self, key: str, text: str, value: Any, option: str = "") -> Any:
         item = super()._item(key, text, value, option)
         own = ENGINE_KEYS.get(key)
-        from dataclasses import replace
-
         return replace(item, key=f"deepspeed_config.{own}") if own else item
 
 
@@ -337,4 +336,62 @@ def _deepspeed(draft: Draft, world: int | None) -> None:
 
 def _megatron(draft: Draft, world: int | None) -> None:
     """Megatron-LM by its section."""
-    raise draft.said.refuse("distributed_type", "MEGATRON_LM is not read")
+    from placealg.importers.megatron import Megatron
+
+    said = draft.said
+    word = precision(said)
+    section = _Section(table("megatron"), said.document, draft.options)
+    section.precision = word
+    for key in said.raw("megatron_lm_config") or {}:
+        name = key.removeprefix("megatron_lm_")
+        if name not in MEGATRON_KEYS and f"megatron_lm_config.megatron_lm_{name}" not in said.table.keys:
+            if name == "no_wd_decay_cond":
+                continue
+            section.unknown.append(key)
+    if section.unknown:
+        raise said.refuse(f"megatron_lm_config.{section.unknown[0]}", f"{section.unknown[0]} is no known key of "
+                          "megatron_lm_config")
+    Megatron(draft, section, world).read()
+    for name, items in section.lists.items():
+        said.lists[name] += items
+    said.listed |= section.listed
+    said.leave("mixed_precision", "the bytes of Megatron-LM")
+
+
+MEGATRON_KEYS = {"tp_degree": "tensor-model-parallel-size", "pp_degree": "pipeline-model-parallel-size",
+                 "gradient_clipping": "clip-grad", "sequence_parallelism": "sequence-parallel",
+                 "recompute_activations": "recompute-activations",
+                 "use_distributed_optimizer": "use-distributed-optimizer",
+                 "expert_model_parallel_size": "expert-model-parallel-size",
+                 "context_parallel_size": "context-parallel-size", "recompute_granularity": "recompute-granularity",
+                 "recompute_method": "recompute-method", "recompute_num_layers": "recompute-num-layers",
+                 "num_micro_batches": "num-micro-batches"}
+"""Key of megatron_lm_config, without its prefix -> Megatron's flag."""
+
+
+class _Section(Said):
+    """accelerate's section as Megatron's reader asks for it: its keys by Megatron's flags."""
+
+    precision = "no"
+
+    def __init__(self, form: Any, document: Document, options: Options):
+        super().__init__(form, document, options)
+        self.unknown: list[str] = []
+        self.flags = {flag: key for key, flag in MEGATRON_KEYS.items()}
+
+    def path(self, key: str) -> Key:
+        own = self.flags.get(key)
+        if own is None:
+            return ("", key)
+        plain = ("megatron_lm_config", own)
+        return plain if self.document.get(plain) is not None else ("megatron_lm_config", f"megatron_lm_{own}")
+
+    def raw(self, key: str) -> Any:
+        if key in ("bf16", "fp16"):
+            return self.precision == key
+        found = super().raw(key)
+        return None if found in ("None", "none", "null") else found
+
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> Any:
+        item = super()._item(key, text, value, option)
+        return replace(item, key=".".join(map(str, self.path(key)))) if key in self.flags else item

@@ -21,6 +21,7 @@ def _deepspeed(data: Mapping[str, Any]) -> bool:
 JSON: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"deepspeed": _deepspeed}
 YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "accelerate": lambda data: "distributed_type" in data or "compute_environment" in data,
+    "megatron": lambda data: isinstance(data.get("MODEL_ARGS"), Mapping),
     "nanotron": lambda data: isinstance(data.get("parallelism"), Mapping) and (
         bool({"dp", "tp", "pp"} & set(data["parallelism"])) and bool({"tokens", "optimizer", "general"} & set(data))),
 }
@@ -48,11 +49,31 @@ def is_configuration(path: Path) -> bool:
     return path.suffix != ".toml" or bool(_THEIRS.search(text))
 
 
+_SHELL = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|^\s*(?:export\s+)?[A-Za-z_]\w*=[^\s=].*$|^\s*(?:torchrun|srun|sbatch|"
+                    r"mpirun|deepspeed|accelerate launch|python3?|uv run|megatron|swift)\s", re.MULTILINE)
+
+
+def is_shell(text: str) -> bool:
+    """Whether a text is a shell script: it begins as one, or assigns without blanks, or launches."""
+    if text.startswith("#!"):
+        return bool(re.match(r"#!.*\b(?:ba|z|da|k)?sh\b", text))
+    if _TABLE.search(text) and _KEY.search(text) and "--" not in text:
+        return False
+    return bool(re.match(r"#SBATCH", text, re.MULTILINE)) or ((" --" in text or "\t--" in text) and bool(
+        _SHELL.search(text)) and not re.match(r"\s*[\w\"'-]+:\s", text) and text.lstrip()[0] not in "{[")
+
+
 def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
     """(format, document) of a text: what its syntax is, and which format's keys it holds."""
     body = text.lstrip()
     if not body:
         raise InputError("is empty", where=file)
+    from placealg.importers.megatron_lines import is_log
+
+    if is_log(text):
+        return "megatron_log", Document(file, {}, {}, text)
+    if is_shell(text) or (forced == "megatron" and "MODEL_ARGS" not in text):
+        return "megatron_sh", Document(file, {}, {}, text)
     if body[0] == "{" or (body[0] == "[" and not _TABLE.match(body)):
         document = json_document(text, file)
         return _one(document, JSON, "JSON", forced), document

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,9 @@ READERS: Mapping[str, tuple[str, str]] = {
     "accelerate": ("accelerate", "read_accelerate"),
     "torchtitan": ("torchtitan", "read_torchtitan"),
     "nanotron": ("nanotron", "read_nanotron"),
+    "megatron": ("megatron_lines", "read_flags_yaml"),
+    "megatron_sh": ("megatron_lines", "read_script"),
+    "megatron_log": ("megatron_lines", "read_log"),
 }
 """Format -> the module and the function that read it."""
 
@@ -38,6 +44,7 @@ def reading_of(text: str, file: str, options: Options) -> Reading:
     if options.format and options.format not in formats():
         raise InputError(f"unknown format '{options.format}'", where="--as", name=options.format, valid=formats())
     name, document = parsed(placed_settings(text, options.settings), file, options.format)
+    document = overridden(document, options.settings)
     return reader_of(name)(document, options)
 
 
@@ -50,7 +57,37 @@ def reader_of(name: str) -> Callable[[Document, Options], Reading]:
 
 def read_words(words: Sequence[str], options: Options) -> Reading:
     """The reading of a command line, given as its words."""
-    raise InputError("no format reads command lines")
+    from placealg.importers.megatron_lines import read_command
+
+    return read_command(words, options)
+
+
+def overridden(document: Document, settings: Mapping[str, str]) -> Document:
+    """A document with the values of --key KEY=VALUE in the place of its own; KEY is dotted."""
+    data = copy.deepcopy(document.data)
+    for name, value in settings.items():
+        if not isinstance(data, dict) or re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+            continue
+        *above, last = name.lstrip("-").split(".")
+        inner = data
+        for part in above:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise InputError(f"'{part}' holds no keys in {document.file}", where=f"--key {name}={value}")
+        inner[last] = _typed(value)
+    return replace(document, data=data) if settings else document
+
+
+def _typed(text: str) -> Any:
+    """A value as JSON would have it, else the text.
+
+    >>> _typed("true"), _typed("3"), _typed("cpu")
+    (True, 3, 'cpu')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def placed_settings(text: str, settings: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,4 +134,5 @@ class Options:
 
 def refusal(what: str, where: str, remedy: str = "") -> InputError:
     """A reading that cannot be given: what stands in its way, where, and what would help."""
-    return InputError(f"{what}{f'; {remedy}' if remedy else ''}", where=where)
+    text = f"{what}{f'; {remedy}' if remedy else ''}"
+    return InputError(re.sub("\x01+", "$", text).replace("\x02", ""), where=where)

@@ -195,4 +195,6 @@ class Said:
 
 def _off(value: Any) -> bool:
     """Whether a value turns nothing on."""
-    return value in (None, False, "", 0, 1, "false", "False", "null", "none", "None") or value == [] or value == {}
+    if value is True:
+        return False
+    return value in (None, False, "", 0, 1, "0", "1", "false", "False", "null", "none", "None") or value in ([], {})

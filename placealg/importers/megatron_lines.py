@@ -1,0 +1,236 @@
+"""The front ends of Megatron's flags: command lines, shell scripts, YAML of flags, and what a run prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.importers.command_line import HOLDS, Flags, Launch, Open, devices, flags_of, launch_of, plain
+from placealg.importers.document import Document, Key
+from placealg.importers.draft import Draft
+from placealg.importers.megatron import Megatron
+from placealg.importers.names import kind_without_graph
+from placealg.importers.reading import Item, Options, Reading, refusal
+from placealg.importers.shell import CLOSE, OPEN, Script, follow
+
+MARKS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "num-layers", "hidden-size", "micro-batch-size",
+         "model-parallel-size", "num-attention-heads", "use-distributed-optimizer", "context-parallel-size",
+         "recompute-granularity", "num-layers-per-virtual-pipeline-stage", "seq-length", "global-batch-size")
+REQUIRED = frozenset((
+    "tensor-model-parallel-size", "model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
+    "expert-model-parallel-size", "moe-expert-parallel-size", "expert-tensor-parallel-size", "sequence-parallel",
+    "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "ds-sequence-parallel-size",
+    "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout",
+    "zero-stage", "data-parallel-sharding-strategy", "recompute-granularity", "recompute-method",
+    "recompute-num-layers", "optimizer-offload-fraction", "num-distributed-optimizer-instances", "optimizer",
+    "use-distributed-optimizer", "num-experts"))
+SWIFT = ("sft", "pt", "rlhf", "dpo", "kto", "grpo")
+BRIDGE = ("megatron_bridge", "megatron-bridge", "nemo_run", "setup_experiment", "run_recipe", "run_script.py")
+
+
+def read_command(words: Sequence[str], options: Options, file: str = "command line") -> Reading:
+    """The reading of a command line, given as its words."""
+    return _of_launch(launch_of(words, file, ""), Script(file), options, "")
+
+
+def read_script(document: Document, options: Options) -> Reading:
+    """The reading of a shell script that launches Megatron-LM."""
+    script = follow(document.text, document.file, dict(options.env), options.arguments)
+    launch = chosen_launch(script, document, options)
+    return _of_launch(launch, script, options, document.text)
+
+
+def chosen_launch(script: Script, document: Document, options: Options) -> Launch:
+    """The one launch of a script, or the one that --launch names; else the variable that holds the flags."""
+    found = [c for c in script.commands if _marks(c.words) >= 2 or _trains(c.words)]
+    if len(found) > 1:
+        different = {tuple(w for w in c.words) for c in found}
+        if options.launch:
+            if options.launch > len(found):
+                raise InputError(f"{options.launch} of {len(found)} launches", where="--launch")
+            found = [found[options.launch - 1]]
+        elif len(different) > 1:
+            lines = ", ".join(str(c.line) for c in found)
+            raise refusal(f"{len(found)} launches (lines {lines})", f"{document.file}:{found[0].line}",
+                          "--launch 1 takes the first")
+    if found:
+        if _marks(found[0].words) < 1:
+            inner = _variable(script)
+            if inner is None:
+                raise refusal("its launch holds no flags of Megatron-LM", f"{document.file}:{found[0].line}")
+        return launch_of(found[0].words, document.file, document.text)
+    flags = _variable(script)
+    if flags is None:
+        raise refusal("no launch of Megatron-LM is found", document.file,
+                      "import -- and the command that it runs reads that")
+    return launch_of(flags, document.file, document.text)
+
+
+def _marks(words: Sequence[str]) -> int:
+    flags, _ = flags_of(words)
+    return sum(mark in flags for mark in MARKS)
+
+
+def _trains(words: Sequence[str]) -> bool:
+    return any(re.search(r"(?:^|/)(?:pretrain|finetune)_\w+\.py$", w) for w in words)
+
+
+def _variable(script: Script) -> list[str] | None:
+    """The words of the variable that holds most flags."""
+    best: list[str] = []
+    for value in script.variables.values():
+        words = value if isinstance(value, list) else value.split()
+        words = [w for text in words for w in text.split()]
+        if _marks(words) >= max(2, _marks(best)) and len(words) > len(best):
+            best = words
+    return best or None
+
+
+def _of_launch(launch: Launch, script: Script, options: Options, text: str) -> Reading:
+    """The reading of a launch."""
+    flags = launch.flags
+    draft = Draft("megatron", flags, options)
+    draft.said = said = Flags(draft.said.table, flags, options)
+    said.required = REQUIRED
+    stem = Path(launch.script).stem
+    name = re.sub(r"^(pretrain|finetune|train|test|run)_|_(train|pretrain)$", "", stem)
+    if kind := kind_without_graph(name) or kind_without_graph(stem):
+        raise refusal(f"{launch.script} trains {kind}, of which there is no op graph", flags.file)
+    if any(word in launch.script or any(word in w for w in launch.launcher) for word in BRIDGE):
+        raise refusal(f"{launch.script or launch.launcher[0]} is a recipe of Megatron-Bridge in Python, which decides "
+                      "what the flags leave open", flags.file, "give the arguments that it prints at its start")
+    if _marks([f"--{key}" for key in flags.data]) < 1 and not _trains([launch.script]):
+        raise refusal("no launch of Megatron-LM: its flags are others", flags.file)
+    _open_words(draft, launch, script)
+    world = devices(launch, {**script.variables, **options.env})
+    if world is None and (nodes := _number(flags.data.get("actor-num-nodes"))):
+        each = _number(flags.data.get("actor-num-gpus-per-node")) or 8
+        world = nodes * each
+    if world is not None and options.world_size is None:
+        said.follows("devices", f"{world} devices, as the launcher or Slurm says")
+    _deepspeed_config(draft, launch, script)
+    Megatron(draft, said, options.world_size or world, 1 if launch.script in SWIFT else None).read()
+    return draft.reading()
+
+
+def _number(value: Any) -> int | None:
+    return int(value) if isinstance(value, str) and value.isdigit() and int(value) > 0 else None
+
+
+def _open_words(draft: Draft, launch: Launch, script: Script) -> None:
+    """Words that a variable would bring which nothing sets: they may hold flags."""
+    said = draft.said
+    values = [v for value in launch.flags.data.values() for v in (value if isinstance(value, list) else [value])]
+    whole = [w for w in (*launch.rest, *map(str, values)) if w.startswith(OPEN) and w.endswith(CLOSE)]
+    for name in dict.fromkeys(found for w in whole for found in HOLDS.findall(w)):
+        texts = script.candidates.get(name, [])
+        placing = [flag for text in texts for flag in flags_of(text.split())[0] if flag in REQUIRED]
+        if placing:
+            raise refusal(f"whether --{placing[0]} is given depends on what cannot be decided ({name})",
+                          said.document.file, "--env sets the variables of its condition")
+    for name, line in script.open.items():
+        if any(name in w for w in whole):
+            said.lists["unsaid"].append(Item(said.document.file, line, f"${name}", "", "may bring further flags: read "
+                                             "as empty", f"--env {name}=..."))
+
+
+def _deepspeed_config(draft: Draft, launch: Launch, script: Script) -> None:
+    """The stage of Megatron-DeepSpeed, where a file decides it."""
+    said, flags = draft.said, launch.flags.data
+    if "deepspeed" not in flags or "zero-stage" in flags:
+        return
+    named = flags.get("deepspeed-config")
+    if named is None:
+        return
+    if not isinstance(named, str) or isinstance(named, Open) or OPEN in named:
+        raise said.refuse("deepspeed-config", "a file decides the ZeRO stage whose name depends on what nothing sets",
+                          "give it with --with, and its name with --env")
+    from placealg.importers.beside import beside
+    from placealg.importers.document import json_document, read_text
+
+    text, where = script.files.get(str(named), ""), said.document.file
+    if not text:
+        path = beside(str(named), said.document.file, draft.options)
+        if path is None:
+            raise said.refuse("deepspeed-config", f"{named} decides the ZeRO stage, another file, which is not here",
+                              "give it with --with")
+        text, where = read_text(path), path
+    if OPEN in text:
+        raise said.refuse("deepspeed-config", f"{named} is written with {HOLDS.findall(text)[0]}, which nothing sets",
+                          "--env sets it")
+    stage = json_document(text, where).get(("zero_optimization", "stage"))
+    data = dict(flags)
+    data["zero-stage"] = str(stage or 0)
+    said.document = replace(said.document, data=data, lines={**said.document.lines, ("zero-stage",): said.document.line(
+        ("deepspeed-config",))})
+
+
+def read_flags_yaml(document: Document, options: Options) -> Reading:
+    """The reading of a YAML whose MODEL_ARGS are flags."""
+    found: dict[str, Any] = {}
+    lines: dict[Key, int] = {}
+    others: list[Item] = []
+    for path, value in document.leaves():
+        if path[0] == "MODEL_ARGS" and len(path) >= 2:
+            flag = plain(str(path[1]).lstrip("-"))
+            whole = document.get(path[:2])
+            found[flag] = [str(v) for v in whole] if isinstance(whole, list) else whole
+            lines[(flag,)] = document.line(path[:2])
+        else:
+            others.append(Item(document.file, document.line(path), ".".join(map(str, path)), str(value),
+                               "the run: environment, metrics, launcher"))
+    open_ = {flag for flag, value in found.items() if isinstance(value, str) and re.search(r"\$\{?\w+", value)}
+    flat = replace(document, data={k: (v if k not in open_ else Open(v)) for k, v in found.items()}, lines=lines)
+    draft = Draft("megatron", flat, options)
+    draft.said = said = Flags(draft.said.table, flat, options)
+    said.required = REQUIRED
+    said.lists["ignored"] += others
+    said.hint = "--key sets it"
+    Megatron(draft, said, options.world_size).read()
+    return draft.reading()
+
+
+LOG = re.compile(r"(?:^|[ \t:\]])([a-z][a-z0-9_]*) \.{2,} (.*?)[ \t]*$", re.MULTILINE)
+
+
+def is_log(text: str) -> bool:
+    """Whether a text holds the arguments that Megatron-LM prints at its start."""
+    return len(LOG.findall(text[:400_000])) >= 10 and "tensor_model_parallel_size" in text
+
+
+def read_log(document: Document, options: Options) -> Reading:
+    """The reading of the arguments that a run printed."""
+    data: dict[str, Any] = {}
+    lines: dict[Key, int] = {}
+    for found in LOG.finditer(document.text):
+        flag, value = plain(found[1]), found[2]
+        if value in ("None", ""):
+            continue
+        data[flag] = {"True": True, "False": False}.get(value, value)
+        if value.startswith("["):
+            data[flag] = re.findall(r"[\w.+-]+", value)
+        lines[(flag,)] = document.text.count("\n", 0, found.start()) + 1
+    dtype = data.pop("params-dtype", None)
+    if dtype and "bf16" not in data and "fp16" not in data:
+        data["bf16"], data["fp16"] = "bfloat16" in str(dtype), "float16" in str(dtype) and "bfloat" not in str(dtype)
+    for name in ("virtual-pipeline-model-parallel-size",):
+        if name in data and "num-virtual-stages-per-pipeline-rank" not in data:
+            data["num-virtual-stages-per-pipeline-rank"] = data.pop(name)
+            data.pop("num-layers-per-virtual-pipeline-stage", None)
+    flat = Document(document.file, data, lines, document.text)
+    draft = Draft("megatron", flat, options)
+    draft.said = said = _Printed(draft.said.table, flat, options)
+    Megatron(draft, said, options.world_size).read()
+    return draft.reading()
+
+
+class _Printed(Flags):
+    """What a run printed: it knows every argument, so that no name can be a mistake."""
+
+    def ignores(self, key: str) -> bool:
+        """Every name is the framework's own."""
+        return True

@@ -1,0 +1,118 @@
+"""Megatron's pipelines: virtual stages, uneven splits, and layouts by letters."""
+
+from __future__ import annotations
+
+import re
+
+from placealg.importers.draft import Draft
+from placealg.importers.said import Said
+
+UNEVEN = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
+          "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout")
+VIRTUAL = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
+
+
+def read_pipeline(draft: Draft, said: Said, pp: int) -> int | None:
+    """Put the pipeline in; the answer is the number of layers, None where the flags do not say it."""
+    layers = said.number("num-layers")
+    if pp == 1:
+        for key in ("pipeline-model-parallel-size", *VIRTUAL, *UNEVEN):
+            said.leave(key, "no pipeline")
+        return layers
+    layout = _layout(said, pp, layers)
+    chunks = layout[1] if layout else _chunks(said, pp, layers)
+    name = "pp" if chunks == 1 else "pp_interleaved"
+    draft.parts.axis(name, pp)
+    if chunks > 1:
+        draft.parts.say("schedule", "chunks", chunks)
+    said.read("pipeline-model-parallel-size", f"{name} over {pp} ranks")
+    stages = layout[0] if layout else _stages(said, pp, chunks, layers)
+    if stages and len(set(stages)) > 1:
+        draft.parts.say("schedule", "stages", stages)
+    for key in (*VIRTUAL, *UNEVEN):
+        said.leave(key, "off")
+    return layers
+
+
+def _chunks(said: Said, pp: int, layers: int | None) -> int:
+    """The chunks of each rank."""
+    by_layers, by_count = VIRTUAL
+    each = said.number(by_layers)
+    if each:
+        if layers is None:
+            raise said.refuse(by_layers, f"{by_layers} {each} of a number of layers that is not said")
+        extra = said.flag(UNEVEN[0]) + said.flag(UNEVEN[1])
+        if (layers + extra) % (pp * each):
+            raise said.refuse(by_layers, f"{layers} layers are not a multiple of {pp} ranks x {each} layers")
+        chunks = (layers + extra) // pp // each
+        said.read(by_layers, f"[schedule] chunks = {chunks}: {layers} layers / {pp} ranks / {each}")
+        return chunks
+    count = said.number(by_count)
+    if count and count > 1:
+        said.read(by_count, f"[schedule] chunks = {count}")
+        return count
+    return 1
+
+
+def _stages(said: Said, pp: int, chunks: int, layers: int | None) -> list[int]:
+    """The layers of each stage where they are not even; [] where they are, or are not known."""
+    first, last = said.number(UNEVEN[2]), said.number(UNEVEN[3])
+    less = [said.flag(UNEVEN[0]), said.flag(UNEVEN[1])]
+    if not any((first, last, *less)):
+        return []
+    key = next(k for k in UNEVEN if said.has(k))
+    if layers is None:
+        raise said.refuse(key, f"{key} of a number of layers that is not said")
+    count = pp * chunks
+    if any(less):
+        each, rest = divmod(layers + sum(less), count)
+        stages = [each] * count
+        stages[0] -= less[0]
+        stages[-1] -= less[1]
+    else:
+        stages, rest = _ends(pp, chunks, layers, first, last)
+    if rest or min(stages) < 1:
+        raise said.refuse(key, f"{layers} layers do not make {count} stages so")
+    for name in UNEVEN[:4]:
+        if said.has(name):
+            said.read(name, f"[schedule] stages = {stages}")
+    return stages
+
+
+def _ends(pp: int, chunks: int, layers: int, first: int | None, last: int | None) -> tuple[list[int], int]:
+    """(stages, what is left over) where the layers of the first and the last rank are given, over all their chunks."""
+    middle = layers - (first or 0) - (last or 0)
+    ranks = pp - (first is not None) - (last is not None)
+    each, rest = divmod(middle, ranks * chunks) if ranks else (0, middle)
+    per_rank = [each] * pp
+    if first is not None:
+        rest += first % chunks
+        per_rank[0] = first // chunks
+    if last is not None:
+        rest += last % chunks
+        per_rank[-1] = last // chunks
+    return per_rank * chunks, rest
+
+
+def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | None:
+    """(layers of each stage, chunks) of a layout by letters: E embedding, t a layer, L loss, | between stages."""
+    key = "pipeline-model-parallel-layout"
+    text = said.raw(key)
+    if not text:
+        return None
+    flat = str(text).replace(",", "").replace(" ", "")
+    expanded = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), flat)
+    expanded = re.sub(r"([A-Za-z|])\*(\d+)", lambda m: m[1] * int(m[2]), expanded)
+    if not re.fullmatch(r"[EtmL|]+", expanded):
+        raise said.refuse(key, f"layout {text}: letters other than E, t, m, L and |")
+    if "m" in expanded:
+        raise said.refuse(key, f"layout {text}: layers that predict later tokens stand on a stage of their own")
+    stages = [part.count("t") for part in expanded.split("|")]
+    if min(stages) < 1:
+        raise said.refuse(key, f"layout {text}: a stage without layers, which no pipeline here has")
+    if layers is not None and sum(stages) != layers:
+        raise said.refuse(key, f"layout {text}: {sum(stages)} layers of {layers}")
+    if len(stages) % pp:
+        raise said.refuse(key, f"layout {text}: {len(stages)} stages for {pp} ranks")
+    said.read(key, f"[schedule] stages = {stages}")
+    return stages, len(stages) // pp

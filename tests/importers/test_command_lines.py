@@ -1,0 +1,162 @@
+"""Command lines and shell scripts: what is followed, what stays open, and that nothing is ever run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from conftest import run_placealg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placealg.errors import InputError
+from placealg.importers.read import read, read_words, reading_of
+from placealg.importers.reading import LISTS, Options
+from placealg.importers.shell import OPEN, follow
+
+MINIATURES = Path(__file__).parent / "miniatures" / "megatron"
+ARGV = [
+    "torchrun", "--nproc_per_node", "8", "--nnodes", "2", "pretrain_gpt.py", "--num-layers", "24",
+    "--hidden-size", "1024", "--num-attention-heads", "16", "--tensor_model_parallel_size", "2",
+    "--pipeline-model-parallel-size=2", "--micro-batch-size", "2", "--global-batch-size", "64", "--seq-length", "2048",
+    "--vocab-size", "50257", "--fp16", "--use-distributed-optimizer"]
+
+
+@pytest.mark.parametrize(("script", "variable", "value"), [
+    ("A=1\nB=$A$A", "B", "11"),
+    ("B=${A:-4}", "B", "4"),
+    ("A=\nB=${A:-4}", "B", "4"),
+    ("A=\nB=${A-4}", "B", ""),
+    ("A=2\nB=${A:+yes}", "B", "yes"),
+    ("B=$((2 * (3 + 1)))", "B", "8"),
+    ("N=4\nB=$(( $N * 8 ))", "B", "32"),
+    ("A=(x y)\nA+=(z)\nB=\"${A[@]}\"", "B", "x y z"),
+    ("A=(x y)\nB=${#A[@]}", "B", "2"),
+    ("A=a.b.c\nB=${A%%.*}", "B", "a"),
+    ("A=a.b.c\nB=${A##*.}", "B", "c"),
+    ("A=Xy\nB=${A,,}", "B", "xy"),
+    ("if [ 3 -gt 2 ]; then B=1; else B=2; fi", "B", "1"),
+    ("if [[ -z \"$U\" ]]; then B=1; fi", "B", "1"),
+    ("if [[ a == b || c == c ]]; then B=1; else B=2; fi", "B", "1"),
+    ("for i in 1 2 3; do B=$B_$i; B=$i; done", "B", "3"),
+    ("case x8 in x*) B=1;; *) B=2;; esac", "B", "1"),
+    ("f() { B=$1; }\nf 7", "B", "7"),
+    ("B='a b' # c", "B", "a b"),
+    ("B=a\\\nb", "B", "a"),
+    ("[ 1 = 2 ] && B=1\n[ 1 = 1 ] && B=2", "B", "2"),
+    ("B=$(echo 8)", "B", "8"),
+    ("export B=3", "B", "3"),
+    ("eval B=4", "B", "4"),
+])
+def test_what_can_be_told_is_followed(script: str, variable: str, value: str) -> None:
+    assert follow(script, "s.sh", {}).variables[variable] == value
+
+
+@pytest.mark.parametrize("script", [
+    "B=$U", "B=$(nvidia-smi -L | wc -l)", "if [ $U -gt 1 ]; then B=1; else B=2; fi", "B=$((U * 2))",
+    "while read x; do B=1; done", "B=`hostname`", "if [ -f f ]; then B=1; fi", "case $U in a) B=1;; esac",
+])
+def test_what_cannot_be_told_is_open(script: str) -> None:
+    assert OPEN in str(follow(script, "s.sh", {}).variables["B"])
+
+
+def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "s.sh"
+    script.write_text("touch ran\n$(touch ran)\n`touch ran`\neval touch ran\nbash -c 'touch ran'\n: > ran\n"
+                      + (MINIATURES / "experts.sh").read_text(encoding="utf-8"))
+    assert read(script).strategy.mesh.sizes()["dp"] == 4
+    assert [p.name for p in tmp_path.iterdir()] == ["s.sh"]
+
+
+def test_a_command_line_is_read_as_it_stands() -> None:
+    got = run_placealg("import", "--", *ARGV)
+    assert got.code == 0, got.err
+    assert "zero1*tp*pp, dp = 4, tp = 2, pp = 2" in got.out
+    assert "microbatches = 8" in got.out
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=20, deadline=None)
+def test_flags_in_any_order_are_one_reading(order: random.Random) -> None:
+    head, tail = ARGV[:6], ARGV[6:]
+    groups, current = [], []
+    for word in tail:
+        if word.startswith("--"):
+            current = [word]
+            groups.append(current)
+        else:
+            current.append(word)
+    order.shuffle(groups)
+    words = [*head, *(w for group in groups for w in group)]
+    assert read_words(words, Options()).strategy == read_words(ARGV, Options()).strategy
+
+
+@pytest.mark.parametrize("at", [k for k, w in enumerate(ARGV) if w.startswith("--") and k > 5])
+@pytest.mark.parametrize("what", ["dropped", "misspelt", "changed"])
+def test_no_flag_is_passed_over(at: int, what: str) -> None:
+    """Dropping, changing or misspelling one flag changes the reading or one of its lists, or is refused."""
+    end = next((k for k in range(at + 1, len(ARGV)) if ARGV[k].startswith("--")), len(ARGV))
+    flag, values = ARGV[at], ARGV[at + 1:end]
+    if what == "misspelt":
+        new = [flag.replace("--", "--q", 1), *values]
+    elif what == "changed":
+        new = [flag, *(str(int(v) + 1) if v.isdigit() else f"{v}x" for v in values)] if values else [f"{flag}=false"]
+    else:
+        new = []
+
+    def told(words: list[str]) -> object:
+        try:
+            found = read_words(words, Options())
+        except InputError as error:
+            return str(error)
+        return found.strategy, found.sizes, found.model, [
+            [(i.key, i.value, i.text) for i in getattr(found, kind)] for kind in LISTS]
+
+    assert told([*ARGV[:at], *new, *ARGV[end:]]) != told(ARGV)
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    ("--tensor-model-parallel-sze 2", "did you mean 'tensor-model-parallel-size'"),
+    ("--use-dpp", "'use-dpp' is no known key"),
+    ("--moe-expert-capacity-factor 1.0 --num-experts 8", "dropped"),
+    ("--enable-zero-bubble", "another schedule"),
+    ("--cpu-offloading --cpu-offloading-num-layers 4", "activations rest on the host"),
+    ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "a part of the optimizer state"),
+    ("--recompute-granularity selective --recompute-modules moe", "of no region"),
+    ("--pipeline-model-parallel-layout Ett|tttL|tt|ttL", "9 layers of 24"),
+    ("--train-type lora", "the base is frozen"),
+    ("--global-batch-size 7", "is not a multiple"),
+    ("--bf16", "both on"),
+])
+def test_what_no_strategy_says_is_refused(flags: str, said: str) -> None:
+    with pytest.raises(InputError, match=said.replace("(", "\\(")):
+        read_words([*ARGV, *flags.split()], Options())
+
+
+@pytest.mark.parametrize(("script", "said"), [
+    ("if [ 1 ]; then\necho", "s.sh:1: expected 'fi'"),
+    ("A='open\n", "s.sh:1: a quote ' is not closed"),
+    ("A=(1 2\n", "a '(' is not closed"),
+    ("#!/bin/bash\necho hello", "no launch of Megatron-LM is found"),
+    ("#!/bin/bash\n" + "(" * 200 + "true" + ")" * 200, "nested too deeply"),
+])
+def test_a_broken_script_is_one_line(script: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        reading_of(script, "s.sh", Options(format="megatron"))
+    assert said in str(caught.value)
+
+
+def test_two_launches_are_told_apart() -> None:
+    path = MINIATURES / "two_launches.sh"
+    with pytest.raises(InputError, match="2 launches"):
+        read(path)
+    assert read(path, launch=2).strategy.mesh.sizes()["tp"] == 4
+
+
+def test_a_variable_of_the_environment_is_supplied() -> None:
+    path = MINIATURES / "open_degree.sh"
+    with pytest.raises(InputError, match="TP, which nothing sets"):
+        read(path)
+    assert read(path, env={"TP": "2"}).strategy.mesh.sizes() == {"dp": 4, "tp": 2}

@@ -17,11 +17,16 @@ from placealg.simulator.machine import Machine, Table, Team
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.operate import operate
 from placealg.simulator.pipeline import message, run_stages
-from placealg.step.event import MICROBATCH, PARTIALS
+from placealg.step.event import MICROBATCH
 from placealg.step.program import GROUP_VALUES, Event, Node
-from placealg.step.verbs import MESSAGES, SOURCES
+from placealg.step.verbs import MESSAGES
 
 _INITIAL = {"moments": ZERO, "step": ZERO, "rng": FIRST_STREAM}
+_COPIED = {"master": "weight", "weight": "master", "grad_sum": "grad"}
+"""Value -> what `assign` copies where the event names no source."""
+
+_IN_PARTS = ("norm", "skip")
+"""The values of which every group has a part, and a reduction sums them all."""
 
 
 def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> None:
@@ -101,7 +106,7 @@ def _copy(m: Machine, e: Event) -> None:
 
 
 def _assign(m: Machine, e: Event) -> None:
-    named = e.source if e.source in GROUP_VALUES else SOURCES.get(e.value)
+    named = e.source if e.source in GROUP_VALUES else _COPIED.get(e.value)
     source, target = m.table(e.tiers[0], named, *m.slot(e)) if named else None, m.target(e)
     for rank, element in m.pairs(e):
         start = _INITIAL.get(e.value) if m.owns(rank, m.split(e, element)) else None
@@ -143,7 +148,7 @@ def _reduce(m: Machine, e: Event) -> None:
 
 
 def _all_reduce(m: Machine, e: Event) -> None:
-    if e.value not in PARTIALS or e.group:
+    if e.value not in _IN_PARTS or e.group:
         _reduce(m, e)
         return
     for slot in m.slots:

@@ -25,9 +25,9 @@ from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
 from placealg.simulator.field import PRIME, Array, Number, Residues, keyed, objects, residues
 from placealg.simulator.network import Token
+from placealg.simulator.rules import WHOLE, split_dim
 from placealg.simulator.setting import ELEMENTS, Setting, token_ids
 from placealg.step.program import Group, Reference
-from placealg.step.split import NONE, split_of
 from placealg.strategy.options import LAYER
 
 BATCH = "batch"
@@ -239,7 +239,7 @@ def _split_by(reference: Reference, graph: Graph) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for axis in reference.mesh.names:
         entries = () if reference.pipeline and axis == reference.pipeline.axis else reference.dims.get(axis, ())
-        dims = {split_of(entries, op, graph) for op in graph.ops if not op.row.view} - {"", NONE}
+        dims = {split_dim(entries, op, graph) for op in graph.ops if not op.row.view} - {"", WHOLE}
         dims |= {split[axis] for split in reference.split_dims.values() if axis in split} - {LAYER}
         if axis in reference.data_axes and not dims:
             dims = {BATCH}
@@ -260,8 +260,8 @@ def _names(graph: Graph, dim: str) -> set[str]:
 
 def _loss_split(reference: Reference, graph: Graph, axis: str) -> str:
     """The dim by which a data axis splits what the loss sums."""
-    dim = split_of(reference.dims.get(axis, ()), graph.ops[-1], graph)
-    return BATCH if dim in ("", NONE) else dim
+    dim = split_dim(reference.dims.get(axis, ()), graph.ops[-1], graph)
+    return BATCH if dim in ("", WHOLE) else dim
 
 
 def _blocks(graph: Graph, loss_dims: Iterable[str], split: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:

@@ -11,8 +11,9 @@ from itertools import product
 
 from placealg.errors import InputError
 from placealg.model.graph import Graph
+from placealg.simulator.rules import stage_order
 from placealg.simulator.setting import Setting, fitting
-from placealg.step.pipeline import FIRST, LAST, Item, Pipeline, part_of, work
+from placealg.step.pipeline import Item, Pipeline
 from placealg.step.program import Event, Reference
 
 Instance = tuple[str, int]
@@ -46,16 +47,23 @@ class Stages:
 
     def items(self, stage: int) -> tuple[Item, ...]:
         """What a stage does in the loop over microbatches, in order."""
-        return work(self.pipeline, stage, self.ranks, self.microbatches)
+        return stage_order(self.pipeline, stage, self.ranks, self.microbatches)
 
     def order(self) -> tuple[Instance, ...]:
         """Every instance of every repeated unit, in the order of the model."""
         return tuple(product(self._repeated, range(self.each)))
 
     def chunk(self, unit: str, instance: int) -> int:
-        """The chunk that runs an instance of a unit."""
-        order, part = self.order(), part_of(unit, self.graph)
-        place = {FIRST: 0, LAST: len(order) - 1}[part] if part in (FIRST, LAST) else order.index((unit, instance))
+        """The chunk that runs an instance of a unit; what stands before the repeated units runs with the first one.
+
+        What stands between or behind them runs with the last.
+        """
+        order, units = self.order(), self.graph.units
+        if unit in self._repeated:
+            place = order.index((unit, instance))
+        else:
+            before = unit in units and units.index(unit) < min(map(units.index, self._repeated))
+            place = 0 if before else len(order) - 1
         return self.pipeline.chunk(place, len(order), self.ranks)
 
     def chunks(self, event: Event, instance: int) -> frozenset[int]:

@@ -231,10 +231,10 @@ def test_an_order_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
         items = work(at, stage, *given)
         return items if stage else tuple(sorted(items))
 
-    work = stages.work
+    work = stages.stage_order
     step = derived("pp_gpipe")
     assert tried(step).equal
-    monkeypatch.setattr(stages, "work", crossed)
+    monkeypatch.setattr(stages, "stage_order", crossed)
     assert where(tried(step)) == "deadlock at backward.layer.out.grad.recv[pp]"
 
 

@@ -8,7 +8,7 @@ TORCH  := .venv-torch
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutate lint bench notebooks notebooks-write torch torch-setup torch-write coq browser \
+.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write torch torch-setup torch-write coq browser \
         clean
 
 help:       ## this list
@@ -30,7 +30,12 @@ test: $(STAMP)  ## the default suite, doctests included
 	$(BIN)/python -m pytest -q -n 2 -p no:benchmark
 
 test-slow: $(STAMP)  ## the long random runs, and every mutant of every program; goes on where the last run ended
-	PLACEALG_RESUME=1 $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
+	PLACEALG_RESUME=1 PLACEALG_ASSURE=test-slow $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
+
+tiers: $(STAMP)  ## measure every case of the default suite, and write down which are slow (tests/slow_cases.txt)
+	rm -f build/case_seconds.tsv
+	PLACEALG_MEASURE=1 $(BIN)/python -m pytest -q -n 2 -p no:benchmark
+	$(BIN)/python tests/tiers.py
 
 MUTANTS ?=  # which, and how: placealg.prover.ops.redistributions --every 4; --help says more
 mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: long, on Linux, resumed

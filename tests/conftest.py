@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from assurance import Assured
 from resumed import Resumed
+from tiers import MEASURED, Clock, listed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,13 +23,24 @@ def pytest_configure(config: pytest.Config) -> None:
     """With PLACEALG_RESUME set, what has passed on this state of the code is not run again."""
     if os.environ.get("PLACEALG_RESUME"):
         config.pluginmanager.register(Resumed(ROOT))
+    if (command := os.environ.get("PLACEALG_ASSURE")) and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Assured(command))
+    if os.environ.get("PLACEALG_MEASURE"):
+        MEASURED.parent.mkdir(exist_ok=True)
+        config.pluginmanager.register(Clock())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test that is marked `some(k)` every k-th runs by default; the others are slow."""
+    """Of the cases of a test that is marked `some(k)` every k-th runs by default; the others are slow.
+
+    So are those that slow_cases.txt names, which measurement moved there, unless they are being measured.
+    """
     seen: Counter[tuple[str, str]] = Counter()
+    moved = frozenset() if os.environ.get("PLACEALG_MEASURE") else listed()
     for item in items:
+        if item.nodeid in moved:
+            item.add_marker(pytest.mark.slow)
         mark = item.get_closest_marker("some")
         test = item.location[0], item.name.partition("[")[0]
         if mark and seen[test] % mark.args[0]:

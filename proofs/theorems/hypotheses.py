@@ -79,7 +79,7 @@ def edit(line: str) -> str:
 
 def names(step: Step, hypothesis: str) -> bool:
     """Whether placealg's verdict on a step rests on a hypothesis."""
-    return any(said.startswith(hypothesis) for said in hypotheses(step))
+    return any(said.name == hypothesis for said in hypotheses(step))
 
 
 def all_updates(account: Account) -> None:

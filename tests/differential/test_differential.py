@@ -11,9 +11,9 @@ from random_programs import Sample, programs
 
 from placealg.prover.verdict import UNDECIDED
 
-FAST, SLOW = 3, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100"))
+BRIEF, SLOW = 12, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100"))
 EACH = 100
-"""Programs are drawn in runs of EACH, each run with its own seed: FAST runs by default, SLOW ones in the slow tier."""
+"""The slow tier draws SLOW runs of EACH programs, each run with its own seed; the default one BRIEF programs."""
 
 TOGETHER = 10
 """Runs of the slow tier of which at most LEFT_OPEN of the programs may be left open."""
@@ -21,12 +21,12 @@ TOGETHER = 10
 LEFT_OPEN = 0.02
 
 
-def left_open(number: int) -> list[str]:
+def left_open(number: int, each: int = EACH) -> list[str]:
     """Draw and compare the programs of one run; those that are left open."""
     stories = []
 
     @seed(number)
-    @settings(max_examples=EACH, deadline=None, database=None, phases=[Phase.generate],
+    @settings(max_examples=each, deadline=None, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))
     @given(programs())
     def run(sample: Sample) -> None:
@@ -38,10 +38,8 @@ def left_open(number: int) -> list[str]:
     return stories
 
 
-@pytest.mark.parametrize("number", range(FAST))
-def test_prover_and_simulator_agree(number: int) -> None:
-    stories = left_open(number)
-    assert len(stories) < LEFT_OPEN * EACH, stories
+def test_prover_and_simulator_agree() -> None:
+    assert len(left_open(0, BRIEF)) <= 1
 
 
 @pytest.mark.slow

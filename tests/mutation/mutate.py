@@ -2,9 +2,10 @@
 
 `mutmut` makes the mutants; they run in forks of one process that has everything loaded. A mutant is run against those
 cases of CASES that reach its statement, the ones that killed its neighbours first, and counts as killed by the first
-that fails. What came out is kept in build/mutants, by mutant and the text of its function: a second run goes on where
-the first ended. A function whose mutants are all killed, or named as equivalent, is written down with a hash of its
-text in settled_mutants.json, and is tried again when that changes, or with --anew.
+that fails. What came out is kept in build/mutants, by mutant and the key of its function (`syntax_key`: neither prose
+nor names of locals count): a second run goes on where the first ended. A function whose mutants are all killed, or
+named as equivalent, is written down with its key in settled_mutants.json, and is tried again when that changes, or
+with --anew.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from assurance import commit, write_row
 from mutation_score import KILLED, OPEN, difference, score
+from syntax_key import syntax_key
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "mutants"
@@ -201,7 +204,7 @@ def mutants(texts: Mapping[str, str]) -> list[Mutant]:
         own = changes["_mutmut_orig"]
         node = _node(module, own)
         shift = _node(module, function).lineno - node.lineno
-        text = _digest(ast.unparse(node))
+        text = syntax_key(node)
         for name, changed in changes.items():
             other = _node(module, changed)
             if name != "_mutmut_orig" and _said(other) != _said(node):
@@ -529,7 +532,10 @@ def main() -> None:
     record.write(made, found)
     how = record.how(made, found)
     ends = [(m.module, m.says, how[m.name]) for m in made if m.name in how]
-    print("\n".join(score(ends, reasons, Counter(m.module for m in made))))
+    told = score(ends, reasons, Counter(m.module for m in made))
+    print("\n".join(told))
+    if names == ("",) and asked.every == 1:
+        write_row("mutate", " ".join(next(row for row in told if row.startswith("in all")).split()), commit())
     there = {m.says for m in made}
     print("".join(f"a reason for no mutant: {n}\n" for m, table in tables.items() if m in chosen
                   for n in (f"{m}.{mutant}" for mutant in table) if n not in there), end="")

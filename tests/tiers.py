@@ -1,0 +1,90 @@
+"""Which cases run by default, chosen by measurement: `make tiers` measures every case and writes slow_cases.txt.
+
+A case costs the processor time of its process and of those it starts, so that a busy machine changes nothing. Of every
+test function the cheapest cases stay in the default suite until they cost EACH seconds together; a first case that
+costs more than ALONE is slow, too. What is slow still runs in the slow tier: nothing is left out of both.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+LISTED = Path(__file__).with_name("slow_cases.txt")
+MEASURED = Path(__file__).resolve().parent.parent / "build" / "case_seconds.tsv"
+EACH, ALONE = 0.5, 1.5
+
+
+def listed() -> frozenset[str]:
+    """The node ids of the cases that measurement made slow."""
+    lines = LISTED.read_text(encoding="utf-8").splitlines() if LISTED.exists() else []
+    return frozenset(line.split(None, 1)[1] for line in lines if line and not line.startswith("#"))
+
+
+def slow(measured: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str]]:
+    """(seconds, node id) of the cases that do not fit the default suite.
+
+    >>> list(slow([(0.3, "a::t[1]"), (0.4, "a::t[2]"), (0.1, "a::t[3]"), (2.0, "a::u")]))
+    [(0.4, 'a::t[2]'), (2.0, 'a::u')]
+    """
+    functions: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for seconds, case in measured:
+        functions[case.partition("[")[0] if "::" in case else case].append((seconds, case))
+    for cases in functions.values():
+        spent = 0.0
+        for number, (seconds, case) in enumerate(sorted(cases)):
+            if spent + seconds <= EACH or (number == 0 and seconds <= ALONE):
+                spent += seconds
+            else:
+                yield seconds, case
+
+
+class Clock:
+    """A pytest plugin that writes down what every case costs."""
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Measure one case with its fixtures."""
+        before = processor_time()
+        yield
+        with MEASURED.open("a", encoding="utf-8") as out:
+            out.write(f"{processor_time() - before:.3f}\t{item.nodeid}\n")
+
+
+def processor_time() -> float:
+    """Seconds of processor time of this process, of its ended children, and of those that still run."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(_running())
+
+
+def _running() -> Iterator[float]:
+    tick = os.sysconf("SC_CLK_TCK")
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            try:
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            yield (int(fields[11]) + int(fields[12])) / tick
+
+
+def main() -> None:
+    """Write slow_cases.txt from what was measured."""
+    rows = [line.split("\t", 1) for line in MEASURED.read_text(encoding="utf-8").splitlines()]
+    found = sorted(slow((float(seconds), case) for seconds, case in rows), key=lambda row: row[1])
+    head = ("# Cases of the slow tier by measurement: processor seconds, node id. Written by `make tiers`.\n"
+            f"# {len(rows)} cases were measured, {sum(float(s) for s, _ in rows):.0f} s in all.\n")
+    LISTED.write_text(head + "".join(f"{seconds:.1f} {case}\n" for seconds, case in found), encoding="utf-8")
+    print(f"{len(found)} of {len(rows)} cases are slow; the others cost "
+          f"{sum(float(s) for s, _ in rows) - sum(s for s, _ in found):.0f} s of processor time")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

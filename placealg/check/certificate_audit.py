@@ -22,6 +22,7 @@ from placealg.prover.evidence.replay import Replay
 from placealg.prover.evidence.smtlib import foreign, read_header
 from placealg.prover.evidence.solver import SAT, UNSAT, SolverProcess
 from placealg.prover.examine import PER_GROUP
+from placealg.prover.obligations import FACTS
 from placealg.prover.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 
 Entry = Mapping[str, Any]
@@ -37,7 +38,8 @@ def misfits(manifest: Entry, texts: Mapping[str, str]) -> dict[str, str]:
         text = texts[query["file"]]
         more = foreign(text)
         wrong = f"it holds {more}" if more else (
-            next(_otherwise(manifest, query, read_header(text)), "") or _no_question(query, text))
+            next(_otherwise(manifest, query, read_header(text)), "") or _no_question(query, text)
+            or _counts_amiss(query, text))
         if wrong:
             found[query["file"]] = f"was edited: {wrong}"
     return found
@@ -86,6 +88,57 @@ def _no_question(query: Entry, text: str) -> str:
     if (last, asks) != question(query["formulas"]) or asks in lines:
         return f"it does not end by asking whether one of {query['formulas']} failures happens"
     return ""
+
+
+_BEHIND = re.compile(r"(\d+): (\d+) behind the (\d+) formulas below, (\d+) by how the program is built")
+_ORDER = re.compile(r"1 behind the (\d+) formulas below")
+_TOLD = re.compile(r"^; (\d+) instances?: ", re.MULTILINE)
+_DEFINED = re.compile(r"^\(define-fun \|failure \d+\| ", re.MULTILINE)
+
+ALWAYS_ASKED = ("gradient", "normalizer", "update", "invariant", "init")
+"""What is always asked of a group that is updated: there is an update, a state behind it, and one before it."""
+
+
+def _counts_amiss(query: Entry, text: str) -> str:
+    """What is wrong with the numbers of instances, formulas and facts of a file; "" where they add up.
+
+    A proof of what is always asked that asks nothing is wrong, too, as is a fact that no program is built by.
+    """
+    if query["id"] == LEMMA:
+        return "" if query["asks"] else "it asks nothing"
+    told = next(iter(read_header(text).get("instances", [])), "")
+    there, facts = len(_DEFINED.findall(text)), sum(query["facts"].values())
+    if there != query["formulas"]:
+        return f"it has {there} formulas, the manifest says {query['formulas']}"
+    if query["id"] == "vacuity" or (order := _ORDER.fullmatch(told)):
+        counted = query["formulas"] if query["id"] == "vacuity" else int(order[1]) if order else 0
+        return "" if there == counted > 0 else f"its header counts {counted} formulas where {there} are"
+    found = _BEHIND.fullmatch(told)
+    if not found:
+        return "its header does not count its instances"
+    instances, behind, formulas, built = map(int, found.groups())
+    if formulas != there:
+        return f"its header counts {formulas} formulas where {there} are"
+    if built != facts or instances != behind + facts or behind != sum(map(int, _TOLD.findall(text))):
+        return f"its {instances} instances are not the {behind} behind formulas and the {facts} facts"
+    unknown = next((fact for fact in query["facts"] if fact not in FACTS.get(query["id"], ())), "")
+    if unknown:
+        return f"'{unknown}' is no fact by which a program is built"
+    if query["verdict"] == PROVED and query["id"] in ALWAYS_ASKED and query["group"] and not there:
+        return f"it asks nothing, and {query['id']} of a group that is updated is a question"
+    return ""
+
+
+def claims_amiss(manifest: Entry, program: Entry) -> str:
+    """What a manifest says otherwise than the program beside it: names, hypotheses, what is not covered."""
+    for key, told in program.items():
+        if manifest.get(key) != told:
+            return f"has {key} {_short(manifest.get(key))}, its program {_short(told)}"
+    return ""
+
+
+def _short(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else "; ".join(map(str, value or ())) or "none"
 
 
 def class_amiss(manifest: Entry, texts: Mapping[str, str]) -> str:

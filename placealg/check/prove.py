@@ -12,8 +12,11 @@ from math import prod
 from random import Random
 
 from placealg.check.repair import find_repair
+from placealg.model.graph import Graph
 from placealg.progress import say
-from placealg.prover.evidence.counterexample import Facts, facts
+from placealg.prover.calculus.versions import UNHELD
+from placealg.prover.evidence.counterexample import WEIGHED, Facts, facts
+from placealg.prover.evidence.counterexample_words import HELD
 from placealg.prover.evidence.cutoff import examine_by_cutoff
 from placealg.prover.examine import LARGEST_REPLAY, Candidate, Findings, by_run, examine
 from placealg.prover.verdict import (
@@ -27,6 +30,7 @@ from placealg.prover.verdict import (
     overall,
 )
 from placealg.simulator import Difference, Outcome, Setting, simulate
+from placealg.simulator.field import PRIME
 from placealg.simulator.setting import fitting_microbatches
 from placealg.step.edit import Edited
 from placealg.step.program import Step
@@ -154,9 +158,15 @@ def _confirmed(verdict: Verdict, replayed: dict[tuple[str, str], Replayed]) -> V
 def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts: tuple[Verdict, ...],
                     replayed: dict[tuple[str, str], Replayed]) -> Counterexample:
     """The first refuted obligation of the table, or what stops a run before its event; in program order."""
-    order = {e.path: k for k, e in enumerate(step.events)}
     refuted = [v for v in verdicts if v.verdict == REFUTED]
-    lead = min((v for v in refuted if v.id in (refuted[0].id, "schedule")),
+    order = {e.path: k for k, e in enumerate(step.events)}
+    first = min((v for v in refuted if v.id in (refuted[0].id, "schedule")),
+                key=lambda v: order.get(v.event, len(order)))
+    same = {v.group: replayed[v.id, v.group][0] for v in refuted if v.id == first.id}
+    graph = step.reference.graph
+    if graph and not step.reference.whole and all(map(_used_by, same.values())):
+        same = {group: same[group] for group in _at_fault(graph, same)}
+    lead = min((v for v in refuted if v.id == first.id and v.group in same),
                key=lambda v: order.get(v.event, len(order)))
     candidate, found, outcome = replayed[lead.id, lead.group]
     difference = outcome.difference
@@ -166,6 +176,9 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
     site = candidate.failure.site
     of = f" of the loss {site.loss}" if site and len(step.reference.losses) > 1 else ""
     event, has, want, explanation = candidate.failure.event, found.got, found.want, found.explanation
+    if has == UNHELD_TOLD and _is_there(step, lead.group, difference):
+        has = "a value that is there, and is not the reference's"
+        explanation = f"{event} reads a gradient that was not treated on this rank as on others"
     stops = difference.deadlock
     if stops and lead.id != "schedule":
         event, has, want = difference.event, difference.got, difference.want
@@ -178,6 +191,56 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
         distributed=f"{difference.got} ({_where(difference, lines)})",
         repair=find_repair(step, base, file) if base else None, line=lines.get(event, 0),
         tokens=tuple((_cell(step, cell), count) for cell, count in found.counts))
+
+
+UNHELD_TOLD = HELD[UNHELD]
+"""What a counterexample says of a gradient of which the calculus knows nothing on a rank."""
+
+NOT_DEFINED = ("garbage", "nothing")
+"""Begins what a run says of a number that no event defined, or of one that is not there."""
+
+
+PRIME_TOLD = f"(mod {PRIME})"
+"""Ends a number of a run in residues."""
+
+
+def _is_there(step: Step, group: str, difference: Difference) -> bool:
+    """Whether a run shows a value where the calculus knows none: on ranks that a `where` left out.
+
+    Residues do not tell a number that no event defined from one that is wrong; there the program has to.
+    """
+    if difference.got.endswith(PRIME_TOLD):
+        return any(e.where and e.verb in ("clip", "reduce") and e.group == group for e in step.events)
+    return not difference.got.startswith(NOT_DEFINED)
+
+
+def _used_by(candidate: Candidate) -> str:
+    """The op whose parameter has a wrong gradient; "" where the failure is about something else."""
+    site = candidate.failure.site
+    return site.use.partition("/")[0] if site and candidate.failure.update and candidate.verdict.id in WEIGHED else ""
+
+
+def _at_fault(graph: Graph, candidates: Mapping[str, Candidate]) -> list[str]:
+    """The groups whose gradients are wrong by themselves, not because what backward handed on to them was.
+
+    That is so of those whose ops reach no op of another of them in forward, through one instance of each unit.
+    """
+    ops = {group: _used_by(candidate) for group, candidate in candidates.items()}
+    found = [group for group, op in ops.items() if not _reached(graph, op) & {o for o in ops.values() if o != op}]
+    return found or list(candidates)
+
+
+def _reached(graph: Graph, op: str) -> set[str]:
+    """The ops that read what `op` makes, and those behind them."""
+    found, pending = set[str](), [op]
+    while pending:
+        name = pending.pop()
+        pending += [loop.slot for loop in graph.loops if loop.first == name]
+        for reader in graph.consumers(name):
+            if reader.output not in found:
+                found.add(reader.output)
+                pending.append(reader.output)
+    return found
 
 
 def _cell(step: Step, cell: tuple[tuple[int, ...], int]) -> str:

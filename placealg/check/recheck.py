@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from placealg.atomic_files import beside, uninterrupted
-from placealg.check.certificate_audit import class_amiss, contradictions, groups_amiss, lemmas_amiss, misfits
+from placealg.check.certificate_audit import (
+    claims_amiss,
+    class_amiss,
+    contradictions,
+    groups_amiss,
+    lemmas_amiss,
+    misfits,
+)
 from placealg.errors import InputError
 from placealg.prover.evidence.certificate import Query
 from placealg.prover.evidence.replay import Rechecked, Replay, asked, replays, require_cvc5, solver_versions
@@ -131,11 +138,17 @@ Regenerate = Callable[[str, Mapping[str, Any]], Mapping[str, str]]
 """The folder of a certificate and its manifest -> the files of a certificate of its program, proved again."""
 
 
-def recheck(path: str, sha256: str | None = None, regenerate: Regenerate | None = None) -> Rechecked:
+Claims = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+"""The folder of a certificate and its manifest -> what the program there has of a manifest: names, hypotheses."""
+
+
+def recheck(path: str, sha256: str | None = None, regenerate: Regenerate | None = None,
+            claims: Claims | None = None) -> Rechecked:
     """Verify every hash of a certificate, then ask both solvers every query anew; an edited one is not replayed.
 
-    `sha256` is what the manifest's is held against; `regenerate` makes the files again, which are compared byte for
-    byte. Raises InputError where `path` is no certificate or `sha256` no hash, NoSolver where cvc5 cannot be loaded.
+    `sha256` is what the manifest's is held against; `claims` reads the program, whose names and hypotheses must be the
+    manifest's; `regenerate` makes the files again, which are compared byte for byte. Raises InputError where `path` is
+    no certificate or `sha256` no hash, NoSolver where cvc5 cannot be loaded.
     """
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise InputError(f"'{sha256}' is not 64 hexadecimal digits", where="--sha256")
@@ -151,6 +164,8 @@ def recheck(path: str, sha256: str | None = None, regenerate: Regenerate | None 
     if sha256 is not None and seal != sha256.lower():
         wrong = wrong or f"was edited: its SHA-256 is {seal}"
     edited = {**({MANIFEST: wrong} if wrong else {}), **edited} or _resealed(manifest, texts)
+    if not edited and claims:
+        edited = _claimed(path, manifest, claims)
     asks: list[tuple[str, str, str]] = []
     unknown: tuple[Replay, ...] = ()
     if not edited:
@@ -159,10 +174,10 @@ def recheck(path: str, sha256: str | None = None, regenerate: Regenerate | None 
     if not edited and regenerate:
         edited = _compared({**texts, MANIFEST: content.decode()}, regenerate(path, manifest))
     if edited:
-        return Rechecked((), 0, 0, solver_versions(), manifest, edited, seal)
+        return Rechecked((), 0, 0, solver_versions(), manifest, edited, seal, regenerate is not None)
     silent = [q["verdict"] == PROVED for q in manifest["queries"] if not q["asks"]]
     return Rechecked((*unknown, *replays(asks)), sum(silent), len(silent) - sum(silent), solver_versions(), manifest,
-                     {}, seal)
+                     {}, seal, regenerate is not None)
 
 
 def _resealed(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, str]:
@@ -175,6 +190,18 @@ def _resealed(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str
         return {**misfits(manifest, texts), **({MANIFEST: f"was edited: it {amiss}"} if amiss else {})}
     except (KeyError, TypeError, AttributeError, ValueError):
         return {MANIFEST: "was edited: it does not say what a manifest says"}
+
+
+def _claimed(path: str, manifest: Mapping[str, Any], claims: Claims) -> dict[str, str]:
+    """What a manifest says otherwise than the program beside it, as `edited` is.
+
+    A program whose model is not in the folder, or is not known here, says nothing.
+    """
+    try:
+        amiss = claims_amiss(manifest, claims(path, manifest))
+    except InputError:
+        return {}
+    return {MANIFEST: f"was edited: it {amiss}"} if amiss else {}
 
 
 def _compared(texts: Mapping[str, str], again: Mapping[str, str]) -> dict[str, str]:

@@ -34,7 +34,11 @@ def is_bug(name: str) -> bool:
 
 
 def path_of(name: str) -> Path:
-    """The file of a bug; an InputError where no bug has that name."""
+    """The file of a bug, or a strategy file of one's own; an InputError where there is none of that name."""
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise InputError("there is no such file", where=name)
+        return Path(name)
     if not is_bug(name):
         raise InputError(f"no bug is called '{name}'", name=name, valid=(*names(), *outside()))
     return _path(name)

@@ -17,8 +17,8 @@ from placealg.prover.evidence.certificate import Query, certificate
 from placealg.prover.evidence.cutoff import certificate_by_cutoff
 from placealg.prover.evidence.replay import Rechecked, require_cvc5
 from placealg.prover.evidence.solver import versions
-from placealg.prover.examine import Candidate
-from placealg.prover.verdict import Report
+from placealg.prover.examine import Candidate, hypotheses
+from placealg.prover.verdict import Report, not_covered
 from placealg.render.recheck import not_agreed, totals
 from placealg.render.text_layout import Line, indent, prose
 from placealg.step.text import write_program
@@ -61,6 +61,16 @@ def certificate_files(case: Case, report: Report, queries: Iterable[Query], engi
     program = write_program(case.step, case.strategy, next(iter(held), ""))
     return files_of(queries, report, {PROGRAM: program, **held}, write_strategy(case.strategy),
                     {"engine": engine, "options": dict(said or {})})
+
+
+def claims_of(folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What the program in `folder` has of what a manifest says: names, hypotheses, what no verdict covers."""
+    _, said = _made(folder, manifest)
+    case = read_case(str(Path(folder) / PROGRAM), None, [], **said)
+    reference = case.step.reference
+    return {"strategy": reference.strategy, "model": reference.model,
+            "hypotheses": [h.text for h in hypotheses(case.step)],
+            "not_covered": list(not_covered(reference))}
 
 
 def proved_again(folder: str, manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from placealg.cli.glosses import (
     THEOREM,
     Explained,
 )
+from placealg.cli.keys import fields, keys
 from placealg.cli.published import names as published
 from placealg.cost.communication import communication
 from placealg.cost.document import BALANCED
@@ -75,6 +76,8 @@ def explanations(wanted: str = "") -> Iterator[Explained]:
     yield from _kinds()
     yield from _numbers()
     yield from _tables()
+    yield from fields()
+    yield from keys()
     yield from _lemmas()
     yield from _redistributions()
     yield from _theorems()

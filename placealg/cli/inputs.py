@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
 from placealg.step.program import Step
 from placealg.step.text import read_program
+from placealg.step.unread import unread
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import SYSTEM, Expect, Masked, read_strategy_file, system_path
@@ -228,6 +230,9 @@ def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterabl
         step = replace(step, events=read_program(file.events, step.reference, file.positions, file.loops))
     edited = Edited(step, read_edits(file.edits, step.reference, file.positions))
     step = apply_edits(step, edited.edits) if edited.edits else step
+    lines = {edit.line for edit in edited.edits if edit.action == "insert"}
+    for event in unread(step, [e for e in step.events if e.line in lines]):
+        print(f"placealg: {word}:{event.line}: warning: nothing reads what {event.path} makes", file=sys.stderr)
     return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), base,
                 file.expect, file.source, file.masked, edited)
 

@@ -227,6 +227,10 @@ def _prove(parser: Parser) -> None:
                         metavar="closed_form|cutoff",
                         help="take sums over an axis in closed form, or write them out at enough sizes")
     parser.add_argument("--cross-check", action="store_true", help="ask a second solver, cvc5, every query as well")
+    parser.add_argument("--masked", action="store_true",
+                        help="also run a file's program where its `masked` says that nothing shows")
+    parser.add_argument("--verbose", action="store_true",
+                        help="also tell how many instances were decided by data, construction, simplification, solver")
 
 
 def _recheck(parser: Parser) -> None:

@@ -26,9 +26,10 @@ def prove(chosen: Namespace) -> int:
     from placealg.check.prove import judge
     from placealg.cli.certificates import check_words, evidence, evidence_lines
     from placealg.cli.glosses import SAYS
+    from placealg.cli.masked import masked_json, masked_lines, runs_of
     from placealg.cli.resemblance import resembled
     from placealg.render.junit import junit
-    from placealg.render.proof import proof
+    from placealg.render.proof import decided, proof
 
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
@@ -37,10 +38,13 @@ def prove(chosen: Namespace) -> int:
     for case in each(read_cases(chosen), lambda case: case.strategy.name):
         report, candidates = judge(case.step, case.lead, chosen.engine, case.edited)
         report, checked = evidence(chosen, case, report, candidates)
-        codes += [exit_code(report, case.expect), *([checked.code] if checked else [])]
+        hidden = runs_of(case) if chosen.masked else ()
+        codes += [exit_code(report, case.expect), *([checked.code] if checked else []),
+                  *(FAILED for _, outcome in hidden if not outcome.equal)]
         alike = resembled(case, report)
         documents.append({**report.to_json(timing=not chosen.no_timing), **({"resembles": alike[0]} if alike else {}),
-                          **({"cross_check": checked.to_json()} if checked else {})})
+                          **({"cross_check": checked.to_json()} if checked else {}),
+                          **({"masked": masked_json(hidden)} if chosen.masked else {})})
         wrong = disagreements(report, case.expect) if case.expect else []
         suites.append((report, case.expect.verdict if case.expect else "", wrong))
         if chosen.format != "text":
@@ -50,7 +54,9 @@ def prove(chosen: Namespace) -> int:
             lines += [(), *prose(f"resembles {alike[0]}: {alike[1]}", width(), hang=2)]
         if case.source:
             lines += indent(prose(f"source: {case.source}", width() - 2, "dim"))
+        lines += [(), *indent(decided(report, width() - 2))] if chosen.verbose else []
         lines += evidence_lines(report, checked, width())
+        lines += masked_lines(hidden, width())
         if case.expect:
             lines += _expected(wrong, case.expect.verdict)
         print_lines([*([()] if len(documents) > 1 else []), *lines])
@@ -64,10 +70,10 @@ def prove(chosen: Namespace) -> int:
 def recheck(chosen: Namespace) -> int:
     """`placealg recheck DIR`."""
     from placealg.check.recheck import recheck as replay
-    from placealg.cli.certificates import proved_again
+    from placealg.cli.certificates import claims_of, proved_again
     from placealg.render.recheck import rechecked
 
-    found = replay(chosen.folder, chosen.sha256, proved_again if chosen.regenerate else None)
+    found = replay(chosen.folder, chosen.sha256, proved_again if chosen.regenerate else None, claims_of)
     if chosen.format == "json":
         print_json(found.to_json())
     else:

@@ -65,12 +65,12 @@ class Saved:
 
 @lru_cache(maxsize=64)
 def needs_gradient(graph: Graph) -> frozenset[str]:
-    """The tensors that need a gradient: parameters, and what depends on one, where a loss depends on it in turn.
+    """The tensors that need a gradient: parameters that are not frozen, and what depends on one, where a loss hears it.
 
     A loop's slot depends on a parameter if its last tensor does. Ops that choose pass no gradient: a parameter from
     which only they are reached is an InputError.
     """
-    needs = {t.name for t in graph.tensors.values() if t.kind == "parameter"}
+    needs = {t.name for t in graph.tensors.values() if t.kind == "parameter" and not t.frozen}
     for _ in range(len(graph.loops) + 1):
         for loop in graph.loops:
             if {loop.first, loop.last} & needs:
@@ -79,7 +79,7 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
             if op.row.differentiable and needs.intersection(op.inputs):
                 needs.add(op.output)
     heard = _heard(graph)
-    silent = [t.name for t in graph.tensors.values() if t.kind == "parameter" and t.name not in heard]
+    silent = [t.name for t in graph.tensors.values() if t.kind == "parameter" and not t.frozen and t.name not in heard]
     if silent:
         raise InputError(f"parameter '{silent[0]}' has no gradient: the loss depends on it by a choice alone")
     return frozenset(needs & heard)

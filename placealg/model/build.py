@@ -50,6 +50,7 @@ class Builder:
         self._tensors: dict[str, Tensor] = {}
         self._ops: list[Op] = []
         self._open: dict[str, tuple[Monomial, str, str]] = {}
+        self._around: dict[str, str] = {}
 
     def parameter(self, name: str, dims: Dims) -> Tensor:
         """A parameter; declaring it again with the same dims is the same parameter."""
@@ -74,6 +75,20 @@ class Builder:
         (source,) = known((str(first),), self._tensors, f"{unit}.in")
         self._open[unit] = (_size(unit, count), f"{unit}.in", source.name)
         return self._new(Tensor(f"{unit}.in", source.dims))
+
+    def enclose(self, region: str, inner: Iterable[str]) -> None:
+        """Regions that stand in one more from here on: `layer.router` in `layer.moe` is `layer.moe.router`.
+
+        >>> g = graph(batch="b", embed="h", expert="4")
+        >>> g.enclose("layer.moe", ["layer.router"])
+        >>> x = g.data("data.input", "batch embed")
+        >>> w = g.parameter("layer.router.weight", "embed expert")
+        >>> _ = g.einsum("layer.router.logits", x, w, to="batch expert")
+        >>> _ = g.sum("loss.sum", "layer.router.logits")
+        >>> g.build().regions
+        ('layer.moe.router', 'loss')
+        """
+        self._around |= {name: f"{region}.{name.rpartition('.')[2]}" for name in inner}
 
     def einsum(self, name: str, *operands: Tensor | str, to: Dims, region: str | None = None) -> Tensor:
         """The product of the operands, summed over every dim that `to` lacks."""
@@ -187,8 +202,9 @@ class Builder:
             region: str | None = None) -> Tensor:
         inputs = known(map(str, operands), self._tensors, name)
         given = [(t.name, tuple(t.dims), t.element) for t in inputs]
-        op = Op(name, kind, tuple(t.name for t in inputs), _region(name) if region is None else region,
-                _words(over), FrozenMap(rename), FrozenMap(attrs))
+        here = _region(name) if region is None else region
+        op = Op(name, kind, tuple(t.name for t in inputs), self._around.get(here, here), _words(over),
+                FrozenMap(rename), FrozenMap(attrs))
         result = result_dims(op.row, given, op.over, op.rename) if to is None else _words(to)
         made = self._tensor(name, result, "activation", op.row.element)
         check_op(op, self._tensors, result)

@@ -12,6 +12,10 @@ BALANCING = "losses beside that of the tokens, such as one that balances the loa
 """What no model of experts has here, in words."""
 
 
+PARTS = ("router", "dispatch", "expert", "combine", "shared_expert")
+"""The regions of a layer's mixture of experts, which stand together in the region `moe`."""
+
+
 def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     """Every token goes to the experts chosen for it in the layer `at`, whose results are added by gates.
 
@@ -19,6 +23,7 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     groups of experts, change that and nothing else. The bias is moved by the load and takes no gradient, so it is no
     parameter here. What BALANCING says is left out too.
     """
+    g.enclose(f"{at}.moe", [f"{at}.{part}" for part in PARTS])
     scores, route = _routed(g, f"{at}.router", x, style)
     gates = _gates(g, f"{at}.router", g.einsum(f"{at}.router.chosen", scores, route, to="batch seq choice"), style)
     y = g.einsum(f"{at}.dispatch.pairs", x, route, to=f"{_PAIRS} embed")

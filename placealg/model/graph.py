@@ -45,8 +45,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 class Tensor:
     """A tensor: its dims in storage order with their sizes, what it is, and what one element takes.
 
-    `data` takes no gradient. A gradient has its tensor's dims. A tensor that is `sparse` along a dim is 0 wherever the
-    one-hot tensor named there is 0: of that dim only the chosen index is stored, moved and computed.
+    `data` takes no gradient, nor does a parameter that is `frozen`. A gradient has its tensor's dims. A tensor that is
+    `sparse` along a dim is 0 wherever the one-hot tensor named there is 0: of that dim only the chosen index is stored,
+    moved and computed.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Tensor:
     kind: str = "activation"
     element: str = "act"
     sparse: Sparse = FrozenMap()
+    frozen: bool = False
 
     @property
     def elements(self) -> Monomial:

@@ -30,7 +30,17 @@ from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import WHOLE, network_obligations, sites_of, supposed, unfollowed
 from placealg.prover.schedule import acyclic
 from placealg.prover.symmetry import signature
-from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Hypothesis, Verdict
+from placealg.prover.verdict import (
+    BOUNDED,
+    OBLIGATIONS,
+    PARAMETRIC,
+    PROVED,
+    REFUTED,
+    UNDECIDED,
+    Decided,
+    Hypothesis,
+    Verdict,
+)
 from placealg.step.event import MICROBATCH, STEP_PHASES
 from placealg.step.program import LOOPED, Group, Step
 
@@ -174,7 +184,7 @@ def _ordered(step: Step, verdict: Verdict) -> Verdict:
     """The verdict on the messages, with the fact that the order in which stages run has no deadlock."""
     assert step.reference.pipeline is not None
     fact = acyclic(step.reference.pipeline)
-    verdict = replace(verdict, instances=verdict.instances + 1)
+    verdict = replace(verdict, instances=verdict.instances + 1, decided=verdict.decided + Decided(solver=1))
     if verdict.verdict != PROVED:
         return verdict
     if fact.verdict == PROVED:
@@ -213,7 +223,7 @@ def _by_run_alone(identifier: str, event: str, why: str) -> Failure:
 def _unconfirmed(failure: Failure, model: dict[str, int]) -> Candidate:
     """The candidate of the whole step that a failure makes at the sizes of `model`, for a run to confirm."""
     verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
-                      failure.says, failure.event)
+                      failure.says, failure.event, Decided(solver=1))
     return Candidate(verdict, WHOLE, failure, model, {})
 
 
@@ -249,7 +259,10 @@ def _decide(step: Step, group: Group, identifier: str,
     failures = [f for f in generated.failures.values() if f.obligation == identifier]
     possible = [f for f in failures if not z3.is_false(z3.simplify(f.formula))]
     instances = generated.instances[identifier]
-    verdict = Verdict(identifier, group.name, OBLIGATIONS[identifier], PROVED, PARAMETRIC, instances)
+    asked = sum(f.instances for f in possible)
+    decided = Decided(generated.data[identifier], sum(generated.facts.get(identifier, {}).values()),
+                      sum(f.instances for f in failures) - asked, asked)
+    verdict = Verdict(identifier, group.name, OBLIGATIONS[identifier], PROVED, PARAMETRIC, instances, decided=decided)
     if not instances:
         verdict = replace(verdict, reason=f"no event of {group.name or 'the ops'} has anything to check")
     candidate: Candidate | None = None
@@ -343,7 +356,7 @@ def _partition(step: Step) -> Verdict:
     start = time.perf_counter()
     places = len(step.reference.data_axes) + len(layouts(step))
     return Verdict("partition", "", OBLIGATIONS["partition"], PROVED, PARAMETRIC, places, time.perf_counter() - start,
-                   "owner functions are total" if places else "nothing is split")
+                   "owner functions are total" if places else "nothing is split", decided=Decided(construction=places))
 
 
 def layouts(step: Step) -> set[tuple[str, str, str]]:
@@ -358,13 +371,15 @@ def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
     named = {name for _, _, name in layouts(step)} - data
     if (len(named) < 2 and not data and not differ) or not candidates:
         return None
-    one = replace(step, events=tuple(replace(e, layout=min(named - differ, default="own")) for e in step.events))
+    common = min(named - differ, default="own")
+    one = replace(step, events=tuple(replace(e, layout=common if e.group else "own") for e in step.events))
     if examine(one).candidates:
         return None
     first = candidates[0]
     reason = (f"{' and '.join(sorted(data))} is no partition: each rank takes data for itself" if data else
               f"{' and '.join(sorted(differ))} is one layout here and another there, and they meet" if differ else
               f"layouts {' and '.join(sorted(named))} disagree where they meet")
-    verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, len(layouts(step)),
-                      None, reason, first.failure.event)
+    places = len(layouts(step))
+    verdict = Verdict("partition", first.group.name, OBLIGATIONS["partition"], REFUTED, BOUNDED, places, None, reason,
+                      first.failure.event, Decided(solver=places))
     return replace(first, verdict=verdict)

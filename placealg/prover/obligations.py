@@ -51,6 +51,14 @@ WRONG = {
 }
 """Obligation -> what an update does wrong when it fails."""
 
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "partition": ("an owner function is total: an element has one owner along an axis",),
+    "forward": ("a unit runs on every rank after what it needs",),
+    "random": ("an op draws from a stream keyed by logical coordinates",),
+    "schedule": ("a collective without `where` is called by every rank of its group",),
+}
+"""Obligation -> what holds of an instance by how every program is built, so that no formula is about it."""
+
 LEFT = "leaves no rank with the new parameters, in"
 UNSET = "reads a copy that initialisation did not set, in"
 
@@ -90,7 +98,8 @@ class Obligations:
     """All failures of one group, how many instances were checked, and what could not be closed.
 
     `full`: the formulas of instances that their data already decide are made, too, as a certificate holds them.
-    `facts` counts the instances that no formula is about, by obligation and what holds. `updates` are those that are
+    `facts` counts the instances that no formula is about, by obligation and what holds, `data` those that their data
+    decide, of which no formula is made. `updates` are those that are
     the same for every m of their case.
     """
 
@@ -99,6 +108,7 @@ class Obligations:
     facts: dict[str, Counter[str]] = field(default_factory=dict)
     updates: dict[tuple[str, Site, Case], Updated] = field(default_factory=dict)
     instances: Counter[str] = field(default_factory=Counter)
+    data: Counter[str] = field(default_factory=Counter)
     open: list[str] = field(default_factory=list)
 
     def add(self, obligation: str, key: Hashable, case: Case | None, failure: Callable[[], Failure],
@@ -106,15 +116,16 @@ class Obligations:
         """One instance: a way to fail, or one more case of a way that is known; `decided`: its data show it right."""
         self.instances[obligation] += 1
         if decided and not self.full:
+            self.data[obligation] += 1
             return
         known = self.failures.get(key) or failure()
         more = () if case is None or case in known.cases else (case,)
         self.failures[key] = replace(known, cases=(*known.cases, *more), instances=known.instances + 1)
 
-    def hold(self, obligation: str, fact: str) -> None:
+    def hold(self, obligation: str) -> None:
         """One instance that holds by how the program is built."""
         self.instances[obligation] += 1
-        self.facts.setdefault(obligation, Counter())[fact] += 1
+        self.facts.setdefault(obligation, Counter())[FACTS[obligation][0]] += 1
 
 
 def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
@@ -124,7 +135,7 @@ def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | 
         raise NoRule(event.path, "no transfer rule for a stage by its number, which may be no end of the pipeline")
     found, step = Obligations(full), on_ends(step, group)
     for site in sites:
-        alone = untransformed(of_loss(step, site.loss)) if group.statistic else of_loss(step, site.loss)
+        alone = untransformed(of_loss(step, site.loss)) if group.statistic or group.frozen else of_loss(step, site.loss)
         program = Program.of(alone, group, site.parameter)
         for cases in shapes(step.reference):
             _of_shape(found, alone, group, site, program, cases, flows)
@@ -147,7 +158,7 @@ def of_loss(step: Step, loss: str) -> Step:
 
 
 def untransformed(step: Step) -> Step:
-    """The step as a statistic meets it: it is not clipped, and no flag looks at it."""
+    """The step as a statistic, or what is frozen, meets it: it is not clipped, and no flag looks at it."""
     return replace(step, reference=replace(step.reference, clip=False, skip=False))
 
 
@@ -303,7 +314,7 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
         for phase, unit in wanted:
             entries = ran.get((phase, unit, position), [])
             if any(e.ready and not e.where for e in entries) or (position == AGAIN and not entries):
-                found.hold("forward", "a unit runs on every rank after what it needs")
+                found.hold("forward")
                 continue
             done = [symbols.at_pairs(e.where) for e in entries if e.ready]
             event = entries[0].event if entries else f"{phase}.{unit}.compute"
@@ -326,7 +337,7 @@ def _schedule(found: Obligations, step: Step, group: Group) -> None:
             failure = Failure("schedule", event.path, several, "waits for stages that hold other parameters: deadlock")
             found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
         elif not event.where:
-            found.hold("schedule", "a collective without `where` is called by every rank of its group")
+            found.hold("schedule")
         else:
             called = symbols.at_pairs(pairs(event))
             peer = correct.on_rank(called, dict.fromkeys(event.axes, "peer"))

@@ -87,6 +87,23 @@ def joined(found: Iterable[Verdict]) -> tuple[str, str | None]:
     return verdict, cls if any(v.cls for v in seen) else None
 
 
+DECIDING: Mapping[str, str] = {
+    "data": "what the calculus found is right as it stands: no formula is made",
+    "construction": "it holds by how every program is built",
+    "simplification": "a formula that rewriting alone shows to have no model",
+    "solver": "asked of the solver",
+}
+"""By what an instance of an obligation is decided, and what that means."""
+
+
+def decided(report: Report, width: int) -> list[Line]:
+    """How many instances, and which share of them, were decided by what."""
+    counts, shares = report.decided.counts(), report.decided.shares()
+    rows: list[list[Cell]] = [[dim(h) for h in ("decided by", "instances", "share", "")]]
+    rows += [[name, str(counts[name]), f"{100 * shares[name]:.2f} %", dim(says)] for name, says in DECIDING.items()]
+    return table(rows, "lrrl", width, wrap={3: 20})
+
+
 def _reason(found: Iterable[Verdict], verdict: str) -> str:
     for v in found:
         if v.verdict == verdict and (v.reason or v.event):

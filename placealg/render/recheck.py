@@ -11,11 +11,17 @@ from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, lin
 MARKS = {AGREE: Span("✓", "green"), DISAGREE: Span("✗", "bold red"), NO_ANSWER: Span("?", "yellow")}
 
 
+UNKNOWABLE = ("whether these are all of the prover's questions on this program, --regenerate alone tells")
+REGENERATED = "its program was proved again, and gives these very files"
+
+
 def rechecked(found: Rechecked, path: str, width: int) -> list[Line]:
     """A certificate that was rechecked: what was edited, or every query and the totals."""
     claim = ", ".join(str(found.manifest[k]) for k in ("verdict", "class") if found.manifest.get(k))
     about = f"{found.manifest.get('strategy', '?')} on {found.manifest.get('model', '?')}"
-    head = [line(bold(path), f": {about}, {claim}" if found.manifest else "")]
+    known = REGENERATED if found.regenerated else UNKNOWABLE
+    head = prose(f"{path}: {about}, {claim}; {known}", width, "bold") if found.manifest and not found.edited else \
+        [line(bold(path), f": {about}, {claim}" if found.manifest else "")]
     if found.edited:
         rows: list[list[Cell]] = [[line(MARKS[DISAGREE], " ", name), what] for name, what in found.edited.items()]
         return [*head, (), *indent(table(rows, "ll", width - 2, wrap={1: 20})), (),

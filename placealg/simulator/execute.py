@@ -188,8 +188,9 @@ def _clip(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
     factors = [_factor(m, rank) for rank in m.ranks]
     for rank, element in m.pairs(e):
-        number = source[rank].get(element)
-        _put(target[rank], element, None if number is None else number * factors[rank])
+        number, factor = source[rank].get(element), factors[rank]
+        clipped = None if number is None else m.garbage() if factor in m.undefined else number * factor
+        _put(target[rank], element, clipped)
 
 
 def _factor(m: Machine, rank: int) -> Fraction:

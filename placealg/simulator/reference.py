@@ -56,6 +56,9 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
                                           for g in numbers), ZERO))
     weight, moments = {}, {}
     for slot, found in gradient.items():
+        if reference.group(slot[0]).frozen:
+            weight[slot], moments[slot] = state.weight[slot], state.moments[slot]
+            continue
         clipped = [g * factor for g in found] if slot[0] in trained else list(found)
         values = {"master": state.weight[slot], "moments": state.moments[slot], "grad_sum": clipped}
         group = reference.group(slot[0])

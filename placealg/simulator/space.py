@@ -66,7 +66,8 @@ class Space:
         self.reference, self.graph, self.setting = reference, graph, setting
         self.axes, self.loss_dims = reference.mesh.names, _loss_dims(graph)
         self.whole = reference.whole
-        self.differentiable = _differentiable(graph, {p for g in reference.groups if g.statistic for p in g.parameters})
+        self.differentiable = _differentiable(graph, {p for g in reference.groups if g.statistic or g.frozen
+                                                              for p in g.parameters})
         split = _split_by(reference, graph)
         self._loss_split = {a: _loss_split(reference, graph, a) for a in reference.data_axes}
         self.batch_axes = tuple(a for a in reference.data_axes if BATCH in split[a])
@@ -215,7 +216,7 @@ class Space:
 
 
 def _differentiable(graph: Graph, statistics: set[str]) -> frozenset[str]:
-    """The parameters, but for statistics, and every tensor that depends on one."""
+    """The parameters, but for statistics and what is frozen, and every tensor that depends on one."""
     found = {t.name for t in graph.parameters} - statistics
     for _ in range(1 + len(graph.loops)):
         for op in graph.ops:

@@ -17,6 +17,7 @@ from placealg.model.model import Model
 from placealg.placement import Mode
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
+from placealg.step.trained import trained, trained_problems
 from placealg.strategy.options import LAYER, REGION, Path
 from placealg.strategy.spec import GroupRule, Strategy
 from placealg.strategy.validation import Problem
@@ -46,13 +47,17 @@ def check_fit(strategy: Strategy, model: Model) -> None:
 
 def check_sizes(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction]) -> None:
     """Raise InputError unless every dim divides by the axes that split it, at `sizes` of axes and symbols."""
+    model = trained(strategy, model)
     for _path, error in _size_problems(strategy, model, {**strategy.mesh.sizes(), **sizes}, {**model.sizes, **sizes}):
         raise error
 
 
 def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
     """Everything in which a strategy does not fit a model, each with the path of the key that says it."""
-    if not model.graph.ops:
+    found = trained_problems(strategy, model)
+    yield from found
+    model = trained(strategy, model)
+    if not model.graph.ops or found:
         return
     if model.opaque and (strategy.detailed or _local_dims(strategy, ("batch",))):
         yield from _opaque_problems(strategy, model)
@@ -123,6 +128,7 @@ def _parameter_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
 
 def bound_sizes(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fraction]]:
     """Symbol or axis -> who gives it a number, and which."""
+    model = trained(strategy, model)
     sizes: dict[str, int] = dict(model.sizes)
     if not model.abstract and {n for p in model.parameters for n in p.elements.names()} <= set(sizes):
         units = [sum((p.elements.evaluate(model.sizes) for p in model.of_unit(u.name)), Fraction(0))
@@ -144,6 +150,7 @@ def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
     >>> quotients(strategy_on("mine", {"tp": None}, dims={"tp": ["heads"]}), moe())
     (a/kv, h/a, kv/tp)
     """
+    model = trained(strategy, model)
     found = {size: None for size in model.graph.dims.values()}
     found |= {model.graph.dims[dim] / Monomial.of(*axes): None for dim, axes in _divided(strategy, model)}
     return tuple(size for size in found if any(power < 0 for _, power in size.powers))

@@ -22,6 +22,7 @@ from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
 from placealg.step.split import data_axes, place, split_dims, summed
+from placealg.step.trained import trained
 from placealg.strategy.options import LIFETIMES, TYPES, WIRE_W
 from placealg.strategy.spec import Strategy
 from placealg.strategy.validation import check
@@ -34,6 +35,7 @@ def derive(strategy: Strategy, model: Model) -> Step:
     """
     check(strategy)
     check_fit(strategy, model)
+    model = trained(strategy, model)
     operations = operations_of(strategy, model)
     plans = _plans(strategy, model, operations)
     reference = reference_of(strategy, model, plans, operations)
@@ -135,7 +137,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     yield from rules.global_states("init", "assign")
 
     for plan in plans:
-        yield from rules.clear_gradients(plan)
+        yield from rules.clear_gradients(plan) if not plan.group.frozen else ()
         yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
     if MICROBATCH in averaging.counted:
         for loss in model.losses:
@@ -160,26 +162,28 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
 
     for plan in plans:
         yield from rules.free(plan, "reduce", _living(strategy, plan, "step"))
-        yield from rules.average_shares(plan, averaging)
-        yield from rules.reduce_once(plan, averaging)
+        if not plan.group.frozen:
+            yield from rules.average_shares(plan, averaging)
+            yield from rules.reduce_once(plan, averaging)
 
-    trained = tuple(p for p in plans if not p.group.statistic)
+    updated = tuple(p for p in plans if not p.group.frozen)
+    counted = tuple(p for p in updated if not p.group.statistic)
     if strategy.option("optimizer", "skip") == "overflow":
-        for plan in trained:
+        for plan in counted:
             yield from rules.flag_overflow(plan)
-        yield from rules.agree_to_skip(trained, strategy.mesh.names, strategy.pipeline_axis)
+        yield from rules.agree_to_skip(counted, strategy.mesh.names, strategy.pipeline_axis)
     if strategy.option("optimizer", "clip") == "global_norm":
-        for plan in trained:
+        for plan in counted:
             yield from rules.partial_norm(plan)
         yield from rules.total_norm(strategy.mesh.names)
-        for plan in trained:
+        for plan in counted:
             yield from rules.clip(plan)
-    passing = [p for p in plans if p.state_tier != p.update_tier]
-    for plan in plans:
+    passing = [p for p in updated if p.state_tier != p.update_tier]
+    for plan in updated:
         yield from rules.update(plan)
         yield from rules.publish(plan) if plan in passing else ()
     yield from rules.global_states("update", "update")
-    for plan in plans:
+    for plan in updated:
         yield from rules.publish(plan) if plan not in passing else ()
 
     for plan in plans:
@@ -239,7 +243,8 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
               operations: Operations | None) -> Iterator[Event]:
     for unit in reversed(model.units):
         ending = [p for p in plans if p.group.sites[0] == unit.name]
-        for plan in ending:
+        used = operations is None or operations.differentiates(unit.name)
+        for plan in ending if used else ():
             yield from rules.gather(plan, "backward", _living(strategy, plan, "use"))
         if operations:
             yield from operations.backward(unit.name)
@@ -247,9 +252,9 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
             yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(
                 "compute", "the unit's gradients, from what its forward kept"))
         for plan in ending:
-            for lifetime in ("use", "microbatch"):
+            for lifetime in ("use", "microbatch") if used else ("microbatch",):
                 yield from rules.free(plan, "backward", _living(strategy, plan, lifetime))
         for plan in ending:
-            yield from rules.reduce_microbatch(plan, averaging)
+            yield from rules.reduce_microbatch(plan, averaging) if not plan.group.frozen else ()
         if operations:
             yield from operations.leaving(unit.name)

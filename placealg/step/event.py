@@ -273,7 +273,8 @@ class Group:
     `types` are element sizes in bytes that differ from the strategy's. `split` are the axes along which its
     parameters are split by their own dims: there a rank holds, uses and updates only its own elements. `rows` are
     the dims, and their sizes, that make the first one of each parameter in memory. No gradient reaches a `statistic`:
-    its `grad` is the mean over tokens that forward takes, and is neither clipped nor counted.
+    its `grad` is the mean over tokens that forward takes, and is neither clipped nor counted. What is `frozen` has
+    weights alone: no gradient, no optimizer state, and the same values after a step as before.
     """
 
     name: str
@@ -289,6 +290,7 @@ class Group:
     split: tuple[str, ...] = ()
     rows: tuple[FrozenMap[str, Monomial], ...] = ()
     statistic: bool = False
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +358,7 @@ class Reference:
     @property
     def trained(self) -> tuple[Group, ...]:
         """The groups that gradients reach."""
-        return tuple(g for g in self.groups if not g.statistic)
+        return tuple(g for g in self.groups if not g.statistic and not g.frozen)
 
     def group(self, name: str) -> Group:
         """The parameter group called `name`."""

@@ -12,7 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
-from placealg.strategy.options import LAYER, WIRE_W
+from placealg.strategy.options import LAYER, NONE, WIRE_W
 from placealg.strategy.spec import GroupRule, Strategy
 
 ELEMENTWISE_ON_VECTORS = ("muon",)
@@ -133,7 +133,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         rule = _rule_of(strategy, parameter)
         axes = tuple(split.get(parameter.name, ()))
         key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
-               summed.get(parameter.name), parameter.name in model.statistics)
+               summed.get(parameter.name), parameter.name in model.statistics, _frozen(model, parameter))
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return
@@ -146,13 +146,17 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
             rule = _rule_of(strategy, parameters[0])
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
             statistic = parameters[0].name in model.statistics
-            if statistic:
-                optimizer, locality, reads = "running", "elementwise", ()
+            if statistic or _frozen(model, parameters[0]):
+                optimizer, locality, reads = "running" if statistic else NONE, "elementwise", ()
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
                         rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ())),
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
-                        statistic), rule
+                        statistic, _frozen(model, parameters[0])), rule
+
+
+def _frozen(model: Model, parameter: Parameter) -> bool:
+    return parameter.name in model.graph.tensors and model.graph.tensors[parameter.name].frozen
 
 
 def _rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:

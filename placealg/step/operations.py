@@ -103,6 +103,10 @@ class Operations:
         if loop:
             yield from self._pass_on("forward", "send", loop.last, unit)
 
+    def differentiates(self, unit: str) -> bool:
+        """Whether a unit has a backward: what stands before all that trains has none."""
+        return any(op.output in self._differentiated for op in self.placed.graph.of_unit(unit))
+
     def entering(self, unit: str) -> Iterator[Event]:
         """The redistributions of what enters a repeated unit, which run once, in the unit that made it."""
         loop = self.placed.graph.loop(unit)

@@ -60,17 +60,24 @@ def initialise(plan: Plan) -> Iterator[Event]:
         first = "rank 0 of each shard's replicas" if plan.group.split else "rank 0 of the mesh"
         yield Event("init", "broadcast", "weight", group, axes=plan.axes, rule=Rule(
             "initialise", f"{first} holds the initial value; all copies start equal to it"))
-    where, why = owners(plan.owned), Rule("initialise", "the optimizer starts from the initial weights")
-    master = Event("init", "assign", "master", group, source="weight", where=where, rule=why)
-    yield from carry(master, "device", plan.state_tier)
-    yield Event("init", "assign", "moments", group, where=where, tier=plan.state_tier, rule=Rule(
-        "initialise", "moments start at their initial value, where the optimizer state rests"))
+    if not plan.group.frozen:
+        yield from _initial_state(plan)
     if plan.gathered:
         yield Event("init", "slice", "weight", group, axes=plan.gathered, rule=Rule(
             "initialise", f"parameters rest sharded over {_names(plan.gathered)}"))
     if plan.weight_tier != "device":
         yield from leave(Event("init", "offload", "weight", group, rule=Rule(
             "offload", f"parameters rest on the {plan.weight_tier}")), plan.weight_tier)
+
+
+def _initial_state(plan: Plan) -> Iterator[Event]:
+    """Master copy and moments, where the optimizer state rests."""
+    group = plan.group.name
+    where, why = owners(plan.owned), Rule("initialise", "the optimizer starts from the initial weights")
+    master = Event("init", "assign", "master", group, source="weight", where=where, rule=why)
+    yield from carry(master, "device", plan.state_tier)
+    yield Event("init", "assign", "moments", group, where=where, tier=plan.state_tier, rule=Rule(
+        "initialise", "moments start at their initial value, where the optimizer state rests"))
 
 
 def carry(copy: Event, start: str, goal: str) -> Iterator[Event]:
@@ -298,7 +305,8 @@ def save(plan: Plan) -> Iterator[Event]:
     group = plan.group.name
     rule = Rule("save_state", "a checkpoint holds weights, moments, step and random state")
     yield Event("save", "store", "weight", group, where=owners(plan.gathered), tier=plan.weight_tier, rule=rule)
-    yield Event("save", "store", "moments", group, where=owners(plan.owned), tier=plan.state_tier, rule=rule)
+    if not plan.group.frozen:
+        yield Event("save", "store", "moments", group, where=owners(plan.owned), tier=plan.state_tier, rule=rule)
 
 
 def resume(plan: Plan) -> Iterator[Event]:
@@ -306,6 +314,8 @@ def resume(plan: Plan) -> Iterator[Event]:
     group = plan.group.name
     rule = Rule("resume_state", "a resumed run starts from the checkpoint")
     yield Event("resume", "load", "weight", group, tier=plan.weight_tier, rule=rule)
+    if plan.group.frozen:
+        return
     yield Event("resume", "load", "moments", group, tier=plan.state_tier, rule=rule)
     wide = tuple(a for a in plan.gathered if a not in plan.owned)
     refresh = Rule("resume_state", "the master copy is not in the checkpoint: it is refreshed from the weights")

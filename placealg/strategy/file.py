@@ -12,11 +12,12 @@ from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import SCHEMA, Key, placed, read_value
+from placealg.strategy.options import SCHEMA, Key, placed
 from placealg.strategy.options import Path as KeyPath
 from placealg.strategy.spec import Strategy, overlay
 from placealg.strategy.toml_lines import Positions, parse_toml, read_toml
 from placealg.strategy.validation import problems
+from placealg.strategy.values import read_value
 
 TOP: Mapping[str, Key] = {
     "name": Key("text"),

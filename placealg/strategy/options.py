@@ -5,18 +5,14 @@ Strategy files, the catalogue and Python callers read the same table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
-from placealg.arith import parse
-from placealg.errors import InputError, shown
-from placealg.frozen import FrozenMap
-from placealg.placement import MEMORY_TIERS, MODES, STATES, StatePlacement
-from placealg.strategy.precision import PRESET, precisions, preset_bytes
+from placealg.errors import InputError
+from placealg.placement import MEMORY_TIERS, MODES, STATES
+from placealg.strategy.precision import PRESET, precisions
 
 NONE = "none"
 """What stands for a dim in an entry that keeps the ops of a region whole."""
@@ -54,6 +50,9 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 }
 """Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
 
+RANK = "adapter_rank"
+"""The symbol of the rank of adapters."""
+
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
                  "gather": {}, "pipeline": "1f1b", "chunks": 1, "stages": ()},
@@ -63,6 +62,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
     "shards": {"pad": "none"},
+    "adapters": {"match": (), "rank": RANK, "train": ()},
 }
 """Table -> field -> the value that holds where a strategy is silent."""
 
@@ -87,7 +87,9 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "mesh": {"*": Key("size")},
     "dims": {"*": Key("dims")},
     "states": {**_MODES, "activations": Key("activations")},
-    "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types")},
+    "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types"),
+               "frozen": Key("flag")},
+    "adapters": {"match": Key("patterns"), "rank": Key("rank"), "train": Key("patterns")},
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
                  "sharing": Key("choice", ("shared", "per_use")),
@@ -110,7 +112,10 @@ TABLES: Mapping[str, str] = {
     "mesh": "the axes of the device mesh, the first one major",
     "dims": "what each axis splits, the first entry that applies to an op; an axis that splits nothing says []",
     "states": "the mode of each state along each axis, and of a region's activations; R where nothing is said",
-    "groups": "other placements, types or another optimizer for the parameters whose names match a pattern",
+    "groups": "other placements, types or another optimizer for the parameters whose names match a pattern, or that "
+              "they are frozen",
+    "adapters": "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
+                "other parameter is frozen",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
                 "again, whether uses share a redistribution, what is gathered in a ring, a pipeline's order and stages",
     "parameters": "the tier on which parameters rest",
@@ -136,6 +141,9 @@ KINDS: Mapping[str, str] = {
     "bytes": 'a positive number, such as 2 or "1/2"',
     "microbatches": '"m" (symbolic), or a whole number of at least 1',
     "whole": "a whole number of at least 0",
+    "flag": "true or false",
+    "patterns": "a pattern of names, in which * is any text, or a list of them",
+    "rank": f'"{RANK}" (symbolic), or a whole number of at least 1',
     "chunks": '"v" (symbolic), or a whole number of at least 1',
     "layers": "a list of the layers of each stage, whole numbers of at least 1",
     "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
@@ -212,188 +220,3 @@ def option_key(table: str, key: str) -> Key:
     if table not in DEFAULTS:
         raise InputError(f"unknown table [{table}]", name=table, valid=SCHEMA)
     return known_key(table, key)
-
-
-def read_value(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where = nowhere, path: Path = ()) -> Any:
-    """The canonical form of a value, or an InputError at its place that says what would be valid."""
-    with placed(where, *path):
-        return _READERS[key.kind](label, key, value, axes, where, path)
-
-
-def _text(label: str, _key: Key, value: Any, *_: Any) -> str:
-    if isinstance(value, str) and value.strip():
-        return value
-    raise InputError(f"{label} is {shown(value)}: expected a non-empty string")
-
-
-def _choice(label: str, key: Key, value: Any, *_: Any) -> str:
-    if value not in key.valid:
-        raise InputError(f"{label} is {shown(value)}", name=str(value), valid=key.valid)
-    return str(value)
-
-
-def _strings(label: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise InputError(f"{label} is {shown(value)}: expected a list of strings")
-    for at, name in enumerate(value):
-        if name in value[:at]:
-            raise InputError(f"{label} names '{name}' twice")
-    return tuple(value)
-
-
-def _choices(label: str, key: Key, value: Any, *_: Any) -> tuple[str, ...]:
-    names = _strings(label, value)
-    for name in names:
-        if name not in key.valid:
-            raise InputError(f"{label} names '{name}'", name=name, valid=key.valid)
-    return names
-
-
-def _size(label: str, _key: Key, value: Any, *_: Any) -> int | None:
-    if value is None or value == "symbolic":
-        return None
-    if type(value) is not int or value < 1:
-        raise InputError(f"{label} is {shown(value)}: a size is a whole number of at least 1, or \"symbolic\"")
-    return value
-
-
-_ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
-
-
-def check_entry(label: str, entry: str) -> None:
-    """Raise InputError unless an entry of [dims] is written as one; which dims and regions there are, a model says.
-
-    >>> check_entry("[dims] tp", "none")
-    Traceback (most recent call last):
-    placealg.errors.InputError: [dims] tp names 'none' alone: say REGION.none, or [] for an axis that splits nothing
-    """
-    if not _ENTRY.match(entry):
-        raise InputError(f"{label} names '{entry}': an entry is DIM, REGION.DIM or REGION.none")
-    if entry == NONE:
-        raise InputError(f"{label} names 'none' alone: say REGION.none, or [] for an axis that splits nothing")
-
-
-def _dims(label: str, _key: Key, value: Any, _axes: tuple[str, ...], where: Where, path: Path) -> tuple[str, ...]:
-    entries = _strings(label, value)
-    for at, entry in enumerate(entries):
-        with placed(where, *path, at):
-            check_entry(label, entry)
-    return entries
-
-
-def _table(label: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{label} is {shown(value)}: expected a table, such as {{ dp = ... }}")
-    return value
-
-
-_REGION = re.compile(rf"{REGION}[A-Za-z_]\w*\Z", re.ASCII)
-
-
-def _modes(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> StatePlacement:
-    table = _table(label, value)
-    for axis, mode in table.items():
-        with placed(where, *path, axis):
-            if key.kind == "activations" and axis.startswith(REGION) and "." in axis:
-                raise InputError(f"{label} names region '{axis.removeprefix(REGION)}': a region is named by one word, "
-                                 f"such as '{axis.rpartition('.')[2]}'")
-            if key.kind != "activations" or not _REGION.match(axis):
-                known_axis(label, axis, axes)
-            if not isinstance(mode, str):
-                raise InputError(f"{label} on {axis} is {shown(mode)}: a mode is a string such as \"S*\"")
-            StatePlacement.parse({axis: mode})
-    return StatePlacement.parse(table)
-
-
-def _group_optimizer(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where,
-                     path: Path) -> tuple[str, StatePlacement | None]:
-    if isinstance(value, str):
-        return _choice(label, Key("choice", tuple(OPTIMIZERS)), value), None
-    table = dict(_table(f"{label} (an optimizer's name, or a mode per axis)", value))
-    name = table.pop("name", "")
-    if name:
-        _choice(f"{label} name", Key("choice", tuple(OPTIMIZERS)), name)
-    return name, _modes(label, key, table, axes, where, path)
-
-
-def _types(label: str, _key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:
-    read = {}
-    for symbol, number in _table(label, value).items():
-        if symbol not in SCHEMA["types"]:
-            raise InputError(f"{label} names '{symbol}'", where=where((*path, symbol)), name=symbol,
-                             valid=SCHEMA["types"])
-        read[symbol] = read_value(f"{label}.{symbol}", SCHEMA["types"][symbol], number, axes, where, (*path, symbol))
-    return FrozenMap(preset_bytes(read))
-
-
-def _bytes(label: str, _key: Key, value: Any, *_: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number")
-    try:
-        number = parse(value, ()).evaluate({}) if isinstance(value, str) else Fraction(str(value))
-    except (InputError, ValueError, OverflowError):
-        number = Fraction(0)
-    if number <= 0:
-        raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number, such as 2 or \"1/2\"")
-    return str(number)
-
-
-def _counted(label: str, key: Key, value: Any, *_: Any) -> int | str:
-    symbol = "v" if key.kind == "chunks" else "m"
-    if value != symbol and (type(value) is not int or value < 1):
-        raise InputError(f"{label} is {shown(value)}: expected \"{symbol}\" or a whole number of at least 1")
-    return value  # type: ignore[no-any-return]  # narrowed by the test above
-
-
-def _whole(label: str, _key: Key, value: Any, *_: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise InputError(f"{label} is {shown(value)}: expected a whole number of at least 0")
-    return value
-
-
-def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
-    if isinstance(value, (list, tuple)) and all(type(n) is int and n >= 1 for n in value):
-        return tuple(value)
-    raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
-
-
-def _by_axis(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:
-    table = _table(label, value)
-    for axis, chosen in table.items():
-        with placed(where, *path, axis):
-            known_axis(label, axis, axes)
-            _choice(f"{label} of {axis}", Key("choice", LIFETIMES if key.kind == "lifetimes" else GATHERS), chosen)
-    return FrozenMap(table)
-
-
-def _count_axes(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) -> str | tuple[str, ...]:
-    if value == "data":
-        return "data"
-    if isinstance(value, str):
-        raise InputError(f"{label} is {shown(value)}: expected \"data\" or a list of axes")
-    names = _strings(label, value)
-    for axis in names:
-        known_axis(label, axis, (*axes, "microbatch"))
-    return names
-
-
-_STREAM = re.compile(r"(rank|local)\((\w+)\)\Z")
-
-
-def _streams(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) -> tuple[str, ...]:
-    names = _strings(label, value)
-    for name in names:
-        found = _STREAM.match(name)
-        if not found:
-            raise InputError(f"{label} names '{name}'; valid: rank(AXIS), local(DIM)")
-        if found[1] == "rank":
-            known_axis(label, found[2], axes)
-    return names
-
-
-_READERS: Mapping[str, Callable[..., Any]] = {
-    "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
-    "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
-    "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
-    "lifetimes": _by_axis, "gathers": _by_axis, "count_axes": _count_axes, "streams": _streams,
-}

@@ -33,22 +33,35 @@ from placealg.strategy.options import (
     known_key,
     nowhere,
     placed,
-    read_value,
 )
 from placealg.strategy.precision import preset_bytes
+from placealg.strategy.values import read_value
 
 __all__ = ["DEFAULTS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Strategy", "overlay", "strategy_on"]
 
 
+def matches(pattern: str, name: str) -> bool:
+    """Whether a pattern matches a whole name, `*` standing for any text; a leading `*.` may be left out.
+
+    >>> matches("attn.q", "layer.attn.q"), matches("q", "layer.attn.seq")
+    (True, False)
+    """
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """Different placements, types or optimizer for the parameters whose names match a pattern."""
+    """Different placements, types or optimizer for the parameters whose names match a pattern; or they are frozen.
+
+    What is frozen takes no gradient and has no optimizer state.
+    """
 
     name: str
     match: str
     states: FrozenMap[str, StatePlacement] = FrozenMap()
     types: FrozenMap[str, str] = FrozenMap()
     optimizer: str = ""
+    frozen: bool = False
 
     def matches(self, parameter: str) -> bool:
         """Whether the rule speaks of a parameter; a leading `*.` of the pattern may be left out.
@@ -56,7 +69,7 @@ class GroupRule:
         >>> GroupRule("norms", "norm*").matches("layer.norm1.weight")
         True
         """
-        return any(fnmatchcase(parameter, pattern) for pattern in (self.match, f"*.{self.match}"))
+        return matches(self.match, parameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +318,8 @@ def _groups(base: Strategy, tables: Mapping[str, Any], axes: tuple[str, ...], wh
                 rule = replace(rule, match=read)
             elif key == "types":
                 rule = replace(rule, types=read)
+            elif key == "frozen":
+                rule = replace(rule, frozen=read)
             elif key == "optimizer":
                 chosen, placement = read
                 rule = replace(rule, optimizer=chosen or rule.optimizer,

@@ -13,12 +13,11 @@ from placealg.strategy.options import (
     REGION,
     SCHEMA,
     Path,
-    check_entry,
     option_key,
-    read_value,
     unknown_axis,
 )
 from placealg.strategy.spec import GroupRule, Strategy, parts
+from placealg.strategy.values import check_entry, read_value
 
 Problem = tuple[Path, InputError]
 
@@ -146,6 +145,11 @@ def _group_problems(strategy: Strategy, rule: GroupRule, earlier: tuple[GroupRul
     if rule.optimizer and rule.optimizer not in OPTIMIZERS:
         yield (*path, "optimizer"), InputError(f"[groups.{rule.name}] optimizer is '{rule.optimizer}'",
                                                name=rule.optimizer, valid=OPTIMIZERS)
+    for state in ("gradients", "optimizer"):
+        if rule.frozen and (state in rule.states or (state == "optimizer" and rule.optimizer)):
+            yield (*path, state), InputError(f"[groups.{rule.name}] {state}: its parameters are frozen, and have no "
+                                             f"{'gradient' if state == 'gradients' else 'optimizer state'}; leave it "
+                                             "out, or frozen")
     for state, placement in rule.states.items():
         yield from _placement_problems(strategy, (*path, state), state, placement)
     try:

@@ -30,6 +30,8 @@ def toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
         inner = ", ".join(f"{toml_key(k)} = {toml_value(v)}" for k, v in value.items())
         return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return str(value)
@@ -72,4 +74,6 @@ def _group(rule: GroupRule) -> dict[str, Any]:
         said["optimizer"] = {"name": rule.optimizer, **said["optimizer"]} if "optimizer" in said else rule.optimizer
     if rule.types:
         said["types"] = {symbol: _bytes(text) for symbol, text in rule.types.items()}
+    if rule.frozen:
+        said["frozen"] = True
     return said

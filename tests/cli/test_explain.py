@@ -13,13 +13,17 @@ from placealg.cli.bug_files import names as bugs
 from placealg.cli.examples import programs
 from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
+from placealg.cli.keys import FIELD_SAYS, GRAMMAR
 from placealg.placement import KINDS, MODES, REDISTRIBUTIONS
 from placealg.prover.evidence.cutoff import LEMMA
 from placealg.prover.evidence.lemmas import LEMMAS
 from placealg.prover.verdict import OBLIGATIONS
+from placealg.step.edit import ACTIONS
+from placealg.step.event_fields import FIELDS
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.file import read_strategy_file
+from placealg.strategy.options import SCHEMA
 
 EVERY = list(explanations())
 FULL = ("mode", "redistribution", "rule", "obligation", "strategy", "hypothesis", "theorem", "lemma", "verb",
@@ -110,3 +114,11 @@ def test_names_are_found_as_people_write_them(said: str, name: str) -> None:
 def test_a_close_name_is_offered() -> None:
     got = run_placealg("explain", "move_sond")
     assert (got.code, got.out) == (2, "") and "did you mean 'move_sound'" in got.err
+
+
+def test_every_key_and_field_of_a_file_is_explained() -> None:
+    named = {e.name for e in EVERY}
+    assert named >= {*FIELDS, *ACTIONS, "expect", "masked", "ratio", "obligation"}
+    assert named >= {key for keys in SCHEMA.values() for key in keys if key != "*"}
+    assert set(FIELD_SAYS) == set(FIELDS) and set(GRAMMAR) <= set(FIELDS)
+    assert any("not covered" in s for e in EVERY if e.name == "prefetch" for s in e.sentences)

@@ -273,3 +273,47 @@ def test_names_do_not_leave_the_folder() -> None:
     assert (folder() / "../proved/token_mean.toml").is_file()
     with pytest.raises(Exception, match="no bug is called"):
         path_of("../proved/token_mean")
+
+
+def test_a_file_of_ones_own_is_an_exhibit(placealg: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "dp"\nexpect = "refuted"\nmasked = { dp = 1 }\n[[edit]]\ndrop = "reduce.*.reduce[dp]"\n')
+    got = placealg("museum", str(own), "--no-timing")
+    assert got.code == 0 and "1 of 1 bugs as their files expect; 1 runs where they hide" in got.out
+    missing = placealg("museum", str(tmp_path / "none.toml"))
+    assert (missing.code, missing.err.count("\n")) == (2, 1) and "there is no such file" in missing.err
+
+
+def test_masked_is_checked_on_request(placealg: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "dp"\nexpect = "refuted"\nmasked = [{ dp = 1 }, { m = 1 }]\n'
+                   '[[edit]]\ndrop = "reduce.*.reduce[dp]"\n')
+    got = placealg("prove", str(own), "--masked", "--no-timing")
+    assert "does not show at dp = 1" in got.out and "shows at m = 1" in got.out and got.code == 1
+    none = placealg("prove", "dp", "--masked")
+    assert (none.code, none.err.count("\n")) == (2, 1) and "has no 'masked' to check" in none.err
+
+
+def test_an_expectation_is_of_what_is_refuted_first(placealg: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "dp"\nexpect = { verdict = "refuted", obligation = "normalizer" }\n'
+                   '[[edit]]\ndrop = "reduce.*.reduce[dp]"\n')
+    got = placealg("prove", str(own), "--no-timing")
+    assert got.code == 1 and "expected obligation normalizer, got gradient" in got.out
+
+
+def test_what_nobody_reads_is_warned_of(placealg: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "tp"\n[[edit]]\ninsert = { path = "forward.layer.mlp.down.all_reduce[tp]", op = "sum", '
+                   'from = "P", to = "I", version = "tp/tp" }\nafter = "forward.layer.mlp.down.compute"\n')
+    got = placealg("show", str(own))
+    assert "own.toml:3: warning: nothing reads what forward.layer.mlp.down.all_reduce[tp]" in got.err and got.code == 0
+
+
+def test_a_verdict_says_by_what_its_instances_were_decided(placealg: Run) -> None:
+    got = placealg("prove", "dp", "--verbose", "--no-timing")
+    assert "decided by" in got.out and "simplification" in got.out
+    found = json.loads(placealg("prove", "dp*tp", "--format", "json", "--no-timing").out)
+    for row in found["obligations"]:
+        assert sum(row["decided"].values()) == row["instances"]
+    assert found["decided"]["data"] > 0 and abs(sum(found["decided"]["shares"].values()) - 1) < 1e-9

@@ -289,7 +289,7 @@ def test_fields_that_contradict_each_other(tmp_path: Path, fields: dict[str, Any
 # ops
 
 def test_scores_of_experts_one_by_one() -> None:
-    router = {op.output.rpartition(".")[2]: op.kind for op in DEEPSEEK.graph.ops if op.region == "layer.router"}
+    router = {op.output.rpartition(".")[2]: op.kind for op in DEEPSEEK.graph.ops if op.region == "layer.moe.router"}
     assert router == {"logits": "einsum", "scores": "sigmoid", "route": "route", "chosen": "einsum", "total": "sum",
                       "share": "reciprocal", "gates": "mul", "scaled": "scale"}
     assert [op.output for op in DEEPSEEK.graph.ops if op.region == "layer.shared_expert"][-1] == (

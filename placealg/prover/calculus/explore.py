@@ -17,7 +17,7 @@ from placealg.prover.calculus.machine import Machine, Read, Site
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
 from placealg.prover.calculus.parameter_uses import concerns
 from placealg.prover.calculus.places import NoRule, leave
-from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Version
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.step.event import READERS, takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
@@ -160,13 +160,20 @@ def result(machine: Machine) -> Read:
 
     Where none does, it is a rank that should that the read is about.
     """
+    want = machine.after("weight")
     held = [machine.versions[key] for key in sorted(machine.versions, reverse=True) if key[0] in ("weight", "master")]
-    found = (versions.somewhere(version, NEXT) for version in held)
+    found = (versions.somewhere(version, want) for version in held)
     best = next(found, UNHELD)
     for version in found:
-        best = versions.either(best, version, NEXT)
+        best = versions.either(best, version, want)
     there = {axis: positions[0] for version in reversed(held) for axis, positions in versions.places(version).items()}
-    return Read(f"update.{machine.group.name}.update", "result", "", versions.where(there.items(), best, NEXT), NEXT)
+    return Read(_left(machine), "result", "", versions.where(there.items(), best, want), want)
+
+
+def _left(machine: Machine) -> str:
+    """The event that leaves the parameters of a step: their update, or, of what is frozen, the save that reads them."""
+    phase, verb = ("save", "weight.store") if machine.group.frozen else ("update", "update")
+    return f"{phase}.{machine.group.name}.{verb}"
 
 
 def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:

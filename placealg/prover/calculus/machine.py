@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import ABSENT, STALE, Slot, Value
-from placealg.prover.calculus.versions import UNHELD, Version
+from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import OWNER
 from placealg.step.program import Group, Reference
@@ -142,10 +142,15 @@ class Machine:
         self.flow.clear()
         self.seed = None
 
+    def after(self, value: str) -> int:
+        """The version of a value that the reference has behind a step: of what is frozen the same as before."""
+        return CURRENT if self.group.frozen and value in STATES else NEXT
+
     def next_step(self) -> Machine:
         """The state as the next step finds it: version 1 has become the reference, everything else is stale."""
         later = self.copy()
-        later.versions = {k: versions.each(v, versions.aged) for k, v in self.versions.items()}
+        later.versions = {k: versions.each(v, versions.kept if self.after(k[0]) == CURRENT else versions.aged)
+                          for k, v in self.versions.items()}
         later.stored = {}
         later.values = {k: v.stale() for k, v in self.values.items()}
         later.skip = later.skip and STALE

@@ -338,9 +338,9 @@ def _else(version: Version, missing: Version) -> Version:
 
 
 def _store(machine: Machine, event: Event, _: Iteration) -> None:
-    version = machine.version(event.value, event.tiers[0])
-    read = versions.where(pairs(event), versions.each(version, lambda leaf: NEXT if leaf == UNHELD else leaf), NEXT)
-    machine.reads.append(Read(event.path, "store", "", read, NEXT))
+    version, want = machine.version(event.value, event.tiers[0]), machine.after(event.value)
+    read = versions.where(pairs(event), versions.each(version, lambda leaf: want if leaf == UNHELD else leaf), want)
+    machine.reads.append(Read(event.path, "store", "", read, want))
     old = machine.stored.get(event.value, UNHELD)
     machine.stored[event.value] = versions.where(pairs(event), _else(version, old), old)
 

@@ -152,6 +152,11 @@ def _rank_at(rank: FrozenMap[str, str], axis: str, position: str) -> FrozenMap[s
     return moved if axis in moved else moved.plus({axis: position})
 
 
+def kept(leaf: Leaf) -> Leaf:
+    """What the next step sees of what no step changes: what is CURRENT stays so, everything else is garbage."""
+    return leaf if leaf in (CURRENT, UNHELD) else GARBAGE
+
+
 def aged(leaf: Leaf) -> Leaf:
     """What the next step sees: NEXT has become CURRENT, everything else is garbage."""
     if isinstance(leaf, Guarded):

@@ -122,7 +122,7 @@ class _Files:
         generated = Obligations(full=True)
         if clash is None:
             for _ in range(verdict.instances):
-                generated.hold("partition", "an owner function is total: an element has one owner along an axis")
+                generated.hold("partition")
         else:
             generated.add("partition", "layouts", None, lambda: replace(clash.failure, obligation="partition"))
         yield self.query(*key, generated)

@@ -68,7 +68,8 @@ class Rechecked:
 
     There is nothing to ask about the `settled` obligations, which hold by how the program is built, and about the
     `undecided` ones, which the prover left open without a question. `sha256` is the manifest's, to be held against what
-    `prove` printed: who edits a folder can seal it anew.
+    `prove` printed: who edits a folder can seal it anew. `regenerated`: its program was proved again, and all files are
+    what that gives.
     """
 
     replays: tuple[Replay, ...]
@@ -78,6 +79,7 @@ class Rechecked:
     manifest: Mapping[str, Any]
     edited: Mapping[str, str]
     sha256: str = ""
+    regenerated: bool = False
 
     def count(self, outcome: str) -> int:
         """How many queries ended as AGREE, DISAGREE or NO_ANSWER."""
@@ -94,7 +96,8 @@ class Rechecked:
         """The JSON object of `placealg recheck --format json`."""
         return {
             "version": 1, **{k: self.manifest.get(k) for k in ("strategy", "model", "verdict", "class")},
-            "manifest_sha256": self.sha256 or None, "edited": dict(self.edited), "solvers": dict(self.solvers),
+            "manifest_sha256": self.sha256 or None, "regenerated": self.regenerated,
+            "edited": dict(self.edited), "solvers": dict(self.solvers),
             "totals": {"asked": len(self.replays), "agree": self.count(AGREE), "disagree": self.count(DISAGREE),
                        "no_answer": self.count(NO_ANSWER), "settled": self.settled, "undecided": self.undecided},
             "files": [{

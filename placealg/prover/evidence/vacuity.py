@@ -13,7 +13,7 @@ from placealg.prover.calculus.places import pairs
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.premises import ask
 from placealg.prover.evidence.solver import SAT, UNSAT
-from placealg.prover.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED, Verdict
+from placealg.prover.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED, Decided, Verdict
 from placealg.step.program import Step
 
 
@@ -60,4 +60,4 @@ def vacuity(step: Step) -> Verdict:
             reason = f"no model of the premises was found at sizes {number}: {answer.reason}"
     return Verdict("vacuity", "", OBLIGATIONS["vacuity"], UNDECIDED if reason else PROVED,
                    None if reason else PARAMETRIC, len(numbers) * len(questions), time.perf_counter() - start,
-                   reason)
+                   reason, decided=Decided(solver=len(numbers) * len(questions)))

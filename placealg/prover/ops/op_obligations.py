@@ -94,7 +94,7 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
                                   f"draws from a stream keyed by {key}: equal to the reference in distribution only")
                 found.add("random", ("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]
         if len(found.failures) == known:
-            found.hold("random", "an op draws from a stream keyed by logical coordinates")
+            found.hold("random")
 
 
 def sites_of(step: Step, group: Group, flows: Flows | None) -> tuple[Site, ...]:
@@ -107,7 +107,8 @@ def sites_of(step: Step, group: Group, flows: Flows | None) -> tuple[Site, ...]:
     found: dict[object, Site] = {}
     for parameter in group.parameters:
         for op in graph.consumers(parameter):
-            for use in (f"{op.output}/{k}" for k in differentiated(graph, op) if op.inputs[k] == parameter):
+            uses = range(len(op.inputs)) if group.frozen else differentiated(graph, op)
+            for use in (f"{op.output}/{k}" for k in uses if op.inputs[k] == parameter):
                 for part in range(_classes(step, flows, parameter, use)):
                     site = Site(use, parameter, part)
                     found.setdefault(site_signature(step, group, site, flows), site)

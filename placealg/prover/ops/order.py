@@ -2,7 +2,8 @@
 
 The flow follows one instance of a repeated unit for all of them. What it finds in one is so in every other where an
 instance reads only what it made itself and what it was handed: where data are copied before anybody in the loop reads
-the copy, an op's result is moved behind the op, and nothing is done to the last instance alone that all of them read
+the copy, an op's result is moved behind the op (of what backward makes again, the result that forward kept is there),
+and nothing is done to the last instance alone that all of them read
 again; where a gradient is redistributed after all uses have added to it, and before the op reads it. A program that
 does anything in another order is left open.
 """
@@ -71,7 +72,7 @@ class _Order:
         makes = event.on_tensor and event.verb not in ("free", "send") and self.graph.loop(event.unit) is not None
         if makes and event.unit in self.read.get(version, ()) and self.outlives(event):
             why = f"makes {event.value} anew after it was read"
-        elif makes and event.verb in ("compute", "assign") and event.tensor in self.moved:
+        elif makes and event.phase == "forward" and event.verb in ("compute", "assign") and event.tensor in self.moved:
             why = f"makes {event.value} after it was redistributed"
         if event.on_tensor and event.verb not in ("compute", "assign", *MESSAGES):
             self.moved.add(event.tensor)

@@ -313,7 +313,7 @@ def test_a_manifest_that_is_sealed_anew_has_another_hash(placealg: Run, written:
     assert told == [hashlib.sha256((written / "manifest.json").read_bytes()).hexdigest()]
     assert json.loads(placealg("recheck", str(written), "--format", "json").out)["manifest_sha256"] == told[0]
     assert placealg("recheck", str(written), "--sha256", told[0].upper()).code == 0
-    sealed_anew(written, lambda manifest: manifest.update(not_covered=[]))
+    sealed_anew(written, lambda manifest: manifest.update(strategy_text=""))
     again = placealg("recheck", str(written))
     assert again.code == 0 and told[0] not in again.out
     held = placealg("recheck", str(written), "--sha256", told[0])
@@ -327,6 +327,7 @@ def test_a_malformed_hash_is_bad_input(digest: str, placealg: Run, written: Path
     assert "--sha256" in got.err and "64 hexadecimal digits" in got.err
 
 
+SCHEDULE = "schedule.layer.weight.smt2"
 GRADIENT, SUM = "gradient.layer.weight.smt2", "lemma.sum_of_owner.base.smt2"
 QUESTION = "(assert (or |failure 1|"
 
@@ -342,6 +343,27 @@ def replaced(folder: Path, name: str, old: str, new: str) -> None:
     before = (folder / name).read_text()
     assert old in before
     (folder / name).write_text(before.replace(old, new, 1))
+
+
+def asks_nothing(folder: Path, name: str) -> None:
+    """The question of a file is removed, and its header expects no answer."""
+    head = (folder / name).read_text().partition("(set-logic")[0]
+    (folder / name).write_text(re.sub(r"expected     unsat", "expected     no answer is expected", head))
+
+
+def settled_by_fact(folder: Path, name: str, facts: int = 7) -> None:
+    """The question of a file is removed, and its header says that facts hold in its place."""
+    asks_nothing(folder, name)
+    text = re.sub(r"(?m)^; instances .*$", f"; instances    {facts}: 0 behind the 0 formulas below, {facts} by how the "
+                  "program is built" + f"\n; fact         {facts} times: it is right" * bool(facts),
+                  (folder / name).read_text())
+    (folder / name).write_text(text)
+
+
+def everywhere(folder: Path, old: str, new: str) -> None:
+    """Change the headers of all files of a certificate."""
+    for path in folder.glob("*.smt2"):
+        path.write_text(path.read_text().replace(old, new))
 
 
 def without(folder: Path, chosen: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], None]:
@@ -383,6 +405,24 @@ SEALED_ANEW: dict[str, tuple[Callable[[Path], None], Callable[[dict[str, Any]], 
                        "header has instances '1[^']"),
     "more facts": (lambda at: None, lambda m: entry(m, "schedule.layer.weight.smt2").update(facts={}),
                    "header has fact '5"),
+    "a header that counts formulas": (lambda at: replaced(at, GRADIENT, "behind the ", "behind the 1"), lambda m: None,
+                                      f"{GRADIENT} +was edited: its header counts 1[0-9]+ formulas where"),
+    "a question removed": (lambda at: asks_nothing(at, GRADIENT), lambda m: entry(m, GRADIENT).update(
+        asks=False, formulas=0, expected=""), f"{GRADIENT} +was edited: its header counts [0-9]+ formulas where 0 are"),
+    "facts in its place": (lambda at: settled_by_fact(at, GRADIENT), lambda m: entry(m, GRADIENT).update(
+        asks=False, formulas=0, expected="", instances=7, facts={"it is right": 7}),
+        "'it is right' is no fact by which a program is built"),
+    "a known fact in its place": (lambda at: settled_by_fact(at, GRADIENT, 0), lambda m: entry(m, GRADIENT).update(
+        asks=False, formulas=0, expected="", instances=0), "it asks nothing, and gradient of a group"),
+    "facts that do not add up": (lambda at: replaced(at, SCHEDULE, "instances    5: 0", "instances    6: 0"),
+                                 lambda m: entry(m, SCHEDULE).update(instances=6),
+                                 "its 6 instances are not the 0 behind formulas and the 5 facts"),
+    "nothing left uncovered": (lambda at: None, lambda m: m.update(not_covered=[]), "has not_covered none"),
+    "another model everywhere": (lambda at: everywhere(at, "zero3 on abstract", "zero3 on gpt2"),
+                                 lambda m: m.update(model="gpt2"), "has model 'gpt2', its program 'abstract'"),
+    "other hypotheses everywhere": (lambda at: everywhere(at, "equal_counts over {dp, microbatch}", "nothing"),
+                                    lambda m: m.update(hypotheses=[h for h in m["hypotheses"] if "equal" not in h]),
+                                    "its header has assuming|has hypotheses"),
     "fewer failures": (lambda at: None, lambda m: entry(m, GRADIENT).update(formulas=1), "does not end by asking"),
     "a pinned size": (lambda at: None, lambda m: entry(m, GRADIENT).update(pinned={"dp": 2}),
                       "its header has pinned ''"),

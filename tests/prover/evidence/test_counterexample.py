@@ -13,9 +13,11 @@ from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
+from placealg.model.config import resolve_model
 from placealg.model.transformer import gpt
 from placealg.prover.calculus.contribution import Term
 from placealg.prover.evidence.counterexample_words import got, right
+from placealg.prover.verdict import REFUTED as WRONG
 from placealg.prover.verdict import Counterexample
 from placealg.render.proof import counterexample_rows, proof
 from placealg.render.text_layout import plain
@@ -143,3 +145,40 @@ def test_unequal_counts_are_told() -> None:
     assert dict(found.tokens) == {"dp = 0, microbatch 0": 1, "dp = 1, microbatch 0": 3}
     assert dict(counterexample_rows(found))["tokens"] == "1 on dp = 0, microbatch 0; 3 on dp = 1, microbatch 0"
     assert told("tp_partial_sum_into_gelu").tokens == ()
+
+
+@pytest.mark.parametrize("model", ["abstract", "gpt"])
+def test_a_clip_on_some_ranks_leaves_what_is_there_and_wrong(model: str) -> None:
+    """The rank that did not clip holds a value: the run shows it, and so say the words."""
+    step = derive(parse_strategy("dp"), resolve_model(model))
+    found = prove(edit(step, {"set": "update.layer.weight.clip", "where": "rank(dp)=0"})).counterexample
+    assert found and found.got == "a value that is there, and is not the reference's"
+    assert "garbage" not in found.distributed
+
+
+def test_a_reduction_on_some_ranks_waits_for_the_others() -> None:
+    step = derive(parse_strategy("dp"), abstract())
+    found = prove(edit(step, {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "where": "rank(dp)=0"})).counterexample
+    assert found and (found.obligation, found.want) == ("schedule", "every rank of the group takes part, or none")
+
+
+@pytest.mark.parametrize("model", ["abstract", "gpt"])
+def test_layouts_that_disagree_are_named_on_op_graphs_too(model: str) -> None:
+    step = derive(parse_strategy("zero1"), resolve_model(model))
+    report = prove(edit(step, {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "layout": "even"}))
+    (partition,) = report.of("partition")
+    assert (report.refuted()[0], partition.reason) == ("partition", "layouts even and own disagree where they meet")
+
+
+def test_a_clip_of_fresh_zeros_is_refuted() -> None:
+    """Nothing has defined the norm by which it clips: zero times no number is no zero."""
+    step = derive(parse_strategy("dp"), abstract())
+    report = prove(edit(step, {"insert": {"path": "prepare.layer.weight.clip"},
+                               "after": "prepare.layer.weight.grad_sum.zero"}))
+    assert (report.verdict, report.refuted()) == (WRONG, ("update",))
+
+
+def test_the_parameter_that_is_wrong_is_told_not_the_first_on_the_path() -> None:
+    """The gradients of keys miss a sum; what they are handed on to, back to the embedding, is wrong after them."""
+    found = told("bigcode_megatron_35")
+    assert (found.group, found.mass) == ("layer.attn.k.weight", "1/tp")

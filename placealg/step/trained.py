@@ -1,0 +1,60 @@
+"""What of a model a strategy trains: its [adapters], and the groups that it says are frozen."""
+
+from __future__ import annotations
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.model.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
+from placealg.model.model import Model
+from placealg.strategy.spec import Strategy, matches
+from placealg.strategy.validation import Problem
+
+
+def trained(strategy: Strategy, model: Model) -> Model:
+    """The model as `strategy` trains it; what does not fit is left to `trained_problems`.
+
+    >>> from placealg.model.transformer import gpt
+    >>> from placealg.strategy.spec import strategy_on
+    >>> mine = strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}, adapters={"match": "attn.q", "rank": 16})
+    >>> [p.name for p in trained(mine, gpt()).parameters if not trained(mine, gpt()).graph.tensors[p.name].frozen]
+    ['layer.attn.q.low.weight', 'layer.attn.q.high.weight']
+    """
+    if any(trained_problems(strategy, model)):
+        return model
+    patterns = strategy.option("adapters", "match")
+    if patterns:
+        also = strategy.option("adapters", "train")
+        made = adapted(model, lambda name: any(matches(p, name) for p in patterns),
+                       Monomial.parse(str(strategy.option("adapters", "rank"))))
+        model = frozen(made, lambda name: not is_adapter(name) and not any(matches(p, name) for p in also))
+    rules = [rule for rule in strategy.groups if rule.frozen]
+    return frozen(model, lambda name: any(rule.matches(name) for rule in rules))
+
+
+def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
+    """Everything that [adapters] and frozen groups say and a model cannot have, each with the path of its key."""
+    rules = [rule for rule in strategy.groups if rule.frozen]
+    patterns, also = strategy.option("adapters", "match"), strategy.option("adapters", "train")
+    found: list[Problem] = []
+    if model.opaque:
+        why = f"{model.name} says nothing about the ops inside its units: say --model gpt"
+        found += [(("groups", r.name, "frozen"), InputError(f"[groups.{r.name}] frozen: {why}")) for r in rules]
+        found += [(("adapters", "match"), InputError(f"[adapters] match: {why}"))] if patterns else []
+        return found
+    ops, names = linear_ops(model.graph), [p.name for p in model.parameters]
+    found += [(("adapters", "match"), InputError(f"[adapters] match = '{p}' matches no linear op of {model.name}",
+                                                 name=p, valid=ops))
+              for p in patterns if not any(matches(p, name) for name in ops)]
+    found += [(("adapters", "train"), InputError(f"[adapters] train = '{p}' matches no parameter of {model.name}",
+                                                 name=p, valid=names))
+              for p in also if not any(matches(p, name) for name in names)]
+    for key in ("rank", "train"):
+        if not patterns and key in strategy.tables.get("adapters", {}):
+            found.append((("adapters", key), InputError(f"[adapters] {key}: match names no linear op", valid=ops)))
+    if patterns and not found and ADAPTER in model.graph.dims and any(
+            not name.endswith((".low", ".high")) for name in ops if any(matches(p, name) for p in patterns)):
+        found.append((("adapters", "match"), InputError(f"[adapters] match: {model.name} has adapters of its own")))
+    if rules and not patterns and all(any(r.matches(name) for r in rules) for name in names):
+        found.append((("groups", rules[0].name, "frozen"), InputError(
+            f"[groups.{rules[0].name}] frozen: every parameter of {model.name} is, and nothing trains")))
+    return found

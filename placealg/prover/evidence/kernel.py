@@ -1,0 +1,294 @@
+"""A step as the data that the verified checker reads: a program of `proofs/coq/kernel/Syntax.v`, or why it is none.
+
+Axes, groups and units are numbers, in the order in which the reference lists them. Nothing is guessed and nothing left
+out: an event, a field or a part of the reference that the language lacks is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Union
+
+from placealg.arith import ONE, Monomial
+from placealg.prove.whole_units import Outside, whole_units
+from placealg.step.event import Clause
+from placealg.step.program import MICROBATCH, Event, Loop, Node, Step
+
+Term = Union[int, bool, str, tuple["Term", ...], list["Term"]]
+"""A value of Coq: a number, a boolean, a constructor with its arguments as a tuple, a list."""
+
+Rests = Mapping[str, tuple[tuple[str, ...], str]]
+"""Group -> (the axes over which its parameters rest sharded, the tier), as the strategy says."""
+
+_STATES = {"weight": "Weight", "master": "Master", "moments": "Moments"}
+_VALUES = {**_STATES, "grad": "Grad", "grad_sum": "GradSum"}
+_COUNTERS = {"step": "Step", "rng": "Stream"}
+_TICKS = {"assign": "Start", "update": "Advance", "store": "Store", "load": "Load"}
+_PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
+FIELDS = ("axes", "data", "clips", "repeated", "groups", *_PHASES)
+"""The fields of a program, in order."""
+
+KINDS = {"I", "R", "P", "S"}
+
+
+def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
+    """The program of a step as a term; its ops folded to units. Raises Outside where the language lacks something.
+
+    >>> import placealg as pa
+    >>> program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})[1:6]
+    ([0], [0], True, [True], [('Group', [0], [], 'Device')])
+    """
+    _check_reference(step)
+    folded = whole_units(step)
+    writer = _Writer(folded)
+    reference = folded.reference
+    groups: list[Term] = []
+    for group in reference.groups:
+        axes, tier = rests[group.name]
+        groups.append(("Group", [writer.units[s] for s in group.sites], [("Owner", writer.axes[a]) for a in axes],
+                       tier.capitalize()))
+    nodes = folded.tree()
+    loops = [k for k, n in enumerate(nodes) if isinstance(n, Loop) and n.name == MICROBATCH]
+    if len(loops) != 1:
+        raise Outside("", f"{len(loops)} loops over microbatches")
+    loop = nodes[loops[0]]
+    assert isinstance(loop, Loop)
+    phases: tuple[Iterable[Node], ...] = (
+        folded.tree("init"), nodes[:loops[0]], loop.body, nodes[loops[0] + 1:], folded.tree("save"),
+        folded.tree("resume"))
+    blocks: list[Term] = [list(writer.blocks(nodes, name == "inside")) for name, nodes in zip(_PHASES, phases, strict=True)]
+    return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes], reference.clip,
+            [u.repeated for u in reference.units], groups, *blocks)
+
+
+def _check_reference(step: Step) -> None:
+    r = step.reference
+    for wrong, told in (
+        (r.pipeline is not None, "a pipeline"),
+        (r.weighting != "token_mean", f"weights of tokens: {r.weighting}"),
+        ("equal_counts" not in r.hypotheses, "equal counts are not assumed"),
+        (r.skip, "steps that are skipped"),
+        (len(r.losses) > 1, "several losses"),
+        (bool(r.random_keys), "random streams keyed by rank"),
+        (r.pad != "none", f"padding by {r.pad}"),
+        (any(g.statistic for g in r.groups), "running statistics"),
+        (any(g.locality != "elementwise" for g in r.groups), "an update that reads whole matrices"),
+    ):
+        if wrong:
+            raise Outside("", f"{told}: not in the kernel")
+    split = next((g for g in r.groups if g.split), None)
+    if split:
+        raise Outside("", f"axis {split.split[0]} splits parameters ({split.name}): not in the kernel")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class _Writer:
+    step: Step
+    axes: Mapping[str, int]
+    units: Mapping[str, int]
+    groups: Mapping[str, int]
+
+    def __init__(self, step: Step) -> None:
+        object.__setattr__(self, "step", step)
+        for name, names in (("axes", step.reference.mesh.names), ("units", [u.name for u in step.reference.units]),
+                            ("groups", [g.name for g in step.reference.groups])):
+            object.__setattr__(self, name, {n: k for k, n in enumerate(names)})
+
+    def blocks(self, nodes: Iterable[Node], inside: bool) -> Iterator[Term]:
+        """The blocks of one phase."""
+        for node in nodes:
+            events = node.body if isinstance(node, Loop) else (node,)
+            plain = [e for e in events if isinstance(e, Event)]
+            self.fields(plain, inside)
+            if all(e.verb == "norm" for e in plain):
+                yield from map(self.norm, plain)
+            elif plain[0].group or plain[0].value == "activation":
+                unit = self.step.unit_of(plain[0])
+                reverse = node.reverse if isinstance(node, Loop) else node.phase == "backward"
+                yield ("Each", self.units[unit], reverse, [self.instr(e) for e in plain])
+            else:
+                yield from (self.whole(e) for e in plain)
+
+    def fields(self, events: Iterable[Event], inside: bool) -> None:
+        """Refuse what no event of the language has."""
+        for e in events:
+            if e.at:
+                raise Outside(e.path, f"at = {', '.join(e.at)}")
+            if e.layout != "own":
+                raise Outside(e.path, f"layout = {e.layout}")
+            if e.version or e.reads or e.on_tensor:
+                raise Outside(e.path, "an op")
+            if e.divisor != ONE and e.verb not in ("compute", "scale", "reduce"):
+                raise Outside(e.path, f"divisor = {e.divisor}")
+            if "tokens" in e.divisor.names() and not inside:
+                raise Outside(e.path, "a divisor that counts tokens outside of a microbatch")
+
+    def instr(self, e: Event) -> Term:
+        """What happens to one instance of a unit."""
+        if not e.group:
+            if e.verb != "compute" or e.where or e.phase not in ("forward", "backward"):
+                raise Outside(e.path, f"{e.verb} of {e.value}")
+            return "Forward" if e.phase == "forward" else "Backward"
+        make = _EVENTS.get(e.verb)
+        if make is None or e.value not in _VALUES:
+            raise Outside(e.path, f"{e.verb} of {e.value}")
+        return ("On", self.groups[e.group], make(self, e))
+
+    def whole(self, e: Event) -> Term:
+        """What happens to values of no group."""
+        if e.where:
+            raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
+        if e.value == "loss" and e.verb in ("compute", "scale"):
+            return ("Loss" if e.verb == "compute" else "ScaleLoss", self.ratio(e))
+        if e.value == "norm" and e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
+            return ("NormSum", self.along(e))
+        if e.value in _COUNTERS and e.verb in _TICKS and not e.axes:
+            return ("Count", _COUNTERS[e.value], _TICKS[e.verb])
+        raise Outside(e.path, f"{e.verb} of {e.value}")
+
+    def norm(self, e: Event) -> Term:
+        """The partial norm of a group."""
+        return ("Norm", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
+
+    def along(self, e: Event) -> list[Term]:
+        """The axes of a collective."""
+        return [self.axes[a] for a in e.axes]
+
+    def place(self, where: tuple[Clause, ...]) -> list[Term]:
+        """A `where`; of fixed ranks the language has the first alone."""
+        for clause in where:
+            if clause.rank:
+                raise Outside("", f"where = {clause}")
+        return [("Owner" if c.rank is None else "First", self.axes[c.axis]) for c in where]
+
+    def ratio(self, e: Event) -> Term:
+        """One over the divisor."""
+        over: list[Term] = []
+        under: list[Term] = []
+        if e.divisor.coefficient != Fraction(1):
+            raise Outside(e.path, f"divisor = {e.divisor}")
+        for name, power in e.divisor.powers:
+            symbol: Term = {"tokens": "Tokens", "m": "Micro"}.get(name) or self._size(e, name)
+            (under if power > 0 else over).extend([symbol] * abs(power))
+        return ("Ratio", over, under)
+
+    def _size(self, e: Event, name: str) -> Term:
+        if name not in self.axes:
+            raise Outside(e.path, f"divisor = {e.divisor}")
+        return ("Size", self.axes[name])
+
+
+def _slot(value: str, tier: str) -> Term:
+    return ("At", _VALUES[value], tier.capitalize())
+
+
+def _read(e: Event) -> Term:
+    return _slot(e.origin, e.tiers[0])
+
+
+def _written(e: Event) -> Term:
+    return _slot(e.value, e.tiers[1])
+
+
+def _in_place(e: Event) -> Term:
+    if e.tiers[0] != e.tiers[1] or e.origin != e.value:
+        raise Outside(e.path, f"{e.verb} from one place to another")
+    return _written(e)
+
+
+def _everywhere(e: Event) -> None:
+    if e.where:
+        raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
+
+
+def _broadcast(w: _Writer, e: Event) -> Term:
+    _everywhere(e)
+    if e.root:
+        raise Outside(e.path, f"root = {e.root}")
+    return ("Broadcast", _in_place(e), w.along(e))
+
+
+def _gather(w: _Writer, e: Event) -> Term:
+    _everywhere(e)
+    return ("Gather", _read(e), _written(e), w.along(e))
+
+
+def _assign(w: _Writer, e: Event) -> Term:
+    if not e.origin:
+        if e.value != "moments":
+            raise Outside(e.path, f"{e.value} from its initial value")
+        return ("Initial", _written(e), w.place(e.where))
+    return ("Copy", _read(e), _written(e), w.place(e.where))
+
+
+def _copy(w: _Writer, e: Event) -> Term:
+    return ("Copy", _read(e), _written(e), w.place(e.where))
+
+
+def _slice(w: _Writer, e: Event) -> Term:
+    _everywhere(e)
+    return ("Keep", _in_place(e), w.along(e))
+
+
+def _free(w: _Writer, e: Event) -> Term:
+    return _slice(w, e) if e.axes else ("Free", _in_place(e), w.place(e.where))
+
+
+def _reduce(w: _Writer, e: Event) -> Term:
+    _everywhere(e)
+    if e.op not in ("", "sum", "mean"):
+        raise Outside(e.path, f"op = {e.op}")
+    return ("Reduce", _in_place(e), w.along(e), e.op == "mean", e.to == "S", w.ratio(e))
+
+
+def _publish(w: _Writer, e: Event) -> Term:
+    return _gather(w, e) if e.axes else ("Publish", _read(e), _written(e), w.place(e.where))
+
+
+def _store(w: _Writer, e: Event) -> Term:
+    return ("Publish", _slot(e.value, e.tiers[0]), _slot(e.value, "disk"), w.place(e.where))
+
+
+def _load(w: _Writer, e: Event) -> Term:
+    return ("Copy", _slot(e.value, "disk"), _slot(e.value, e.tiers[1]), w.place(e.where))
+
+
+def _update(w: _Writer, e: Event) -> Term:
+    if e.tiers[0] != e.tiers[1] or e.value != "master":
+        raise Outside(e.path, "an update from one tier to another")
+    return ("Update", e.tiers[0].capitalize(), w.place(e.where))
+
+
+_EVENTS: Mapping[str, Callable[[_Writer, Event], Term]] = {
+    "broadcast": _broadcast, "gather": _gather, "all_gather": _gather, "assign": _assign, "offload": _copy,
+    "fetch": _copy, "slice": _slice, "free": _free, "publish": _publish, "store": _store, "load": _load,
+    "zero": lambda w, e: ("Zero", _written(e), w.place(e.where)),
+    "accumulate": lambda w, e: ("Accumulate", _read(e), _written(e), w.place(e.where)),
+    "scale": lambda w, e: ("Scale", _in_place(e), w.ratio(e), w.place(e.where)),
+    "reduce": _reduce,
+    "clip": lambda w, e: ("Clip", _in_place(e), w.place(e.where)),
+    "update": _update,
+}
+
+
+def coq_text(term: Term) -> str:
+    """A term as Coq reads it.
+
+    >>> coq_text(("Each", 0, True, [("On", 1, ("Keep", ("At", "Weight", "Device"), [0]))]))
+    '(Each 0 true [On 1 (Keep (At Weight Device) [0])])'
+    """
+    if isinstance(term, bool):
+        return "true" if term else "false"
+    if isinstance(term, list):
+        return "[" + "; ".join(_bare(coq_text(t)) for t in term) + "]"
+    if isinstance(term, tuple):
+        return f"({' '.join(coq_text(t) for t in term)})"
+    return str(term)
+
+
+def _bare(text: str) -> str:
+    inner = text[1:-1]
+    return inner if text.startswith("(") and not re.search(r"^[^(]*\)", inner) else text

@@ -1,0 +1,124 @@
+"""Units as wholes: a step that runs op by op and splits nothing but the batch, as one that runs unit by unit.
+
+Where every axis splits the batch alone, a rank runs each op on its own sequences exactly as the single device does: the
+ops of a unit, all of them, each once, in the graph's order and with nothing between them, are the unit's computation.
+Whatever differs from that is refused, by the event that differs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from placealg.model.backward import GRAD, needs_gradient
+from placealg.model.graph import Op
+from placealg.step.event import LOOPED, Event
+from placealg.step.program import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Outside(Exception):
+    """A program is outside of what can be said: which event (or "" for what the step refers to), and why."""
+
+    event: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.event}: {self.reason}" if self.event else self.reason
+
+
+def whole_units(step: Step) -> Step:
+    """The step with one computation in place of the ops of a unit; itself where it runs unit by unit.
+
+    Raises Outside where an axis splits more than the batch, or where a unit's ops are not all of it, in order.
+
+    >>> import placealg as pa
+    >>> [e.path for e in whole_units(pa.derive(pa.dp("dp"), pa.gpt())).phase("forward")][:3]
+    ['forward.embedding.compute', 'forward.layer.compute', 'forward.head.compute']
+    """
+    reference = step.reference
+    if reference.graph is None:
+        return step
+    for axis, entries in reference.dims.items():
+        split = [entry for entry in entries if entry != "batch"]
+        if split:
+            raise Outside("", f"axis {axis} splits ops ({', '.join(split)})")
+    return replace(step, reference=replace(reference, graph=None),
+                   events=tuple(itertools.chain.from_iterable(_folded(step))))
+
+
+def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
+    done: set[tuple[str, str]] = set()
+    needs = needs_gradient(step.reference.graph) if step.reference.graph else frozenset()
+    slices: dict[str, str] = {}
+    for (phase, unit), found in itertools.groupby(step.events, lambda e: (e.phase, e.unit) if e.on_tensor else ("", "")):
+        run = tuple(found)
+        if not phase:
+            yield tuple(_whole_loss(step, e) for e in run)
+            continue
+        if phase not in LOOPED or (phase, unit) in done:
+            raise Outside(run[0].path, f"unit {unit} computes in more than one place, or again")
+        done.add((phase, unit))
+        ops = _ops(step, unit)
+        if phase == "forward":
+            _match(step, run, [_forward(op) for op in ops], slices)
+        else:
+            _match(step, run, [_backward(op) for op in reversed(ops) if op.output in needs], slices)
+        if unit != "loss":
+            yield (Event(phase, "compute", "activation", unit=unit, rule=run[0].rule),)
+        elif any(e.value == "loss" and e.verb == "scale" for e in itertools.dropwhile(lambda e: e != run[0], step.events)):
+            raise Outside(run[0].path, "the loss is scaled after backward has begun")
+    missing = [(phase, u.name) for phase in LOOPED for u in step.reference.units if (phase, u.name) not in done]
+    if missing:
+        raise Outside("", f"unit {missing[0][1]} has no {missing[0][0]}")
+
+
+def _whole_loss(step: Step, event: Event) -> Event:
+    """The loss's own event reads what the graph's last op sums."""
+    graph = step.reference.graph
+    sums = graph is not None and event.value == "loss" and event.verb == "compute" and event.reads == graph.ops[-1].inputs
+    return replace(event, reads=()) if sums else event
+
+
+def _ops(step: Step, unit: str) -> tuple[Op, ...]:
+    graph = step.reference.graph
+    return tuple(graph.of_unit(unit)) if graph else ()
+
+
+def _forward(op: Op) -> tuple[str, tuple[str, ...]]:
+    return op.output, op.inputs
+
+
+def _backward(op: Op) -> tuple[str, tuple[str, ...]]:
+    return op.output + GRAD, op.inputs
+
+
+def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str, ...]]], slices: dict[str, str]) -> None:
+    """Hold a run of events against the ops that it has to run; slices of the data stand wherever they are made."""
+    graph = step.reference.graph
+    assert graph is not None
+    loop = graph.loop(run[0].unit)
+    last = len(run) - 1
+    left = list(wanted)
+    for k, event in enumerate(run):
+        if event.at or event.where or event.layout != "own":
+            raise Outside(event.path, "an op runs in part only")
+        if event.verb == "slice" and graph.tensors[event.tensor].kind == "data" and not event.on_gradient:
+            if set(event.axes) != set(step.reference.data_axes) or event.to != "S(batch)":
+                raise Outside(event.path, "the data are not split as the batch is")
+            slices[event.value] = f"{event.value}@{event.version}"
+        elif event.verb == "assign" and loop and graph.slot(event.tensor) and k in (0, last):
+            continue
+        elif event.verb == "compute" and left and _reads(event, slices) == left[0]:
+            left.pop(0)
+        else:
+            raise Outside(event.path, f"unit {event.unit} does not run as the model has it")
+    if left:
+        raise Outside(run[-1].path, f"unit {run[0].unit} lacks its op {left[0][0]}")
+
+
+def _reads(event: Event, slices: dict[str, str]) -> tuple[str, tuple[str, ...]]:
+    named = {label: name for name, label in slices.items()}
+    return event.value, tuple(named.get(text, text if "@" not in text and text not in slices else f"{text}!")
+                              for text in event.reads)

@@ -1,0 +1,296 @@
+(** The checker: from what is known before an event, what is known after it; loops by an invariant that is guessed and
+    then verified.
+
+    What it backs: the kernel. Nothing here is to be believed: Sound.v proves that what [check] accepts is correct. What
+    is known of a slot is a lower bound ("on ranks at place q it is this"), and whether it is held nowhere else.
+
+    Main statement: [after_block], the definition; Decide.v goes on with loops. *)
+
+From Coq Require Import Arith.
+From Placealg.kernel Require Import Syntax.
+
+Inductive when := Before | Now | Through.  (* of the current microbatch *)
+Record terms := Terms { co : ratio; un : list nat; pt : when; from : list nat }.
+Inductive content := Params (next : bool) | Moment (next : bool) | Zeroed | Sums (s : terms) | Clipped.
+Inductive know := Any | Absent | Holds (c : content) (q : place) (only : bool).
+
+(** Which instance has last computed: none known, all before unit n (of flow backward: n units from the end), all
+    before the current one, the current one too. *)
+Inductive flow := Lost | Outside (n : nat) | Entered | Left.
+Inductive moment := Early | Amid | Late.  (* before, in, after the loop over microbatches *)
+
+Definition table := list (slot * know).
+(** Of each counter, and of its copy in the checkpoint: whether every rank has that of the step, or of the next one. *)
+Record counters := Counters {
+  step_here : option bool; stream_here : option bool; step_disk : option bool; stream_disk : option bool
+}.
+Definition told (k : counters) (c : counter) (disk : bool) : option bool :=
+  match c, disk with
+  | Step, false => step_here k | Stream, false => stream_here k | Step, true => step_disk k | Stream, true => stream_disk k end.
+Definition tell (k : counters) (c : counter) (disk : bool) (v : option bool) : counters :=
+  match k, c, disk with
+  | Counters a b c d, Step, false => Counters v b c d | Counters a b c d, Stream, false => Counters a v c d
+  | Counters a b c d, Step, true => Counters a b v d | Counters a b c d, Stream, true => Counters a b c v end.
+
+Record facts := Facts {
+  slots : list table; kepts : list bool; acts : flow; cots : flow; factor : option ratio;
+  norms : list (option place); counts : counters;
+  fine : bool
+}.
+
+Definition clause_eq (c d : clause) : {c = d} + {c <> d}. Proof. decide equality; apply Nat.eq_dec. Defined.
+Definition place_eq (q r : place) : {q = r} + {q <> r}. Proof. apply list_eq_dec, clause_eq. Defined.
+Definition symbol_eq (s t : symbol) : {s = t} + {s <> t}. Proof. decide equality; apply Nat.eq_dec. Defined.
+Definition slot_eq (x y : slot) : {x = y} + {x <> y}. Proof. decide equality; decide equality. Defined.
+Definition nats_eq (l m : list nat) : {l = m} + {l <> m}. Proof. apply list_eq_dec, Nat.eq_dec. Defined.
+Definition ratio_eq (k l : ratio) : {k = l} + {k <> l}. Proof. decide equality; apply list_eq_dec, symbol_eq. Defined.
+Definition terms_eq (s t : terms) : {s = t} + {s <> t}.
+Proof. decide equality; [apply nats_eq | decide equality | apply nats_eq | apply ratio_eq]. Defined.
+Definition bool_eq (b c : bool) : {b = c} + {b <> c}. Proof. decide equality. Defined.
+Definition content_eq (c d : content) : {c = d} + {c <> d}.
+Proof. decide equality; [apply bool_eq | apply bool_eq | apply terms_eq]. Defined.
+Definition flow_eq (f g : flow) : {f = g} + {f <> g}. Proof. decide equality; apply Nat.eq_dec. Defined.
+
+(** ** Places *)
+
+Definition mem (a : nat) (l : list nat) : bool := existsb (Nat.eqb a) l.
+Definition has (q : place) (c : clause) : bool := if in_dec clause_eq c q then true else false.
+Definition within (q q' : place) : bool := forallb (has q) q'.
+Definition union (q q' : place) : place := q ++ filter (fun c => negb (has q c)) q'.
+Definition axis_of (c : clause) : nat := match c with Owner a => a | First a => a end.
+Definition is_owner (c : clause) : bool := match c with Owner _ => true | First _ => false end.
+Definition off_axes (along : list nat) (q : place) : place := filter (fun c => negb (mem (axis_of c) along)) q.
+Definition on_axes (along : list nat) (q : place) : place := filter (fun c => mem (axis_of c) along) q.
+Definition owners (along : list nat) : place := map Owner along.
+
+(** ** Ratios: two sorted lists, cancelled when a symbol enters. *)
+
+Definition before (s t : symbol) : bool :=
+  match s, t with
+  | Tokens, _ => true | _, Tokens => false | Micro, _ => true | _, Micro => false
+  | Size a, Size b => a <=? b end.
+Fixpoint insert (s : symbol) (l : list symbol) : list symbol :=
+  match l with [] => [s] | t :: l' => if before s t then s :: l else t :: insert s l' end.
+Fixpoint take (s : symbol) (l : list symbol) : option (list symbol) :=
+  match l with
+  | [] => None
+  | t :: l => if symbol_eq s t then Some l else match take s l with Some l => Some (t :: l) | None => None end
+  end.
+Definition times1 (s : symbol) (k : ratio) : ratio :=
+  match take s (under k) with Some l => Ratio (over k) l | None => Ratio (insert s (over k)) (under k) end.
+Definition by1 (s : symbol) (k : ratio) : ratio :=
+  match take s (over k) with Some l => Ratio l (under k) | None => Ratio (over k) (insert s (under k)) end.
+Definition one : ratio := Ratio [] [].
+Definition times (k l : ratio) : ratio := fold_right by1 (fold_right times1 l (over k)) (under k).
+Definition tokenless (k : ratio) : bool :=
+  forallb (fun s => match s with Tokens => false | _ => true end) (over k ++ under k).
+
+(** ** What is known of one slot *)
+
+Definition entails (h h' : know) : bool :=
+  match h, h' with
+  | _, Any => true
+  | Absent, Absent => true
+  | Holds c q o, Holds c' q' o' =>
+      (if content_eq c c' then true else false) && within q' q && (negb o' || (o && within q q'))
+  | _, _ => false
+  end.
+Definition vague (h : know) : know := match h with Holds c q _ => Holds c q false | _ => Any end.
+Definition merge (h h' : know) : know :=
+  if entails h h' then h' else if entails h' h then h
+  else if entails h (vague h') then vague h' else if entails h' (vague h) then vague h else Any.
+
+(** Held nowhere outside of q. *)
+Definition outside_none (h : know) (q : place) : bool :=
+  match q, h with [], _ => true | _, Absent => true | _, Holds _ q' true => within q' q | _, _ => false end.
+
+Definition rigid (c : content) (along : list nat) : bool :=
+  match c with Sums s => forallb (fun a => negb (mem a along)) (un s) | _ => true end.
+
+Definition added (c d : content) : option content :=
+  match c, d with
+  | Zeroed, Sums s => Some (Sums s)
+  | Sums s, Sums s' => if terms_eq s (Terms (co s') (un s') Before (from s'))
+      then match pt s' with Now => Some (Sums (Terms (co s) (un s) Through (from s))) | _ => None end else None
+  | _, _ => None
+  end.
+
+Definition reduced1 (a : nat) (s : terms) : terms :=
+  if mem a (un s) then Terms (co s) (filter (fun b => negb (a =? b)) (un s)) (pt s) (from s)
+  else Terms (times1 (Size a) (co s)) (un s) (pt s) (from s).
+Definition reduced (along : list nat) (s : terms) : terms := fold_right reduced1 s along.
+Definition mean_of (along : list nat) (k : ratio) : ratio := fold_right (fun a => by1 (Size a)) k along.
+Definition scaled (k : ratio) (s : terms) : terms := Terms (times k (co s)) (un s) (pt s) (from s).
+
+Definition get (k : table) (x : slot) : know :=
+  match find (fun e => if slot_eq (fst e) x then true else false) k with Some (_, h) => h | None => Any end.
+Fixpoint set (k : table) (x : slot) (h : know) : table :=
+  match k with [] => [(x, h)] | (y, h') :: k => if slot_eq y x then (x, h) :: k else (y, h') :: set k x h end.
+
+Definition nth_table (l : list table) (g : nat) : table := nth g l [].
+Fixpoint put_at {V : Type} (n : nat) (v : V) (l : list V) : list V :=
+  match l, n with [], _ => [] | _ :: l, O => v :: l | x :: l, S n => x :: put_at n v l end.
+
+Section Check.
+Variable p : program.
+Variables (start : bool) (now : moment).
+
+Definition sites_at (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
+Definition uses (u g : nat) : bool := mem u (sites_at g).
+Definition units : nat := length (repeated p).
+Definition wanted : ratio := fold_right by1 (by1 Tokens (by1 Micro one)) (map Size (data p)).
+
+(** The reference's gradient, before clipping. *)
+Definition whole (g : nat) (c : content) : bool :=
+  match c, now with
+  | Sums s, Late => if terms_eq s (Terms wanted [] Before (sites_at g)) then true else false
+  | _, _ => false
+  end.
+Definition ready (g : nat) (c : content) : bool :=
+  if clips p then match c with Clipped => true | _ => false end else whole g c.
+Definition normed (f : facts) : bool :=
+  forallb (fun n => match n with Some [] => true | _ => false end) (norms f).
+Definition current (f : facts) (c : counter) : bool := match told (counts f) c false with Some false => true | _ => false end.
+Definition sayable (k : ratio) : bool := match now with Amid => true | _ => tokenless k end.
+
+Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
+  match e with
+  | Broadcast x along => set k x match get k x with
+      | Holds c q o => if rigid c along && forallb (fun c => negb (is_owner c)) (on_axes along q)
+          then Holds c (off_axes along q) o else Any
+      | h => h end
+  | Gather x y along => set k y match get k x with
+      | Holds c q _ => if rigid c along && forallb is_owner (on_axes along q)
+          then Holds c (off_axes along q) (match off_axes along q with [] => true | _ => false end) else Any
+      | _ => Any end
+  | Initial y q => set k y (if start then Holds (Moment false) q (outside_none (get k y) q) else Any)
+  | Copy x y q => set k y match get k x with
+      | Holds c q' o => Holds c (union q q') (outside_none (get k y) q && (o || within q q'))
+      | Absent => if outside_none (get k y) q then Absent else Any
+      | Any => Any end
+  | Publish x y q => match get k x with
+      | Holds c q' o => set k y (Holds c (union q q') (outside_none (get k y) (union q q') && (o || within q q')))
+      | Absent => k
+      | Any => set k y Any end
+  | Keep x along => set k x match get k x with
+      | Holds c q o => Holds c (union q (owners along)) (o || within (owners along) q)
+      | h => h end
+  | Free x q => set k x match get k x with Absent => Absent | _ => match q with [] => Absent | _ => Any end end
+  | Zero y q => set k y (Holds Zeroed q (outside_none (get k y) q))
+  | Accumulate x y q => set k y match get k y, get k x with
+      | Absent, _ => Absent
+      | Holds c q2 o, Holds d q1 _ => match added c d with
+          | Some c => Holds c (union q2 (union q q1)) (o && within q2 q && within q2 q1)
+          | None => Any end
+      | _, _ => Any end
+  | Scale y r q => set k y match get k y with
+      | Absent => Absent
+      | Holds (Sums s) q' o => if sayable r then Holds (Sums (scaled r s)) (union q q') (o && within q' q) else Any
+      | _ => Any end
+  | Reduce y along mean own r => set k y match get k y with
+      | Absent => Absent
+      | Holds (Sums s) q o =>
+          let at_ := if own then owners along else [] in
+          if sayable r && match on_axes along q with [] => true | _ => false end then
+            let s := reduced along s in
+            let s := if mean then Terms (mean_of along (co s)) (un s) (pt s) (from s) else s in
+            Holds (Sums (scaled r s)) (union q at_) (o || within at_ q)
+          else Any
+      | _ => Any end
+  | Clip y q => set k y match get k y with
+      | Absent => Absent
+      | Holds c q' o => if normed f && whole g c then Holds Clipped (union q q') (o && within q' q) else Any
+      | Any => Any end
+  | Update t q =>
+      let x := At Master t in let o := At Moments t in
+      match get k x, get k o, get k (At GradSum t) with
+      | Holds (Params false) q1 o1, Holds (Moment false) q2 o2, Holds c q3 _ =>
+          let q' := union q q1 in
+          if current f Step && ready g c && within q' q2 && within q' q3 then
+            set (set k x (Holds (Params true) q' (o1 && within q1 q)))
+                o (Holds (Moment true) q' (o2 && o1 && within q2 q'))
+          else set (set k x Any) o Any
+      | _, _, _ => set (set k x Any) o Any end
+  end.
+
+Definition weight_right (k : table) : bool :=
+  match get k (At Weight Device) with Holds (Params false) [] _ => true | _ => false end.
+Definition group_numbers : list nat := seq 0 (length (groups p)).
+Definition weights_right (u : nat) (f : facts) : bool :=
+  forallb (fun g => negb (uses u g) || weight_right (nth_table (slots f) g)) group_numbers.
+
+Definition with_slots (f : facts) (l : list table) : facts :=
+  Facts l (kepts f) (acts f) (cots f) (factor f) (norms f) (counts f) (fine f).
+Definition with_flows (f : facts) (a c : flow) : facts :=
+  Facts (slots f) (kepts f) a c (factor f) (norms f) (counts f) (fine f).
+
+(** What backward leaves in the gradient of a group that the unit uses. *)
+Definition deposited (f : facts) (u g : nat) (right : bool) (k : table) : know :=
+  match right, factor f with
+  | true, Some c =>
+      if last (sites_at g) 0 =? u then Holds (Sums (Terms c (data p) Now [u])) [] true
+      else match get k (At Grad Device) with
+        | Holds (Sums s) [] _ => if terms_eq s (Terms c (data p) Now (from s))
+            then Holds (Sums (Terms c (data p) Now (u :: from s))) [] true else Any
+        | _ => Any end
+  | _, _ => Any
+  end.
+
+Definition after_instr (u : nat) (f : facts) (e : instr) : facts :=
+  match e with
+  | On g e => with_slots f (put_at g (after_event f g (nth_table (slots f) g) e) (slots f))
+  | Forward =>
+      let seen := weights_right u f in
+      let right := seen && current f Stream && match acts f with Entered => true | _ => false end in
+      Facts (slots f) (put_at u right (kepts f)) (if right then Left else Lost) (cots f) (factor f) (norms f) (counts f)
+            (fine f && seen)
+  | Backward =>
+      let seen := weights_right u f in
+      let right := seen && nth u (kepts f) false && match cots f, now with Entered, Amid => true | _, _ => false end in
+      Facts (map (fun g => let k := nth_table (slots f) g in
+                    if uses u g then set k (At Grad Device) (deposited f u g right k) else k) group_numbers)
+            (kepts f) (acts f) (if right then Left else Lost) (factor f) (norms f) (counts f) (fine f && seen)
+  end.
+
+Definition has_forward (l : list instr) : bool := existsb (fun e => match e with Forward => true | _ => false end) l.
+Definition has_backward (l : list instr) : bool := existsb (fun e => match e with Backward => true | _ => false end) l.
+Definition entering (f g : flow) : flow := if flow_eq f g then Entered else Lost.
+(** What enters the next instance is what has left this one. *)
+Definition kept_up (f f' : flow) : bool := match f, f' with Entered, Left => true | Entered, _ => false | _, _ => true end.
+Definition leaving (f g : flow) : flow := match f with Entered => g | _ => Lost end.
+
+Definition after_block (f : facts) (b : block) : facts :=
+  match b with
+  | Each u reversed body =>
+      let fw := has_forward body in let bw := has_backward body in
+      let a := if fw && negb reversed then entering (acts f) (Outside u) else Lost in
+      let c := if bw && reversed then entering (cots f) (Outside (units - 1 - u)) else Lost in
+      let f1 := fold_left (after_instr u) body (with_flows f a c) in
+      let goes := kept_up a (acts f1) && kept_up c (cots f1) in
+      let f1 := if goes then f1 else fold_left (after_instr u) body (with_flows f Lost Lost) in
+      with_flows f1 (if fw then if goes then leaving a (Outside (S u)) else Lost else acts f)
+                    (if bw then if goes then leaving c (Outside (units - u)) else Lost else cots f)
+  | Loss k => match now with
+      | Amid => Facts (slots f) (kepts f) (acts f)
+          (if flow_eq (acts f) (Outside units) then Outside 0 else Lost) (Some (times k one)) (norms f) (counts f) (fine f)
+      | _ => Facts (slots f) (kepts f) (acts f) Lost None (norms f) (counts f) (fine f) end
+  | ScaleLoss k => Facts (slots f) (kepts f) (acts f) (cots f)
+      match factor f with Some c => if sayable k then Some (times k c) else None | None => None end
+      (norms f) (counts f) (fine f)
+  | Norm g x q => Facts (slots f) (kepts f) (acts f) (cots f) (factor f)
+      (put_at g match get (nth_table (slots f) g) x with
+         | Holds c q' o => if whole g c && (o || within q q') then Some (union q q') else None
+         | _ => None end (norms f)) (counts f) (fine f)
+  | NormSum along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f)
+      (map (fun n => fold_right (fun a n => match n with
+         | Some q => match on_axes [a] q with [_] => Some (off_axes [a] q) | _ => None end
+         | None => None end) n along) (norms f)) (counts f) (fine f)
+  | Count c d =>
+      let new := match d with
+        | Start => tell (counts f) c false (if start then Some false else None)
+        | Advance => tell (counts f) c false (match told (counts f) c false with Some false => Some true | _ => None end)
+        | Store => tell (counts f) c true (told (counts f) c false)
+        | Load => tell (counts f) c false (told (counts f) c true) end in
+      Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f) new (fine f)
+  end.
+End Check.

@@ -1,0 +1,197 @@
+(** The checker, continued: the loops over microbatches and steps, by invariants that are guessed and then verified.
+
+    What it backs: the kernel. Nothing here is to be believed: Sound.v proves that what [check] accepts is correct.
+
+    Main statement: [check], the definition; it is extracted and runs without Coq. *)
+
+From Coq Require Import Arith.
+From Placealg.kernel Require Import Syntax.
+From Placealg.kernel Require Import Check.
+
+Section Decide.
+Variable p : program.
+
+Definition after (start : bool) (now : moment) (l : list block) (f : facts) : facts :=
+  fold_left (after_block p start now) l f.
+
+(** ** Facts, compared *)
+
+Definition entails_table (k k' : table) : bool := forallb (fun e => entails (get k (fst e)) (snd e)) k'.
+Definition merge_table (k k' : table) : table := map (fun e => (fst e, merge (snd e) (get k' (fst e)))) k.
+Definition norm_entails (n n' : option place) : bool :=
+  match n, n' with _, None => true | Some q, Some q' => if place_eq q q' then true else false | _, _ => false end.
+Definition count_entails (n n' : option bool) : bool :=
+  match n, n' with _, None => true | Some b, Some c => if bool_eq b c then true else false | _, _ => false end.
+Definition on_counts (g : option bool -> option bool -> option bool) (k l : counters) : counters :=
+  Counters (g (step_here k) (step_here l)) (g (stream_here k) (stream_here l))
+           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)).
+Definition counts_entail (k l : counters) : bool :=
+  count_entails (step_here k) (step_here l) && count_entails (stream_here k) (stream_here l) &&
+  count_entails (step_disk k) (step_disk l) && count_entails (stream_disk k) (stream_disk l).
+Fixpoint zip {V W U : Type} (f : V -> W -> U) (l : list V) (m : list W) : list U :=
+  match l, m with x :: l, y :: m => f x y :: zip f l m | _, _ => [] end.
+Fixpoint all2 {V : Type} (f : V -> V -> bool) (l m : list V) : bool :=
+  match l, m with [], [] => true | x :: l, y :: m => f x y && all2 f l m | _, _ => false end.
+
+(** Without the activations of a microbatch. *)
+Definition quiet (f : facts) : facts :=
+  Facts (slots f) (map (fun _ => false) (kepts f)) Lost Lost None (norms f) (counts f) (fine f).
+Definition entails_facts (f f' : facts) : bool :=
+  all2 entails_table (slots f) (slots f') && all2 norm_entails (norms f) (norms f') &&
+  counts_entail (counts f) (counts f') && (negb (fine f') || fine f).
+Definition merge_facts (f f' : facts) : facts :=
+  Facts (zip merge_table (slots f) (slots f')) (kepts f) Lost Lost None
+        (zip (fun n n' => if norm_entails n n' then n' else None) (norms f) (norms f'))
+        (on_counts (fun n n' => if count_entails n n' then n' else None) (counts f) (counts f')) (fine f && fine f').
+Definition map_slots (s : know -> know) (f : facts) : facts :=
+  Facts (map (map (fun e => (fst e, s (snd e)))) (slots f)) (kepts f) (acts f) (cots f) (factor f) (norms f) (counts f) (fine f).
+
+(** ** The loop over microbatches *)
+
+(** What a fact about microbatch j is about microbatch j + 1, at the end of the body. *)
+Definition pass (h : know) : know :=
+  match h with
+  | Holds (Sums s) q o => match pt s with
+      | Through => Holds (Sums (Terms (co s) (un s) Before (from s))) q o | _ => Any end
+  | h => h end.
+(** Before the first microbatch a sum over those before is 0. *)
+Definition begin_sums (h h' : know) : know :=
+  match h, h' with
+  | Holds Zeroed q o, Holds (Sums s) _ _ => match pt s with
+      | Before => Holds (Sums s) q o | _ => h end
+  | _, _ => h end.
+Definition guess (h h' : know) : know :=
+  match h, h' with
+  | Holds Zeroed q o, Holds (Sums s) _ _ => Holds (Sums (Terms (co s) (un s) Before (from s))) q o
+  | _, _ => merge h (pass h') end.
+Definition guess_table (k k' : table) : table := map (fun e => (fst e, guess (snd e) (get k' (fst e)))) k.
+Definition begin_table (k k' : table) : table := map (fun e => (fst e, begin_sums (snd e) (get k' (fst e)))) k.
+
+Definition entered (f : facts) : facts :=
+  Facts (slots f) (map (fun _ => false) (kepts f)) (Outside 0) Lost None (norms f) (counts f) (fine f).
+Definition body (f : facts) : facts := quiet (map_slots pass (after false Amid (inside p) (entered f))).
+Definition invariant (f : facts) : facts :=
+  let f' := after false Amid (inside p) (entered f) in
+  let g := merge_facts f (quiet (map_slots pass f')) in
+  quiet (Facts (zip guess_table (slots f) (slots f')) (kepts f) Lost Lost None (norms g) (counts g) (fine g)).
+Definition begins (f g : facts) : facts :=
+  Facts (zip begin_table (slots f) (slots g)) (kepts f) Lost Lost None (norms f) (counts f) (fine f).
+
+Definition sized (f : facts) : bool :=
+  (length (slots f) =? length (groups p)) && (length (kepts f) =? length (repeated p)).
+
+(** What is known behind the loop, if the guess holds. *)
+Definition after_loop (f : facts) : option facts :=
+  let g := invariant f in
+  if sized g && entails_facts (begins f g) g && entails_facts (body g) g then Some g else None.
+
+Definition refreshed (f : facts) : facts :=
+  Facts (slots f) (kepts f) Lost Lost None (norms f) (counts f) true.
+Definition after_step (f : facts) : option facts :=
+  match after_loop (after false Early (prepare p) (refreshed f)) with
+  | Some f => Some (quiet (after false Late (outside p) f))
+  | None => None end.
+
+(** ** Steps, saves, resumes *)
+
+(** What a fact of step t is about step t + 1, behind step t. *)
+Definition turn (h : know) : know :=
+  match h with
+  | Holds (Params true) q o => Holds (Params false) q o
+  | Holds (Moment true) q o => Holds (Moment false) q o
+  | Holds Zeroed q o => Holds Zeroed q o
+  | Absent => Absent
+  | _ => Any end.
+Definition turned (f : facts) : facts :=
+  let f := map_slots turn f in
+  Facts (slots f) (map (fun _ => false) (kepts f)) Lost Lost None (map (fun _ => None) (norms f))
+        (on_counts (fun n _ => match n with Some true => Some false | _ => None end) (counts f) (counts f)) (fine f).
+
+Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => false end.
+Definition after_save (f : facts) : facts :=
+  let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost Lost None
+                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) None None) (fine f) in
+  quiet (after false Early (save p) f).
+Definition after_off (f : facts) : facts :=
+  Facts (map (map (fun e => (fst e, if on_disk (fst e) then snd e
+                                   else if slot_eq (fst e) (At Weight Device) then Any else Absent))) (slots f))
+        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters None None (step_disk (counts f)) (stream_disk (counts f))) true.
+Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
+
+(** The slots that matter: those that events name, and the checkpoint's. *)
+Definition slots_of (e : event) : list slot :=
+  match e with
+  | Broadcast x _ | Keep x _ | Free x _ | Initial x _ | Zero x _ | Scale x _ _ | Reduce x _ _ _ _ | Clip x _ => [x]
+  | Gather x y _ | Copy x y _ | Publish x y _ | Accumulate x y _ => [x; y]
+  | Update t _ => [At Master t; At Moments t; At GradSum t] end.
+Fixpoint distinct (l : list slot) : list slot :=
+  match l with
+  | [] => []
+  | x :: l => if in_dec slot_eq x l then distinct l else x :: distinct l end.
+Definition named : list slot :=
+  distinct (At Weight Device :: At Grad Device :: At Weight Disk :: At Moments Disk ::
+    flat_map (fun b => match b with
+      | Each _ _ l => flat_map (fun e => match e with On _ e => slots_of e | _ => [] end) l
+      | Norm _ x _ => [x] | _ => [] end)
+    (init p ++ prepare p ++ inside p ++ outside p ++ save p ++ resume p)).
+Definition at_power_on : facts :=
+  let first := Holds (Params false) (map First (axes p)) false in
+  let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
+  Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None) (groups p))
+        (Counters None None None None) true.
+Definition initialised : facts := quiet (after true Early (init p) at_power_on).
+
+(** Facts that hold between steps: whatever was saved, and wherever the run was resumed. *)
+Definition next (f : facts) : option facts := option_map turned (after_step f).
+Definition ahead : option facts :=
+  let s := after_save initialised in
+  let f := merge_facts s (after_resume s) in
+  match next f with
+  | Some f' => let s := after_save f' in Some (quiet (merge_facts (merge_facts f s) (after_resume s)))
+  | None => None end.
+Definition holds_between (f g : facts) : bool :=
+  let s := after_save f in entails_facts s g && entails_facts (after_resume s) g.
+
+(** ** What a program has to be like, and the verdict *)
+
+Definition good_instr (u : nat) (e : instr) : bool :=
+  match e with On g _ => (g <? length (groups p)) && uses p u g | _ => true end.
+Definition good_block (b : block) : bool :=
+  match b with
+  | Each u _ l => (u <? units p) && forallb (good_instr u) l
+  | Norm g _ _ => g <? length (groups p)
+  | _ => true end.
+(** Groups with several uses belong to units that are not repeated. *)
+Definition good_group (d : group) : bool :=
+  match sites d with
+  | [] => false
+  | [u] => u <? units p
+  | l => forallb (fun u => (u <? units p) && negb (nth u (repeated p) false)) l end &&
+  forallb is_owner (rests d).
+Fixpoint once (l : list nat) : bool := match l with [] => true | a :: l => negb (mem a l) && once l end.
+Definition well_formed : bool :=
+  once (data p) && forallb good_group (groups p) &&
+  forallb good_block (init p ++ prepare p ++ inside p ++ outside p ++ save p ++ resume p).
+
+Definition rested (f : facts) (n : nat) : bool :=
+  match nth_error (groups p) n, nth_error (slots f) n with
+  | Some d, Some k =>
+    match get k (At Weight (lies d)) with Holds (Params false) q _ => within (rests d) q | _ => false end &&
+    match get k (At Weight Disk) with Absent => true | Holds (Params false) _ true => true | _ => false end &&
+    match get k (At Moments Disk) with Absent => true | Holds (Moment false) _ true => true | _ => false end
+  | _, _ => false end.
+
+Definition check : bool :=
+  well_formed &&
+  match ahead with
+  | None => false
+  | Some f =>
+    sized f && holds_between initialised f &&
+    match next f with
+    | None => false
+    | Some f' => fine f' && holds_between f' f
+    end &&
+    forallb (rested f) (seq 0 (length (groups p))) &&
+    match counts f with Counters _ _ (Some false) (Some false) => true | _ => false end
+  end.
+End Decide.

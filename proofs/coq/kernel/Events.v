@@ -1,0 +1,331 @@
+(** Each verb on the parameters and gradients of one instance of one group: what is known behind it is true.
+
+    What it backs: the kernel.
+
+    Main statement: [event_ok]. *)
+
+From Coq Require Import Lia.
+From Placealg.kernel Require Import Semantics.
+From Placealg.kernel Require Import Check.
+From Placealg.kernel Require Import Algebra.
+From Placealg.kernel Require Import Facts.
+Open Scope nat_scope.
+
+Section Events.
+Context {w : world} (p : program).
+Add Ring K_ring : (laws K).
+Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
+Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
+
+Notation val := (val p count_).
+Notation holds := (holds p count_).
+Notation fits := (fits p count_).
+
+(** What is known of counters and norms. *)
+Record glob (t : nat) (f : facts) (m : memory) : Prop := {
+  of_counts : forall c disk b, told (counts f) c disk = Some b -> forall r, ok r ->
+    count m c disk r = Some (if b then S t else t);
+  as_many_norms : length (norms f) = length (groups p);
+  of_norms : forall g q, nth_error (norms f) g = Some (Some q) ->
+    forall l r, l < depth p (hd 0 (sites_of p g)) -> ok r ->
+    partial m g l r = Some (norm_sum (part g l) q (fun i => measure i (grad_at p t i)) r)
+}.
+
+Lemma current_ok (t : nat) (c : counter) (f : facts) (m : memory) (r : rank) : glob t f m -> current f c = true -> ok r ->
+  count m c false r = Some t.
+Proof.
+  intros g now good. unfold current in now. destruct (told (counts f) c false) as [[]|] eqn:found; try easy.
+  apply (of_counts _ _ _ g c false false found r good).
+Qed.
+
+Lemma total_ok (t : nat) (f : facts) (m : memory) (r : rank) : glob t f m -> normed f = true -> ok r ->
+  total p m r = Some (norm p t (weights_at p t)).
+Proof.
+  intros g all good. unfold total.
+  set (l := flat_map _ _).
+  assert (parts : l = map (fun gl => partial m (fst gl) (snd gl) r) (all_parts p)).
+  { unfold l, all_parts. induction (seq 0 (length (groups p))) as [|n s IH]; cbn; [easy|].
+    now rewrite map_app, IH, map_map. }
+  assert (right : forall gl, In gl (all_parts p) -> partial m (fst gl) (snd gl) r =
+    Some (sum_list (part (fst gl) (snd gl)) (fun i => measure i (grad_at p t i)))).
+  { intros [n k] inside. unfold all_parts in inside. apply in_flat_map in inside. destruct inside as [n' [small inside]].
+    apply in_map_iff in inside. destruct inside as [k' [[= <- <-] small']]. apply in_seq in small, small'.
+    assert (known : nth_error (norms f) n' = Some (Some [])).
+    { destruct (nth_error (norms f) n') as [q|] eqn:found.
+      - unfold normed in all. rewrite forallb_forall in all. specialize (all q (nth_error_In _ _ found)).
+        destruct q as [[|]|]; easy.
+      - apply nth_error_None in found. rewrite (as_many_norms _ _ _ g) in found. lia. }
+    cbn [fst snd]. rewrite (of_norms _ _ _ g n' [] known k' r) by (easy || lia). reflexivity. }
+  rewrite parts. rewrite (together_all _ _ _ _ right).
+  replace (forallb is_some _) with true; [reflexivity|]. symmetry. apply forallb_forall. intros o inside.
+  apply in_map_iff in inside. destruct inside as [gl [<- inside]]. now rewrite right.
+Qed.
+
+Lemma ready_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i : E) :
+  ready p now g c = true -> when_ok now j -> group_of i = g ->
+  val t j c r i = inr (applied p t (weights_at p t) i).
+Proof.
+  unfold ready, applied. destruct (clips p).
+  - destruct c; easy.
+  - intros. now apply whole_ok with (now := now) (g := g).
+Qed.
+
+Ltac here H r good := specialize (H r good); cbn beta in H.
+
+Section One.
+Variables (t j : nat) (start : bool) (now : moment) (f : facts) (m : memory) (g : nat) (k : table) (at_ : E -> bool) (i : E).
+Hypothesis starts : start = true -> t = 0.
+Hypothesis when_ : when_ok now j.
+Hypothesis known : glob t f m.
+Hypothesis inside : at_ i = true.
+Hypothesis group : group_of i = g.
+Hypothesis fit : fits t j k m i.
+
+Notation goal e := (fits t j (after_event p start now f g k e) (at_event p t j at_ e m) i).
+
+Lemma broadcast_ok x along : goal (Broadcast x along).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
+  destruct (get k x) as [| |c q o]; [easy| |].
+  - intros r good. apply H. apply moved_ok; [intros; apply size_pos|easy].
+  - destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite forallb_forall in firsts.
+    intros r good. cbn beta. specialize (H (moved (fun _ => 0) along r)).
+    rewrite sat_moved in H.
+    + rewrite <- (rigid_ok p count_ t j c (fun _ => 0) along r i rig). apply H. apply moved_ok; [intros; apply size_pos|easy].
+    + intros d on. specialize (firsts d on). destruct d; easy.
+Qed.
+
+Lemma gather_ok x y along : goal (Gather x y along).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
+  destruct (get k x) as [| |c q o]; [easy|easy|].
+  destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite forallb_forall in firsts.
+  intros r good. cbn beta. specialize (H (moved (fun a => own a i) along r)). rewrite sat_moved in H.
+  - rewrite rigid_ok in H by easy. specialize (H ltac:(apply moved_ok; [intros; apply own_ok|easy])).
+    destruct (sat (off_axes along q) r i) eqn:there.
+    + now rewrite H.
+    + destruct (off_axes along q); [|easy]. now cbn in there.
+  - intros d on. specialize (firsts d on). destruct d; easy.
+Qed.
+
+Lemma initial_ok y q : goal (Initial y q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H. destruct start; [|easy].
+  intros r good. cbn beta. destruct (sat q r i) eqn:there.
+  - cbn. now rewrite starts.
+  - intros none. now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
+Qed.
+
+Lemma copy_ok x y q : goal (Copy x y q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H. pose proof (fit y) as H'.
+  destruct (get k x) as [| |c q' o]; [easy| |].
+  - destruct (outside_none (get k y) q) eqn:none; [|easy]. intros r good. cbn beta. destruct (sat q r i) eqn:there.
+    + now apply H.
+    + now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
+  - intros r good. cbn beta. rewrite sat_union. here H r good. destruct (sat q r i) eqn:there; cbn [andb].
+    + destruct (sat q' r i) eqn:there'; [easy|]. intros both. apply andb_true_iff in both. destruct both as [_ either].
+      apply orb_true_iff in either. destruct either as [->|in_]; [now apply H|].
+      now rewrite (within_ok _ _ _ _ in_ there) in there'.
+    + intros both. apply andb_true_iff in both.
+      now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
+Qed.
+
+Lemma publish_ok x y q : goal (Publish x y q).
+Proof.
+  cbn [after_event at_event]. pose proof (fit x) as H. pose proof (fit y) as H'.
+  destruct (get k x) as [| |c q' o].
+  - now apply fits_write.
+  - intros z. cbn [held write]. eapply holds_ext; [|exact (fit z)]. intros r good; cbn beta.
+    destruct (slot_eqb z y && at_ i) eqn:there; [|easy]. rewrite (H r good). cbn [is_some]. rewrite andb_false_r.
+    apply andb_true_iff in there. destruct there as [same _].
+    destruct (slot_eq y z) as [->|apart]; [easy|]. now rewrite slot_eqb_apart in same.
+  - apply fits_write; try easy. intros r good. cbn beta. rewrite sat_union. here H r good.
+    pose proof (outside_none_ok p count_ t j (get k y) (union q q') (fun r => held m y r i) i r) as none.
+    rewrite sat_union in none. destruct (sat q r i) eqn:there; cbn [andb] in *.
+    + destruct (sat q' r i) eqn:there'; [now rewrite H|]. intros both. apply andb_true_iff in both. destruct both as [out either].
+      apply orb_true_iff in either. destruct either as [->|in_].
+      * rewrite H by easy. cbn. now apply none.
+      * now rewrite (within_ok _ _ _ _ in_ there) in there'.
+    + intros both. apply andb_true_iff in both. now apply none.
+Qed.
+
+Lemma keep_ok x along : goal (Keep x along).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
+  destruct (get k x) as [| |c q o]; [easy| |]; intros r good; here H r good; cbn beta.
+  - destruct (forallb _ along); easy.
+  - rewrite sat_union, sat_owners. destruct (forallb _ along) eqn:owner; rewrite ?andb_true_r, ?andb_false_r; [|easy].
+    destruct (sat q r i) eqn:there; [easy|]. intros either. apply orb_true_iff in either. destruct either as [->|in_]; [auto|].
+    rewrite <- sat_owners in owner. now rewrite (within_ok _ _ _ _ in_ owner) in there.
+Qed.
+
+Lemma free_ok x q : goal (Free x q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
+  destruct (get k x) as [| |c q' o].
+  - destruct q; easy.
+  - intros r good; here H r good. now destruct (sat q r i).
+  - destruct q; easy.
+Qed.
+
+Lemma zero_ok y q : goal (Zero y q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H. intros r good. cbn beta.
+  destruct (sat q r i) eqn:there; [easy|]. intros none.
+  now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
+Qed.
+
+Lemma added_ok (c d e : content) (r : rank) : added c d = Some e ->
+  exists a b, val t j c r i = inr a /\ val t j d r i = inr b /\ val t j e r i = inr (a + b)%ring.
+Proof.
+  destruct c as [| | |s|]; try easy; destruct d as [| | |s'|]; try easy; cbn [added].
+  - intros [= <-]. cbn [Facts.val]. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal; ring.
+  - destruct (terms_eq s _) as [->|]; [|easy]. cbn [co un from]. destruct (pt s') eqn:now_; try easy. intros [= <-].
+    cbn [Facts.val co un pt from]. rewrite now_. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal.
+    unfold partial_sum, covered. rewrite seq_S, flat_map_app, sum_list_app. cbn [flat_map Nat.add]. rewrite app_nil_r. ring.
+Qed.
+
+Lemma accumulate_ok x y q : goal (Accumulate x y q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H. pose proof (fit y) as H'.
+  destruct (get k y) as [| |c q2 o]; [easy| |].
+  - destruct (get k x); intros r good; here H' r good; cbn beta; rewrite H'; now destruct (sat q r i).
+  - destruct (get k x) as [| |d q1 o1]; [easy|easy|]. destruct (added c d) as [e|] eqn:sum; [|easy].
+    intros r good. here H r good. here H' r good. cbn beta. rewrite !sat_union.
+    destruct (sat q2 r i) eqn:in2; cbn [andb].
+    + destruct (sat q r i) eqn:inq; cbn [andb].
+      * destruct (sat q1 r i) eqn:in1.
+        -- destruct (added_ok c d e r sum) as [a [b [A [B C]]]]. rewrite H, H', A, B, C. reflexivity.
+        -- intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in2) in in1.
+      * intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all as [_ in_].
+        now rewrite (within_ok _ _ _ _ in_ in2) in inq.
+    + intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all as [only _].
+      rewrite (H' only). now destruct (sat q r i).
+Qed.
+
+Lemma scaled_ok (s : terms) (r0 : ratio) (r : rank) : exists a, val t j (Sums s) r i = inr a /\
+  val t j (Sums (scaled r0 s)) r i = inr (a * mean count_ r0)%ring.
+Proof.
+  cbn [Facts.val]. eexists; split; [reflexivity|]. cbn [scaled co un pt from]. apply f_equal. rewrite times_ok by easy. ring.
+Qed.
+
+Lemma scale_ok y r0 q : goal (Scale y r0 q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
+  destruct (get k y) as [| |c q' o]; [easy| |].
+  - intros r good; here H r good; cbn beta; rewrite H. now destruct (sat q r i).
+  - destruct c as [| | |s|]; try easy. destruct (sayable now r0) eqn:said; [|easy].
+    intros r good; here H r good; cbn beta. rewrite sat_union.
+    destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
+    + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite ratio_ok with (count_ := count_) (now := now); easy.
+    + intros all. apply andb_true_iff in all. now rewrite H.
+    + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in') in inq.
+    + intros all. apply andb_true_iff in all. now rewrite H.
+Qed.
+
+Lemma reduce_ok y along mean_ own r0 : goal (Reduce y along mean_ own r0).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
+  destruct (get k y) as [| |c q o]; [easy| |].
+  - intros r good. cbn beta. destruct (negb own || _); [|easy].
+    rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite H by (eapply peers_ok; eassumption).
+  - destruct c as [| | |s|]; try easy. destruct (sayable now r0 && _) eqn:can; [|easy]. apply andb_true_iff in can.
+    destruct can as [said off]. destruct (on_axes along q) eqn:out; [|easy]. clear off.
+    set (s1 := reduced along s). set (s2 := if mean_ then _ else s1).
+    intros r good. cbn beta. rewrite sat_union.
+    assert (owned : sat (if own then owners along else []) r i = negb own || forallb (fun a => r a =? Semantics.own a i) along).
+    { destruct own; [apply sat_owners|easy]. }
+    rewrite owned. destruct (negb own || _) eqn:mine; rewrite ?andb_true_r, ?andb_false_r.
+    + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer along)).
+      destruct (sat q r i) eqn:there.
+      * rewrite (together_all _ _ (fun r' => mean count_ (co s) * partial_sum (covered t j (pt s)) (un s)
+            (fun x => given p t (from s) x i) r')%ring).
+        -- cbn [option_map]. do 2 f_equal. rewrite sum_reduced by easy. fold s1.
+           rewrite ratio_ok with (count_ := count_) (now := now) by easy.
+           cbn [Facts.val scaled co un pt from]. rewrite times_ok by easy.
+           assert (kept : pt s1 = pt s /\ from s1 = from s).
+           { unfold s1. clear. induction along as [|a l IH]; [easy|]. cbn [reduced fold_right]. fold (reduced l s).
+             unfold reduced1. destruct (mem a (un (reduced l s))); easy. }
+           destruct kept as [E1 E2].
+           assert (S2 : co s2 = if mean_ then mean_of along (co s1) else co s1) by (unfold s2; now destruct mean_).
+           assert (U2 : un s2 = un s1) by (unfold s2; now destruct mean_).
+           assert (P2 : pt s2 = pt s1) by (unfold s2; now destruct mean_).
+           assert (F2 : from s2 = from s1) by (unfold s2; now destruct mean_).
+           rewrite S2, U2, P2, F2, E1, E2. apply f_equal. destruct mean_; rewrite ?mean_of_ok by easy; ring.
+        -- intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption).
+           specialize (H r' good'). cbn beta in H. rewrite same in H by easy. rewrite H. reflexivity.
+      * intros either.
+        assert (none : forall r', In r' (peers along r) -> held m y r' i = None).
+        { intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption). specialize (H r' good'). cbn beta in H.
+          rewrite same in H by easy. apply H. apply orb_true_iff in either. destruct either as [->|in_]; [easy|].
+          now rewrite (within_ok _ _ _ _ in_ owned) in there. }
+        rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite none.
+    + intros _. reflexivity.
+Qed.
+
+Lemma clip_ok y q : goal (Clip y q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
+  destruct (get k y) as [| |c q' o]; [easy| |].
+  - intros r good; here H r good; cbn beta; rewrite H. now destruct (sat q r i).
+  - destruct (normed f && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [all right].
+    intros r good; here H r good; cbn beta. rewrite sat_union.
+    destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
+    + rewrite H, (whole_ok p count_) with (now := now) (g := g) by easy. now rewrite (total_ok t f).
+    + intros both. apply andb_true_iff in both. now rewrite H.
+    + intros both. apply andb_true_iff in both. destruct both as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in') in inq.
+    + intros both. apply andb_true_iff in both. now rewrite H.
+Qed.
+
+Lemma update_ok tr q : goal (Update tr q).
+Proof.
+  cbn [after_event at_event]. set (x := At Master tr). set (o := At Moments tr).
+  pose proof (fit x) as Hx. pose proof (fit o) as Ho. pose proof (fit (At GradSum tr)) as Hg.
+  assert (nothing : forall h h' f f', holds t j h (fun r => f r i) i -> holds t j h' (fun r => f' r i) i ->
+     fits t j (set (set k x h) o h') (write (write m at_ x f) at_ o f') i).
+  { intros. now repeat apply fits_write. }
+  destruct (get k x) as [| |[[|]| | | |] q1 o1]; try (apply nothing; easy).
+  destruct (get k o) as [| |[|[|]| | |] q2 o2]; try (apply nothing; easy).
+  destruct (get k (At GradSum tr)) as [| |c q3 o3]; try (apply nothing; easy).
+  destruct (_ && _) eqn:can; [|apply nothing; easy].
+  apply andb_true_iff in can. destruct can as [can in3]. apply andb_true_iff in can. destruct can as [can in2].
+  apply andb_true_iff in can. destruct can as [cur rdy].
+  set (q' := union q q1) in *.
+  assert (both : forall r, sat q' r i = sat q r i && sat q1 r i) by (intros; apply sat_union).
+  assert (right : forall r, ok r -> sat q' r i = true ->
+    held m x r i = Some (inl (fst (theta p t i))) /\ held m o r i = Some (inl (snd (theta p t i))) /\
+    held m (At GradSum tr) r i = Some (inr (applied p t (weights_at p t) i)) /\ count m Step false r = Some t).
+  { intros r good there. here Hx r good; here Ho r good; here Hg r good.
+    rewrite (within_ok _ _ _ _ in2 there) in Ho. rewrite (within_ok _ _ _ _ in3 there) in Hg.
+    rewrite both in there. apply andb_true_iff in there. destruct there as [_ in1]. rewrite in1 in Hx.
+    repeat split; auto.
+    - rewrite Hg. f_equal. now apply ready_ok with (now := now) (g := g).
+    - apply (current_ok t Step f m r known cur good). }
+  apply nothing; intros r good; cbn beta; specialize (both r); rewrite both;
+    here Hx r good; here Ho r good; destruct (sat q r i) eqn:inq; cbn [andb] in *.
+  - destruct (sat q1 r i) eqn:in1.
+    + destruct (right r good) as [A [B [C D]]]; [now rewrite both|]. rewrite A, B, C, D; cbn [is_some].
+      cbn [fst snd Facts.val]. cbn [theta]. now destruct (update t i _ _ _).
+    + intros all. apply andb_true_iff in all. destruct all as [only _]. now rewrite (Hx only).
+  - intros all. apply andb_true_iff in all. destruct all as [only in_].
+    destruct (sat q1 r i) eqn:in1; [now rewrite (within_ok _ _ _ _ in_ in1) in inq|now apply Hx].
+  - destruct (sat q1 r i) eqn:in1.
+    + destruct (right r good) as [A [B [C D]]]; [now rewrite both|]. rewrite A, B, C, D; cbn [is_some].
+      cbn [fst snd Facts.val]. cbn [theta]. now destruct (update t i _ _ _).
+    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as [only only1].
+      rewrite (Hx only1). cbn [is_some]. destruct (sat q2 r i) eqn:there2; [|now apply Ho].
+      apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2. easy.
+  - intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as [only only1].
+    destruct (sat q2 r i) eqn:there2; [|now apply Ho].
+    apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2. easy.
+Qed.
+
+Theorem event_ok e : goal e.
+Proof.
+  destruct e; [apply broadcast_ok|apply gather_ok|apply initial_ok|apply copy_ok|apply publish_ok|apply keep_ok|
+    apply free_ok|apply zero_ok|apply accumulate_ok|apply scale_ok|apply reduce_ok|apply clip_ok|apply update_ok].
+Qed.
+End One.
+End Events.

@@ -1,0 +1,270 @@
+(** What the checker's facts say about memory, and the lemmas about places, contents and slots that each verb needs.
+
+    What it backs: the kernel.
+
+    Main statement: [whole_ok] (what is called whole is the reference's gradient), [ratio_ok]. *)
+
+From Coq Require Import Lia.
+From Placealg.kernel Require Import Semantics.
+From Placealg.kernel Require Import Check.
+From Placealg.kernel Require Import Algebra.
+Open Scope nat_scope.
+
+Section Facts.
+Context {w : world} (p : program).
+Add Ring K_ring : (laws K).
+Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
+Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
+
+Definition covered (t j : nat) (x : when) : list X :=
+  match x with
+  | Before => flat_map (batch t) (seq 0 j) | Now => batch t j | Through => flat_map (batch t) (seq 0 (S j)) end.
+Definition weights_at (t : nat) : E -> T := fun i => fst (theta p t i).
+Definition given (t : nat) (us : list nat) (x : X) (i : E) : K :=
+  sum_list us (fun u => contribution p t (weights_at t) u (layer_of i) x i).
+Definition grad_at (t : nat) (i : E) : K := gradient p t (weights_at t) i.
+
+(** The number that a rank holds. *)
+Definition val (t j : nat) (c : content) (r : rank) (i : E) : T + K :=
+  match c with
+  | Params next => inl (fst (theta p (if next then S t else t) i))
+  | Moment next => inl (snd (theta p (if next then S t else t) i))
+  | Zeroed => inr 0%ring
+  | Sums s => inr (mean count_ (co s) * partial_sum (covered t j (pt s)) (un s) (fun x => given t (from s) x i) r)%ring
+  | Clipped => inr (clip (norm p t (weights_at t)) (grad_at t i))
+  end.
+
+Definition holds (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : Prop :=
+  match h with
+  | Any => True
+  | Absent => forall r, ok r -> f r = None
+  | Holds c q o => forall r, ok r -> if sat q r i then f r = Some (val t j c r i) else o = true -> f r = None
+  end.
+
+Definition fits (t j : nat) (k : table) (m : memory) (i : E) : Prop :=
+  forall x, holds t j (get k x) (fun r => held m x r i) i.
+
+Lemma get_cons (y x : slot) (h : know) (k : table) : get ((y, h) :: k) x = if slot_eq y x then h else get k x.
+Proof. unfold get; cbn. now destruct (slot_eq y x). Qed.
+
+Lemma get_set (k : table) (x y : slot) (h : know) : get (set k x h) y = if slot_eq x y then h else get k y.
+Proof.
+  induction k as [|[z h'] k IH]; cbn [set].
+  - rewrite get_cons. now destruct (slot_eq x y).
+  - destruct (slot_eq z x) as [->|apart]; rewrite !get_cons.
+    + now destruct (slot_eq x y).
+    + rewrite IH. destruct (slot_eq z y) as [->|]; [|easy]. now destruct (slot_eq x y) as [->|].
+Qed.
+
+Lemma slot_eqb_refl (x : slot) : slot_eqb x x = true.
+Proof. now destruct x as [[] []]. Qed.
+Lemma slot_eqb_apart (x y : slot) : x <> y -> slot_eqb y x = false.
+Proof. destruct x as [[] []], y as [[] []]; cbn; congruence. Qed.
+
+Lemma holds_ext (t j : nat) (h : know) (f g : rank -> option (T + K)) (i : E) :
+  (forall r, ok r -> f r = g r) -> holds t j h g i -> holds t j h f i.
+Proof.
+  intros same. destruct h as [| |c q o]; cbn; auto; intros here r good; rewrite same by easy; now apply here.
+Qed.
+
+Lemma fits_write (t j : nat) (k : table) (m : memory) (here : E -> bool) (y : slot) f (h : know) (i : E) :
+  here i = true -> fits t j k m i -> holds t j h (fun r => f r i) i -> fits t j (set k y h) (write m here y f) i.
+Proof.
+  intros inside old new x. rewrite get_set. cbn [held write]. destruct (slot_eq y x) as [<-|apart].
+  - eapply holds_ext; [|exact new]. intros r _; cbn. now rewrite slot_eqb_refl, inside.
+  - eapply holds_ext; [|exact (old x)]. intros r _; cbn. now rewrite slot_eqb_apart.
+Qed.
+
+Lemma fits_set (t j : nat) (k : table) (m m' : memory) (y : slot) (f : rank -> option (T + K)) (h : know) (i : E) :
+  (forall x r, held m' x r i = if slot_eqb x y then f r else held m x r i) -> fits t j k m i -> holds t j h f i ->
+  fits t j (set k y h) m' i.
+Proof.
+  intros same old new x. rewrite get_set. destruct (slot_eq y x) as [<-|apart].
+  - eapply holds_ext; [|exact new]. intros r _; cbn. now rewrite same, slot_eqb_refl.
+  - eapply holds_ext; [|exact (old x)]. intros r _; cbn. now rewrite same, slot_eqb_apart.
+Qed.
+
+Lemma fits_same (t j : nat) (k : table) (m m' : memory) (i : E) :
+  (forall x r, held m' x r i = held m x r i) -> fits t j k m i -> fits t j k m' i.
+Proof. intros same old x. eapply holds_ext; [|exact (old x)]. intros r _; cbn. now rewrite same. Qed.
+
+(** ** Places *)
+
+Lemma has_in (q : place) (c : clause) : has q c = true <-> In c q.
+Proof. unfold has; destruct (in_dec clause_eq c q); split; intros; easy. Qed.
+
+Lemma sat_in (q : place) (r : rank) (i : E) : sat q r i = true <-> forall c, In c q -> sat1 r i c = true.
+Proof. apply forallb_forall. Qed.
+
+Lemma within_ok (q q' : place) (r : rank) (i : E) : within q q' = true -> sat q r i = true -> sat q' r i = true.
+Proof.
+  unfold within. rewrite forallb_forall, !sat_in. intros all good c inside. apply good, has_in, all, inside.
+Qed.
+
+Lemma sat_app (q q' : place) (r : rank) (i : E) : sat (q ++ q') r i = sat q r i && sat q' r i.
+Proof. apply forallb_app. Qed.
+
+Lemma sat_union (q q' : place) (r : rank) (i : E) : sat (union q q') r i = sat q r i && sat q' r i.
+Proof.
+  unfold union. rewrite sat_app. destruct (sat q r i) eqn:here; [|easy]; cbn [andb].
+  apply eq_true_iff_eq. rewrite sat_in in here. rewrite !sat_in. split; intros all c inside.
+  - destruct (has q c) eqn:there; [apply here, has_in, there|]. apply all, filter_In. now rewrite there.
+  - apply filter_In in inside. now apply all.
+Qed.
+
+Lemma sat_owners (along : list nat) (r : rank) (i : E) : sat (owners along) r i = forallb (fun a => r a =? own a i) along.
+Proof. unfold sat, owners. induction along as [|a l IH]; cbn; [easy|]. now rewrite IH. Qed.
+
+Lemma moved_ok (to : nat -> nat) (along : list nat) (r : rank) : (forall a, to a < size a) -> ok r -> ok (moved to along r).
+Proof. intros small good a. unfold moved. destruct (existsb (Nat.eqb a) along); auto. Qed.
+
+Lemma sat_moved (to : nat -> nat) (along : list nat) (q : place) (r : rank) (i : E) :
+  (forall d, In d (on_axes along q) -> coordinate d i = to (axis_of d)) ->
+  sat q (moved to along r) i = sat (off_axes along q) r i.
+Proof.
+  induction q as [|d q IH]; [easy|]. unfold on_axes, off_axes in *; cbn [filter] in *. intros all. rewrite sat_cons.
+  destruct (mem (axis_of d) along) eqn:inside; cbn [negb].
+  - rewrite IH by (intros; apply all; now right).
+    specialize (all d (or_introl eq_refl)). unfold mem in inside.
+    destruct d as [a|a]; cbn in *; unfold moved; rewrite inside, <- all, Nat.eqb_refl; reflexivity.
+  - rewrite IH by easy. rewrite sat_cons. f_equal. unfold mem in inside.
+    destruct d as [a|a]; cbn in *; unfold moved; now rewrite inside.
+Qed.
+
+Lemma sat_peer (along : list nat) (q : place) (r r' : rank) (i : E) : on_axes along q = [] -> In r' (peers along r) ->
+  sat q r' i = sat q r i.
+Proof.
+  intros out inside. induction q as [|d q IH]; [easy|]. unfold on_axes in *; cbn [filter] in out.
+  destruct (mem (axis_of d) along) eqn:on; [easy|]. rewrite !sat_cons, IH by easy. f_equal.
+  destruct d as [a|a]; cbn in *; now rewrite (peers_outside along r r').
+Qed.
+
+Lemma outside_none_ok (t j : nat) (h : know) (q : place) (f : rank -> option (T + K)) (i : E) (r : rank) :
+  outside_none h q = true -> holds t j h f i -> ok r -> sat q r i = false -> f r = None.
+Proof.
+  intros none here good out. destruct q as [|d q]; [easy|]. destruct h as [| |c q' o]; cbn [outside_none] in none; try easy.
+  - now apply here.
+  - destruct o; [|easy]. specialize (here r good). destruct (sat q' r i) eqn:in'; [|now apply here].
+    now rewrite (within_ok _ _ _ _ none in') in out.
+Qed.
+
+Lemma rigid_ok (t j : nat) (c : content) (to : nat -> nat) (along : list nat) (r : rank) (i : E) :
+  rigid c along = true -> val t j c (moved to along r) i = val t j c r i.
+Proof.
+  destruct c as [| | |s|]; try easy. cbn. rewrite forallb_forall. intros out. do 2 f_equal.
+  apply sum_list_ext; intros x _. replace (near (un s) (moved to along r) x) with (near (un s) r x); [easy|].
+  unfold near. induction (un s) as [|a l IH]; [easy|]. cbn. rewrite IH by (intros; apply out; now right). f_equal.
+  unfold moved. specialize (out a (or_introl eq_refl)). apply negb_true_iff in out. unfold mem in out. now rewrite out.
+Qed.
+
+(** ** Ratios, and what is called whole *)
+
+Definition when_ok (now : moment) (j : nat) : Prop := match now with Early => True | Amid => j < micro | Late => j = micro end.
+
+Lemma ratio_ok (t j : nat) (now : moment) (r : rank) (k : ratio) :
+  sayable now k = true -> when_ok now j -> ok r -> ratio_of p t j r k = mean count_ k.
+Proof.
+  intros said here good. unfold ratio_of, mean.
+  assert (same : forall s, In s (over k ++ under k) -> symbol_of p t j r s = sz count_ s).
+  { intros s inside. destruct s; cbn; try easy. destruct now; cbn in *.
+    - apply forallb_forall with (x := Tokens) in said; easy.
+    - now apply counts_equal.
+    - apply forallb_forall with (x := Tokens) in said; easy. }
+  f_equal; f_equal; apply map_ext_in; intros s inside; apply same, in_app_iff; auto.
+Qed.
+
+Lemma sum_over_all (l : list X) (f : X -> K) (along un : list nat) (r : rank) :
+  (forall a m m', along = m ++ a :: m' -> mem a m' = false) -> (forall a, In a along -> mem a un = true) ->
+  sum_list (peers along r) (partial_sum l un f) = partial_sum l (filter (fun b => negb (mem b along)) un) f r.
+Proof.
+  revert r; induction along as [|a along IH]; intros r once all.
+  - cbn [peers sum_list]. replace (filter _ un) with un.
+    + ring.
+    + clear; induction un; cbn; [easy|]; now f_equal.
+  - rewrite peers_sum.
+    transitivity (sum_list (seq 0 (size a)) (fun c =>
+      partial_sum l (filter (fun b => negb (mem b along)) un) f (put r a c))).
+    { apply sum_list_ext; intros c _. apply IH; [|intros; apply all; now right].
+      intros b m m' found. apply (once b (a :: m) m'). now rewrite found. }
+    rewrite sum_axis_in.
+    + f_equal. clear. induction un as [|b un IH]; [easy|]. cbn [filter mem existsb].
+      unfold mem in *. destruct (existsb (Nat.eqb b) along); cbn [negb orb]; rewrite ?orb_true_r; cbn [negb]; [easy|].
+      rewrite orb_false_r. cbn [filter]. rewrite (Nat.eqb_sym a b). destruct (b =? a); cbn; [easy|now f_equal].
+    + assert (out : mem a along = false) by (apply (once a [] along); easy).
+      assert (inside : mem a un = true) by (apply all; now left).
+      clear - out inside. induction un as [|b un IH]; [easy|]. cbn [filter]. unfold mem in *; cbn [existsb] in inside.
+      destruct (a =? b) eqn:e.
+      * apply Nat.eqb_eq in e; subst b. rewrite out; cbn. now rewrite Nat.eqb_refl.
+      * cbn in inside. destruct (existsb (Nat.eqb b) along); cbn; [auto|]. rewrite e; cbn; auto.
+Qed.
+
+Lemma peers_count (along : list nat) (r : rank) : sum_list (peers along r) (fun _ => 1%ring) = product of_nat (map size along) :> K.
+Proof.
+  revert r; induction along as [|a along IH]; intros r; [cbn; ring|]. rewrite peers_sum. cbn [map product].
+  transitivity (sum_list (seq 0 (size a)) (fun _ : nat => product of_nat (map size along) : K)).
+  - apply sum_list_ext; intros c _; apply IH.
+  - rewrite sum_const, seq_length; ring.
+Qed.
+
+Lemma batch_count (t j : nat) : j < micro -> of_nat (length (batch t j)) = (of_nat count_ * product of_nat (map size (data p)))%ring :> K.
+Proof.
+  intros here. pose (r0 := (fun _ => 0) : rank). assert (good : ok r0) by (intros a; apply size_pos).
+  transitivity (sum_list (peers (data p) r0) (partial_sum (batch t j) (data p) (fun _ => 1%ring))).
+  - rewrite sum_over_all.
+    + replace (filter _ (data p)) with (@nil nat).
+      * unfold partial_sum; cbn. rewrite sum_const. ring.
+      * enough (all : forall l, (forall a, In a l -> mem a (data p) = true) -> filter (fun b => negb (mem b (data p))) l = []).
+        { symmetry; apply all. intros a inside. unfold mem. apply existsb_exists. exists a; now rewrite Nat.eqb_refl. }
+        induction l as [|a l IH]; intros all; [easy|]; cbn [filter]. rewrite (all a) by now left.
+        apply IH; intros; apply all; now right.
+    + intros a m m'. apply data_once.
+    + intros a inside. unfold mem. apply existsb_exists. exists a; now rewrite Nat.eqb_refl.
+  - transitivity (sum_list (peers (data p) r0) (fun _ => of_nat count_ * 1)%ring : K).
+    + apply sum_list_ext; intros r inside. unfold partial_sum. rewrite <- sum_filter, sum_const.
+      rewrite <- (counts_equal t j r here) by (eapply peers_ok; eassumption). reflexivity.
+    + rewrite sum_times_list, peers_count. ring.
+Qed.
+
+Lemma mean_wanted : mean count_ (wanted p) = (product share (map size (data p)) * (share count_ * share micro))%ring.
+Proof.
+  unfold wanted. generalize (data p) as d; induction d as [|a l IH]; cbn [map fold_right product].
+  - rewrite !by1_ok, mean_one by easy. cbn; ring.
+  - rewrite by1_ok, IH by easy. cbn [sz]. ring.
+Qed.
+
+Lemma wanted_ok (t : nat) : share (length (tokens t)) = mean count_ (wanted p).
+Proof.
+  assert (all : of_nat (length (tokens t)) = (of_nat micro * (of_nat count_ * product of_nat (map size (data p))))%ring :> K).
+  { unfold tokens. replace (of_nat (length (flat_map (batch t) (seq 0 micro))) : K)
+      with (sum_list (flat_map (batch t) (seq 0 micro)) (fun _ => 1%ring) : K) by (rewrite sum_const; ring).
+    rewrite sum_flat_map. transitivity (sum_list (seq 0 micro) (fun _ : nat => of_nat count_ * product of_nat (map size (data p)))%ring : K).
+    - apply sum_list_ext; intros j inside. rewrite sum_const, batch_count by (apply in_seq in inside; lia). ring.
+    - now rewrite sum_const, seq_length. }
+  assert (inverse : (of_nat (length (tokens t)) * mean count_ (wanted p))%ring = 1%ring).
+  { rewrite all, mean_wanted.
+    transitivity ((of_nat micro * share micro) * (of_nat count_ * share count_) *
+      (product of_nat (map size (data p)) * product share (map size (data p))))%ring; [ring|].
+    rewrite !share_ok by lia. generalize (data p) as d; induction d as [|a l IH]; cbn [map product]; [ring|].
+    transitivity ((of_nat (size a) * share (size a)) * (1 * 1 * (product of_nat (map size l) * product share (map size l))))%ring;
+      [ring|]. rewrite IH, share_ok by (pose proof (size_pos a); lia). ring. }
+  destruct (Nat.eq_dec (length (tokens t)) 0) as [none|some].
+  - rewrite none in *; cbn in inverse.
+    assert (zero_one : (0 : K)%ring = 1%ring) by (rewrite <- inverse; ring).
+    transitivity (1 * share 0)%ring; [ring|]. rewrite <- zero_one. transitivity (0 * mean count_ (wanted p))%ring; [ring|].
+    rewrite zero_one; ring.
+  - transitivity (share (length (tokens t)) * (of_nat (length (tokens t)) * mean count_ (wanted p)))%ring.
+    + rewrite inverse; ring.
+    + transitivity ((of_nat (length (tokens t)) * share (length (tokens t))) * mean count_ (wanted p))%ring; [ring|].
+      rewrite share_ok by easy. ring.
+Qed.
+
+Lemma whole_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i : E) :
+  whole p now g c = true -> when_ok now j -> group_of i = g -> val t j c r i = inr (grad_at t i).
+Proof.
+  destruct c as [| | |s|]; try easy; destruct now; try easy. cbn. intros same -> group.
+  destruct (terms_eq s _) as [->|]; [|easy]. cbn [co un pt from]. f_equal.
+  unfold grad_at, gradient. rewrite wanted_ok. f_equal. unfold covered, tokens, partial_sum, given. cbn [near forallb].
+  apply sum_list_ext; intros x _. now subst.
+Qed.
+End Facts.

@@ -1,0 +1,309 @@
+(** What a step program does, on all ranks at once, and what it means that it is correct.
+
+    What it backs: the kernel. This file and Syntax.v are what a reader has to believe; Check.v and Sound.v are proved.
+    A [world] is everything that a program may meet: a model, a batch, an optimizer, sizes of axes, owner functions,
+    and the junk in memory that nothing defined. Nothing is assumed of the model's functions.
+
+    Main statement: [correct], the definition. *)
+
+From Coq Require Export Arith.
+From Placealg Require Export Sums.
+From Placealg.kernel Require Export Syntax.
+Open Scope nat_scope.
+
+Fixpoint of_nat {K : CRing} (n : nat) : K := match n with O => 0%ring | S n => (1 + of_nat n)%ring end.
+
+Definition rank := nat -> nat.  (* axis -> coordinate *)
+
+Class world := {
+  (* the mesh: sizes of axes, and the owner of each element along each axis *)
+  size : nat -> nat; size_pos : forall a, 0 < size a;
+  E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat;
+  own : nat -> E -> nat; own_ok : forall a i, own a i < size a;
+  (* the batch of every step and microbatch, and at which coordinate of an axis a token stands *)
+  X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a < size a;
+  (* numbers: a ring in which every number of things other than none has an inverse *)
+  K : CRing; share : nat -> K; share_ok : forall n, n <> 0 -> (of_nat n * share n)%ring = 1%ring;
+  (* the model: units with any number of instances; A flows forward, B backward, T are the states' values *)
+  T : Type; A : Type; B : Type; layers : nat -> nat;
+  first_weight : E -> T; first_moments : E -> T;
+  input : X -> A;
+  forward : nat -> nat -> nat -> X -> list T -> A -> A;             (* unit, instance, stream, token, weights *)
+  seed : X -> A -> B;
+  backward : nat -> nat -> X -> nat * list T * A -> list T -> B -> B;  (* what forward kept, weights *)
+  gamma : nat -> nat -> X -> nat * list T * A -> list T -> B -> E -> K;
+  (* the optimizer *)
+  measure : E -> K -> K; clip : K -> K -> K; update : nat -> E -> T -> T -> K -> T * T;
+  (* what nothing defined: any numbers, others at every event *)
+  junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K;
+  junk_scale : rank -> K; junk_flow : rank -> X -> B
+}.
+
+Section Meaning.
+Context {w : world} (p : program).
+
+Definition ok (r : rank) : Prop := forall a, r a < size a.
+Definition put (r : rank) (a c : nat) : rank := fun a' => if a' =? a then c else r a'.
+Fixpoint peers (along : list nat) (r : rank) : list rank :=
+  match along with [] => [r] | a :: l => flat_map (fun c => peers l (put r a c)) (seq 0 (size a)) end.
+Definition moved (to : nat -> nat) (along : list nat) (r : rank) : rank :=
+  fun a => if existsb (Nat.eqb a) along then to a else r a.
+Definition sat1 (r : rank) (i : E) (c : clause) : bool :=
+  match c with Owner a => r a =? own a i | First a => r a =? 0 end.
+Definition sat (q : place) (r : rank) (i : E) : bool := forallb (sat1 r i) q.
+
+Definition sites_of (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
+Definition used (u g : nat) : bool := existsb (Nat.eqb u) (sites_of g).
+Definition depth (u : nat) : nat := if nth u (repeated p) false then layers u else 1.
+Definition part (g l : nat) : list E := filter (fun i => (group_of i =? g) && (layer_of i =? l)) elements.
+Definition needs (u l : nat) : list E := filter (fun i => used u (group_of i) && (layer_of i =? l)) elements.
+
+(** The tokens that a rank has. *)
+Definition near (along : list nat) (r : rank) (x : X) : bool := forallb (fun a => r a =? home x a) along.
+Definition local (t j : nat) (r : rank) : list X := filter (near (data p) r) (batch t j).
+
+Record memory := Memory {
+  held : slot -> rank -> E -> option (T + K);             (* None: not held *)
+  partial : nat -> nat -> rank -> option K;               (* group, instance *)
+  count : counter -> bool -> rank -> option nat;          (* true: in the checkpoint *)
+  act : rank -> X -> A; cot : rank -> X -> B; scale : rank -> K;
+  kept : nat -> nat -> rank -> option (nat * list T * (X -> A));
+  reads : list (nat * nat * (rank -> E -> option (T + K)));  (* what units have read as weights: unit, instance, view *)
+  clock : nat
+}.
+
+Definition slot_eqb (x y : slot) : bool :=
+  match what x, what y with
+  | Weight, Weight | Master, Master | Moments, Moments | Grad, Grad | GradSum, GradSum => true | _, _ => false end &&
+  match on x, on y with Device, Device | Host, Host | Nvme, Nvme | Disk, Disk => true | _, _ => false end.
+Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | Stream, Stream => true | _, _ => false end.
+
+(** Memory with one slot written where [here] says. *)
+Definition write (m : memory) (here : E -> bool) (y : slot) (f : rank -> E -> option (T + K)) : memory :=
+  Memory (fun y' r i => if slot_eqb y' y && here i then f r i else held m y' r i)
+         (partial m) (count m) (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m)).
+
+Definition as_state (z : T) (v : T + K) : T := match v with inl x => x | inr _ => z end.
+Definition as_number (v : T + K) : K := match v with inl _ => 0%ring | inr k => k end.
+Fixpoint product (f : nat -> K) (l : list nat) : K := match l with [] => 1%ring | n :: l => (f n * product f l)%ring end.
+Definition symbol_of (t j : nat) (r : rank) (s : symbol) : nat :=
+  match s with Tokens => length (local t j r) | Micro => micro | Size a => size a end.
+Definition ratio_of (t j : nat) (r : rank) (k : ratio) : K :=
+  (product of_nat (map (symbol_of t j r) (over k)) * product share (map (symbol_of t j r) (under k)))%ring.
+
+Definition is_some {V : Type} (o : option V) : bool := match o with Some _ => true | None => false end.
+
+(** What ranks have together: nothing if none holds it, junk if only some do. *)
+Definition together (l : list (option K)) (j : K) : option K :=
+  if forallb is_some l then Some (sum_list l (fun o => match o with Some k => k | None => 0%ring end))
+  else if existsb is_some l then Some j else None.
+
+Definition total (m : memory) (r : rank) : option K :=
+  let all := flat_map (fun g => map (fun l => partial m g l r) (seq 0 (depth (hd 0 (sites_of g)))))
+                      (seq 0 (length (groups p))) in
+  if forallb is_some all then together all 0%ring else None.
+
+Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : memory :=
+  let z := junk (clock m) in
+  let get := held m in
+  match e with
+  | Broadcast x along => write m here x (fun r i => get x (moved (fun _ => 0) along r) i)
+  | Gather x y along => write m here y (fun r i =>
+      match get x (moved (fun a => own a i) along r) i with Some v => Some v | None => Some (z r i) end)
+  | Initial y q => write m here y (fun r i => if sat q r i then Some (inl (first_moments i)) else get y r i)
+  | Copy x y q => write m here y (fun r i => if sat q r i then get x r i else get y r i)
+  | Publish x y q => write m here y (fun r i => if sat q r i && is_some (get x r i) then get x r i else get y r i)
+  | Keep x along => write m here x (fun r i => if forallb (fun a => r a =? own a i) along then get x r i else None)
+  | Free x q => write m here x (fun r i => if sat q r i then None else get x r i)
+  | Zero y q => write m here y (fun r i => if sat q r i then Some (inr 0%ring) else get y r i)
+  | Accumulate x y q => write m here y (fun r i => if sat q r i then
+      match get y r i, get x r i with
+      | None, _ => None
+      | Some (inr a), Some (inr b) => Some (inr (a + b)%ring)
+      | _, _ => Some (z r i) end else get y r i)
+  | Scale y k q => write m here y (fun r i => if sat q r i then
+      match get y r i with
+      | None => None
+      | Some (inr a) => Some (inr (a * ratio_of t j r k)%ring)
+      | _ => Some (z r i) end else get y r i)
+  | Reduce y along mean owners k => write m here y (fun r i =>
+      if negb owners || forallb (fun a => r a =? own a i) along then
+        option_map (fun s => inr (s * (if mean then product share (map size along) else 1) * ratio_of t j r k)%ring)
+          (together (map (fun r' => option_map as_number (get y r' i)) (peers along r)) (as_number (z r i)))
+      else None)
+  | Clip y q => write m here y (fun r i => if sat q r i then
+      match get y r i, total m r with
+      | None, _ => None
+      | Some (inr a), Some n => Some (inr (clip n a))
+      | _, _ => Some (z r i) end else get y r i)
+  | Update k q =>
+      let new r i := match get (At Master k) r i, get (At Moments k) r i, get (At GradSum k) r i, count m Step false r with
+        | Some (inl x), Some (inl o), Some (inr g), Some n => let (x, o) := update n i x o g in (inl x, inl o)
+        | _, _, _, _ => (z r i, z r i) end in
+      let runs r i := sat q r i && is_some (get (At Master k) r i) in
+      write (write m here (At Master k) (fun r i => if runs r i then Some (fst (new r i)) else get (At Master k) r i))
+            here (At Moments k) (fun r i => if runs r i then Some (snd (new r i)) else get (At Moments k) r i)
+  end.
+
+Definition view (m : memory) (u l : nat) (r : rank) : list T :=
+  map (fun i => match held m (At Weight Device) r i with
+                | Some v => as_state (as_state (first_weight i) (junk (clock m) r i)) v
+                | None => as_state (first_weight i) (junk (clock m) r i) end) (needs u l).
+
+Definition at_forward (u l : nat) (m : memory) : memory :=
+  let n r := match count m Stream false r with Some n => n | None => junk_stream (clock m) r end in
+  Memory (held m) (partial m) (count m)
+    (fun r x => forward u l (n r) x (view m u l r) (act m r x)) (cot m) (scale m)
+    (fun u' l' r => if (u' =? u) && (l' =? l) then Some (n r, view m u l r, act m r) else kept m u' l' r)
+    ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
+
+(** The first use of a parameter in backward order sets its gradient, later ones add to it. *)
+Definition at_backward (t j u l : nat) (m : memory) : memory :=
+  let from r x := match kept m u l r with Some (n, s, a) => (n, s, a x) | None => (0, [], act m r x) end in
+  let found r i := sum_list (local t j r) (fun x => gamma u l x (from r x) (view m u l r) (cot m r x) i) in
+  let y := At Grad Device in
+  let here i := used u (group_of i) && (layer_of i =? l) in
+  Memory (fun y' r i => if slot_eqb y' y && here i then
+            match kept m u l r with
+            | None => Some (junk (clock m) r i)
+            | Some _ =>
+              if last (sites_of (group_of i)) 0 =? u then Some (inr (scale m r * found r i)%ring)
+              else match held m y r i with
+                   | Some (inr b) => Some (inr (b + scale m r * found r i)%ring)
+                   | _ => Some (junk (clock m) r i) end
+            end else held m y' r i)
+    (partial m) (count m) (act m) (fun r x => backward u l x (from r x) (view m u l r) (cot m r x))
+    (scale m) (kept m) ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
+
+Definition at_instr (t j u l : nat) (m : memory) (e : instr) : memory :=
+  match e with
+  | On g e => at_event t j (fun i => (group_of i =? g) && (layer_of i =? l)) e m
+  | Forward => at_forward u l m
+  | Backward => at_backward t j u l m
+  end.
+
+Definition instance (u : nat) (reversed : bool) (k : nat) : nat := if reversed then depth u - 1 - k else k.
+
+Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
+  match b with
+  | Each u reversed body =>
+      fold_left (fun m k => fold_left (at_instr t j u (instance u reversed k)) body m) (seq 0 (depth u)) m
+  | Loss k => Memory (held m) (partial m) (count m) (act m) (fun r x => seed x (act m r x)) (fun r => ratio_of t j r k)
+      (kept m) (reads m) (S (clock m))
+  | ScaleLoss k => Memory (held m) (partial m) (count m) (act m) (cot m) (fun r => (scale m r * ratio_of t j r k)%ring)
+      (kept m) (reads m) (S (clock m))
+  | Norm g x q => Memory (held m)
+      (fun g' l r => if g' =? g then Some (sum_list (part g l) (fun i => if sat q r i then
+           match held m x r i with Some v => measure i (as_number v) | None => 0%ring end else 0%ring))
+         else partial m g' l r)
+      (count m) (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))
+  | NormSum along => Memory (held m)
+      (fun g l r => together (map (partial m g l) (peers along r)) (junk_norm (clock m) g r))
+      (count m) (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))
+  | Count c d => Memory (held m) (partial m)
+      (fun c' disk r => if counter_eqb c' c then
+         match d, disk with
+         | Start, false => Some 0
+         | Advance, false => match count m c false r with Some n => Some (S n) | None => Some (junk_stream (clock m) r) end
+         | Load, false => count m c true r
+         | Store, true => count m c false r
+         | _, _ => count m c' disk r end else count m c' disk r)
+      (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))
+  end.
+
+Definition run_blocks (t j : nat) (l : list block) (m : memory) : memory := fold_left (at_block t j) l m.
+
+(** A microbatch begins with its data, and without activations of another. *)
+Definition enter (m : memory) : memory :=
+  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (fun _ _ _ => None) (reads m) (S (clock m)).
+
+Definition step (t : nat) (m : memory) : memory :=
+  let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (kept m) [] (clock m) in
+  let m := run_blocks t 0 (prepare p) m in
+  let m := fold_left (fun m j => run_blocks t j (inside p) (enter m)) (seq 0 micro) m in
+  run_blocks t micro (outside p) m.
+
+(** A checkpoint is new at every save. Where a run stops, all but the checkpoint is lost. *)
+Definition saved (t : nat) (m : memory) : memory :=
+  run_blocks t 0 (save p) (Memory (fun y r i => match on y with Disk => None | _ => held m y r i end)
+    (partial m) (fun c disk r => if disk then None else count m c disk r)
+    (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))).
+Definition off (m : memory) : memory :=
+  Memory (fun y r i => match y with
+            | At _ Disk => held m y r i | At Weight Device => Some (junk (clock m) r i) | _ => None end)
+    (fun _ _ _ => None) (fun c disk r => if disk then count m c disk r else None)
+    (act m) (cot m) (scale m) (kept m) [] (S (clock m)).
+Definition power_on : memory :=
+  Memory (fun y r i => match y with
+            | At Weight Device => Some (if forallb (fun a => r a =? 0) (axes p) then inl (first_weight i) else junk 0 r i)
+            | _ => None end)
+    (fun _ _ _ => None) (fun _ _ _ => None) (fun _ => input) junk_flow junk_scale (fun _ _ _ => None) [] 1.
+
+Fixpoint run (stops : nat -> bool) (t : nat) : memory :=
+  let m := saved t match t with O => run_blocks 0 0 (init p) power_on | S t => step t (run stops t) end in
+  if stops t then run_blocks t 0 (resume p) (off m) else m.
+
+(** The single device. It has every token, and takes the mean over all tokens of the step. *)
+Fixpoint iter {V : Type} (n : nat) (f : nat -> V -> V) (v : V) : V :=
+  match n with O => v | S n => f n (iter n f v) end.
+
+Section Reference.
+Variables (t : nat) (weights : E -> T).
+Definition ref_view (u l : nat) : list T := map weights (needs u l).
+Definition ref_unit (x : X) (u l : nat) (a : A) : A := forward u l t x (ref_view u l) a.
+Fixpoint ref_enter (x : X) (u : nat) : A :=  (* what enters unit u *)
+  match u with O => input x | S u => iter (depth u) (ref_unit x u) (ref_enter x u) end.
+Definition ref_act (x : X) (u l : nat) : A := iter l (ref_unit x u) (ref_enter x u).
+Definition ref_kept (x : X) (u l : nat) : nat * list T * A := (t, ref_view u l, ref_act x u l).
+Definition ref_back (x : X) (u k : nat) (b : B) : B :=  (* instances from last to first *)
+  let l := depth u - 1 - k in backward u l x (ref_kept x u l) (ref_view u l) b.
+Fixpoint ref_leave (x : X) (d : nat) : B :=  (* what d units from the end have handed back *)
+  match d with
+  | O => seed x (ref_enter x (length (repeated p)))
+  | S d => let u := length (repeated p) - 1 - d in iter (depth u) (ref_back x u) (ref_leave x d)
+  end.
+Definition ref_cot (x : X) (u k : nat) : B := iter k (ref_back x u) (ref_leave x (length (repeated p) - 1 - u)).
+Definition contribution (u l : nat) (x : X) (i : E) : K :=
+  gamma u l x (ref_kept x u l) (ref_view u l) (ref_cot x u (depth u - 1 - l)) i.
+Definition tokens : list X := flat_map (batch t) (seq 0 micro).
+Definition gradient (i : E) : K :=
+  (share (length tokens) *
+   sum_list tokens (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
+Definition all_parts : list (nat * nat) :=
+  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (seq 0 (length (groups p))).
+Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i (gradient i))).
+Definition applied (i : E) : K := if clips p then clip norm (gradient i) else gradient i.
+End Reference.
+
+Fixpoint theta (t : nat) (i : E) : T * T :=
+  match t with
+  | O => (first_weight i, first_moments i)
+  | S t => update t i (fst (theta t i)) (snd (theta t i)) (applied t (fun i => fst (theta t i)) i)
+  end.
+
+Definition truth (x : value) (t : nat) (i : E) : T + K :=
+  match x with Moments => inl (snd (theta t i)) | _ => inl (fst (theta t i)) end.
+
+(** The elements that the program is about. *)
+Definition covers (i : E) : Prop :=
+  group_of i < length (groups p) /\ layer_of i < depth (hd 0 (sites_of (group_of i))).
+Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device).
+
+(** Every rank holds equally many tokens in every microbatch of every step. *)
+Definition equal_counts : Prop := exists c, 0 < c /\ forall t j r, j < micro -> ok r -> length (local t j r) = c.
+
+Definition correct_in : Prop := equal_counts -> 0 < micro -> forall (stops : nat -> bool) (t : nat),
+  (* parameters rest where the strategy says, and are the reference's; some rank holds each element *)
+  (forall r i, ok r -> covers i -> sat (rests (group_at i)) r i = true ->
+     held (run stops t) (At Weight (lies (group_at i))) r i = Some (truth Weight t i)) /\
+  (forall i, exists r, ok r /\ sat (rests (group_at i)) r i = true) /\
+  (* every forward and backward reads the reference's parameters *)
+  (forall u l got, In (u, l, got) (reads (step t (run stops t))) -> forall r i, ok r -> In i (needs u l) -> covers i ->
+     got r i = Some (truth Weight t i)) /\
+  (* a checkpoint holds nothing but what the reference has *)
+  (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers i ->
+     held (run stops t) (At x Disk) r i = Some v -> v = truth x t i) /\
+  (forall c r, ok r -> count (run stops t) c true r = Some t).
+End Meaning.
+
+Definition correct (p : program) : Prop := forall w : world, @correct_in w p.

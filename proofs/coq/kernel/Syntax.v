@@ -1,0 +1,66 @@
+(** Step programs as data: what the kernel's checker reads, and what its semantics runs.
+
+    What it backs: the kernel, the checker of step programs that is proved sound (README.md). The words are those of
+    `placealg/step/verbs.py`: a program has parameter groups, units in forward order, and for each phase a list of
+    blocks. Axes, groups and units are numbers, in the order in which the program's reference lists them.
+
+    Main statement: none; these are the types that Semantics.v gives a meaning and Check.v decides. *)
+
+From Coq Require Export List Bool.
+Export ListNotations.
+
+(** Where numbers are stored. [Disk] is the checkpoint. *)
+Inductive tier := Device | Host | Nvme | Disk.
+Inductive value := Weight | Master | Moments | Grad | GradSum.
+Record slot := At { what : value; on : tier }.
+
+(** `where`: owner(axis), and rank(axis) = 0. A place is their conjunction; the empty one is everywhere. *)
+Inductive clause := Owner (a : nat) | First (a : nat).
+Definition place := list clause.
+
+(** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of tokens in the microbatch. *)
+Inductive symbol := Tokens | Micro | Size (a : nat).
+Record ratio := Ratio { over : list symbol; under : list symbol }.
+
+(** What happens to one instance of one group, on all ranks at once; [x] is read, [y] is written. *)
+Inductive event :=
+| Broadcast (x : slot) (along : list nat)              (* broadcast, root 0 *)
+| Gather (x y : slot) (along : list nat)               (* gather, all_gather; publish with axes *)
+| Initial (y : slot) (q : place)                       (* assign of moments *)
+| Copy (x y : slot) (q : place)                        (* assign, offload, fetch, store, load *)
+| Publish (x y : slot) (q : place)                     (* publish without axes: where it is held *)
+| Keep (x : slot) (along : list nat)                   (* slice; free with axes *)
+| Free (x : slot) (q : place)                          (* free without axes *)
+| Zero (y : slot) (q : place)
+| Accumulate (x y : slot) (q : place)
+| Scale (y : slot) (k : ratio) (q : place)
+| Reduce (y : slot) (along : list nat) (mean : bool) (owners : bool) (k : ratio)
+| Clip (y : slot) (q : place)
+| Update (k : tier) (q : place).
+
+(** What happens to one instance of a unit. *)
+Inductive instr := On (g : nat) (e : event) | Forward | Backward.
+
+(** The step counter and the random stream: states of their own, one number a rank. *)
+Inductive counter := Step | Stream.
+Inductive tick := Start | Advance | Store | Load.
+
+Inductive block :=
+| Each (u : nat) (reversed : bool) (body : list instr)  (* the loop over a unit's instances *)
+| Loss (k : ratio)                                      (* loss.compute *)
+| ScaleLoss (k : ratio)                                 (* loss.scale *)
+| Norm (g : nat) (x : slot) (q : place)                 (* the partial norm of every instance of a group *)
+| NormSum (along : list nat)                            (* norm.all_reduce *)
+| Count (c : counter) (d : tick).
+
+(** A group of parameters: the units that use it, in forward order, and where, and on which tier, the strategy says that
+    it rests. *)
+Record group := Group { sites : list nat; rests : place; lies : tier }.
+
+(** [repeated] says of every unit whether it stands in the loop over layers; [data] are the axes that split the batch;
+    [clips] says whether the reference clips by the global norm. The rest is the program. *)
+Record program := Program {
+  axes : list nat; data : list nat; clips : bool; repeated : list bool; groups : list group;
+  init : list block; prepare : list block; inside : list block; outside : list block;
+  save : list block; resume : list block
+}.

@@ -3,6 +3,7 @@
 
 From Placealg Require Sums Moves Axes Rules Table Masks Microbatches Rings Versions Pipeline Equivalence Observed.
 From Placealg Require Instances Rationals.
+From Placealg.kernel Require Events Sound World.
 
 Print Assumptions Sums.sum_owner.
 Print Assumptions Sums.sum_swap.
@@ -71,3 +72,8 @@ Print Assumptions Instances.expert_divisor_wrong.
 Print Assumptions Rationals.size_is_n.
 Print Assumptions Rationals.zero3_for_every_n.
 Print Assumptions Rationals.sum_for_mean_for_every_n.
+Print Assumptions kernel.Events.event_ok.
+Print Assumptions kernel.Sound.accepted_correct.
+Print Assumptions kernel.Sound.check_sound.
+Print Assumptions kernel.World.equal_counts_met.
+Print Assumptions kernel.World.tells_wrong.

@@ -1,6 +1,7 @@
 (** Masks: what is held is not what is summed; undefined is not zero, and a buffer position is not an element.
 
-    What it backs: "Undefined is not zero", the mask and side conditions of placealg/prover/calculus/contribution.py, and the
+    What it backs: "Undefined is not zero", the mask and side conditions of
+    placealg/prover/calculus/contribution.py, and the
     second failure in proofs/theorems/composition.py.
 
     Main statements: [masked_sum] (a sum over an axis is defined iff every rank holds the element), [owned_sum] (so a

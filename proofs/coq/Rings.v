@@ -1,6 +1,7 @@
 (** Rings: which blocks have come by after [k] turns, and what a sum that goes round has collected, for every [n].
 
-    What it backs: "Rings" in the theory, the lemma [ring] of placealg/prover/evidence/lemmas.py, and proofs/theorems/rings.py.
+    What it backs: "Rings" in the theory, the lemma [ring] of placealg/prover/evidence/lemmas.py, and
+    proofs/theorems/rings.py.
     Rank [c] of [n] begins with its own block; in every later turn it gets what its left neighbour got last.
 
     Main statements: [ring_interval] (after [k] turns: the [k] blocks up to the own one), [ring_once] (in [n] turns

@@ -1,7 +1,8 @@
 (** Transfer rules: what the prover does with symbols is what the events do with numbers, on one axis.
 
     What it backs: [Term.summed], [Term.read_at], [Value.reduced], [Value.gathered] and [Value.masked] of
-    placealg/prover/calculus/contribution.py. A value is a sum of terms, a power of n each times the indicator that a rank stands
+    placealg/prover/calculus/contribution.py. A value is a sum of terms, a power of n each times the indicator that
+    a rank stands
     at a position, under conditions that two positions coincide; with a mask (which rank holds it) and sides (what has
     to be so for it to be defined). Table.v runs the Python rules and holds their answers against these definitions.
 

@@ -1,6 +1,7 @@
 (** Versions inside a step: following symbols instead of values is sound, and loses nothing.
 
-    What it backs: the versions of placealg/prover/calculus/versions.py (CURRENT, NEXT, GARBAGE), and state consistency at reads
+    What it backs: the versions of placealg/prover/calculus/versions.py (CURRENT, NEXT, GARBAGE), and state
+    consistency at reads
     in the middle of a step: gather, use, free, update, publish, offload and fetch. Buffers are any set; each holds the
     copy of one element. An update makes the next version iff what it reads is current and its gradient is right
     ([good]); a copy of another element's buffer is garbage.

@@ -119,6 +119,25 @@ MUTANTS: tuple[Mutant, ...] = (
            "(data_parallel inv Part (fun _ i => own i))", "Instances.zero1_correct"),
     Mutant("experts without the expert ranks in the divisor", "Instances", "(experts (inv_a * inv_b))",
            "(experts inv_a)", "Instances.experts_correct"),
+    Mutant("the kernel: a mean is a sum", "kernel/Check", "Terms (mean_of along (co s))", "Terms (co s)",
+           "kernel/Events.reduce_ok"),
+    Mutant("the kernel: a sum over replicas counts once", "kernel/Check", "else Terms (times1 (Size a) (co s))",
+           "else Terms (co s)", "kernel/Algebra.sum_reduced"),
+    Mutant("the kernel: a gather asks nothing of its source", "kernel/Check",
+           "if rigid c along && forallb is_owner (on_axes along q)", "if rigid c along", "kernel/Events.gather_ok"),
+    Mutant("the kernel: a clip needs no norm", "kernel/Check", "if normed f && whole g c then Holds Clipped",
+           "if whole g c then Holds Clipped", "kernel/Events.clip_ok"),
+    Mutant("the kernel: an update at any step", "kernel/Check", "if current f Step && ready g c", "if ready g c",
+           "kernel/Events.update_ok"),
+    Mutant("the kernel: backward without forward", "kernel/Check", "seen && nth u (kepts f) false && match cots f",
+           "seen && match cots f", "kernel/Units.backward_ok"),
+    Mutant("the kernel: the loss before the last unit", "kernel/Check",
+           "(if flow_eq (acts f) (Outside units) then Outside 0 else Lost)", "(Outside 0)", "kernel/Loops.block_ok"),
+    Mutant("the kernel: an invariant that is not verified", "kernel/Decide",
+           "entails_facts (begins f g) g && entails_facts (body g) g", "entails_facts (begins f g) g",
+           "kernel/Steps.loop_ok"),
+    Mutant("the kernel: a resume that is not checked", "kernel/Decide",
+           "entails_facts s g && entails_facts (after_resume s) g", "entails_facts s g", "kernel/Steps.boundary_ok"),
 )
 
 
@@ -129,7 +148,7 @@ def compiled(build: Path) -> None:
 
 def files() -> list[str]:
     """The files in the order in which they are compiled."""
-    return re.findall(r"^(\w+)\.v$", (COQ / "_CoqProject").read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(r"^([\w/]+)\.v$", (COQ / "_CoqProject").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def changed(mutant: Mutant) -> str:

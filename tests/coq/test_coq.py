@@ -22,7 +22,7 @@ from placealg.placement import Kind, Redistribution
 from placealg.prover.calculus.contribution import Term, Value
 
 COQ = ROOT / "proofs" / "coq"
-FILES = [path for path in sorted(COQ.glob("*.v")) if path.stem != "Audit"]
+FILES = [path for path in sorted(COQ.rglob("*.v")) if path.stem != "Audit"]
 needs_coq = pytest.mark.skipif(shutil.which("coqc") is None, reason="there is no coqc on PATH")
 
 
@@ -159,7 +159,7 @@ def test_a_file_is_short_and_says_what_it_backs(path: Path) -> None:
     assert "What it backs: " in head
     assert "Main statement" in head or path.stem == "Table"
     lines = text.splitlines()
-    assert len(lines) < 300 or path.stem == "Table"
+    assert len(lines) < (400 if path.parent.name == "kernel" else 300) or path.stem == "Table"
     assert max(map(len, lines)) <= 120
 
 

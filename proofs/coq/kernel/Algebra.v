@@ -108,7 +108,8 @@ Proof.
   unfold near. assert (out : forall un, mem a un = false ->
     forallb (fun a' => put r a c a' =? home x a')%nat un
     = forallb (fun a' => r a' =? home x a')%nat (filter (fun b => negb (a =? b)%nat) un)).
-  { clear un; induction un as [|b un IH]; cbn; intros out; [easy|]. apply orb_false_iff in out; destruct out as [apart out].
+  { clear un; induction un as [|b un IH]; cbn; intros out; [easy|]. apply orb_false_iff in out; destruct out as
+    [apart out].
     rewrite apart; cbn. rewrite IH by easy. rewrite put_other; [easy|apply Nat.eqb_neq in apart; congruence]. }
   induction un as [|b un IH]; cbn; intros inside; [easy|].
   destruct (a =? b)%nat eqn:e; cbn in *.
@@ -123,7 +124,8 @@ Qed.
 Lemma near_put_out (un : list nat) (r : rank) (a c : nat) (x : X) : mem a un = false ->
   near un (put r a c) x = near un r x.
 Proof.
-  unfold near; induction un as [|b un IH]; cbn; intros out; [easy|]. apply orb_false_iff in out; destruct out as [apart out].
+  unfold near; induction un as [|b un IH]; cbn; intros out; [easy|]. apply orb_false_iff in out; destruct out as
+    [apart out].
   rewrite IH by easy. rewrite put_other; [easy|apply Nat.eqb_neq in apart; congruence].
 Qed.
 
@@ -136,7 +138,8 @@ Lemma sum_axis_in (l : list X) (un : list nat) (f : X -> K) (r : rank) (a : nat)
 Proof.
   intros inside. unfold partial_sum. rewrite sum_swap_list. apply sum_list_ext; intros x _.
   set (un' := filter _ un).
-  transitivity (sum_list (seq 0 (size a)) (fun c => if (c =? home x a)%nat then (if near un' r x then f x else 0) else 0)).
+  transitivity (sum_list (seq 0 (size a)) (fun c => if (c =? home x a)%nat then (if near un' r x then f x else 0)
+    else 0)).
   - apply sum_list_ext; intros c _. rewrite near_put_in by easy. fold un'. now destruct (c =? home x a)%nat.
   - apply (sum_pick (size a) (home x a) (fun _ => if near un' r x then f x else 0)), home_ok.
 Qed.
@@ -175,7 +178,8 @@ Lemma times1_ok (s : symbol) (k : ratio) : mean (times1 s k) = of_nat (sz s) * m
 Proof.
   unfold times1, mean. destruct (take s (under k)) as [l|] eqn:found; cbn [over under].
   - rewrite (take_ok share _ _ _ found).
-    transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz (over k)) * product share (map sz l))); [|ring].
+    transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz (over k)) * product share (map sz l)));
+      [|ring].
     rewrite share_ok by apply sz_pos. ring.
   - rewrite insert_ok. ring.
 Qed.
@@ -184,7 +188,8 @@ Lemma by1_ok (s : symbol) (k : ratio) : mean (by1 s k) = share (sz s) * mean k.
 Proof.
   unfold by1, mean. destruct (take s (over k)) as [l|] eqn:found; cbn [over under].
   - rewrite (take_ok of_nat _ _ _ found).
-    transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz l) * product share (map sz (under k)))); [|ring].
+    transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz l) * product share (map sz (under k))));
+      [|ring].
     rewrite share_ok by apply sz_pos. ring.
   - rewrite insert_ok. ring.
 Qed.
@@ -203,7 +208,8 @@ Lemma mean_one : mean one = 1.
 Proof. unfold mean; cbn; ring. Qed.
 
 Lemma mean_of_ok (along : list nat) (k : ratio) : mean (mean_of along k) = product share (map size along) * mean k.
-Proof. induction along as [|a l IH]; cbn [mean_of fold_right]; [cbn; ring|]. rewrite by1_ok. unfold mean_of in IH. rewrite IH. cbn; ring. Qed.
+Proof. induction along as [|a l IH]; cbn [mean_of fold_right]; [cbn; ring|]. rewrite by1_ok. unfold mean_of in IH.
+  rewrite IH. cbn; ring. Qed.
 
 Lemma sum_reduced (l : list X) (f : X -> K) (s : terms) (along : list nat) (r : rank) :
   sum_list (peers along r) (fun r' => mean (co s) * partial_sum l (un s) f r')

@@ -1,7 +1,8 @@
 (** The checker: from what is known before an event, what is known after it; loops by an invariant that is guessed and
     then verified.
 
-    What it backs: the kernel. Nothing here is to be believed: Sound.v proves that what [check] accepts is correct. What
+    What it backs: the kernel. Nothing here is to be believed: Sound.v proves that what [check] accepts is correct.
+      What
     is known of a slot is a lower bound ("on ranks at place q it is this"), and whether it is held nowhere else.
 
     Main statement: [after_block], the definition; Decide.v goes on with loops. *)
@@ -20,13 +21,15 @@ Inductive flow := Lost | Outside (n : nat) | Entered | Left.
 Inductive moment := Early | Amid | Late.  (* before, in, after the loop over microbatches *)
 
 Definition table := list (slot * know).
-(** Of each counter, and of its copy in the checkpoint: whether every rank has that of the step, or of the next one. *)
+(** Of each counter, and of its copy in the checkpoint: whether every rank has that of the step, or of the next
+  one. *)
 Record counters := Counters {
   step_here : option bool; stream_here : option bool; step_disk : option bool; stream_disk : option bool
 }.
 Definition told (k : counters) (c : counter) (disk : bool) : option bool :=
   match c, disk with
-  | Step, false => step_here k | Stream, false => stream_here k | Step, true => step_disk k | Stream, true => stream_disk k end.
+  | Step, false => step_here k | Stream, false => stream_here k | Step, true => step_disk k | Stream, true =>
+    stream_disk k end.
 Definition tell (k : counters) (c : counter) (disk : bool) (v : option bool) : counters :=
   match k, c, disk with
   | Counters a b c d, Step, false => Counters v b c d | Counters a b c d, Stream, false => Counters a v c d
@@ -150,7 +153,8 @@ Definition ready (g : nat) (c : content) : bool :=
   if clips p then match c with Clipped => true | _ => false end else whole g c.
 Definition normed (f : facts) : bool :=
   forallb (fun n => match n with Some [] => true | _ => false end) (norms f).
-Definition current (f : facts) (c : counter) : bool := match told (counts f) c false with Some false => true | _ => false end.
+Definition current (f : facts) (c : counter) : bool := match told (counts f) c false with Some false => true | _ =>
+  false end.
 Definition sayable (k : ratio) : bool := match now with Amid => true | _ => tokenless k end.
 
 Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
@@ -242,21 +246,25 @@ Definition after_instr (u : nat) (f : facts) (e : instr) : facts :=
   | Forward =>
       let seen := weights_right u f in
       let right := seen && current f Stream && match acts f with Entered => true | _ => false end in
-      Facts (slots f) (put_at u right (kepts f)) (if right then Left else Lost) (cots f) (factor f) (norms f) (counts f)
+      Facts (slots f) (put_at u right (kepts f)) (if right then Left else Lost) (cots f) (factor f) (norms f)
+        (counts f)
             (fine f && seen)
   | Backward =>
       let seen := weights_right u f in
-      let right := seen && nth u (kepts f) false && match cots f, now with Entered, Amid => true | _, _ => false end in
+      let right := seen && nth u (kepts f) false && match cots f, now with Entered, Amid => true | _, _ => false
+        end in
       Facts (map (fun g => let k := nth_table (slots f) g in
                     if uses u g then set k (At Grad Device) (deposited f u g right k) else k) group_numbers)
             (kepts f) (acts f) (if right then Left else Lost) (factor f) (norms f) (counts f) (fine f && seen)
   end.
 
 Definition has_forward (l : list instr) : bool := existsb (fun e => match e with Forward => true | _ => false end) l.
-Definition has_backward (l : list instr) : bool := existsb (fun e => match e with Backward => true | _ => false end) l.
+Definition has_backward (l : list instr) : bool := existsb (fun e => match e with Backward => true | _ => false
+  end) l.
 Definition entering (f g : flow) : flow := if flow_eq f g then Entered else Lost.
 (** What enters the next instance is what has left this one. *)
-Definition kept_up (f f' : flow) : bool := match f, f' with Entered, Left => true | Entered, _ => false | _, _ => true end.
+Definition kept_up (f f' : flow) : bool := match f, f' with Entered, Left => true | Entered, _ => false | _, _ =>
+  true end.
 Definition leaving (f g : flow) : flow := match f with Entered => g | _ => Lost end.
 
 Definition after_block (f : facts) (b : block) : facts :=
@@ -272,7 +280,8 @@ Definition after_block (f : facts) (b : block) : facts :=
                     (if bw then if goes then leaving c (Outside (units - u)) else Lost else cots f)
   | Loss k => match now with
       | Amid => Facts (slots f) (kepts f) (acts f)
-          (if flow_eq (acts f) (Outside units) then Outside 0 else Lost) (Some (times k one)) (norms f) (counts f) (fine f)
+          (if flow_eq (acts f) (Outside units) then Outside 0 else Lost) (Some (times k one)) (norms f) (counts f)
+            (fine f)
       | _ => Facts (slots f) (kepts f) (acts f) Lost None (norms f) (counts f) (fine f) end
   | ScaleLoss k => Facts (slots f) (kepts f) (acts f) (cots f)
       match factor f with Some c => if sayable k then Some (times k c) else None | None => None end
@@ -288,7 +297,8 @@ Definition after_block (f : facts) (b : block) : facts :=
   | Count c d =>
       let new := match d with
         | Start => tell (counts f) c false (if start then Some false else None)
-        | Advance => tell (counts f) c false (match told (counts f) c false with Some false => Some true | _ => None end)
+        | Advance => tell (counts f) c false (match told (counts f) c false with Some false => Some true | _ =>
+          None end)
         | Store => tell (counts f) c true (told (counts f) c false)
         | Load => tell (counts f) c false (told (counts f) c true) end in
       Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f) new (fine f)

@@ -44,7 +44,8 @@ Definition merge_facts (f f' : facts) : facts :=
         (zip (fun n n' => if norm_entails n n' then n' else None) (norms f) (norms f'))
         (on_counts (fun n n' => if count_entails n n' then n' else None) (counts f) (counts f')) (fine f && fine f').
 Definition map_slots (s : know -> know) (f : facts) : facts :=
-  Facts (map (map (fun e => (fst e, s (snd e)))) (slots f)) (kepts f) (acts f) (cots f) (factor f) (norms f) (counts f) (fine f).
+  Facts (map (map (fun e => (fst e, s (snd e)))) (slots f)) (kepts f) (acts f) (cots f) (factor f) (norms f)
+    (counts f) (fine f).
 
 (** ** The loop over microbatches *)
 
@@ -109,13 +110,15 @@ Definition turned (f : facts) : facts :=
 
 Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => false end.
 Definition after_save (f : facts) : facts :=
-  let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost Lost None
+  let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost
+    Lost None
                  (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) None None) (fine f) in
   quiet (after false Early (save p) f).
 Definition after_off (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, if on_disk (fst e) then snd e
                                    else if slot_eq (fst e) (At Weight Device) then Any else Absent))) (slots f))
-        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters None None (step_disk (counts f)) (stream_disk (counts f))) true.
+        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters None None (step_disk (counts f))
+          (stream_disk (counts f))) true.
 Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
 
 (** The slots that matter: those that events name, and the checkpoint's. *)
@@ -137,7 +140,8 @@ Definition named : list slot :=
 Definition at_power_on : facts :=
   let first := Holds (Params false) (map First (axes p)) false in
   let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
-  Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None) (groups p))
+  Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None)
+    (groups p))
         (Counters None None None None) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 

@@ -32,7 +32,8 @@ Record glob (t : nat) (f : facts) (m : memory) : Prop := {
     partial m g l r = Some (norm_sum (part g l) q (fun i => measure i (grad_at p t i)) r)
 }.
 
-Lemma current_ok (t : nat) (c : counter) (f : facts) (m : memory) (r : rank) : glob t f m -> current f c = true -> ok r ->
+Lemma current_ok (t : nat) (c : counter) (f : facts) (m : memory) (r : rank) : glob t f m -> current f c = true ->
+  ok r ->
   count m c false r = Some t.
 Proof.
   intros g now good. unfold current in now. destruct (told (counts f) c false) as [[]|] eqn:found; try easy.
@@ -49,7 +50,8 @@ Proof.
     now rewrite map_app, IH, map_map. }
   assert (right : forall gl, In gl (all_parts p) -> partial m (fst gl) (snd gl) r =
     Some (sum_list (part (fst gl) (snd gl)) (fun i => measure i (grad_at p t i)))).
-  { intros [n k] inside. unfold all_parts in inside. apply in_flat_map in inside. destruct inside as [n' [small inside]].
+  { intros [n k] inside. unfold all_parts in inside. apply in_flat_map in inside. destruct inside as [n' [small
+    inside]].
     apply in_map_iff in inside. destruct inside as [k' [[= <- <-] small']]. apply in_seq in small, small'.
     assert (known : nth_error (norms f) n' = Some (Some [])).
     { destruct (nth_error (norms f) n') as [q|] eqn:found.
@@ -74,7 +76,8 @@ Qed.
 Ltac here H r good := specialize (H r good); cbn beta in H.
 
 Section One.
-Variables (t j : nat) (start : bool) (now : moment) (f : facts) (m : memory) (g : nat) (k : table) (at_ : E -> bool) (i : E).
+Variables (t j : nat) (start : bool) (now : moment) (f : facts) (m : memory) (g : nat) (k : table) (at_ : E ->
+  bool) (i : E).
 Hypothesis starts : start = true -> t = 0.
 Hypothesis when_ : when_ok now j.
 Hypothesis known : glob t f m.
@@ -89,10 +92,12 @@ Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
   destruct (get k x) as [| |c q o]; [easy| |].
   - intros r good. apply H. apply moved_ok; [intros; apply size_pos|easy].
-  - destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite forallb_forall in firsts.
+  - destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite
+    forallb_forall in firsts.
     intros r good. cbn beta. specialize (H (moved (fun _ => 0) along r)).
     rewrite sat_moved in H.
-    + rewrite <- (rigid_ok p count_ t j c (fun _ => 0) along r i rig). apply H. apply moved_ok; [intros; apply size_pos|easy].
+    + rewrite <- (rigid_ok p count_ t j c (fun _ => 0) along r i rig). apply H. apply moved_ok; [intros; apply
+      size_pos|easy].
     + intros d on. specialize (firsts d on). destruct d; easy.
 Qed.
 
@@ -100,7 +105,8 @@ Lemma gather_ok x y along : goal (Gather x y along).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
   destruct (get k x) as [| |c q o]; [easy|easy|].
-  destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite forallb_forall in firsts.
+  destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite
+    forallb_forall in firsts.
   intros r good. cbn beta. specialize (H (moved (fun a => own a i) along r)). rewrite sat_moved in H.
   - rewrite rigid_ok in H by easy. specialize (H ltac:(apply moved_ok; [intros; apply own_ok|easy])).
     destruct (sat (off_axes along q) r i) eqn:there.
@@ -125,7 +131,8 @@ Proof.
     + now apply H.
     + now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
   - intros r good. cbn beta. rewrite sat_union. here H r good. destruct (sat q r i) eqn:there; cbn [andb].
-    + destruct (sat q' r i) eqn:there'; [easy|]. intros both. apply andb_true_iff in both. destruct both as [_ either].
+    + destruct (sat q' r i) eqn:there'; [easy|]. intros both. apply andb_true_iff in both. destruct both as [_
+      either].
       apply orb_true_iff in either. destruct either as [->|in_]; [now apply H|].
       now rewrite (within_ok _ _ _ _ in_ there) in there'.
     + intros both. apply andb_true_iff in both.
@@ -144,7 +151,8 @@ Proof.
   - apply fits_write; try easy. intros r good. cbn beta. rewrite sat_union. here H r good.
     pose proof (outside_none_ok p count_ t j (get k y) (union q q') (fun r => held m y r i) i r) as none.
     rewrite sat_union in none. destruct (sat q r i) eqn:there; cbn [andb] in *.
-    + destruct (sat q' r i) eqn:there'; [now rewrite H|]. intros both. apply andb_true_iff in both. destruct both as [out either].
+    + destruct (sat q' r i) eqn:there'; [now rewrite H|]. intros both. apply andb_true_iff in both. destruct both
+      as [out either].
       apply orb_true_iff in either. destruct either as [->|in_].
       * rewrite H by easy. cbn. now apply none.
       * now rewrite (within_ok _ _ _ _ in_ there) in there'.
@@ -157,7 +165,8 @@ Proof.
   destruct (get k x) as [| |c q o]; [easy| |]; intros r good; here H r good; cbn beta.
   - destruct (forallb _ along); easy.
   - rewrite sat_union, sat_owners. destruct (forallb _ along) eqn:owner; rewrite ?andb_true_r, ?andb_false_r; [|easy].
-    destruct (sat q r i) eqn:there; [easy|]. intros either. apply orb_true_iff in either. destruct either as [->|in_]; [auto|].
+    destruct (sat q r i) eqn:there; [easy|]. intros either. apply orb_true_iff in either. destruct either as
+      [->|in_]; [auto|].
     rewrite <- sat_owners in owner. now rewrite (within_ok _ _ _ _ in_ owner) in there.
 Qed.
 
@@ -183,8 +192,10 @@ Proof.
   destruct c as [| | |s|]; try easy; destruct d as [| | |s'|]; try easy; cbn [added].
   - intros [= <-]. cbn [Facts.val]. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal; ring.
   - destruct (terms_eq s _) as [->|]; [|easy]. cbn [co un from]. destruct (pt s') eqn:now_; try easy. intros [= <-].
-    cbn [Facts.val co un pt from]. rewrite now_. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal.
-    unfold partial_sum, covered. rewrite seq_S, flat_map_app, sum_list_app. cbn [flat_map Nat.add]. rewrite app_nil_r. ring.
+    cbn [Facts.val co un pt from]. rewrite now_. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply
+      f_equal.
+    unfold partial_sum, covered. rewrite seq_S, flat_map_app, sum_list_app. cbn [flat_map Nat.add]. rewrite
+      app_nil_r. ring.
 Qed.
 
 Lemma accumulate_ok x y q : goal (Accumulate x y q).
@@ -198,17 +209,21 @@ Proof.
     + destruct (sat q r i) eqn:inq; cbn [andb].
       * destruct (sat q1 r i) eqn:in1.
         -- destruct (added_ok c d e r sum) as [a [b [A [B C]]]]. rewrite H, H', A, B, C. reflexivity.
-        -- intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in2) in in1.
-      * intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all as [_ in_].
+        -- intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in2)
+          in in1.
+      * intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all
+        as [_ in_].
         now rewrite (within_ok _ _ _ _ in_ in2) in inq.
-    + intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all as [only _].
+    + intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all as
+      [only _].
       rewrite (H' only). now destruct (sat q r i).
 Qed.
 
 Lemma scaled_ok (s : terms) (r0 : ratio) (r : rank) : exists a, val t j (Sums s) r i = inr a /\
   val t j (Sums (scaled r0 s)) r i = inr (a * mean count_ r0)%ring.
 Proof.
-  cbn [Facts.val]. eexists; split; [reflexivity|]. cbn [scaled co un pt from]. apply f_equal. rewrite times_ok by easy. ring.
+  cbn [Facts.val]. eexists; split; [reflexivity|]. cbn [scaled co un pt from]. apply f_equal. rewrite times_ok by
+    easy. ring.
 Qed.
 
 Lemma scale_ok y r0 q : goal (Scale y r0 q).
@@ -219,7 +234,8 @@ Proof.
   - destruct c as [| | |s|]; try easy. destruct (sayable now r0) eqn:said; [|easy].
     intros r good; here H r good; cbn beta. rewrite sat_union.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
-    + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite ratio_ok with (count_ := count_) (now := now); easy.
+    + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite ratio_ok with (count_ := count_) (now :=
+      now); easy.
     + intros all. apply andb_true_iff in all. now rewrite H.
     + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in') in inq.
     + intros all. apply andb_true_iff in all. now rewrite H.
@@ -230,15 +246,18 @@ Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
   destruct (get k y) as [| |c q o]; [easy| |].
   - intros r good. cbn beta. destruct (negb own || _); [|easy].
-    rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite H by (eapply peers_ok; eassumption).
+    rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite H by (eapply peers_ok;
+      eassumption).
   - destruct c as [| | |s|]; try easy. destruct (sayable now r0 && _) eqn:can; [|easy]. apply andb_true_iff in can.
     destruct can as [said off]. destruct (on_axes along q) eqn:out; [|easy]. clear off.
     set (s1 := reduced along s). set (s2 := if mean_ then _ else s1).
     intros r good. cbn beta. rewrite sat_union.
-    assert (owned : sat (if own then owners along else []) r i = negb own || forallb (fun a => r a =? Semantics.own a i) along).
+    assert (owned : sat (if own then owners along else []) r i = negb own || forallb (fun a => r a =? Semantics.own
+      a i) along).
     { destruct own; [apply sat_owners|easy]. }
     rewrite owned. destruct (negb own || _) eqn:mine; rewrite ?andb_true_r, ?andb_false_r.
-    + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer along)).
+    + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer
+      along)).
       destruct (sat q r i) eqn:there.
       * rewrite (together_all _ _ (fun r' => mean count_ (co s) * partial_sum (covered t j (pt s)) (un s)
             (fun x => given p t (from s) x i) r')%ring).
@@ -258,7 +277,8 @@ Proof.
            specialize (H r' good'). cbn beta in H. rewrite same in H by easy. rewrite H. reflexivity.
       * intros either.
         assert (none : forall r', In r' (peers along r) -> held m y r' i = None).
-        { intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption). specialize (H r' good'). cbn beta in H.
+        { intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption). specialize (H r' good'). cbn
+          beta in H.
           rewrite same in H by easy. apply H. apply orb_true_iff in either. destruct either as [->|in_]; [easy|].
           now rewrite (within_ok _ _ _ _ in_ owned) in there. }
         rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite none.
@@ -275,7 +295,8 @@ Proof.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
     + rewrite H, (whole_ok p count_) with (now := now) (g := g) by easy. now rewrite (total_ok t f).
     + intros both. apply andb_true_iff in both. now rewrite H.
-    + intros both. apply andb_true_iff in both. destruct both as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in') in inq.
+    + intros both. apply andb_true_iff in both. destruct both as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in')
+      in inq.
     + intros both. apply andb_true_iff in both. now rewrite H.
 Qed.
 
@@ -314,10 +335,12 @@ Proof.
   - destruct (sat q1 r i) eqn:in1.
     + destruct (right r good) as [A [B [C D]]]; [now rewrite both|]. rewrite A, B, C, D; cbn [is_some].
       cbn [fst snd Facts.val]. cbn [theta]. now destruct (update t i _ _ _).
-    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as [only only1].
+    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all
+      as [only only1].
       rewrite (Hx only1). cbn [is_some]. destruct (sat q2 r i) eqn:there2; [|now apply Ho].
       apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2. easy.
-  - intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as [only only1].
+  - intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as
+    [only only1].
     destruct (sat q2 r i) eqn:there2; [|now apply Ho].
     apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2. easy.
 Qed.

@@ -31,7 +31,8 @@ Definition val (t j : nat) (c : content) (r : rank) (i : E) : T + K :=
   | Params next => inl (fst (theta p (if next then S t else t) i))
   | Moment next => inl (snd (theta p (if next then S t else t) i))
   | Zeroed => inr 0%ring
-  | Sums s => inr (mean count_ (co s) * partial_sum (covered t j (pt s)) (un s) (fun x => given t (from s) x i) r)%ring
+  | Sums s => inr (mean count_ (co s) * partial_sum (covered t j (pt s)) (un s) (fun x => given t (from s) x i)
+    r)%ring
   | Clipped => inr (clip (norm p t (weights_at t)) (grad_at t i))
   end.
 
@@ -113,10 +114,12 @@ Proof.
   - apply filter_In in inside. now apply all.
 Qed.
 
-Lemma sat_owners (along : list nat) (r : rank) (i : E) : sat (owners along) r i = forallb (fun a => r a =? own a i) along.
+Lemma sat_owners (along : list nat) (r : rank) (i : E) : sat (owners along) r i = forallb (fun a => r a =? own a i)
+  along.
 Proof. unfold sat, owners. induction along as [|a l IH]; cbn; [easy|]. now rewrite IH. Qed.
 
-Lemma moved_ok (to : nat -> nat) (along : list nat) (r : rank) : (forall a, to a < size a) -> ok r -> ok (moved to along r).
+Lemma moved_ok (to : nat -> nat) (along : list nat) (r : rank) : (forall a, to a < size a) -> ok r -> ok (moved to
+  along r).
 Proof. intros small good a. unfold moved. destruct (existsb (Nat.eqb a) along); auto. Qed.
 
 Lemma sat_moved (to : nat -> nat) (along : list nat) (q : place) (r : rank) (i : E) :
@@ -143,7 +146,8 @@ Qed.
 Lemma outside_none_ok (t j : nat) (h : know) (q : place) (f : rank -> option (T + K)) (i : E) (r : rank) :
   outside_none h q = true -> holds t j h f i -> ok r -> sat q r i = false -> f r = None.
 Proof.
-  intros none here good out. destruct q as [|d q]; [easy|]. destruct h as [| |c q' o]; cbn [outside_none] in none; try easy.
+  intros none here good out. destruct q as [|d q]; [easy|]. destruct h as [| |c q' o]; cbn [outside_none] in none;
+    try easy.
   - now apply here.
   - destruct o; [|easy]. specialize (here r good). destruct (sat q' r i) eqn:in'; [|now apply here].
     now rewrite (within_ok _ _ _ _ none in') in out.
@@ -155,12 +159,14 @@ Proof.
   destruct c as [| | |s|]; try easy. cbn. rewrite forallb_forall. intros out. do 2 f_equal.
   apply sum_list_ext; intros x _. replace (near (un s) (moved to along r) x) with (near (un s) r x); [easy|].
   unfold near. induction (un s) as [|a l IH]; [easy|]. cbn. rewrite IH by (intros; apply out; now right). f_equal.
-  unfold moved. specialize (out a (or_introl eq_refl)). apply negb_true_iff in out. unfold mem in out. now rewrite out.
+  unfold moved. specialize (out a (or_introl eq_refl)). apply negb_true_iff in out. unfold mem in out. now rewrite
+    out.
 Qed.
 
 (** ** Ratios, and what is called whole *)
 
-Definition when_ok (now : moment) (j : nat) : Prop := match now with Early => True | Amid => j < micro | Late => j = micro end.
+Definition when_ok (now : moment) (j : nat) : Prop := match now with Early => True | Amid => j < micro | Late => j
+  = micro end.
 
 Lemma ratio_ok (t j : nat) (now : moment) (r : rank) (k : ratio) :
   sayable now k = true -> when_ok now j -> ok r -> ratio_of p t j r k = mean count_ k.
@@ -199,7 +205,8 @@ Proof.
       * cbn in inside. destruct (existsb (Nat.eqb b) along); cbn; [auto|]. rewrite e; cbn; auto.
 Qed.
 
-Lemma peers_count (along : list nat) (r : rank) : sum_list (peers along r) (fun _ => 1%ring) = product of_nat (map size along) :> K.
+Lemma peers_count (along : list nat) (r : rank) : sum_list (peers along r) (fun _ => 1%ring) = product of_nat (map
+  size along) :> K.
 Proof.
   revert r; induction along as [|a along IH]; intros r; [cbn; ring|]. rewrite peers_sum. cbn [map product].
   transitivity (sum_list (seq 0 (size a)) (fun _ : nat => product of_nat (map size along) : K)).
@@ -207,15 +214,18 @@ Proof.
   - rewrite sum_const, seq_length; ring.
 Qed.
 
-Lemma batch_count (t j : nat) : j < micro -> of_nat (length (batch t j)) = (of_nat count_ * product of_nat (map size (data p)))%ring :> K.
+Lemma batch_count (t j : nat) : j < micro -> of_nat (length (batch t j)) = (of_nat count_ * product of_nat (map
+  size (data p)))%ring :> K.
 Proof.
   intros here. pose (r0 := (fun _ => 0) : rank). assert (good : ok r0) by (intros a; apply size_pos).
   transitivity (sum_list (peers (data p) r0) (partial_sum (batch t j) (data p) (fun _ => 1%ring))).
   - rewrite sum_over_all.
     + replace (filter _ (data p)) with (@nil nat).
       * unfold partial_sum; cbn. rewrite sum_const. ring.
-      * enough (all : forall l, (forall a, In a l -> mem a (data p) = true) -> filter (fun b => negb (mem b (data p))) l = []).
-        { symmetry; apply all. intros a inside. unfold mem. apply existsb_exists. exists a; now rewrite Nat.eqb_refl. }
+      * enough (all : forall l, (forall a, In a l -> mem a (data p) = true) -> filter (fun b => negb (mem b (data
+        p))) l = []).
+        { symmetry; apply all. intros a inside. unfold mem. apply existsb_exists. exists a; now rewrite
+          Nat.eqb_refl. }
         induction l as [|a l IH]; intros all; [easy|]; cbn [filter]. rewrite (all a) by now left.
         apply IH; intros; apply all; now right.
     + intros a m m'. apply data_once.
@@ -235,10 +245,12 @@ Qed.
 
 Lemma wanted_ok (t : nat) : share (length (tokens t)) = mean count_ (wanted p).
 Proof.
-  assert (all : of_nat (length (tokens t)) = (of_nat micro * (of_nat count_ * product of_nat (map size (data p))))%ring :> K).
+  assert (all : of_nat (length (tokens t)) = (of_nat micro * (of_nat count_ * product of_nat (map size (data
+    p))))%ring :> K).
   { unfold tokens. replace (of_nat (length (flat_map (batch t) (seq 0 micro))) : K)
       with (sum_list (flat_map (batch t) (seq 0 micro)) (fun _ => 1%ring) : K) by (rewrite sum_const; ring).
-    rewrite sum_flat_map. transitivity (sum_list (seq 0 micro) (fun _ : nat => of_nat count_ * product of_nat (map size (data p)))%ring : K).
+    rewrite sum_flat_map. transitivity (sum_list (seq 0 micro) (fun _ : nat => of_nat count_ * product of_nat (map
+      size (data p)))%ring : K).
     - apply sum_list_ext; intros j inside. rewrite sum_const, batch_count by (apply in_seq in inside; lia). ring.
     - now rewrite sum_const, seq_length. }
   assert (inverse : (of_nat (length (tokens t)) * mean count_ (wanted p))%ring = 1%ring).
@@ -246,12 +258,14 @@ Proof.
     transitivity ((of_nat micro * share micro) * (of_nat count_ * share count_) *
       (product of_nat (map size (data p)) * product share (map size (data p))))%ring; [ring|].
     rewrite !share_ok by lia. generalize (data p) as d; induction d as [|a l IH]; cbn [map product]; [ring|].
-    transitivity ((of_nat (size a) * share (size a)) * (1 * 1 * (product of_nat (map size l) * product share (map size l))))%ring;
+    transitivity ((of_nat (size a) * share (size a)) * (1 * 1 * (product of_nat (map size l) * product share (map
+      size l))))%ring;
       [ring|]. rewrite IH, share_ok by (pose proof (size_pos a); lia). ring. }
   destruct (Nat.eq_dec (length (tokens t)) 0) as [none|some].
   - rewrite none in *; cbn in inverse.
     assert (zero_one : (0 : K)%ring = 1%ring) by (rewrite <- inverse; ring).
-    transitivity (1 * share 0)%ring; [ring|]. rewrite <- zero_one. transitivity (0 * mean count_ (wanted p))%ring; [ring|].
+    transitivity (1 * share 0)%ring; [ring|]. rewrite <- zero_one. transitivity (0 * mean count_ (wanted p))%ring;
+      [ring|].
     rewrite zero_one; ring.
   - transitivity (share (length (tokens t)) * (of_nat (length (tokens t)) * mean count_ (wanted p)))%ring.
     + rewrite inverse; ring.
@@ -264,7 +278,8 @@ Lemma whole_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i 
 Proof.
   destruct c as [| | |s|]; try easy; destruct now; try easy. cbn. intros same -> group.
   destruct (terms_eq s _) as [->|]; [|easy]. cbn [co un pt from]. f_equal.
-  unfold grad_at, gradient. rewrite wanted_ok. f_equal. unfold covered, tokens, partial_sum, given. cbn [near forallb].
+  unfold grad_at, gradient. rewrite wanted_ok. f_equal. unfold covered, tokens, partial_sum, given. cbn [near
+    forallb].
   apply sum_list_ext; intros x _. now subst.
 Qed.
 End Facts.

@@ -24,9 +24,11 @@ Definition apart (u : nat) (f f' : facts) : Prop :=
   (length (slots f) = length (groups p) -> length (slots f') = length (groups p)) /\
   length (kepts f') = length (kepts f) /\
   (forall u', u' <> u -> nth u' (kepts f') false = nth u' (kepts f) false) /\
-  (forall g, length (slots f) = length (groups p) -> uses p u g = false -> nth_table (slots f') g = nth_table (slots f) g).
+  (forall g, length (slots f) = length (groups p) -> uses p u g = false -> nth_table (slots f') g = nth_table
+    (slots f) g).
 
-Lemma instr_apart (u : nat) (f : facts) (e : instr) : good_instr p u e = true -> apart u f (after_instr p start now u f e).
+Lemma instr_apart (u : nat) (f : facts) (e : instr) : good_instr p u e = true -> apart u f (after_instr p start now
+  u f e).
 Proof.
   destruct e as [g e| |]; cbn [after_instr good_instr]; intros good; repeat split;
     cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
@@ -91,7 +93,8 @@ Variables (u : nat) (reversed : bool) (body : list instr) (f : facts) (m : memor
 Hypothesis small : u < units p.
 Hypothesis good : forallb (good_instr p u) body = true.
 Hypothesis known : between t j f m.
-Hypothesis a_is : a = Lost \/ a = Entered /\ reversed = false /\ forall r x, ok r -> act m r x = ref_enter p t (weights_at p t) x u.
+Hypothesis a_is : a = Lost \/ a = Entered /\ reversed = false /\ forall r x, ok r -> act m r x = ref_enter p t
+  (weights_at p t) x u.
 Hypothesis c_is : c = Lost \/ c = Entered /\ reversed = true /\
   forall r x, ok r -> cot m r x = ref_leave p t (weights_at p t) x (units p - 1 - u).
 Let f1 := fold_left (after_instr p start now u) body (with_flows f a c).
@@ -106,7 +109,8 @@ Record so_far (n : nat) (m' : memory) : Prop := {
   sf_glob : glob t f m';
   sf_fit : forall i, covers p i -> fits t j (nth_table (slots
     (if used p u (group_of i) && (index (layer_of i) <? n) then f1 else f)) (group_of i)) m' i;
-  sf_kept : forall u' l, l < depth p u' -> nth u' (kepts (if (u' =? u) && (index l <? n) then f1 else f)) false = true ->
+  sf_kept : forall u' l, l < depth p u' -> nth u' (kepts (if (u' =? u) && (index l <? n) then f1 else f)) false =
+    true ->
     forall r, ok r -> kept_right p t u' l m' r;
   sf_act : a = Entered -> forall r x, ok r -> act m' r x = ref_act p t (weights_at p t) x u n;
   sf_cot : c = Entered -> forall r x, ok r -> cot m' r x = ref_cot p t (weights_at p t) x u n;
@@ -142,9 +146,11 @@ Proof.
         { split; [now apply (used_small p u)|]. rewrite <- (deep u) by easy. rewrite layer. easy. }
         specialize (fit' i cover). rewrite layer, l_index, Nat.ltb_irrefl, andb_false_r in fit'. exact fit'.
       - intros K1 r ok_. apply (kept' u l l_small); [|easy]. rewrite l_index, Nat.ltb_irrefl, andb_false_r. easy.
-      - intros e. destruct a_is as [->|[_ [rev _]]]; [easy|]. split; [unfold l, instance; now rewrite rev|]. now apply act'.
+      - intros e. destruct a_is as [->|[_ [rev _]]]; [easy|]. split; [unfold l, instance; now rewrite rev|]. now
+        apply act'.
       - intros e. destruct a_is as [->|[-> _]]; easy.
-      - intros e. destruct c_is as [->|[_ [rev _]]]; [easy|]. split; [unfold l, instance; now rewrite rev|]. now apply cot'.
+      - intros e. destruct c_is as [->|[_ [rev _]]]; [easy|]. split; [unfold l, instance; now rewrite rev|]. now
+        apply cot'.
       - intros e. destruct c_is as [->|[-> _]]; easy.
       - exact fac'. }
     destruct (body_ok p count_ count_pos micro_pos counts_equal data_once t j start now u n l starts when_ ltac:(lia)
@@ -157,10 +163,12 @@ Proof.
     + intros i cover. destruct (used p u (group_of i)) eqn:use; cbn [andb].
       * assert (layer_small : layer_of i < depth p u) by (rewrite (deep u _ use); apply cover).
         destruct (layer_of i =? l) eqn:layer.
-        -- apply Nat.eqb_eq in layer. rewrite layer, l_index. replace (n <? S n) with true by (symmetry; apply Nat.ltb_lt; lia).
+        -- apply Nat.eqb_eq in layer. rewrite layer, l_index. replace (n <? S n) with true by (symmetry; apply
+          Nat.ltb_lt; lia).
            now apply nfit.
         -- assert (same : (index (layer_of i) <? S n) = (index (layer_of i) <? n)).
-           { apply Nat.eqb_neq in layer. pose proof (index_instance (layer_of i) n layer_small ltac:(lia)) as eqv. fold l in eqv.
+           { apply Nat.eqb_neq in layer. pose proof (index_instance (layer_of i) n layer_small ltac:(lia)) as eqv.
+             fold l in eqv.
              apply eq_true_iff_eq. rewrite !Nat.ltb_lt. split; intros; [|lia].
              destruct (Nat.eq_dec (index (layer_of i)) n); [tauto|lia]. }
            rewrite same. specialize (fit' i cover). rewrite use in fit'. cbn [andb] in fit'.
@@ -176,7 +184,8 @@ Proof.
              apply eq_true_iff_eq. rewrite !Nat.ltb_lt. split; intros; [|lia].
              destruct (Nat.eq_dec (index l') n); [tauto|lia]. }
            rewrite same in K1. specialize (kept' u l' small'). rewrite Nat.eqb_refl in kept'. cbn [andb] in kept'.
-           destruct (kept' K1 r ok_) as [v V]. exists v. rewrite (fr_kept _ _ _ _ _ fr); [easy|]. now rewrite layer, andb_false_r.
+           destruct (kept' K1 r ok_) as [v V]. exists v. rewrite (fr_kept _ _ _ _ _ fr); [easy|]. now rewrite
+             layer, andb_false_r.
       * specialize (kept' u' l' small'). rewrite mine in kept'. cbn [andb] in kept'.
         destruct (kept' K1 r ok_) as [v V]. exists v. rewrite (fr_kept _ _ _ _ _ fr); [easy|]. now rewrite mine.
     + intros e r x ok_. apply nacted; [|easy]. rewrite e in a_up. cbn in a_up. destruct (acts f1); easy.
@@ -214,7 +223,8 @@ Proof.
     + intros e r x ok_. rewrite acts' by easy. now apply act_.
   - intros n. destruct (has_backward body) eqn:bw.
     + destruct c; try easy. cbn [leaving]. intros [= <-] r x ok_. rewrite cot' by easy. unfold ref_cot.
-      unfold units in *. replace (length (repeated p) - u) with (S (length (repeated p) - 1 - u)) by lia. cbn [ref_leave].
+      unfold units in *. replace (length (repeated p) - u) with (S (length (repeated p) - 1 - u)) by lia. cbn
+        [ref_leave].
       replace (length (repeated p) - 1 - (length (repeated p) - 1 - u)) with u by lia. easy.
     + intros e r x ok_. rewrite cots' by easy. now apply cot_.
   - intros s found. apply fac'. congruence.
@@ -236,11 +246,13 @@ Proof.
     assert (a_is : a = Lost \/ a = Entered /\ reversed = false /\
       forall r x, ok r -> act m r x = ref_enter p t (weights_at p t) x u).
     { unfold a, entering. destruct (has_forward body); [|now left]. destruct reversed; [now left|]. cbn [andb negb].
-      destruct (flow_eq (acts f) (Outside u)) as [e|]; [|now left]. right. split; [easy|]. split; [easy|]. now apply act_. }
+      destruct (flow_eq (acts f) (Outside u)) as [e|]; [|now left]. right. split; [easy|]. split; [easy|]. now
+        apply act_. }
     assert (c_is : c = Lost \/ c = Entered /\ reversed = true /\
       forall r x, ok r -> cot m r x = ref_leave p t (weights_at p t) x (units p - 1 - u)).
     { unfold c, entering. destruct (has_backward body); [|now left]. destruct reversed; [|now left]. cbn [andb].
-      destruct (flow_eq (cots f) (Outside (units p - 1 - u))) as [e|]; [|now left]. right. split; [easy|]. split; [easy|].
+      destruct (flow_eq (cots f) (Outside (units p - 1 - u))) as [e|]; [|now left]. right. split; [easy|]. split;
+        [easy|].
       now apply cot_. }
     destruct (kept_up a _ && kept_up c _) eqn:up.
     + apply andb_true_iff in up. destruct up as [a_up c_up].
@@ -270,7 +282,8 @@ Proof.
       * rewrite Nat.eqb_refl. destruct (get (nth_table (slots f) n) x) as [| |co_ q' o] eqn:K1; try easy.
         destruct (whole p now n co_ && (o || within q q')) eqn:can; [|easy]. injection new as ->.
         apply andb_true_iff in can. destruct can as [right either].
-        f_equal. unfold norm_sum. apply sum_list_ext. intros i inside. unfold part in inside. apply filter_In in inside.
+        f_equal. unfold norm_sum. apply sum_list_ext. intros i inside. unfold part in inside. apply filter_In in
+          inside.
         destruct inside as [_ inside]. apply andb_true_iff in inside. destruct inside as [gi li].
         apply Nat.eqb_eq in gi, li.
         assert (cover : covers p i).

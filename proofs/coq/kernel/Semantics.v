@@ -1,6 +1,7 @@
 (** What a step program does, on all ranks at once, and what it means that it is correct.
 
-    What it backs: the kernel. This file and Syntax.v are what a reader has to believe; Check.v and Sound.v are proved.
+    What it backs: the kernel. This file and Syntax.v are what a reader has to believe; Check.v and Sound.v are
+      proved.
     A [world] is everything that a program may meet: a model, a batch, an optimizer, sizes of axes, owner functions,
     and the junk in memory that nothing defined. Nothing is assumed of the model's functions.
 
@@ -21,7 +22,8 @@ Class world := {
   E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat;
   own : nat -> E -> nat; own_ok : forall a i, own a i < size a;
   (* the batch of every step and microbatch, and at which coordinate of an axis a token stands *)
-  X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a < size a;
+  X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a <
+    size a;
   (* numbers: a ring in which every number of things other than none has an inverse *)
   K : CRing; share : nat -> K; share_ok : forall n, n <> 0 -> (of_nat n * share n)%ring = 1%ring;
   (* the model: units with any number of instances; A flows forward, B backward, T are the states' values *)
@@ -68,7 +70,8 @@ Record memory := Memory {
   count : counter -> bool -> rank -> option nat;          (* true: in the checkpoint *)
   act : rank -> X -> A; cot : rank -> X -> B; scale : rank -> K;
   kept : nat -> nat -> rank -> option (nat * list T * (X -> A));
-  reads : list (nat * nat * (rank -> E -> option (T + K)));  (* what units have read as weights: unit, instance, view *)
+  reads : list (nat * nat * (rank -> E -> option (T + K)));  (* what units have read as weights: unit, instance,
+    view *)
   clock : nat
 }.
 
@@ -76,7 +79,8 @@ Definition slot_eqb (x y : slot) : bool :=
   match what x, what y with
   | Weight, Weight | Master, Master | Moments, Moments | Grad, Grad | GradSum, GradSum => true | _, _ => false end &&
   match on x, on y with Device, Device | Host, Host | Nvme, Nvme | Disk, Disk => true | _, _ => false end.
-Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | Stream, Stream => true | _, _ => false end.
+Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | Stream, Stream => true | _, _ =>
+  false end.
 
 (** Memory with one slot written where [here] says. *)
 Definition write (m : memory) (here : E -> bool) (y : slot) (f : rank -> E -> option (T + K)) : memory :=
@@ -85,7 +89,8 @@ Definition write (m : memory) (here : E -> bool) (y : slot) (f : rank -> E -> op
 
 Definition as_state (z : T) (v : T + K) : T := match v with inl x => x | inr _ => z end.
 Definition as_number (v : T + K) : K := match v with inl _ => 0%ring | inr k => k end.
-Fixpoint product (f : nat -> K) (l : list nat) : K := match l with [] => 1%ring | n :: l => (f n * product f l)%ring end.
+Fixpoint product (f : nat -> K) (l : list nat) : K := match l with [] => 1%ring | n :: l => (f n * product f
+  l)%ring end.
 Definition symbol_of (t j : nat) (r : rank) (s : symbol) : nat :=
   match s with Tokens => length (local t j r) | Micro => micro | Size a => size a end.
 Definition ratio_of (t j : nat) (r : rank) (k : ratio) : K :=
@@ -137,7 +142,8 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
       | Some (inr a), Some n => Some (inr (clip n a))
       | _, _ => Some (z r i) end else get y r i)
   | Update k q =>
-      let new r i := match get (At Master k) r i, get (At Moments k) r i, get (At GradSum k) r i, count m Step false r with
+      let new r i := match get (At Master k) r i, get (At Moments k) r i, get (At GradSum k) r i, count m Step
+        false r with
         | Some (inl x), Some (inl o), Some (inr g), Some n => let (x, o) := update n i x o g in (inl x, inl o)
         | _, _, _, _ => (z r i, z r i) end in
       let runs r i := sat q r i && is_some (get (At Master k) r i) in
@@ -188,9 +194,11 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
   match b with
   | Each u reversed body =>
       fold_left (fun m k => fold_left (at_instr t j u (instance u reversed k)) body m) (seq 0 (depth u)) m
-  | Loss k => Memory (held m) (partial m) (count m) (act m) (fun r x => seed x (act m r x)) (fun r => ratio_of t j r k)
+  | Loss k => Memory (held m) (partial m) (count m) (act m) (fun r x => seed x (act m r x)) (fun r => ratio_of t j
+    r k)
       (kept m) (reads m) (S (clock m))
-  | ScaleLoss k => Memory (held m) (partial m) (count m) (act m) (cot m) (fun r => (scale m r * ratio_of t j r k)%ring)
+  | ScaleLoss k => Memory (held m) (partial m) (count m) (act m) (cot m) (fun r => (scale m r * ratio_of t j r
+    k)%ring)
       (kept m) (reads m) (S (clock m))
   | Norm g x q => Memory (held m)
       (fun g' l r => if g' =? g then Some (sum_list (part g l) (fun i => if sat q r i then
@@ -204,7 +212,8 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
       (fun c' disk r => if counter_eqb c' c then
          match d, disk with
          | Start, false => Some 0
-         | Advance, false => match count m c false r with Some n => Some (S n) | None => Some (junk_stream (clock m) r) end
+         | Advance, false => match count m c false r with Some n => Some (S n) | None => Some (junk_stream (clock
+           m) r) end
          | Load, false => count m c true r
          | Store, true => count m c false r
          | _, _ => count m c' disk r end else count m c' disk r)
@@ -215,7 +224,8 @@ Definition run_blocks (t j : nat) (l : list block) (m : memory) : memory := fold
 
 (** A microbatch begins with its data, and without activations of another. *)
 Definition enter (m : memory) : memory :=
-  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (fun _ _ _ => None) (reads m) (S (clock m)).
+  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (fun _ _ _ => None) (reads m) (S
+    (clock m)).
 
 Definition step (t : nat) (m : memory) : memory :=
   let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (kept m) [] (clock m) in
@@ -235,7 +245,8 @@ Definition off (m : memory) : memory :=
     (act m) (cot m) (scale m) (kept m) [] (S (clock m)).
 Definition power_on : memory :=
   Memory (fun y r i => match y with
-            | At Weight Device => Some (if forallb (fun a => r a =? 0) (axes p) then inl (first_weight i) else junk 0 r i)
+            | At Weight Device => Some (if forallb (fun a => r a =? 0) (axes p) then inl (first_weight i) else junk
+              0 r i)
             | _ => None end)
     (fun _ _ _ => None) (fun _ _ _ => None) (fun _ => input) junk_flow junk_scale (fun _ _ _ => None) [] 1.
 
@@ -271,7 +282,8 @@ Definition gradient (i : E) : K :=
    sum_list tokens (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
 Definition all_parts : list (nat * nat) :=
   flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (seq 0 (length (groups p))).
-Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i (gradient i))).
+Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i
+  (gradient i))).
 Definition applied (i : E) : K := if clips p then clip norm (gradient i) else gradient i.
 End Reference.
 
@@ -298,7 +310,8 @@ Definition correct_in : Prop := equal_counts -> 0 < micro -> forall (stops : nat
      held (run stops t) (At Weight (lies (group_at i))) r i = Some (truth Weight t i)) /\
   (forall i, exists r, ok r /\ sat (rests (group_at i)) r i = true) /\
   (* every forward and backward reads the reference's parameters *)
-  (forall u l got, In (u, l, got) (reads (step t (run stops t))) -> forall r i, ok r -> In i (needs u l) -> covers i ->
+  (forall u l got, In (u, l, got) (reads (step t (run stops t))) -> forall r i, ok r -> In i (needs u l) -> covers
+    i ->
      got r i = Some (truth Weight t i)) /\
   (* a checkpoint holds nothing but what the reference has *)
   (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers i ->

@@ -53,7 +53,8 @@ Inductive block :=
 | NormSum (along : list nat)                            (* norm.all_reduce *)
 | Count (c : counter) (d : tick).
 
-(** A group of parameters: the units that use it, in forward order, and where, and on which tier, the strategy says that
+(** A group of parameters: the units that use it, in forward order, and where, and on which tier, the strategy says
+  that
     it rests. *)
 Record group := Group { sites : list nat; rests : place; lies : tier }.
 

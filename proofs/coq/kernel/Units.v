@@ -109,7 +109,8 @@ Lemma seen_ok (f : facts) (m : memory) (r : rank) (i : E) : inst f m -> weights_
 Proof.
   intros known right good need. unfold needs in need. apply filter_In in need. destruct need as [_ need].
   apply andb_true_iff in need. destruct need as [use layer]. apply Nat.eqb_eq in layer.
-  pose proof (used_small _ _ use) as small. unfold weights_right, group_numbers in right. rewrite forallb_forall in right.
+  pose proof (used_small _ _ use) as small. unfold weights_right, group_numbers in right. rewrite forallb_forall in
+    right.
   specialize (right (group_of i)). rewrite in_seq in right. specialize (right ltac:(lia)).
   change (uses p u (group_of i)) with (used p u (group_of i)) in right. rewrite use in right. cbn [negb orb] in right.
   unfold weight_right in right. pose proof (in_fit _ _ known i use layer (At Weight Device)) as H.
@@ -126,7 +127,8 @@ Qed.
 Lemma logged (f : facts) (m m' : memory) : inst f m -> weights_right p u f = true ->
   reads m' = (u, l, held m (At Weight Device)) :: reads m -> log_ok t m -> log_ok t m'.
 Proof.
-  intros known right all log u' l' got read r i good need cover. rewrite all in read. destruct read as [[= <- <- <-]|read].
+  intros known right all log u' l' got read r i good need cover. rewrite all in read. destruct read as [[= <- <-
+    <-]|read].
   - now apply (seen_ok f m r i known right).
   - eapply log; eassumption.
 Qed.
@@ -137,7 +139,8 @@ Definition goes (f f' : facts) (m m' : memory) : Prop :=
   (forall g, used p u g = false -> nth_table (slots f') g = nth_table (slots f) g) /\
   (forall u', u' <> u -> nth u' (kepts f') false = nth u' (kepts f) false).
 
-Lemma glob_same (f f' : facts) (m m' : memory) : norms f' = norms f -> counts f' = counts f -> partial m' = partial m ->
+Lemma glob_same (f f' : facts) (m m' : memory) : norms f' = norms f -> counts f' = counts f -> partial m' = partial
+  m ->
   count m' = count m -> glob t f m -> glob t f' m'.
 Proof. intros A B C D [a b c]. split; rewrite ?A, ?B, ?C, ?D; easy. Qed.
 
@@ -150,7 +153,8 @@ Proof.
   set (m' := at_event p t j here e m) in *.
   set (new := after_event p start now f g (nth_table (slots f) g) e).
   split; [|repeat split]; cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct known as [a b b' c d e1 e2 f1 f2 h]. split; cbn [with_slots slots kepts acts cots factor norms counts fine].
+  - destruct known as [a b b' c d e1 e2 f1 f2 h]. split; cbn [with_slots slots kepts acts cots factor norms counts
+    fine].
     + now apply (glob_same f _ m).
     + now rewrite length_put_at.
     + easy.
@@ -213,7 +217,8 @@ Qed.
 Lemma nth_table_map (F : nat -> table) (g : nat) : g < length (groups p) ->
   nth_table (map F (group_numbers p)) g = F g.
 Proof.
-  intros small. unfold nth_table, group_numbers. rewrite nth_indep with (d' := F 0) by (now rewrite map_length, seq_length).
+  intros small. unfold nth_table, group_numbers. rewrite nth_indep with (d' := F 0) by (now rewrite map_length,
+    seq_length).
   rewrite map_nth with (d := 0). now rewrite seq_nth.
 Qed.
 
@@ -240,23 +245,28 @@ Proof.
     + intros i use layer. rewrite nth_table_map by now apply (used_small u).
       change (uses p u (group_of i)) with (used p u (group_of i)). rewrite use.
       eapply fits_set; [|now apply c|].
-      { intros x r. cbn [held m' at_backward]. rewrite use, layer, Nat.eqb_refl. cbn [andb]. rewrite andb_true_r. reflexivity. }
+      { intros x r. cbn [held m' at_backward]. rewrite use, layer, Nat.eqb_refl. cbn [andb]. rewrite andb_true_r.
+        reflexivity. }
       unfold deposited. destruct right eqn:all; [|easy]. destruct (factor f) as [s|] eqn:sc; [|easy].
       assert (found : forall r, ok r -> exists v, kept m u l r = Some v /\
         (scale m r * sum_list (local p t j r) (fun x => gamma u l x
            (let from := match v with (n, s, a) => (n, s, a x) end in from) (view p m u l r) (cot m r x) i))%ring
-        = (mean count_ s * partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i) r)%ring).
+        = (mean count_ s * partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i)
+          r)%ring).
       { intros r good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]]. eexists; split; [exact B1|].
-        rewrite (h s eq_refl r good). f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext; intros x _.
+        rewrite (h s eq_refl r good). f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext;
+          intros x _.
         destruct (near (data p) r x); [|easy]. unfold contribution, ref_kept. cbn zeta.
         now rewrite A, B2, D, late. }
       destruct (last (sites_at p (group_of i)) 0 =? u) eqn:first.
       * intros r good. cbn [sat forallb]. change (sites_at p) with (sites_of p) in first. cbn beta.
         rewrite first. destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1.
         cbn [Facts.val co un pt from covered]. apply f_equal, f_equal. cbn zeta in B2. unfold given; cbn [sum_list].
-        transitivity (scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot m r x) i))%ring.
+        transitivity (scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot
+          m r x) i))%ring.
         { reflexivity. }
-        rewrite B2. f_equal. unfold partial_sum. apply sum_list_ext; intros x _. destruct (near (data p) r x); [|easy].
+        rewrite B2. f_equal. unfold partial_sum. apply sum_list_ext; intros x _. destruct (near (data p) r x);
+          [|easy].
         rewrite layer. ring.
       * pose proof (c i use layer y) as old. fold y.
         destruct (get (nth_table (slots f) (group_of i)) y) as [| |[| | |s0|] [|] o]; try easy.
@@ -267,9 +277,11 @@ Proof.
         rewrite same. cbn [co un pt from covered].
         apply f_equal, f_equal. cbn zeta in B2.
         transitivity (mean count_ s * partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
-          scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot m r x) i))%ring;
+          scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot m r x)
+            i))%ring;
           [reflexivity|].
-        rewrite B2. transitivity (mean count_ s * (partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
+        rewrite B2. transitivity (mean count_ s * (partial_sum (batch t j) (data p) (fun x => given p t (from s0) x
+          i) r +
           partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i) r))%ring; [ring|].
         f_equal. unfold partial_sum. rewrite <- sum_list_plus. apply sum_list_ext; intros x _.
         destruct (near (data p) r x); [|ring]. unfold given; cbn [sum_list]. rewrite layer. ring.
@@ -278,7 +290,8 @@ Proof.
     + exact e2.
     + destruct right; easy.
     + destruct right eqn:all; [|easy]. intros _ r x good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]].
-      cbn [cot m' at_backward]. rewrite A, B1, B2, D. unfold ref_cot. cbn [iter]. unfold ref_back at 2. unfold ref_kept.
+      cbn [cot m' at_backward]. rewrite A, B1, B2, D. unfold ref_cot. cbn [iter]. unfold ref_back at 2. unfold
+        ref_kept.
       now rewrite <- C.
     + easy.
   - intros y' r i out. cbn [held m' at_backward]. now rewrite out, andb_false_r.
@@ -299,7 +312,8 @@ Proof.
   - repeat split; try congruence; intros; [rewrite h', h|rewrite i', i]; easy.
 Qed.
 
-Lemma body_ok (body : list instr) (f : facts) (m : memory) : u < units p -> forallb (good_instr p u) body = true -> inst f m ->
+Lemma body_ok (body : list instr) (f : facts) (m : memory) : u < units p -> forallb (good_instr p u) body = true ->
+  inst f m ->
   goes f (fold_left (after_instr p start now u) body f) m (fold_left (at_instr p t j u l) body m).
 Proof.
   intros small. revert f m; induction body as [|e body IH]; intros f m good known.
@@ -307,7 +321,8 @@ Proof.
   - cbn [fold_left]. cbn [forallb] in good. apply andb_true_iff in good. destruct good as [this rest].
     assert (step : goes f (after_instr p start now u f e) m (at_instr p t j u l m e)).
     { destruct e as [g e| |]; [|now apply forward_ok|now apply backward_ok].
-      cbn [good_instr] in this. apply andb_true_iff in this. destruct this as [in_ use]. apply on_ok; [now apply Nat.ltb_lt|easy|easy]. }
+      cbn [good_instr] in this. apply andb_true_iff in this. destruct this as [in_ use]. apply on_ok; [now apply
+        Nat.ltb_lt|easy|easy]. }
     eapply goes_trans; [exact step|]. apply IH; [easy|]. apply step.
 Qed.
 
@@ -315,14 +330,18 @@ Qed.
 Lemma body_act (body : list instr) (m : memory) : has_forward body = false ->
   act (fold_left (at_instr p t j u l) body m) = act m.
 Proof.
-  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_forward in *; cbn [existsb] in none.
-  apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy. destruct e as [g e| |]; try easy. apply event_frame.
+  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_forward in *; cbn
+    [existsb] in none.
+  apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy. destruct e as [g e| |]; try easy.
+    apply event_frame.
 Qed.
 Lemma body_cot (body : list instr) (m : memory) : has_backward body = false ->
   cot (fold_left (at_instr p t j u l) body m) = cot m.
 Proof.
-  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_backward in *; cbn [existsb] in none.
-  apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy. destruct e as [g e| |]; try easy. apply event_frame.
+  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_backward in *; cbn
+    [existsb] in none.
+  apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy. destruct e as [g e| |]; try easy.
+    apply event_frame.
 Qed.
 End Instance.
 End Units.

@@ -43,7 +43,7 @@ def whole_units(step: Step) -> Step:
     for axis, entries in reference.dims.items():
         split = [entry for entry in entries if entry != "batch"]
         if split:
-            raise Outside("", f"axis {axis} splits ops ({', '.join(split)})")
+            raise Outside("", f"axis {axis} splits ops ({', '.join(split)}): not in the kernel")
     return replace(step, reference=replace(reference, graph=None),
                    events=tuple(itertools.chain.from_iterable(_folded(step))))
 
@@ -52,7 +52,7 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     done: set[tuple[str, str]] = set()
     needs = needs_gradient(step.reference.graph) if step.reference.graph else frozenset()
     slices: dict[str, str] = {}
-    for (phase, unit), found in itertools.groupby(step.events, lambda e: (e.phase, e.unit) if e.on_tensor else ("", "")):
+    for (phase, unit), found in itertools.groupby(step.events, _place):
         run = tuple(found)
         if not phase:
             yield tuple(_whole_loss(step, e) for e in run)
@@ -67,18 +67,22 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
             _match(step, run, [_backward(op) for op in reversed(ops) if op.output in needs], slices)
         if unit != "loss":
             yield (Event(phase, "compute", "activation", unit=unit, rule=run[0].rule),)
-        elif any(e.value == "loss" and e.verb == "scale" for e in itertools.dropwhile(lambda e: e != run[0], step.events)):
+        elif any(e.value == "loss" and e.verb == "scale" for e in step.events[step.events.index(run[0]):]):
             raise Outside(run[0].path, "the loss is scaled after backward has begun")
-    missing = [(phase, u.name) for phase in LOOPED for u in step.reference.units if (phase, u.name) not in done]
+    wanted = [*((phase, u.name) for phase in LOOPED for u in step.reference.units), ("backward", "loss")]
+    missing = [(phase, name) for phase, name in wanted if (phase, name) not in done]
     if missing:
         raise Outside("", f"unit {missing[0][1]} has no {missing[0][0]}")
 
 
+def _place(event: Event) -> tuple[str, str]:
+    return (event.phase, event.unit) if event.on_tensor else ("", "")
+
+
 def _whole_loss(step: Step, event: Event) -> Event:
     """The loss's own event reads what the graph's last op sums."""
-    graph = step.reference.graph
-    sums = graph is not None and event.value == "loss" and event.verb == "compute" and event.reads == graph.ops[-1].inputs
-    return replace(event, reads=()) if sums else event
+    graph, loss = step.reference.graph, event.value == "loss" and event.verb == "compute"
+    return replace(event, reads=()) if graph and loss and event.reads == graph.ops[-1].inputs else event
 
 
 def _ops(step: Step, unit: str) -> tuple[Op, ...]:
@@ -94,21 +98,24 @@ def _backward(op: Op) -> tuple[str, tuple[str, ...]]:
     return op.output + GRAD, op.inputs
 
 
-def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str, ...]]], slices: dict[str, str]) -> None:
+def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str, ...]]],
+           slices: dict[str, str]) -> None:
     """Hold a run of events against the ops that it has to run; slices of the data stand wherever they are made."""
     graph = step.reference.graph
     assert graph is not None
     loop = graph.loop(run[0].unit)
-    last = len(run) - 1
+    handed = run[0 if run[0].phase == "forward" else -1]
+    if loop and (handed.verb != "assign" or not graph.slot(handed.tensor)):
+        raise Outside(handed.path, f"unit {run[0].unit} is not handed what the instance beside it has")
     left = list(wanted)
-    for k, event in enumerate(run):
+    for event in run:
         if event.at or event.where or event.layout != "own":
             raise Outside(event.path, "an op runs in part only")
         if event.verb == "slice" and graph.tensors[event.tensor].kind == "data" and not event.on_gradient:
             if set(event.axes) != set(step.reference.data_axes) or event.to != "S(batch)":
                 raise Outside(event.path, "the data are not split as the batch is")
             slices[event.value] = f"{event.value}@{event.version}"
-        elif event.verb == "assign" and loop and graph.slot(event.tensor) and k in (0, last):
+        elif loop and event == handed:
             continue
         elif event.verb == "compute" and left and _reads(event, slices) == left[0]:
             left.pop(0)

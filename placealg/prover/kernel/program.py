@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Union
+from typing import TypeAlias
 
-from placealg.arith import ONE, Monomial
-from placealg.prove.whole_units import Outside, whole_units
-from placealg.step.event import Clause
-from placealg.step.program import MICROBATCH, Event, Loop, Node, Step
+from placealg.arith import ONE
+from placealg.prover.kernel.whole_units import Outside, whole_units
+from placealg.step.event import MICROBATCH, Clause
+from placealg.step.program import Event, Loop, Node, Step
 
-Term = Union[int, bool, str, tuple["Term", ...], list["Term"]]
+Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
 """A value of Coq: a number, a boolean, a constructor with its arguments as a tuple, a list."""
 
 Rests = Mapping[str, tuple[tuple[str, ...], str]]
@@ -31,8 +31,6 @@ _PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
 FIELDS = ("axes", "data", "clips", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
 
-KINDS = {"I", "R", "P", "S"}
-
 
 def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
     """The program of a step as a term; its ops folded to units. Raises Outside where the language lacks something.
@@ -43,6 +41,9 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
     """
     _check_reference(step)
     folded = whole_units(step)
+    split = next((g for g in step.reference.groups if g.split), None)
+    if split:
+        raise Outside("", f"axis {split.split[0]} splits parameters ({split.name}): not in the kernel")
     writer = _Writer(folded)
     reference = folded.reference
     groups: list[Term] = []
@@ -59,7 +60,8 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
     phases: tuple[Iterable[Node], ...] = (
         folded.tree("init"), nodes[:loops[0]], loop.body, nodes[loops[0] + 1:], folded.tree("save"),
         folded.tree("resume"))
-    blocks: list[Term] = [list(writer.blocks(nodes, name == "inside")) for name, nodes in zip(_PHASES, phases, strict=True)]
+    blocks: list[Term] = [list(writer.blocks(part, name == "inside"))
+                          for name, part in zip(_PHASES, phases, strict=True)]
     return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes], reference.clip,
             [u.repeated for u in reference.units], groups, *blocks)
 
@@ -79,9 +81,6 @@ def _check_reference(step: Step) -> None:
     ):
         if wrong:
             raise Outside("", f"{told}: not in the kernel")
-    split = next((g for g in r.groups if g.split), None)
-    if split:
-        raise Outside("", f"axis {split.split[0]} splits parameters ({split.name}): not in the kernel")
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from datetime import date, time
 from typing import Any
 
 _MAX_NAME = 200
-_MOST_QUOTED = 80
+_MOST_REPEATED = 80
+_QUOTED = re.compile(r"'([^']{81,})'")
+_WORD = re.compile(r"\S{161,}")
 
 
 class InputError(ValueError):
@@ -26,8 +29,9 @@ class InputError(ValueError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.what}" if self.where else self.what
-        line = " ".join((text + self.hint).split())
+        where = _cut(self.where) if self.where.startswith("--") else self.where
+        text = f"{where}: {self.what}" if self.where else self.what
+        line = brief(" ".join((text + self.hint).split()))
         return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
     def at(self, where: str) -> InputError:
@@ -38,13 +42,18 @@ class InputError(ValueError):
         return error
 
 
-def quoted(text: str) -> str:
-    """What a user wrote in quotes, of which at most 80 characters are repeated.
+def brief(text: str) -> str:
+    """A message that repeats at most 80 characters of each word, or quotation, that was wrong.
 
-    >>> quoted("dp8"), len(quoted("x" * 1000))
-    ("'dp8'", 82)
+    >>> len(brief("unknown strategy '" + "x y" * 1000 + "'")), len(brief("dp = " + "9" * 1000))
+    (100, 85)
     """
-    return f"'{text}'" if len(text) <= _MOST_QUOTED else f"'{text[:_MOST_QUOTED - 3]}...'"
+    found = _QUOTED.sub(lambda m: f"'{_cut(m[1])}'", text)
+    return _WORD.sub(lambda m: _cut(m[0]), found)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_REPEATED else text[:_MOST_REPEATED - 3] + "..."
 
 
 def shown(value: Any) -> str:

@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 from assurance import Assured
+from hypothesis import settings
 from resumed import Resumed
 from tiers import MEASURED, Clock, listed
 
 ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from placealg.cli.terminal import INTERRUPTED, SAYS, attended, dropped_unread
 from placealg.errors import InputError
@@ -44,7 +46,13 @@ def attend_to(work: Callable[[], int], alone: bool) -> int:
         sys.stderr.write(SAYS)
         return INTERRUPTED
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.ENAMETOOLONG and error.filename is not None:
+            name = os.path.basename(os.fsdecode(error.filename))
+            too_long = f"'{name}' is too long for the name of a file"
+            print(f"placealg: {InputError(too_long)}", file=sys.stderr)
+            return BAD_INPUT
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"placealg: cannot write the result: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     return code

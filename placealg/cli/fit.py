@@ -15,7 +15,7 @@ from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
 from placealg.cost.layouts import MOST_SEQUENCES, Layout, layouts, sequences, with_batch
 from placealg.cost.sizing import MOST_DEVICES, Margin, degree, fit, held_against, stages
-from placealg.errors import InputError, quoted
+from placealg.errors import InputError
 from placealg.progress import say
 from placealg.render.fit import Sized, document, page
 
@@ -69,14 +69,14 @@ def read_margin(reserve: str | None, factor: str | None) -> Margin:
     if factor is None:
         return Margin(aside)
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", factor) or Fraction(factor) < 1:
-        raise InputError(f"{quoted(factor)} is not a number of at least 1, such as 1.5", where="--activation-factor")
+        raise InputError(f"'{factor}' is not a number of at least 1, such as 1.5", where="--activation-factor")
     return Margin(aside, Fraction(factor))
 
 
 def whole(text: str, most: int, where: str) -> int:
     """A whole number from 1 to `most`."""
     if not re.fullmatch(r"[0-9]{1,12}", text) or not 1 <= int(text) <= most:
-        raise InputError(f"{quoted(text)} is not a whole number from 1 to {most}", where=where)
+        raise InputError(f"'{text}' is not a whole number from 1 to {most}", where=where)
     return int(text)
 
 

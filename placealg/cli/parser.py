@@ -72,7 +72,12 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line; a usage error is an InputError."""
     parser, commands = _parser()
     words, argv = _command_line(words)
-    chosen, rest = parser.parse_known_args(_split_sizes(words))
+    split = _split_sizes(words)
+    for word in split:
+        option, equals, value = word.partition("=")
+        if equals and value == "--" and option.startswith("--"):
+            raise InputError(f"'{value}' is no value", where=option)
+    chosen, rest = parser.parse_known_args(split)
     chosen.argv = argv
     if chosen.command is None and not chosen.version:
         raise InputError("no command given", valid=COMMANDS)

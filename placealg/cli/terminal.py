@@ -39,7 +39,8 @@ def dropped_unread() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Attended:
@@ -68,7 +69,7 @@ class Attended:
     def width(self) -> int:
         """The columns of the terminal: what COLUMNS says, else its own, else 80."""
         said = os.environ.get("COLUMNS", "")
-        if said.isdigit() and int(said):
+        if said.isascii() and said.isdecimal() and len(said) < 6 and int(said):
             return int(said)
         with suppress(OSError):
             return os.get_terminal_size(self.descriptor or 0).columns or 80

@@ -169,7 +169,7 @@ def _broken(cell: Line, width: int) -> list[Line]:
 def width_of(stream: TextIO) -> int:
     """The width to lay out for: the terminal's, between 80 and 120; 120 where there is none."""
     said = os.environ.get("COLUMNS", "")
-    if said.isdigit() and int(said):
+    if said.isascii() and said.isdecimal() and len(said) < 6 and int(said):
         columns = int(said)
     else:
         try:

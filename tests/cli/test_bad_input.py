@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import text_steps
-from conftest import ROOT, run_placealg
+from conftest import ROOT, Outcome, run_placealg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placealg.arith import Monomial, parse
-from placealg.errors import InputError
+from placealg.cli import main
+from placealg.errors import InputError, brief
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.build import graph
@@ -29,6 +35,8 @@ from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file, read_strategy_file
 from placealg.strategy.spec import Strategy, strategy_on
 from placealg.strategy.validation import check
+
+Run = Callable[..., Outcome]
 
 MESH = '[mesh]\ndp = 2\n[dims]\ndp = ["batch"]\n'
 TP = '[mesh]\ntp = 2\n[dims]\ntp = ["heads", "seq"]\n'
@@ -563,3 +571,67 @@ def test_what_does_not_divide_is_one_line_with_the_numbers(words: list[str], mes
         got = run_placealg(command[0], *words, *command[1:])
         assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
         assert message in got.err
+
+
+# ---------------------------------------------------------------------------------------- words no one means to type
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("cost", "dp", "--set", "--"), "--set: '--' is no value"),
+    (("fit", "dp", "--device-memory", "1GB", "--bandwidth", "--"), "--bandwidth: '--' is no value"),
+    (("cost", "dp", "--model=--"), "--model: '--' is no value"),
+    *(((command, LONG), "is too long for the name of a file")
+      for command in ("cost", "model", "prove", "explain", "museum", "recheck", "import", "simulate")),
+    (("show", "dp", "--graph", f"{LONG}.svg"), "is too long for the name of a file"),
+    (("cost", "dp", "--set", f"dp={LONG}"), "unknown symbol"),
+    (("cost", "dp", "--set", f"w={'9' * 5000}"), "is not arithmetic"),
+    (("cost", "dp", "--convention", LONG), "unknown --convention value"),
+])
+def test_what_no_one_means_is_one_short_line(words: tuple[str, ...], says: str, placealg: Run) -> None:
+    got = placealg(*words)
+    assert (got.code, got.out) == (2, "")
+    assert says in got.err
+    assert got.err.count("\n") == 1
+    assert "x" * 81 not in got.err
+    assert "9" * 81 not in got.err
+    assert "/" not in got.err
+
+
+def test_a_message_repeats_at_most_80_characters_of_what_was_wrong() -> None:
+    assert brief("unknown strategy 'a b'; valid: dp") == "unknown strategy 'a b'; valid: dp"
+    assert brief(f"'{'a b' * 100}' is wrong") == f"'{('a b' * 100)[:77]}...' is wrong"
+    assert len(str(InputError(LONG, where=f"--set {LONG}", name=LONG, valid=["dp"]))) < 250
+
+
+def test_a_command_in_a_process_without_a_real_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is no file, and cannot be written: one line, no traceback."""
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stdout", Full())
+    monkeypatch.setattr("sys.stderr", said)
+    assert main(["list"]) == 2
+    assert said.getvalue() == "placealg: cannot write the result: No space left on device\n"
+
+
+@pytest.mark.parametrize("columns", ["²", "9" * 5000, "-1", "x"])
+def test_any_width_can_be_asked_for(columns: str, monkeypatch: pytest.MonkeyPatch, placealg: Run) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert placealg("list").code == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_leaves_the_solver_alone() -> None:
+    """The child ends without a word, and the parent's solver answers on."""
+    program = ("import os, placealg as pa\n"
+               "from placealg.prover.evidence.solver import PROCESS\n"
+               "assert pa.prove(pa.dp(), pa.abstract()).verdict == 'PROVED'\n"
+               "PROCESS.ask_text('(check-sat)')\n"
+               "child = os.fork()\n"
+               "if child: assert os.waitpid(child, 0)[1] == 0; assert PROCESS.ask_text('(check-sat)').status\n")
+    got = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (got.returncode, got.stderr) == (0, "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -178,6 +179,16 @@ class SolverProcess:
             self._connection.close()
         self._process = self._connection = None
 
+    def forget(self) -> None:
+        """Leave the process to the one that started it: in a fork of that it can be neither asked nor ended.
+
+        `multiprocessing` would end it with the fork, unless that started it by itself: it is no child of the fork.
+        """
+        getattr(multiprocessing.process, "_children", set()).discard(self._process)
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
     def _start(self) -> Connection:
         if self._connection is None:
             forks = "fork" in multiprocessing.get_all_start_methods()
@@ -196,3 +207,5 @@ PROCESS = SolverProcess()
 """The process that proofs use."""
 
 atexit.register(PROCESS.stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PROCESS.forget)

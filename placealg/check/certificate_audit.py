@@ -73,7 +73,7 @@ def _rows(manifest: Entry, query: Entry) -> dict[str, list[str]]:
 
 
 def _beginnings(manifest: Entry, query: Entry) -> dict[str, str]:
-    """The rows of which the manifest has the beginning."""
+    """Header rows that need only start with the manifest's text."""
     found = {"answered by": manifest["solver"]}
     if query["id"] == LEMMA:
         return {**found, LEMMA: f"{query['group']}"}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from placealg.check.candidates import Table, candidates
 from placealg.check.edit_folding import folded
-from placealg.cost.communication import communication
-from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.progress import say
 from placealg.prover.examine import examine
@@ -16,6 +15,9 @@ from placealg.prover.verdict import PROVED, Repair
 from placealg.step.edit import Edited, apply_edits, edit, read_edits
 from placealg.step.program import Event, Rule, Step
 from placealg.strategy.write import toml_value
+
+if TYPE_CHECKING:
+    from placealg.cost.formula import Formula
 
 
 def find_repair(step: Step, base: Step, file: Edited | None = None) -> Repair | None:
@@ -103,6 +105,8 @@ _LONGEST = 160
 
 
 def _cost(step: Step, repaired: Step) -> str:
+    from placealg.cost.communication import communication  # SymPy loads only where a repair is priced
+
     try:
         before, after = communication(step), communication(repaired)
     except InputError as error:

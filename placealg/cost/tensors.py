@@ -159,7 +159,7 @@ class _Walk:
                      for t in self.graph.tensors.values() if t.kind == "data"}
 
     def run(self, event: Event) -> Touch:
-        """One event: what it reads and makes, held before it."""
+        """Interpret one event: what it read and wrote, and the storages that were live before it."""
         touch = Touch(event, dict(self.held))
         if event.verb == "compute" and event.on_gradient:
             self.differentiate(touch)

@@ -52,8 +52,8 @@ PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant",
 class Candidate:
     """A possible counterexample: the failure, and a model of it as integers by constant name.
 
-    `siblings` is the same update for a unit in the first, a middle and the last of many microbatches, for any number
-    of them; no update where that is not one for each.
+    `siblings` maps first, middle and last to the same update for a token of that microbatch where m >= 3; it is empty
+    where one of the three is ambiguous.
     """
 
     verdict: Verdict
@@ -117,7 +117,7 @@ def examine(step: Step) -> Findings:
 
 
 def _lemmas(step: Step) -> tuple[tuple[str, ...], str]:
-    """The lemmas on which verdicts rest, all proved; or none, and why there is one that is not."""
+    """(proved lemmas, "") or ((), reason) if some lemma could not be proved."""
     try:
         return lemmas.proved_lemmas(lemmas.used(step)), ""
     except lemmas.Unproved as gap:
@@ -298,7 +298,7 @@ def siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
 
 
 def in_case(failure: Failure) -> Any:
-    """The failure in one of its cases of m: that it can happen is that this has a model."""
+    """The failure formula restricted to its microbatch cases; satisfiable iff the failure is possible."""
     count = symbols.size(symbols.MICROBATCH)
     cases = [count == c.least if c.exact or not failure.exact else count >= c.least for c in failure.cases]
     return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula

@@ -123,7 +123,7 @@ class Obligations:
         self.failures[key] = replace(known, cases=(*known.cases, *more), instances=known.instances + 1)
 
     def hold(self, obligation: str) -> None:
-        """One instance that holds by how the program is built."""
+        """Count one instance that is true by construction (no formula)."""
         self.instances[obligation] += 1
         self.facts.setdefault(obligation, Counter())[FACTS[obligation][0]] += 1
 

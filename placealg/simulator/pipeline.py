@@ -164,7 +164,7 @@ def _said(stages: Stages, task: Task) -> tuple[str, int, int] | None:
 
 
 def _cause(stages: Stages, left: Left) -> int:
-    """A waiting stage for which no other one that waits would still do what it waits for; any, where all would."""
+    """A root of the wait-for graph: a blocked stage that no other one would unblock; in a cycle, any of its stages."""
     stage, seen = next(s for s in left if left[s]), set[int]()
     while stage not in seen:
         seen.add(stage)

@@ -1,7 +1,7 @@
 """What one rank holds of the tensors of an op graph in one microbatch: versions, gradients, what ops keep.
 
 A version is a tensor under a label: "" as its op made it, "tp" a redistributed copy, "tp/cp" a copy of that one.
-Every version has its own gradient; one that is read takes all that derive from it along.
+Reading a gradient sums the gradients of that version and of every version derived from it.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _check_version(event: Event, reference: Reference) -> None:
 
 
 def _check_axes(event: Event, reference: Reference) -> None:
-    """Axes are those along which ranks meet, or along which one keeps its own."""
+    """Only collectives, and slice, free, scale, pad and messages, take axes."""
     keeps = ("slice", "scale", "pad", *MESSAGES) if event.on_tensor else ("slice", "free")
     if not event.axes or VERBS[event.verb].collective or event.verb in keeps or _merges(event, reference):
         return

@@ -222,7 +222,7 @@ def sum_over(terms: Iterable[Term], axis: str, ranks: int = 0) -> tuple[Term, ..
 
 
 def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
-    """Terms that differ only in the rank on which one position stands: where each rank has one, that is certain."""
+    """Merge terms equal up to [p = k] that occur for every rank k of the axis: their guards sum to 1."""
     found: dict[tuple[Term, str], list[int]] = {}
     for term in terms:
         placed = [((a, p, q), q, p) for a, p, q in term.given if a == axis and p.isdigit() and not q.isdigit()]

@@ -36,7 +36,7 @@ def concerns(event: Event, parameter: str, reference: Reference) -> bool:
 
 
 def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
-    """One op, of which only the parameter's reads and its gradient are left to follow here."""
+    """Transfer rule of an op event, projected to one parameter: it may read it, draw, or add to its gradient."""
     graph, parameter = machine.reference.graph, machine.site.parameter
     assert graph is not None
     if event.value == "loss":

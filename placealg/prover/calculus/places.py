@@ -98,7 +98,7 @@ def _padding(event: Event) -> Monomial:
 def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside.
 
-    A loss that is summed counts those that it sums.
+    The token count of a loss is that of the axes along which its operand is split.
     """
     cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
     summed = machine.flows.at(iteration.position).loss if machine.flows else {}

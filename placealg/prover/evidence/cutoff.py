@@ -200,7 +200,7 @@ def written_out(step: Step, axis: str, size: int) -> Step:
 def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
     """What the engine finds: an obligation is PROVED, CUTOFF where it is proved on every axis at all of its sizes.
 
-    Else it ends as where it first was refuted; as where it first was left open, if it never was. A step without axes
+    Otherwise its verdict is the first refutation found, or else the first UNDECIDED. A step without axes
     has no sums to write out.
     """
     runs = tuple(unroll(step, axis) for axis in step.reference.mesh.names)

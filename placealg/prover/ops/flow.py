@@ -135,7 +135,7 @@ class _Follower:
         self.handed = []
 
     def instance_of(self, unit: str, events: tuple[Event, ...]) -> None:
-        """The events of one instance: they leave what it found of other units' tensors and of data as it was."""
+        """Run one instance; give up where it changes tensors of other units or data: the next would see others."""
         found = {key: held for key, held in self.tensors.made.items() if unit_of(key[0]) != unit}
         for event in events:
             self.execute(event)

@@ -80,9 +80,9 @@ class _Order:
         return why
 
     def outlives(self, event: Event) -> bool:
-        """Whether what an instance makes there is not its own alone: data, and what enters it, of which one is known.
+        """Whether a version made inside a layer outlives that layer instance.
 
-        What its ops made ends with its forward, and its backward finds what that left.
+        Data, and the layer's input slot, are shared by all instances; op results are per instance.
         """
         kind = self.graph.tensors[event.tensor].kind
         return kind == "data" or (event.phase == "forward" and self.graph.producer(event.tensor) is None)
@@ -113,7 +113,7 @@ class _Order:
 
 
 def _from(version: Version) -> frozenset[Version]:
-    """A version and those that it would come from: reading it, one of them is read."""
+    """The version and its ancestors (T@a/b, T@a, T): a read resolves to the first that exists."""
     name, label = version
     return frozenset((name, made) for made in origins(label))
 

@@ -140,10 +140,7 @@ def _others(mask: Iterable[tuple[str, str]], axis: str) -> frozenset[tuple[str, 
 
 
 def _standing(held: Sum, axis: str, position: str) -> Sum:
-    """What a rank at `position` finds of what is held elsewhere along the axis: it is there only if that is the same.
-
-    What is held all along the axis is there.
-    """
+    """Read a value at one stage: it is defined only if it was stored at that stage, or is replicated along the axis."""
     return paths.each(held, lambda v: replace(
         v, mask=_others(v.mask, axis) | {(axis, position)},
         sides=v.sides.union(*(equality(axis, p, position) for a, p in v.mask if a == axis))))

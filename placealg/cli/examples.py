@@ -78,7 +78,7 @@ def theorems() -> Iterator[Theorem]:
     """The theorems that `proofs/coq/README.md` lists, with the statements of the files in which they are proved."""
     room = bug_files.folder().parent / "coq"
     stated: dict[str, tuple[str, Path]] = {}
-    for path in sorted(room.glob("*.v")):
+    for path in sorted(room.rglob("*.v")):
         stated |= {name: (" ".join(text.split()), path) for name, text in _STATED.findall(
             path.read_text(encoding="utf-8"))}
     listed = (room / "README.md").read_text(encoding="utf-8")

@@ -255,7 +255,8 @@ def test_the_first_of_2_1_3_0(codes: list[int], code: int) -> None:
 
 COST_KEYS = ["version", "strategy", "model", "sizes", "convention", "unit", "hypotheses", "symbols", "parameters",
              "memory", "communication", "saved", "regions", "compute", "schedule"]
-PROVE_KEYS = ["version", "strategy", "model", "verdict", "class", "hypotheses", "not_covered", "obligations",
+PROVE_KEYS = ["version", "strategy", "model", "verdict", "class", "hypotheses", "not_covered", "decided",
+              "obligations",
               "counterexample", "certificate"]
 
 

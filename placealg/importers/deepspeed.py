@@ -33,6 +33,8 @@ class Engine:
         self.draft, self.said, self.parts = draft, said, draft.parts
         self.world, self.precision = world, precision
         self.split = 1
+        self.trainer_steps: int | None = None
+        """The accumulation that a trainer says, where the file says "auto" or nothing."""
 
     def read(self) -> None:
         """Read everything."""
@@ -104,8 +106,12 @@ class Engine:
         data = self.fix_world(micro, train, steps)
         if data is None and self.world is None:
             said.unsaid("world_size", "the launcher decides: the data-parallel axis stays symbolic", "--world-size")
-        steps = self.steps(micro, train, steps, data)
-        self.draft.accumulation(steps, "gradient_accumulation_steps", self.open_steps(micro, train))
+        if steps is None and self.trainer_steps is not None:
+            if said.has("gradient_accumulation_steps"):
+                said.inactive("gradient_accumulation_steps", "the trainer's")
+        else:
+            steps = self.steps(micro, train, steps, data)
+            self.draft.accumulation(steps, "gradient_accumulation_steps", self.open_steps(micro, train))
         if micro is not None:
             self.draft.size("b", "train_micro_batch_size_per_gpu", "sequences of a microbatch")
         elif said.has("train_micro_batch_size_per_gpu"):

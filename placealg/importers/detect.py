@@ -21,6 +21,10 @@ def _deepspeed(data: Mapping[str, Any]) -> bool:
 JSON: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"deepspeed": _deepspeed}
 YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "accelerate": lambda data: "distributed_type" in data or "compute_environment" in data,
+    "llamafactory": lambda data: "finetuning_type" in data or (
+        "model_name_or_path" in data and data.get("stage") in ("sft", "pt", "dpo", "kto", "rm", "ppo")),
+    "axolotl": lambda data: "base_model" in data and bool({"datasets", "micro_batch_size", "pretraining_dataset"} & set(
+        data)),
     "megatron": lambda data: isinstance(data.get("MODEL_ARGS"), Mapping),
     "nanotron": lambda data: isinstance(data.get("parallelism"), Mapping) and (
         bool({"dp", "tp", "pp"} & set(data["parallelism"])) and bool({"tokens", "optimizer", "general"} & set(data))),
@@ -30,11 +34,11 @@ TOML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"torchtitan": lambda 
                                  for key in data.get(section, {})) or {"job", "model"} <= set(data))}
 
 
-_OURS = re.compile(r"^\s*(?:\[(?:mesh|dims|states|groups\b.*|schedule|\[edit\]|\[event\])\]|base\s*=|expect\s*=)",
+_OURS = re.compile(r"^[ \t]*(?:\[(?:mesh|dims|states|groups\b.*|schedule|\[edit\]|\[event\])\]|base\s*=|expect\s*=)",
                    re.MULTILINE)
-_TABLE = re.compile(r"^\s*\[[\w.\"-]+\]\s*(#.*)?$", re.MULTILINE)
-_KEY = re.compile(r"^\s*[\w.\"-]+\s*=", re.MULTILINE)
-_THEIRS = re.compile(r"^\s*\[(?:job|training|parallelism|activation_checkpoint|experimental)\]", re.MULTILINE)
+_TABLE = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(#.*)?$", re.MULTILINE)
+_KEY = re.compile(r"^[ \t]*[\w.\"-]+\s*=", re.MULTILINE)
+_THEIRS = re.compile(r"^[ \t]*\[(?:job|training|parallelism|activation_checkpoint|experimental)\]", re.MULTILINE)
 
 
 def is_configuration(path: Path) -> bool:
@@ -49,8 +53,28 @@ def is_configuration(path: Path) -> bool:
     return path.suffix != ".toml" or bool(_THEIRS.search(text))
 
 
-_SHELL = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|^\s*(?:export\s+)?[A-Za-z_]\w*=[^\s=].*$|^\s*(?:torchrun|srun|sbatch|"
+_SHELL = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|^[ \t]*(?:export\s+)?[A-Za-z_]\w*=[^\s=].*$|^[ \t]*(?:torchrun|srun|sbatch|"
                     r"mpirun|deepspeed|accelerate launch|python3?|uv run|megatron|swift)\s", re.MULTILINE)
+
+
+_PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w|class \w+.*:|def \w+\(.*|@\w)", re.MULTILINE)
+
+
+def is_python(text: str) -> bool:
+    """Whether a text is Python: it imports, and defines a class or a function."""
+    return len(_PYTHON.findall(text)) >= 2 and not text.startswith("#!/bin/") and bool(re.search(
+        r"^(?:class|def|@) ?\w", text, re.MULTILINE))
+
+
+def _python(text: str, file: str, forced: str) -> str:
+    """The format of a Python text."""
+    found = [name for name, mark in (("tp_plan", "base_model_tp_plan"), ("torchtitan_py", r"Trainer\.Config\b")) if re.search(mark, text)]
+    if forced or len(found) == 1:
+        return {"torchtitan": "torchtitan_py"}.get(forced, forced) or found[0]
+    if len(found) > 1:
+        raise InputError(f"may be {' or '.join(table(n).title for n in found)}: say which with --as {'|'.join(found)}",
+                         where=file)
+    raise InputError("is Python of no format that is known here: tp_plan, torchtitan, dtensor are read", where=file)
 
 
 def is_shell(text: str) -> bool:
@@ -70,6 +94,8 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
         raise InputError("is empty", where=file)
     from placealg.importers.megatron_lines import is_log
 
+    if is_python(text):
+        return _python(text, file, forced), Document(file, {}, {}, text)
     if is_log(text):
         return "megatron_log", Document(file, {}, {}, text)
     if is_shell(text) or (forced == "megatron" and "MODEL_ARGS" not in text):

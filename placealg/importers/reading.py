@@ -80,8 +80,12 @@ class Reading:
 
     @property
     def stand_in(self) -> str:
-        """The model on which a reading stands that names none, where its groups speak of a transformer's parameters."""
-        return "gpt" if self.model is None and self.strategy.groups else ""
+        """The model on which a reading stands that names none: one that has what its groups and dims speak of."""
+        if self.model is not None:
+            return ""
+        if any("dense_ffn" in dims for dims in self.strategy.dims.values()):
+            return "deepseek-v3"
+        return "gpt" if self.strategy.groups else ""
 
     @property
     def not_covered(self) -> tuple[str, ...]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
-from placealg.importers.reading import Options, Reading, refusal
+from placealg.importers.reading import Item, Options, Reading, refusal
 from placealg.importers.said import Said
 from placealg.importers.titan import Degrees, float8_compute, float8_gather, place, stages
 from placealg.model.config import resolve_model
@@ -29,6 +32,12 @@ FIELDS = {"replicate": "data_parallel_replicate_degree", "shard": "data_parallel
 class _Titan(Said):
     """torchtitan's keys wherever a year put them: a key of [parallelism] may stand in [training] or [experimental]."""
 
+    renamed: Mapping[str, str] = {}
+
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> Item:
+        item = super()._item(key, text, value, option)
+        return replace(item, key=self.renamed[key]) if key in self.renamed else item
+
     def path(self, key: str) -> tuple[str | int, ...]:
         section, _, name = key.partition(".")
         if section == "parallelism":
@@ -40,8 +49,17 @@ class _Titan(Said):
 
 def read_torchtitan(document: Document, options: Options) -> Reading:
     """The reading of a job configuration."""
+    return read_titan(document, options, {})
+
+
+def read_titan(document: Document, options: Options, renamed: Mapping[str, str]) -> Reading:
+    """The reading of a job configuration, or of a Trainer.Config in its keys; `renamed` are the latter's names."""
     draft = Draft("torchtitan", document, options)
-    draft.said = said = _Titan(draft.said.table, document, options)
+    form = draft.said.table
+    if renamed:
+        form = replace(form, title="torchtitan Python registry", newest="HEAD of 2026-08")
+    draft.said = said = _Titan(form, document, options)
+    said.renamed = renamed
     keys = {field: f"parallelism.{name}" for field, name in FIELDS.items()}
     if said.has("training.data_parallel_degree"):
         keys["shard"] = "training.data_parallel_degree"
@@ -208,7 +226,7 @@ def _bytes(draft: Draft, degrees: Degrees) -> None:
         parts.tables["types"].pop("wire_w", None)
     converters = said.value("model.converters")
     words = converters if isinstance(converters, list) else [converters]
-    active = [str(w) for w in words if "float8" in str(w) or "mx" in str(w)]
+    active = [str(w) for w in words if re.search("float8|mx|nvfp4|fp8", str(w).lower())]
     gather = next((k for k in ("float8.enable_fsdp_float8_all_gather",
                                "quantize.linear.float8.enable_fsdp_float8_all_gather") if said.has(k)), "")
     if active:
@@ -223,6 +241,7 @@ def _bytes(draft: Draft, degrees: Degrees) -> None:
 def _rest(draft: Draft, degrees: Degrees) -> None:
     """Offload, recompute, clipping, loss and optimizer."""
     said, parts = draft.said, draft.parts
+    assert isinstance(said, _Titan)
     if said.flag("training.enable_cpu_offload"):
         parts.modifier("offload_optimizer")
         parts.modifier("offload_parameters")
@@ -233,7 +252,12 @@ def _rest(draft: Draft, degrees: Degrees) -> None:
         "activation_checkpoint.selective_ac_option")), "activation_checkpoint.mode",
         "activation_checkpoint.selective_ac_option")
     draft.clip("training.max_norm", said.value("training.max_norm"))
-    said.follows("loss", "[loss] mean_of_means: each rank's mean, averaged; token_mean since 0cb743558 of 2026-01-25")
+    if said.renamed:
+        draft.token_mean()
+        said.follows("loss", "[loss] preset = \"token_mean\": sums over all tokens of the step (0cb743558)")
+    else:
+        said.follows("loss", "[loss] mean_of_means: each rank's mean, averaged; token_mean since 0cb743558 of "
+                             "2026-01-25")
     if said.flag("optimizer.early_step_in_backward"):
         raise said.refuse("optimizer.early_step_in_backward", "updates run inside the backward")
     said.leave("optimizer.early_step_in_backward", "updates follow the backward")

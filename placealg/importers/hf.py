@@ -1,0 +1,93 @@
+"""What YAML files of HuggingFace trainers share: DeepSpeed by a path, FSDP or DDP, names of models, 8-bit optimizers."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from placealg.importers.beside import beside
+from placealg.importers.deepspeed import Engine
+from placealg.importers.document import json_document, read_text
+from placealg.importers.draft import Draft
+from placealg.importers.names import kind_without_graph, shipped_name
+from placealg.importers.said import Said
+from placealg.importers.tables import table
+
+OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
+              "adamw_bnb_8bit": "adamw", "adamw_8bit": "adamw", "paged_adamw_8bit": "adamw", "paged_adamw_32bit": "adamw",
+              "adamw_torch_8bit": "adamw", "adamw_torch_xla": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon",
+              "adafactor": "adafactor"}
+
+
+@lru_cache(maxsize=1)
+def _packaged() -> dict[str, Any]:
+    return tomllib.loads(files("placealg.importers").joinpath("formats", "packaged.toml").read_text(encoding="utf-8"))
+
+
+def packaged(trainer: str, name: str) -> str:
+    """The DeepSpeed JSON that comes with a trainer under a name; "" where none does."""
+    row = _packaged()[trainer].get(name)
+    if row is None:
+        return ""
+    zero = {"stage": row["stage"], **{key: {"device": "cpu"} for key in ("offload_optimizer", "offload_param")
+                                      if row.get(key)}}
+    sixteen = {"enabled": True} if row.get("bf16") else {"enabled": "auto"}
+    return json.dumps({"zero_optimization": zero, "bf16": sixteen, **({} if row.get("bf16") else {
+        "fp16": {"enabled": "auto"}}), "gradient_clipping": "auto"}, indent=1)
+
+
+def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int) -> None:
+    """DeepSpeed by the file that a key names."""
+    said = draft.said
+    named = str(said.raw(key))
+    path = beside(named, said.document.file, draft.options)
+    text = read_text(path) if path else packaged(trainer, Path(named).name)
+    if not text:
+        raise said.refuse(key, f"{key} names another file, {named}, which is not here", "give it with --with")
+    file = path or f"{Path(named).name} (as it comes with {trainer})"
+    inner = Said(table("deepspeed"), json_document(text, file), draft.options)
+    said.read(key, f"{Path(named).name} decides the states")
+    engine = Engine(draft, inner, draft.options.world_size, precision)
+    engine.trainer_steps = steps
+    engine.read()
+    draft.include(inner)
+
+
+def read_ddp(draft: Draft, loaded: int, key: str) -> None:
+    """DDP on weights of `loaded` bytes, in autocast."""
+    draft.parts.axis("dp", draft.divided(draft.options.world_size, 1, "data parallelism"))
+    draft.parts.types(w=loaded, g=loaded, wire=loaded, o=2 * loaded, act=2)
+    draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
+    draft.said.read(key, f"[types] w = g = wire = {loaded}, o = {2 * loaded}: what was loaded is trained, without a "
+                         "master")
+
+
+def read_model_name(draft: Draft, key: str) -> None:
+    """The model by its name on the hub."""
+    said = draft.said
+    name = str(said.raw(key) or "")
+    if kind := kind_without_graph(Path(name).name):
+        raise said.refuse(key, f"{name} is {kind}, of which there is no op graph")
+    shipped = shipped_name("huggingface", name)
+    if shipped:
+        draft.model = shipped
+        said.read(key, f"model {shipped}")
+    elif name:
+        said.unsaid(key, f"{name}: its config.json is not here; figures and proof stand on a stand-in",
+                    "--model config.json")
+        said.unsaid("model", "of another file", "--model config.json")
+
+
+def read_optimizer(draft: Draft, key: str) -> None:
+    """The optimizer, and its bytes where it keeps 8."""
+    word = str(draft.said.value(key)).lower()
+    draft.optimizer(key, word, OPTIMIZERS)
+    if "8bit" in word and word in OPTIMIZERS:
+        types = draft.parts.tables.get("types", {})
+        master = 4 if types.get("o") == 12 else 0
+        draft.parts.types(o=2 + master)
+        draft.said.read(key, f"[types] o = {2 + master}: two moments of 8 bits")

@@ -1,0 +1,99 @@
+"""LLaMA-Factory YAML: full fine-tuning by the HF Trainer, under DeepSpeed, FSDP or DDP."""
+
+from __future__ import annotations
+
+from placealg.importers.document import Document
+from placealg.importers.draft import Draft
+from placealg.importers.hf import read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.reading import Options, Reading
+
+PROJECTED = ("use_galore", "use_apollo", "use_badam")
+FSDP = {"full_shard": "zero3", "shard_grad_op": "fsdp_no_reshard", "no_shard": "dp", "hybrid_shard": "hsdp"}
+
+
+def read_llamafactory(document: Document, options: Options) -> Reading:
+    """The reading of a training configuration."""
+    draft = Draft("llamafactory", document, options)
+    said = draft.said
+    kind = said.value("finetuning_type")
+    if kind != "full":
+        raise said.refuse("finetuning_type", f"finetuning_type {kind}: the base is frozen, without gradients and "
+                                             "optimizer "
+                                             "state")
+    said.read("finetuning_type", "every parameter is trained")
+    if said.raw("quantization_bit"):
+        raise said.refuse("quantization_bit", f"the base rests in {said.raw('quantization_bit')} bits")
+    for key in PROJECTED:
+        if said.flag(key):
+            raise said.refuse(key, f"{key}: an optimizer of parts or projections of the gradients")
+        said.leave(key, "off")
+    _stage(draft)
+    precision = "bf16" if said.flag("bf16") or said.flag("pure_bf16") else "fp16" if said.flag("fp16") else ""
+    steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
+    _engine(draft, precision, steps)
+    if draft.microbatches is None:
+        draft.accumulation(steps, "gradient_accumulation_steps")
+    draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
+        "per_device_train_batch_size", said.value("per_device_train_batch_size")))
+    draft.size("s", "cutoff_len", "longest sequence", said.whole("cutoff_len", said.value("cutoff_len")))
+    if said.flag("disable_gradient_checkpointing"):
+        said.read("disable_gradient_checkpointing", "nothing is computed again")
+    else:
+        draft.parts.modifier("recompute_full")
+        said.read("disable_gradient_checkpointing", "recompute_full")
+    said.leave("gradient_checkpointing", "disable_gradient_checkpointing decides")
+    draft.clip("max_grad_norm", said.value("max_grad_norm"))
+    if said.flag("use_muon"):
+        draft.optimizer("use_muon", "muon", {"muon": "muon"})
+        said.leave("optim", "use_muon is on")
+    else:
+        said.leave("use_muon", "off")
+        read_optimizer(draft, "optim")
+    draft.token_mean()
+    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
+    read_model_name(draft, "model_name_or_path")
+    for key in ("bf16", "fp16", "pure_bf16"):
+        said.leave(key, "told with the precision, or off")
+    return draft.reading()
+
+
+def _stage(draft: Draft) -> None:
+    said = draft.said
+    stage = said.choice("stage", str(said.value("stage")), ("pt", "sft", "rm", "dpo", "kto", "ppo"))
+    if stage in ("pt", "sft"):
+        said.read("stage", "the loss of the next token")
+    else:
+        said.approximated("stage", f"{stage}: another loss, and a second model beside this one: both are left out")
+
+
+def _engine(draft: Draft, precision: str, steps: int) -> None:
+    """DeepSpeed, FSDP or DDP."""
+    said = draft.said
+    if said.raw("deepspeed"):
+        read_deepspeed_path(draft, "deepspeed", "llamafactory", precision, steps)
+        for key in ("bf16", "fp16", "pure_bf16"):
+            if said.has(key):
+                said.read(key, "the precision of DeepSpeed's \"auto\"")
+    elif said.raw("fsdp"):
+        if isinstance(said.raw("fsdp_config"), str):
+            raise said.refuse("fsdp_config", f"{said.raw('fsdp_config')} decides, another file", "give accelerate's")
+        words = str(said.raw("fsdp")).split()
+        name = FSDP.get(words[0])
+        if not name:
+            raise said.refuse("fsdp", f"fsdp {words[0]}: one of {', '.join(FSDP)} is read")
+        draft.parts.axis(name, draft.divided(draft.options.world_size, 1, "FSDP"))
+        draft.parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
+        if steps > 1 and name in ("zero3", "fsdp_no_reshard"):
+            draft.parts.accumulate_whole("dp")
+        said.read("fsdp", f"{name}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under no_sync")
+        if "offload" in words:
+            draft.parts.modifier("offload_optimizer")
+            draft.parts.modifier("offload_parameters")
+    else:
+        loaded = 2 if said.flag("pure_bf16") else 4
+        read_ddp(draft, loaded, "pure_bf16" if loaded == 2 else "bf16" if said.has("bf16") else "fp16")
+    if precision == "fp16":
+        draft.overflow()
+        said.read("fp16", "[optimizer] skip = \"overflow\"")
+    said.leave("deepspeed", "none")
+    said.leave("fsdp", "none")

@@ -1,0 +1,210 @@
+"""HuggingFace tensor-parallel plans: the dict literal of a configuration class becomes the dims of one axis."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from placealg.importers.document import Document
+from placealg.importers.draft import Draft
+from placealg.importers.names import kind_without_graph
+from placealg.importers.python_text import Evaluator, class_attributes, parse_python
+from placealg.importers.reading import Options, Reading, refusal
+from placealg.model.config import SHIPPED, shipped
+
+PLAN = "base_model_tp_plan"
+Q = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "q_b_proj", "kv_b_proj", "Wqkv")
+OUT = ("o_proj", "out_proj", "dense", "c_proj")
+UP = ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "w1", "w3", "dense_h_to_4h")
+DOWN = ("down_proj", "fc2", "w2", "c_proj", "dense_4h_to_h")
+SPLIT = ("colwise", "packed_colwise", "local_colwise", "local_packed_colwise", "colwise_rep")
+GATHERED = ("colwise_gather_output", "colwise_rep")
+ROWS = ("rowwise", "local_rowwise", "rowwise_rep", "rowwise_split_input")
+QUIET = ("replicated_with_grad_allreduce", "mla_kv_a_proj", "local", "local_params", "gather", "replicate",
+         "moe_tp_experts", "sequence_parallel", "moe_identity_expert", "auto", "embedding_rowwise")
+
+
+def read_tp_plan(document: Document, options: Options) -> Reading:
+    """The reading of the plan of a configuration class, or of the class that --function names."""
+    tree = parse_python(document.text, document.file)
+    plans = list(class_attributes(tree, PLAN))
+    if options.function:
+        plans = [p for p in plans if p[0] == options.function]
+    if not plans:
+        raise refusal(f"no class {options.function or ''} with {PLAN}".replace("  ", " "), document.file)
+    filled = [p for p in plans if not (isinstance(p[1], ast.Dict) and not p[1].keys)]
+    if len(filled) > 1:
+        raise refusal(f"{len(filled)} plans, of {', '.join(p[0] for p in filled)}", f"{document.file}:{filled[0][2]}",
+                      f"--function {filled[0][0]} takes one")
+    if not filled:
+        raise refusal("its plan is empty", f"{document.file}:{plans[0][2]}")
+    owner, node, line = filled[0]
+    types = {c: v.value for c, v, _ in class_attributes(tree, "model_type") if isinstance(v, ast.Constant)}
+    family = str(types.get(owner, ""))
+    if kind := kind_without_graph(family):
+        raise refusal(f"model_type {family} is {kind}, of which there is no op graph", f"{document.file}:{line}")
+    plan = Evaluator(tree, document.file).value(node, {})
+    if not isinstance(plan, dict) or not isinstance(node, ast.Dict) or any(not isinstance(v, str) for v in plan.values()):
+        raise refusal(f"{PLAN} of {owner} is no dict of words", f"{document.file}:{line}")
+    lines = {(k,): n.lineno for k, n in zip(plan, node.keys, strict=True) if n is not None}
+    draft = Draft("tp_plan", Document(document.file, plan, lines, document.text), options)
+    _Plan(draft, plan, family).read()
+    return draft.reading()
+
+
+class _Plan:
+    """One plan, part by part."""
+
+    def __init__(self, draft: Draft, plan: Mapping[str, str], family: str):
+        self.draft, self.said, self.plan, self.family = draft, draft.said, plan, family
+        self.dims = ["loss.none"]
+        draft.said.path = lambda key: (key,)  # type: ignore[method-assign]  # names of modules hold dots
+
+    def read(self) -> None:
+        """Put the axis in, with its dims."""
+        parts = {where: self.part(where) for where in ("attention", "experts", "shared", "mlp")}
+        unknown = [k for k, v in self.plan.items() if v not in (*SPLIT, *GATHERED, *ROWS, *QUIET, "embedding_colwise",
+                                                                "ep_router", "grouped_gemm", "ep_dispatch_experts")]
+        if unknown:
+            raise self.said.refuse(unknown[0], f"{unknown[0]} is {self.plan[unknown[0]]}, a style that is not read")
+        self.embedding()
+        self.attention(parts["attention"])
+        self.network(parts)
+        self.dims.append("vocab")
+        self.norms()
+        self.draft.parts.axis("tp", self.draft.options.world_size)
+        self.draft.parts.say("dims", "tp", self.dims)
+        self.said.unsaid("lm_head", "its plan stands in the model's own file (_tp_plan, colwise_gather_output where "
+                                    "looked "
+                                    "at): logits are split along vocab here")
+        self.said.approximated("loss", "logits are gathered, and the cross entropy runs whole; here it is split along "
+                                       "vocab: its traffic and memory are off")
+        for key in ("gradient_accumulation_steps", "clip", "recompute", "[types]"):
+            self.said.unsaid(key, "the trainer decides")
+        self.model()
+
+    def part(self, where: str) -> dict[str, str]:
+        """The entries of one part of a layer."""
+        found = {}
+        for key, style in self.plan.items():
+            words = key.split(".")
+            experts = "experts" in words
+            shared = any(w in ("shared_expert", "shared_experts", "shared_mlp") for w in words)
+            attention = any("attn" in w or w == "attention" for w in words)
+            mlp = any(w in ("mlp", "feed_forward", "ffn", "block_sparse_moe", "moe") for w in words)
+            mine = {"attention": attention, "experts": experts and not shared, "shared": shared,
+                    "mlp": mlp and not experts and not shared and not attention}[where]
+            if mine:
+                found[key] = style
+        return found
+
+    def pick(self, part: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+        """The entries of these modules."""
+        return {k: v for k, v in part.items() if k.split(".")[-1] in names or k.split(".")[-2:-1] == list(names[:1])}
+
+    def embedding(self) -> None:
+        """The embedding, whole unless the plan says otherwise."""
+        key = next((k for k in self.plan if k.split(".")[-1] in ("embed_tokens", "wte", "embed_in", "word_embeddings")), "")
+        if not key:
+            self.dims.append("embedding.none")
+            self.said.follows("embed_tokens", "in no entry: whole on every rank")
+        elif self.plan[key] == "embedding_rowwise":
+            self.said.read(key, "split along vocab")
+        elif self.plan[key] in ("replicate", "gather"):
+            self.dims.append("embedding.none")
+            self.said.read(key, "whole on every rank")
+        else:
+            raise self.said.refuse(key, f"{key} is {self.plan[key]}: an embedding split along its width")
+
+    def attention(self, part: Mapping[str, str]) -> None:
+        """Heads, or attention whole."""
+        q, out = self.pick(part, Q), self.pick(part, OUT)
+        if not q and not out:
+            self.dims += ["attn.none", "core.none"]
+            self.said.follows("attention", "in no entry: whole on every rank")
+            return
+        ways = set(q.values())
+        if not q or not out:
+            key = next(iter({**q, **out}))
+            raise self.said.refuse(key, f"{key} is {self.plan[key]}, and the other half of the pair is in no entry: "
+                                        "a product "
+                                        "of split and whole weights, which no dims say")
+        if ways <= set(SPLIT) and set(out.values()) <= set(ROWS) - {"rowwise_split_input"}:
+            self.dims.append("heads")
+        elif ways <= set(GATHERED) and set(out.values()) == {"rowwise_split_input"}:
+            self.dims += ["core.none", "heads"]
+        else:
+            key = next(iter(q))
+            raise self.said.refuse(key, f"{', '.join(sorted(ways))} beside {', '.join(sorted(set(out.values())))}: "
+                                        "styles "
+                                        "of attention that are not read together")
+        for key in part:
+            self.said.read(key, "heads" if key in q or key in out else "beside the heads of its rank")
+
+    def network(self, parts: Mapping[str, Mapping[str, str]]) -> None:
+        """MLPs and experts."""
+        found = False
+        for where in ("experts", "shared", "mlp"):
+            part = parts[where]
+            if not part:
+                continue
+            up, down = self.pick(part, UP), self.pick(part, DOWN)
+            name = "dense_ffn" if where == "mlp" and parts["experts"] else "ffn"
+            if not up and not down:
+                continue
+            if where == "experts" and "grouped_gemm" in up.values():
+                self.dims.insert(1, "expert.expert")
+                for key in part:
+                    self.said.read(key, "experts are split over the axis")
+                found = True
+                continue
+            if not up or not down:
+                key = next(iter({**up, **down}))
+                raise self.said.refuse(key, f"{key} is {self.plan[key]}, and the other half of the pair is in no "
+                                            "entry: a "
+                                            "product of split and whole weights, which no dims say")
+            if name not in self.dims:
+                self.dims.append(name)
+            found = True
+            gathered = [k for k, v in up.items() if v in GATHERED and v not in SPLIT]
+            for key in part:
+                if key not in gathered:
+                    self.said.read(key, f"{name} of {where}")
+            for key in gathered:
+                self.said.approximated(key, f"{name}: its output is gathered for the activation, and split again; "
+                                            "here it "
+                                            "stays split")
+            if where == "experts" and any(v == "moe_tp_experts" for v in part.values()):
+                self.said.approximated("experts", "one all_reduce behind the combination; here each pair of a token "
+                                                  "and an "
+                                                  "expert is reduced: topk times the traffic")
+        if not found:
+            self.said.follows("mlp", "in no entry: whole on every rank")
+            self.dims.append("mlp.none")
+
+    def norms(self) -> None:
+        """Norms that are split along the sequence."""
+        split = [k for k, v in self.plan.items() if v == "sequence_parallel"]
+        if split:
+            self.dims.append("seq")
+        for key in split:
+            self.said.read(key, "split along seq")
+        for key, style in self.plan.items():
+            if not self.said.accounted((key,)):
+                self.said.read(key, f"{style}: as the rest of its layer")
+
+    def model(self) -> None:
+        """The family, where a shipped configuration is of it."""
+        if self.draft.options.model:
+            return
+        for name in shipped():
+            data: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
+            if data["model_type"] == self.family and (data.get("first_k_dense_replace") or "dense_ffn" not in self.dims):
+                self.draft.model = name
+                self.said.follows("model", f"{name}, of model_type {self.family}")
+                return
+        self.said.unsaid("model", f"no shipped configuration is of model_type {self.family or '?'}: the proof stands "
+                                  "on a "
+                                  "stand-in", "--model")

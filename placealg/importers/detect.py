@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.importers.automodel import is_automodel
 from placealg.importers.document import MAX_BYTES, Document, json_document, toml_document
+from placealg.importers.nemo import is_nemo
 from placealg.importers.tables import formats, table
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "fp16", "bf16")
@@ -25,6 +27,11 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
         "model_name_or_path" in data and data.get("stage") in ("sft", "pt", "dpo", "kto", "rm", "ppo")),
     "axolotl": lambda data: "base_model" in data and bool({"datasets", "micro_batch_size", "pretraining_dataset"} & set(
         data)),
+    "maxtext": lambda data: any(str(k).startswith(("ici_", "dcn_")) and str(k).endswith("_parallelism") for k in data),
+    "levanter": lambda data: isinstance(data.get("trainer"), Mapping) and bool(
+        {"mp", "train_batch_size", "fsdp_axis"} & set(data["trainer"])),
+    "nemo": lambda data: is_nemo(data) and not is_automodel(data),
+    "automodel": is_automodel,
     "megatron": lambda data: isinstance(data.get("MODEL_ARGS"), Mapping),
     "nanotron": lambda data: isinstance(data.get("parallelism"), Mapping) and (
         bool({"dp", "tp", "pp"} & set(data["parallelism"])) and bool({"tokens", "optimizer", "general"} & set(data))),
@@ -53,8 +60,8 @@ def is_configuration(path: Path) -> bool:
     return path.suffix != ".toml" or bool(_THEIRS.search(text))
 
 
-_SHELL = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|^[ \t]*(?:export\s+)?[A-Za-z_]\w*=[^\s=].*$|^[ \t]*(?:torchrun|srun|sbatch|"
-                    r"mpirun|deepspeed|accelerate launch|python3?|uv run|megatron|swift)\s", re.MULTILINE)
+_SHELL = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|^[ \t]*(?:export\s+)?[A-Za-z_]\w*=[^\s=].*$|^[ \t]*(?:torchrun|srun|"
+                    r"sbatch|mpirun|deepspeed|accelerate launch|python3?|uv run|megatron|swift)\s", re.MULTILINE)
 
 
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w|class \w+.*:|def \w+\(.*|@\w)", re.MULTILINE)
@@ -68,7 +75,9 @@ def is_python(text: str) -> bool:
 
 def _python(text: str, file: str, forced: str) -> str:
     """The format of a Python text."""
-    found = [name for name, mark in (("tp_plan", "base_model_tp_plan"), ("torchtitan_py", r"Trainer\.Config\b")) if re.search(mark, text)]
+    marks = (("tp_plan", r"base_model_tp_plan\b[^\n=]*="), ("torchtitan_py", r"Trainer\.Config\b"),
+             ("dtensor", r"\bparallelize_module\b"))
+    found = [name for name, mark in marks if re.search(mark, text)]
     if forced or len(found) == 1:
         return {"torchtitan": "torchtitan_py"}.get(forced, forced) or found[0]
     if len(found) > 1:
@@ -99,7 +108,10 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
     if is_log(text):
         return "megatron_log", Document(file, {}, {}, text)
     if is_shell(text) or (forced == "megatron" and "MODEL_ARGS" not in text):
-        return "megatron_sh", Document(file, {}, {}, text)
+        from placealg.importers.maxtext import is_maxtext
+
+        name = "maxtext_sh" if is_maxtext(text) and forced != "megatron" else "megatron_sh"
+        return name, Document(file, {}, {}, text)
     if body[0] == "{" or (body[0] == "[" and not _TABLE.match(body)):
         document = json_document(text, file)
         return _one(document, JSON, "JSON", forced), document

@@ -1,4 +1,4 @@
-"""What YAML files of HuggingFace trainers share: DeepSpeed by a path, FSDP or DDP, names of models, 8-bit optimizers."""
+"""What YAML files of HuggingFace trainers share: DeepSpeed by a path, DDP, names of models, 8-bit optimizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from placealg.importers.said import Said
 from placealg.importers.tables import table
 
 OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
-              "adamw_bnb_8bit": "adamw", "adamw_8bit": "adamw", "paged_adamw_8bit": "adamw", "paged_adamw_32bit": "adamw",
+              "adamw_bnb_8bit": "adamw", "adamw_8bit": "adamw", "paged_adamw_8bit": "adamw",
+              "paged_adamw_32bit": "adamw",
               "adamw_torch_8bit": "adamw", "adamw_torch_xla": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon",
               "adafactor": "adafactor"}
 

@@ -121,7 +121,7 @@ class Megatron:
         said = self.said
         name = "moe-expert-parallel-size" if said.has("moe-expert-parallel-size") else "expert-model-parallel-size"
         ep = said.whole(name, said.raw(name)) or 1
-        routed = said.raw("num-experts") not in (None, "1", 1, "null")
+        routed = ep > 1 if said.raw("num-experts") is None else said.raw("num-experts") not in ("1", 1)
         key = "expert-tensor-parallel-size"
         if ep == 1 or not routed:
             said.leave(name, "1: no expert parallelism" if ep == 1 else "no experts")

@@ -107,14 +107,43 @@ def _of_launch(launch: Launch, script: Script, options: Options, text: str) -> R
         raise refusal("no launch of Megatron-LM: its flags are others", flags.file)
     _open_words(draft, launch, script)
     world = devices(launch, {**script.variables, **options.env})
-    if world is None and (nodes := _number(flags.data.get("actor-num-nodes"))):
-        each = _number(flags.data.get("actor-num-gpus-per-node")) or 8
-        world = nodes * each
+    front = SWIFT_DEFAULTS if launch.script in SWIFT else SLIME_DEFAULTS if "actor-num-nodes" in flags.data else {}
+    if front:
+        world = _of_front(draft, launch, script, front) or world
     if world is not None and options.world_size is None:
         said.follows("devices", f"{world} devices, as the launcher or Slurm says")
     _deepspeed_config(draft, launch, script)
     Megatron(draft, said, options.world_size or world, 1 if launch.script in SWIFT else None).read()
     return draft.reading()
+
+
+SWIFT_DEFAULTS: dict[str, Any] = {"bf16": True, "use-distributed-optimizer": True, "micro-batch-size": "1",
+                                  "global-batch-size": "16", "recompute-granularity": "selective"}
+"""What `megatron sft` of ms-swift sets where a command line is silent (modelscope/ms-swift, megatron_args.py)."""
+
+SLIME_DEFAULTS: dict[str, Any] = {"bf16": True, "use-distributed-optimizer": True}
+"""What slime sets where a command line is silent (THUDM/slime, arguments.py)."""
+
+
+def _of_front(draft: Draft, launch: Launch, script: Script, front: dict[str, Any]) -> int | None:
+    """The devices of a front end of Megatron-LM, whose defaults go before Megatron's."""
+    said = draft.said
+    data = launch.flags.data
+    silent = {key: value for key, value in front.items() if key not in data and not (key == "bf16" and "fp16" in data)}
+    for key, value in silent.items():
+        said.follows(key, f"{'true' if value is True else value}, the front end's default")
+    said.document = replace(said.document, data={**data, **silent})
+    if "actor-num-nodes" in data:
+        actors, devices_ = _number(data["actor-num-nodes"]), _number(data.get("actor-num-gpus-per-node")) or 8
+        for key in ("actor-num-nodes", "actor-num-gpus-per-node"):
+            said.leave(key, "of the devices")
+        return actors * devices_ if actors else None
+    each = _number(script.variables.get("NPROC_PER_NODE"))
+    nodes = script.variables.get("NNODES")
+    seen = script.variables.get("CUDA_VISIBLE_DEVICES")
+    if each is None and isinstance(seen, str) and re.fullmatch(r"\d+(,\d+)*", seen):
+        each = seen.count(",") + 1
+    return each * (_number(nodes) or 1) if each and (nodes is None or _number(nodes)) else None
 
 
 def _number(value: Any) -> int | None:
@@ -162,9 +191,18 @@ def _deepspeed_config(draft: Draft, launch: Launch, script: Script) -> None:
     if OPEN in text:
         raise said.refuse("deepspeed-config", f"{named} is written with {HOLDS.findall(text)[0]}, which nothing sets",
                           "--env sets it")
-    stage = json_document(text, where).get(("zero_optimization", "stage"))
+    config = json_document(text, where)
+    zero = config.get(("zero_optimization",)) or {}
+    known = {"stage", "offload_optimizer", "overlap_comm", "contiguous_gradients", "reduce_scatter",
+             "reduce_bucket_size", "allgather_bucket_size", "allgather_partitions", "elastic_checkpoint"}
+    more = [k for k in zero if k not in known and zero[k] not in (False, None, 0)] if isinstance(zero, dict) else ["?"]
+    if more:
+        raise refusal(f"zero_optimization.{more[0]} beside the flags of Megatron-DeepSpeed is not read", where)
     data = dict(flags)
-    data["zero-stage"] = str(stage or 0)
+    data["zero-stage"] = str(zero.get("stage") or 0)
+    device = (zero.get("offload_optimizer") or {}).get("device", "none")
+    if device != "none":
+        data["cpu-optimizer"] = True
     said.document = replace(said.document, data=data, lines={**said.document.lines, ("zero-stage",): said.document.line(
         ("deepspeed-config",))})
 

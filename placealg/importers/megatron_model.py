@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placealg.importers.draft import Draft
+from placealg.importers.names import shipped_name
 from placealg.importers.said import Said
 from placealg.model.config import SHIPPED, shipped
 
@@ -25,6 +26,11 @@ OFF = (None, "", "null", "none", "None", "0", 0, False, "false", "False")
 
 def read_model(draft: Draft, said: Said, tp: int) -> None:
     """The model that the flags describe; the reading's model where one is read, else what keeps it from that."""
+    named = str(said.raw("model") or "")
+    if named and (name := shipped_name("huggingface", named)):
+        draft.model = name
+        said.read("model", f"model {name}")
+        return
     found, why = _fields(said, tp)
     matching = _shipped(found) if found else ""
     if matching:

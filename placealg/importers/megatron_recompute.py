@@ -11,7 +11,8 @@ REGIONS = {"core_attn": ("core",), "layernorm": ("norm1", "norm2"), "mlp": ("mlp
 
 KEYS = ("recompute-activations", "recompute-granularity", "recompute-method", "recompute-num-layers",
         "recompute-modules", "checkpoint-activations", "checkpoint-num-layers", "activations-checkpoint-method",
-        "activations-checkpoint-num-layers", "distribute-saved-activations")
+        "activations-checkpoint-num-layers", "distribute-saved-activations",
+        "distribute-checkpointed-activations")
 OFF = (None, "", "none", "null", False)
 
 
@@ -35,8 +36,10 @@ def read_recompute(draft: Draft, said: Said, layers: int | None, pp: int) -> Non
         said.leave("recompute-granularity", "nothing is computed again")
     else:
         raise said.refuse("recompute-granularity", f"recompute-granularity {granularity}: full or selective are read")
-    if said.flag("distribute-saved-activations"):
-        said.approximated("distribute-saved-activations", "what a layer keeps is split over tp, and gathered again: "
+    split = "distribute-saved-activations"
+    split = "distribute-checkpointed-activations" if said.flag("distribute-checkpointed-activations") else split
+    if said.flag(split):
+        said.approximated(split, "what a layer keeps is split over tp, and gathered again: "
                                                           "activations are overstated, traffic understated")
     for key in KEYS:
         said.leave(key, "off, or told with the rest")

@@ -25,6 +25,12 @@ READERS: Mapping[str, tuple[str, str]] = {
     "torchtitan_py": ("torchtitan_py", "read_registry"),
     "llamafactory": ("llamafactory", "read_llamafactory"),
     "axolotl": ("axolotl", "read_axolotl"),
+    "maxtext": ("maxtext", "read_maxtext"),
+    "maxtext_sh": ("maxtext", "read_maxtext_script"),
+    "levanter": ("levanter", "read_levanter"),
+    "dtensor": ("dtensor", "read_dtensor"),
+    "nemo": ("nemo", "read_nemo"),
+    "automodel": ("automodel", "read_automodel"),
     "tp_plan": ("tp_plan", "read_tp_plan"),
     "megatron": ("megatron_lines", "read_flags_yaml"),
     "megatron_sh": ("megatron_lines", "read_script"),
@@ -61,8 +67,11 @@ def reader_of(name: str) -> Callable[[Document, Options], Reading]:
 
 def read_words(words: Sequence[str], options: Options) -> Reading:
     """The reading of a command line, given as its words."""
+    from placealg.importers.maxtext import is_maxtext, read_maxtext_words
     from placealg.importers.megatron_lines import read_command
 
+    if is_maxtext(" ".join(words)):
+        return read_maxtext_words(words, "command line", "", options)
     return read_command(words, options)
 
 

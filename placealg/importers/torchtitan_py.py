@@ -16,7 +16,8 @@ CHECKPOINTING = {"FullAC": ("full", ""), "SelectiveAC": ("selective", "op"), "Me
 TOKENS = "num_tokens_per_microbatch_per_dp_rank"
 RENAMED = {"training.local_batch_size": f"training.{TOKENS}", "training.seq_len": "training.max_context_length",
            "training.global_batch_size": "training.num_tokens_per_train_step",
-           "activation_checkpoint.mode": "activation_checkpoint", "model.flavor": "model_spec", "model.name": "model_spec",
+           "activation_checkpoint.mode": "activation_checkpoint", "model.flavor": "model_spec",
+           "model.name": "model_spec",
            "activation_checkpoint.selective_ac_option": "activation_checkpoint",
            "model.converters": "model_spec.converters", "optimizer.name": "optimizer"}
 """torchtitan's TOML key -> the field of Trainer.Config that took its place."""
@@ -42,7 +43,8 @@ def read_registry(document: Document, options: Options) -> Reading:
     if not isinstance(found, Record):
         where = found.line if isinstance(found, Unknown) else line
         what = found.text if isinstance(found, Unknown) else "nothing"
-        raise refusal(f"{name} returns {what}, which is more than a configuration in one piece", f"{document.file}:{where}")
+        raise refusal(f"{name} returns {what}, which is more than a configuration in one piece",
+                      f"{document.file}:{where}")
     return read_titan(_flat(found, name, document, options), options, RENAMED)
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from placealg.importers.document import Document
+from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph
 from placealg.importers.python_text import Evaluator, class_attributes, parse_python
@@ -46,9 +46,10 @@ def read_tp_plan(document: Document, options: Options) -> Reading:
     if kind := kind_without_graph(family):
         raise refusal(f"model_type {family} is {kind}, of which there is no op graph", f"{document.file}:{line}")
     plan = Evaluator(tree, document.file).value(node, {})
-    if not isinstance(plan, dict) or not isinstance(node, ast.Dict) or any(not isinstance(v, str) for v in plan.values()):
+    words = isinstance(plan, dict) and all(isinstance(v, str) for v in plan.values())
+    if not words or not isinstance(node, ast.Dict):
         raise refusal(f"{PLAN} of {owner} is no dict of words", f"{document.file}:{line}")
-    lines = {(k,): n.lineno for k, n in zip(plan, node.keys, strict=True) if n is not None}
+    lines: dict[Key, int] = {(k,): n.lineno for k, n in zip(plan, node.keys, strict=True) if n is not None}
     draft = Draft("tp_plan", Document(document.file, plan, lines, document.text), options)
     _Plan(draft, plan, family).read()
     return draft.reading()
@@ -106,7 +107,8 @@ class _Plan:
 
     def embedding(self) -> None:
         """The embedding, whole unless the plan says otherwise."""
-        key = next((k for k in self.plan if k.split(".")[-1] in ("embed_tokens", "wte", "embed_in", "word_embeddings")), "")
+        names = ("embed_tokens", "wte", "embed_in", "word_embeddings")
+        key = next((k for k in self.plan if k.split(".")[-1] in names), "")
         if not key:
             self.dims.append("embedding.none")
             self.said.follows("embed_tokens", "in no entry: whole on every rank")
@@ -201,7 +203,8 @@ class _Plan:
             return
         for name in shipped():
             data: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
-            if data["model_type"] == self.family and (data.get("first_k_dense_replace") or "dense_ffn" not in self.dims):
+            fits = data.get("first_k_dense_replace") or "dense_ffn" not in self.dims
+            if data["model_type"] == self.family and fits:
                 self.draft.model = name
                 self.said.follows("model", f"{name}, of model_type {self.family}")
                 return

@@ -1,0 +1,106 @@
+"""DTensor plans: dict literals of module names and parallel styles become the dims of an axis."""
+
+from __future__ import annotations
+
+import ast
+
+from placealg.importers.document import Document, Key
+from placealg.importers.draft import Draft
+from placealg.importers.python_text import parse_python
+from placealg.importers.reading import Options, Reading, refusal
+
+STYLES = ("colwise", "rowwise", "sequence", "prepare")
+SHARDING = ("fully_shard", "apply_fsdp", "FSDP", "FullyShardedDataParallel")
+
+
+def read_dtensor(document: Document, options: Options) -> Reading:
+    """The reading of a file's one plan, or of the function that --function names."""
+    tree = parse_python(document.text, document.file)
+    plans = {node.name: found for node in tree.body if isinstance(node, ast.FunctionDef) and (found := _plan(node))}
+    if options.function:
+        if options.function not in plans:
+            from placealg.errors import InputError
+
+            raise InputError(f"no plan in a function '{options.function}'", where="--function", name=options.function,
+                             valid=plans)
+        plans = {options.function: plans[options.function]}
+    if not plans:
+        raise refusal("no plan that is a dict literal of names and styles", document.file)
+    if len(plans) > 1:
+        raise refusal(f"{len(plans)} plans, in {', '.join(list(plans)[:4])}", document.file,
+                      f"--function {next(iter(plans))} takes one")
+    (function, plan), = plans.items()
+    flat = Document(document.file, {k: s for k, (s, _) in plan.items()}, {(k,): n for k, (_, n) in plan.items()},
+                    document.text)
+    draft = Draft("dtensor", flat, options)
+    draft.said.path = lambda key: (key,)  # type: ignore[method-assign]  # names of modules hold dots
+    calls = {ast.unparse(n.func).rpartition(".")[2] for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    _place(draft, function, bool(calls & set(SHARDING)))
+    return draft.reading()
+
+
+def _plan(function: ast.FunctionDef) -> dict[str, tuple[str, int]]:
+    """Name -> (style, line) of the dict literals in a function whose values are calls of styles."""
+    found: dict[str, tuple[str, int]] = {}
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Dict):
+            continue
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Call):
+                name = ast.unparse(value.func).rpartition(".")[2].lower()
+                style = next((s for s in STYLES if s in name), "")
+                if style:
+                    found[key.value] = (style, key.lineno)
+    return found
+
+
+def _place(draft: Draft, function: str, sharded: bool) -> None:
+    """The axes."""
+    said, plan = draft.said, draft.said.document.data
+    last = {key: key.rpartition(".")[2] for key in plan}
+
+    def of(names: tuple[str, ...], style: str) -> list[str]:
+        return [k for k in plan if last[k] in names and plan[k] == style]
+
+    pairs = (("heads", ("wq", "wk", "wv", "q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value"),
+              ("wo", "o_proj", "out_proj", "dense")),
+             ("ffn", ("w1", "w3", "gate_proj", "up_proj", "gate_up_proj", "fc1"), ("w2", "down_proj", "fc2")))
+    sequence = [k for k, v in plan.items() if v == "sequence"]
+    embedding = of(("tok_embeddings", "embed_tokens", "embed", "wte"), "rowwise")
+    dims = ["loss.none", *([] if embedding else ["embedding.none"])]
+    for dim, up, down in pairs:
+        first, second = of(up, "colwise"), of(down, "rowwise")
+        if first and second:
+            dims.append(dim)
+            for key in (*first, *second):
+                said.read(key, dim)
+        elif first or second:
+            key = (first or second)[0]
+            raise said.refuse(key, f"{key} is {plan[key]}, and the other half of the pair is in no entry: a product "
+                                   "of "
+                                   "split and whole weights, which no dims say")
+    output = of(("output", "lm_head"), "colwise")
+    dims += ["vocab"] if output or embedding else []
+    dims += ["seq"] if sequence else []
+    for key in (*embedding, *output):
+        said.read(key, "vocab")
+    for key in sequence:
+        said.read(key, "split along seq between the products")
+    draft.parts.axis("zero3" if sharded else "dp")
+    said.follows("fully_shard" if sharded else "data", "zero3 over dp" if sharded else "dp: nothing in the file "
+                                                                                       "shards")
+    draft.parts.axis("tp_sp_keep" if sequence else "tp")
+    usual = ["loss.none", "heads", "ffn", "vocab", "seq"]
+    if dims != usual or not sequence:
+        draft.parts.say("dims", "tp", dims)
+    for key in plan:
+        if not said.accounted(_path(key)):
+            said.inactive(key, "how inputs are laid out for what follows")
+    said.unsaid("degrees", "the job that calls it decides: dp and tp stay symbolic")
+    for key in ("gradient_accumulation_steps", "[types]", "recompute", "loss"):
+        said.unsaid(key, "the job that calls it decides")
+    said.unsaid("model", f"{function} takes any model with these names", "--model")
+
+
+def _path(key: str) -> Key:
+    return (key,)

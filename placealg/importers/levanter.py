@@ -1,0 +1,145 @@
+"""Levanter YAML: named axes of arrays over a mesh of replicas, data and model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placealg.importers.document import Document
+from placealg.importers.draft import Draft
+from placealg.importers.reading import Options, Reading
+
+DIMS = {"mlp": "ffn", "heads": "heads", "kv_head": "heads", "kv_heads": "heads", "vocab": "vocab",
+        "experts": "expert.expert"}
+BYTES = {"f32": 4, "float32": 4, "full": 4, "bf16": 2, "bfloat16": 2, "f16": 2, "float16": 2, "half": 2}
+OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "muon": "muon", "sgd": "sgd"}
+
+
+def read_levanter(document: Document, options: Options) -> Reading:
+    """The reading of a training configuration."""
+    draft = Draft("levanter", document, options)
+    said, parts = draft.said, draft.parts
+    tp = said.whole("trainer.model_axis_size", said.value("trainer.model_axis_size")) or 1
+    replicas = 1
+    for key in ("trainer.replica_dcn_axis_size", "trainer.replica_ici_axis_size"):
+        size = said.whole(key, said.value(key), -1)
+        if size == -1:
+            raise said.refuse(key, f"{key} -1: the slices decide", "--key sets it")
+        replicas *= size or 1
+        said.read(key, f"{size} replicas") if size and size > 1 else said.leave(key, "1: no replicas")
+    data = draft.divided(options.world_size, tp * replicas, "the axes")
+    sharded = said.value("trainer.fsdp_axis") not in (None, "", [])
+    if ("trainer", "fsdp_axis") in document.lines and said.raw("trainer.fsdp_axis") is None:
+        sharded = False
+    if replicas > 1:
+        parts.axis("hsdp" if sharded else "dp", **({"dp_replicate": replicas, "dp_shard": data} if sharded else {
+            "dp": None if data is None else data * replicas}))
+    else:
+        parts.axis("zero3" if sharded else "dp", data)
+    said.read("trainer.fsdp_axis", "parameters, gradients and optimizer sharded over data" if sharded else "replicated")
+    _tensor(draft, tp)
+    _bytes(draft)
+    _batch(draft, data, replicas)
+    _recompute(draft)
+    clip = said.raw("optimizer.max_grad_norm")
+    silent = ("optimizer", "max_grad_norm") not in document.lines
+    draft.clip("optimizer.max_grad_norm", said.value("optimizer.max_grad_norm") if silent else clip)
+    draft.optimizer("optimizer.type", str(said.value("optimizer.type")), OPTIMIZERS)
+    draft.token_mean()
+    said.follows("loss", "[loss] preset = \"token_mean\": means over all tokens of the step")
+    _model(draft)
+    return draft.reading()
+
+
+def _tensor(draft: Draft, tp: int) -> None:
+    said, key = draft.said, "trainer.tensor_parallel_axes"
+    named = said.raw(key) or []
+    if tp == 1:
+        said.leave(key, "model_axis_size is 1: no tensor parallelism")
+        said.leave("trainer.model_axis_size", "1: no tensor parallelism")
+        return
+    unknown = [a for a in named if a not in DIMS]
+    if unknown or not named:
+        raise said.refuse(key, f"tensor_parallel_axes {', '.join(unknown) or 'none'}: axes of arrays that no dim "
+                               "here is")
+    draft.parts.axis("tp", tp)
+    draft.parts.say("dims", "tp", list(dict.fromkeys(DIMS[a] for a in named)))
+    said.read(key, "the dims of tp")
+    said.read("trainer.model_axis_size", f"tp over {tp} ranks")
+
+
+def _bytes(draft: Draft) -> None:
+    said = draft.said
+    policy = str(said.value("trainer.mp"))
+    words: dict[str, str] = {}
+    for part in policy.split(","):
+        name, equals, kind = part.strip().partition("=")
+        for letter in (name[:1],) if equals else ("p", "c", "o"):
+            words[letter] = kind if equals else name
+    try:
+        w = BYTES[words.get("p", "f32")]
+        c = BYTES[words.get("c", words.get("compute", "f32"))]
+    except KeyError:
+        raise said.refuse("trainer.mp", f"mp {policy}: types that are not read") from None
+    draft.parts.types(w=w, wire_w=c, g=w, wire=w, o=2 * w, act=c)
+    said.read("trainer.mp", f"[types] w = {w}, wire_w = act = {c}; what XLA gathers in is its own choice")
+
+
+def _batch(draft: Draft, data: int | None, replicas: int) -> None:
+    said = draft.said
+    total = said.value("trainer.train_batch_size")
+    each = said.whole("trainer.per_device_parallelism", said.value("trainer.per_device_parallelism"), -1)
+    if each in (-1, None):
+        draft.accumulation(1, "trainer.per_device_parallelism")
+        said.leave("trainer.train_batch_size", "one microbatch holds a rank's share")
+        return
+    said.read("trainer.per_device_parallelism", f"b = {each}")
+    draft.sizes["b"] = int(each or 1)
+    if not isinstance(total, int) or data is None:
+        draft.accumulation(None, "trainer.train_batch_size", f"m = {total}/({each} x ranks), and they are open")
+        return
+    ranks = data * replicas
+    if total % (int(each or 1) * ranks):
+        raise said.refuse("trainer.train_batch_size", f"train_batch_size {total} is not a multiple of {each} x "
+                                                      f"{ranks}")
+    draft.accumulation(total // (int(each or 1) * ranks), "trainer.train_batch_size")
+
+
+def _recompute(draft: Draft) -> None:
+    said, key = draft.said, "model.gradient_checkpointing"
+    value = said.raw(key)
+    if value is None:
+        said.unsaid(key, "the model's class decides (true in most): no recompute is read", f"--key {key}=true")
+    elif value is True or value == "recompute":
+        draft.parts.modifier("recompute_full")
+        said.read(key, "recompute_full")
+    elif value is False:
+        said.read(key, "nothing is computed again")
+    elif "offload" in str(value):
+        raise said.refuse(key, f"gradient_checkpointing {value}: activations rest on the host")
+    else:
+        said.approximated(key, f"{value}: some carries are kept; here nothing is computed again: activations are "
+                               "overstated, and the verdict does not cover what is computed again")
+
+
+def _model(draft: Draft) -> None:
+    """A llama whose sizes stand in the file; its vocabulary is the tokenizer's."""
+    from placealg.importers.megatron_model import _shipped
+
+    said = draft.said
+    model: Any = said.raw("model")
+    names = {"hidden_dim": "hidden_size", "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
+             "num_kv_heads": "num_key_value_heads", "intermediate_dim": "intermediate_size"}
+    draft.size("s", "model.seq_len", "tokens of a sequence")
+    if isinstance(model, dict) and model.get("type") == "llama" and all(n in model for n in names):
+        fields = {"model_type": "llama", **{theirs: model[ours] for ours, theirs in names.items()}}
+        shipped = _shipped(fields)
+        if shipped:
+            draft.model = shipped
+            for name in ("type", *names):
+                said.read(f"model.{name}", f"of the model: all sizes agree with {shipped}")
+            return
+    kind = model.get("type") if isinstance(model, dict) else model
+    said.unsaid("model", f"{kind or 'none'}: no configuration that is read; the tokenizer decides the vocabulary",
+                "--model")
+    for name in ("type", *names):
+        said.leave(f"model.{name}", "of a model that is not read")

@@ -1,0 +1,221 @@
+"""NeMo 1 YAML, whose model section is Megatron's flags by other names; and files that only override a recipe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from placealg.importers.document import Document, Key, dotted
+from placealg.importers.draft import Draft
+from placealg.importers.megatron import Megatron
+from placealg.importers.names import kind_without_graph
+from placealg.importers.reading import Item, Options, Reading, refusal
+from placealg.importers.said import Said
+from placealg.importers.tables import table
+
+FLAGS = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+         "activations_checkpoint_granularity": "recompute-granularity",
+         "activations_checkpoint_method": "recompute-method",
+         "activations_checkpoint_num_layers": "recompute-num-layers",
+         "encoder_seq_length": "seq-length", "num_moe_experts": "num-experts", "moe_router_topk": "moe-router-topk",
+         "mcore_gpt": "use-mcore-models", "ffn_hidden_size": "ffn-hidden-size"}
+"""Key of NeMo's model -> Megatron's flag, where it is not the same word with dashes."""
+
+SAME = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "sequence_parallel",
+        "expert_model_parallel_size", "expert_tensor_parallel_size", "micro_batch_size", "global_batch_size",
+        "rampup_batch_size", "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
+        "max_position_embeddings", "seq_length", "distribute_saved_activations", "vocab_size",
+        "make_vocab_size_divisible_by", "cpu_offloading", "fp8_param_gather")
+OFF = (None, "", "null", "none", "None", False, 0)
+
+
+def is_nemo(data: Mapping[str, Any]) -> bool:
+    """Whether a table is of NeMo, or of what overrides recipes of Megatron-LM."""
+    model = data.get("model")
+    if isinstance(data.get("modules"), Mapping) and any(isinstance(m, Mapping) and "framework" in m for m in
+                                                         data["modules"].values()):
+        return True
+    if isinstance(data.get("policy"), Mapping) and "megatron_cfg" in data["policy"]:
+        return True
+    if isinstance(data.get("system"), Mapping) and "tensor_model_parallel_size" in data["system"]:
+        return True
+    if isinstance(data.get("experiment"), Mapping) and isinstance(data["experiment"].get("task"), Mapping):
+        return True
+    if not isinstance(model, Mapping):
+        return False
+    return "tensor_model_parallel_size" in model or "megatron_amp_O2" in model or bool(
+        isinstance(data.get("trainer"), Mapping) and {"micro_batch_size", "restore_from_path"} & set(model))
+
+
+def read_nemo(document: Document, options: Options) -> Reading:
+    """The reading of a NeMo configuration."""
+    _other_files(document)
+    resolved = _resolved(document)
+    draft = Draft("nemo", resolved, options)
+    _kinds(draft)
+    said = _Nemo(table("megatron"), resolved, options)
+    _engine(draft, said)
+    said.prepare()
+    Megatron(draft, said, _world(draft)).read()
+    own = draft.said
+    for name, items in said.lists.items():
+        own.lists[name] += items
+    own.listed |= said.listed
+    for key in ("trainer.precision", "trainer.gradient_clip_val", "trainer.accumulate_grad_batches", "model.optim.name",
+                "model.optim.grad_sync_dtype", "model.optim.contiguous_grad_buffer", "model.megatron_amp_O2",
+                "model.grad_allreduce_chunk_size_mb", "model.fsdp", "model.fsdp_sharding_strategy", "model.peft",
+                "model.freeze"):
+        if not isinstance(own.raw(key), Mapping):
+            own.leave(key, "told with the rest, or off")
+    return draft.reading()
+
+
+def _other_files(document: Document) -> None:
+    """Files that only override: what they name decides."""
+    data = document.data
+    for name, module in (data.get("modules") or {}).items() if isinstance(data.get("modules"), Mapping) else ():
+        if isinstance(module, Mapping) and "framework" in module:
+            others = [str(module[k]) for k in ("config", "model") if k in module]
+            raise refusal(f"a Primus module: {' and '.join(others) or 'its framework'} decide what it leaves open, "
+                          "other files",
+                          document.where(("modules", name)), "give the arguments that the run prints at its start")
+    if isinstance(data.get("policy"), Mapping):
+        raise refusal("a NeMo-RL file overrides its defaults, another file, in policy.megatron_cfg",
+                      document.where(("policy", "megatron_cfg")), "give the arguments that the run prints at its "
+                                                                  "start")
+    model = data.get("model")
+    if isinstance(data.get("experiment"), Mapping):
+        raise refusal("a FlagScale experiment: its train file decides", document.where(("experiment",)), "give that "
+                                                                                                         "file")
+    if isinstance(data.get("system"), Mapping):
+        inner = str(document.text)
+        kind = next((k for w in re.findall(r"[\w.-]+", inner) if (k := kind_without_graph(w))), "")
+        raise refusal(f"a FlagScale file of {kind}, of which there is no op graph" if kind else
+                      "a FlagScale file, whose experiment and engine decide the rest", document.where(("system",)))
+    if isinstance(model, Mapping) and not isinstance(data.get("trainer"), Mapping):
+        raise refusal("an override of a recipe of Megatron-Bridge, which is Python: the recipe decides what it "
+                      "leaves open",
+                      document.where(("model",)), "give the arguments that the run prints at its start")
+
+
+def _resolved(document: Document) -> Document:
+    """The document with `${a.b}` and `${oc.env:NAME,default}` of keys that matter put in; others stay text."""
+    def value(found: Any, depth: int = 0) -> Any:
+        if isinstance(found, Mapping):
+            return {k: value(v, depth) for k, v in found.items()}
+        whole = re.fullmatch(r"\$\{([\w.]+)\}", found) if isinstance(found, str) else None
+        if whole and depth < 5:
+            inner = document.get(tuple(whole[1].split(".")))
+            return value(inner, depth + 1) if inner is not None and not isinstance(inner, Mapping) else found
+        env = re.fullmatch(r"\$\{(?:oc\.env:)?\w+[,:]([^{}$]*)\}", found) if isinstance(found, str) else None
+        return env[1].strip() if env else found
+
+    return replace(document, data=value(document.data))
+
+
+def _kinds(draft: Draft) -> None:
+    """Networks without an op graph, by the file's own name for them."""
+    said = draft.said
+    data: Any = said.document.data
+    words = [str(data.get("name") or ""), str((data.get("run") or {}).get("name") or "") if isinstance(
+        data.get("run"), Mapping) else ""]
+    for word in words:
+        if kind := kind_without_graph(word):
+            raise refusal(f"{word} is {kind}, of which there is no op graph", said.document.where(("name",)))
+    model = data.get("model", {})
+    if any(k in model for k in ("mm_cfg", "vision_config", "encoder", "decoder", "unet_config", "first_stage_config",
+                                "audio_encoder", "perception")):
+        key = next(k for k in ("mm_cfg", "vision_config", "encoder", "decoder", "unet_config", "first_stage_config",
+                               "audio_encoder", "perception") if k in model)
+        raise said.refuse(f"model.{key}", f"model.{key}: a network of which there is no op graph")
+    peft = model.get("peft")
+    if isinstance(peft, Mapping) and str(peft.get("peft_scheme", "none")).lower() not in ("none", "null", ""):
+        raise said.refuse("model.peft", f"peft {peft.get('peft_scheme')}: the base is frozen")
+    if isinstance(model.get("freeze"), Mapping) or model.get("freeze") is True:
+        raise said.refuse("model.freeze", "part of the model is frozen")
+    for path, value in said.document.leaves():
+        if isinstance(value, str) and re.search(r"\$\{|\?\?\?", value) and str(path[-1]) in (*SAME, *FLAGS):
+            raise refusal(f"{dotted(path)} is {value}, which another file or the launcher decides",
+                          said.document.where(path), f"--key {dotted(path)}=VALUE")
+
+
+def _world(draft: Draft) -> int | None:
+    """Nodes times devices."""
+    said = draft.said
+    devices, nodes = said.raw("trainer.devices"), said.raw("trainer.num_nodes")
+    counts = [int(v) if re.fullmatch(r"\d+", str(v)) else None for v in (devices, nodes)]
+    for key, count in zip(("trainer.devices", "trainer.num_nodes"), counts, strict=True):
+        if count and all(counts):
+            said.read(key, f"{count} of {counts[0]} x {counts[1]} devices")
+        elif said.has(key):
+            said.inactive(key, "the other of devices and nodes is the launcher's")
+    if counts[0] and counts[1]:
+        return draft.world(counts[0] * counts[1], "trainer.devices")
+    return draft.options.world_size
+
+
+class _Nemo(Said):
+    """NeMo's sections as Megatron's reader asks for them."""
+
+    def prepare(self) -> None:
+        """What NeMo decides by other keys."""
+        self.made: dict[str, Any] = {}
+        document = self.document
+        name = str(document.get(("model", "optim", "name")) or "fused_adam")
+        zero = name in ("mcore_distributed_optim", "distributed_fused_adam")
+        self.made["use-distributed-optimizer"] = zero
+        if name == "distributed_fused_adam" and document.get(("model", "optim", "contiguous_grad_buffer")) is False:
+            self.made["zero-stage"] = 2
+        self.made["optimizer"] = "adam" if "adam" in name or "distributed_optim" in name else name
+        word = str(document.get(("trainer", "precision")) or "32").removesuffix("-mixed").removesuffix("-true")
+        self.made["bf16"], self.made["fp16"] = word == "bf16", word == "16"
+        sync = str(document.get(("model", "optim", "grad_sync_dtype")) or "")
+        self.made["grad-reduce-in-bf16"] = sync in ("bf16", "bfloat16")
+        clip = document.get(("trainer", "gradient_clip_val"))
+        self.made["clip-grad"] = 0.0 if clip is None else clip
+        self.made["group-query-attention"] = document.get(("model", "num_query_groups")) not in OFF
+        activation = str(document.get(("model", "activation")) or "gelu")
+        self.made["swiglu"] = activation in ("fast-swiglu", "swiglu")
+        self.made["normalization"] = "RMSNorm" if document.get(("model", "normalization")) == "rmsnorm" else "LayerNorm"
+        self.made["position-embedding-type"] = str(document.get(("model", "position_embedding_type")) or
+                                                   "learned_absolute")
+        self.made["disable-bias-linear"] = document.get(("model", "bias")) is False
+        self.made["untie-embeddings-and-output-weights"] = document.get(
+            ("model", "share_embeddings_and_output_weights")) is False
+        if document.get(("model", "fp8")) is True:
+            self.made["fp8-format"] = "hybrid"
+        self.keys = {flag: key for key, flag in FLAGS.items()} | {k.replace("_", "-"): k for k in SAME}
+
+    def path(self, key: str) -> Key:
+        sources = {"use-distributed-optimizer": ("model", "optim", "name"), "optimizer": ("model", "optim", "name"),
+                   "bf16": ("trainer", "precision"), "fp16": ("trainer", "precision"),
+                   "grad-reduce-in-bf16": ("model", "optim", "grad_sync_dtype"),
+                   "clip-grad": ("trainer", "gradient_clip_val"), "fp8-format": ("model", "fp8"),
+                   "swiglu": ("model", "activation"), "normalization": ("model", "normalization"),
+                   "position-embedding-type": ("model", "position_embedding_type"),
+                   "disable-bias-linear": ("model", "bias"),
+                   "untie-embeddings-and-output-weights": ("model", "share_embeddings_and_output_weights")}
+        if key in sources:
+            return sources[key]
+        own = self.keys.get(key, "")
+        return ("model", own) if own else ("", key)
+
+    def raw(self, key: str) -> Any:
+        if key in self.made:
+            return self.made[key]
+        found = super().raw(key)
+        return None if found in ("null", "None") else found
+
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> Item:
+        item = super()._item(key, text, value, option)
+        path = self.path(key)
+        return replace(item, key=dotted(path)) if path[0] else item
+
+
+def _engine(draft: Draft, said: _Nemo) -> None:
+    """FSDP of Lightning, and autocast without O2."""
+    own = draft.said
+    if own.raw("model.fsdp") is True:
+        raise own.refuse("model.fsdp", "FSDP of NeMo beside Megatron's parallelism is not read")

@@ -36,8 +36,12 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     _element("g", "bytes per parameter of the gradients at rest", 2),
     _element("wire", "bytes per parameter of a gradient while it is reduced", 2),
     _element("wire_w", "bytes per parameter of a weight while it is gathered, where a strategy says so; else w"),
+    _element("use", "bytes per parameter of a gathered copy of a weight, where a strategy says so; else w"),
+    _element("acc", "bytes per parameter of a gradient before its reduction, while it accumulates, where a strategy "
+             "says so; else g"),
     _element("o", "bytes per parameter of the optimizer state, fp32 master copy included", 12),
     _element("act", "bytes per element of the activations", 2),
+    _element("act_linear", "bytes per element of what linear ops alone keep, where a strategy says so; else act"),
     Symbol("b", "sequences per device and microbatch"),
     Symbol("m", "microbatches per step", default=Fraction(1)),
     Symbol("s", "sequence length"),

@@ -28,8 +28,9 @@ from placealg.step.event import LOOPED, Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.step.verbs import VERBS
+from placealg.strategy.options import ACT_LINEAR
 
-ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4"}
+ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4", ACT_LINEAR: ACT_LINEAR}
 """What one element takes, in bytes."""
 
 NOTE = "activations are those of one microbatch, without the data of the batch"
@@ -123,7 +124,7 @@ class Activations:
         repeated = {v for found in self.others(walked).values() for v in found}
         for version, storage in self.shown(walked).items():
             key = self.kept_by(version, storage, walked, version in repeated)
-            found[key] = found.get(key, Picture()) + self.picture([storage])
+            found[key] = found.get(key, Picture()) + self.picture([storage], "", walked)
         return found
 
     def flights(self, unit: str) -> Any:
@@ -154,12 +155,22 @@ class Activations:
 
     def waiting(self, walked: tuple[Touch, ...]) -> dict[str, Picture]:
         """Repeated unit -> what those of its instances hold that are not at work."""
-        return {unit: self.picture(set(found.values()), unit) for unit, found in self.others(walked).items()
+        return {unit: self.picture(set(found.values()), unit, walked) for unit, found in self.others(walked).items()
                 if self.units[unit] != ONE}
 
-    def picture(self, held: Iterable[Storage], unit: str = "") -> Picture:
-        """What some storages take, in one instance or in all others of `unit`."""
-        return Picture((self.elements(s), s.tensor.element, unit) for s in held)
+    def picture(self, held: Iterable[Storage], unit: str = "", walked: tuple[Touch, ...] = ()) -> Picture:
+        """What some storages take, in one instance or in all others of `unit`; with `walked` while they wait."""
+        return Picture((self.elements(s), self.element(s, walked), unit) for s in held)
+
+    def element(self, storage: Storage, walked: tuple[Touch, ...]) -> str:
+        """What an element of a storage takes: of what only linear ops wait for, as the strategy says of these."""
+        element = storage.tensor.element
+        if not walked or element != "act" or ACT_LINEAR not in self.step.reference.types:
+            return element
+        readers = [self.graph.producer(op) for ops in _uses(storage, walked).values() for op in ops]
+        linear = [op is not None and op.kind == "einsum" and any(self.graph.tensors[n].kind == "parameter"
+                                                                  for n in op.inputs) for op in readers]
+        return ACT_LINEAR if linear and all(linear) else element
 
     def elements(self, storage: Storage) -> Monomial:
         """Elements on one device."""
@@ -204,7 +215,7 @@ class Activations:
     def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> Kept:
         uses = _uses(storage, walked)
         times = self.kept_by(version, storage, walked, bool(unit))[1] * (monomial(self.units[unit]) if unit else 1)
-        size = expression(ELEMENT[storage.tensor.element]) * monomial(self.elements(storage)) * times
+        size = expression(ELEMENT[self.element(storage, walked)]) * monomial(self.elements(storage)) * times
         return Kept("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
                     "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
                     "; ".join(f"{use} {', '.join(ops)}" for use, ops in uses.items()),

@@ -37,7 +37,7 @@ OF_TENSORS = (
 )
 """What the figures of a program of ops take for granted besides."""
 
-ROUNDED = "a weight on the wire takes no buffer of its own: only what it becomes, w bytes per element, is counted"
+ROUNDED = "a weight on the wire takes no buffer of its own: only what it becomes, w or use bytes each, is counted"
 """What the figures take for granted besides where gathered weights have an element size of their own."""
 
 BALANCED = ("balanced_experts: the devices of an axis that splits experts receive equally many pairs of a token and an "

@@ -25,6 +25,7 @@ from placealg.notebook_display import Shown
 from placealg.placement import MEMORY_TIERS
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
+from placealg.strategy.options import ACC, USE
 
 STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}
 """State -> its values."""
@@ -149,6 +150,7 @@ class _Account:
         self.visits = visits(step)
         self.in_place = frozenset(g.name for g in step.reference.groups if self._accumulates_in_place(g.name))
         self.streamed = self._streamed()
+        self.reduced_once = frozenset(e.group for e in step.events if e.verb == "reduce" and e.value == "grad_sum")
         self.counted: tuple[str, str, State, Tally] = ("", "", {}, Tally())
         self.made: dict[int, Tally] = {}
         self.known: dict[tuple[str, str, int], tuple[State, Tally]] = {}
@@ -257,5 +259,13 @@ class _Account:
                 if (group, v, tier) in state and (group, v, tier) not in self.streamed}
         if tier == "device" and group in self.in_place:
             held.pop("grad", None)
+        types = self.step.reference.types.plus(self.step.reference.group(group).types)
         for value, mine in held.items():
-            yield from ((BYTES[value], share, units) for share, units in mine.buffers)
+            rests, copied = BYTES[value], BYTES[value]
+            if value == "weight" and USE in types:
+                copied = USE
+            if ACC in types and (value == "grad" or (value == "grad_sum" and group in self.reduced_once)):
+                rests = copied = ACC
+            storage, *copies = mine.buffers
+            yield (rests, *storage)
+            yield from ((copied, share, units) for share, units in copies)

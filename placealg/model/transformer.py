@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from placealg.arith import Monomial
+from placealg.model.adapters import frozen, is_adapter
 from placealg.model.attention import attention, dropped
 from placealg.model.build import Builder, Size, graph
 from placealg.model.experts import BALANCING, experts
@@ -50,7 +51,7 @@ def moe(*, shared: bool = False, first_dense: bool = False, adapters: bool = Fal
 
     It has L layers; with `first_dense` L_dense layers with an MLP of size f_dense and L_moe layers of experts.
     `shared` experts, as many as the symbol says, see every token beside the chosen ones. With `adapters` of rank
-    adapter_rank beside the experts' last products it is the model `lora`.
+    adapter_rank beside the experts' last products it is the model `lora`: they train, and all else is frozen.
 
     >>> moe().total({"h": 8, "a": 2, "kv": 1, "f": 16, "L": 2, "V": 10, "experts": 4})
     3720
@@ -59,7 +60,8 @@ def moe(*, shared: bool = False, first_dense: bool = False, adapters: bool = Fal
                               "expert": "experts", "choice": "topk", "shared": "shared", "dense_ffn": "f_dense",
                               "adapter": "adapter_rank"}
     style = replace(MOE, shared=shared, first_dense=first_dense, adapters=adapters)
-    return Model.of_graph("lora" if adapters else "moe", transformer(style, sizes), left_out=(BALANCING,))
+    made = Model.of_graph("lora" if adapters else "moe", transformer(style, sizes), left_out=(BALANCING,))
+    return frozen(made, lambda name: not is_adapter(name)) if adapters else made
 
 
 def mla(style: Style = MLA) -> Model:

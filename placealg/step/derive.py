@@ -23,7 +23,7 @@ from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
 from placealg.step.split import data_axes, place, split_dims, summed
 from placealg.step.trained import trained
-from placealg.strategy.options import LIFETIMES, TYPES, WIRE_W
+from placealg.strategy.options import DEFAULTS, LIFETIMES, TYPES
 from placealg.strategy.spec import Strategy
 from placealg.strategy.validation import check
 
@@ -103,9 +103,9 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
 
 
 def strategy_types(strategy: Strategy) -> FrozenMap[str, str]:
-    """Bytes per element by symbol: what the strategy says, else the defaults; gathered weights have those of w."""
+    """Bytes per element by symbol: what the strategy says, else the defaults; of others those of w, g and act."""
     said = strategy.tables.get("types", FrozenMap())
-    return FrozenMap({s: str(strategy.option("types", s)) for s in TYPES if s != WIRE_W or s in said})
+    return FrozenMap({s: str(strategy.option("types", s)) for s in TYPES if s in DEFAULTS["types"] or s in said})
 
 
 def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:

@@ -26,7 +26,7 @@ from placealg.step.program import (
     parse_where,
 )
 from placealg.step.verbs import GRADIENT, HANDED, HANDED_ON, REGION, SLOT, TENSOR, VERBS
-from placealg.strategy.options import DEFAULTS, TYPES, WIRE_W, placed
+from placealg.strategy.options import DEFAULTS, TYPES, placed
 from placealg.strategy.toml_lines import Positions
 
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))
@@ -168,7 +168,7 @@ def _layout(key: str, value: Any, _reference: Reference) -> str:
 
 def _bytes(key: str, value: Any, _reference: Reference) -> str:
     text = str(value)[:_MAX_TEXT] if isinstance(value, str) or type(value) is int else ""
-    if not text or parse(text, TYPES).evaluate({WIRE_W: DEFAULTS["types"]["w"], **DEFAULTS["types"]}) <= 0:
+    if not text or parse(text, TYPES).evaluate({**dict.fromkeys(TYPES, 2), **DEFAULTS["types"]}) <= 0:
         raise InputError(f"{key} is {shown(value)}: expected an element size, such as \"w\", 4 or \"o - 4\"",
                          valid=TYPES)
     return text
@@ -247,7 +247,8 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
     elif value in GROUP_VALUES and verb == PARTIALS.get(value, verb):
         of_gradients = value in PARTIALS or verb == "clip"
         yield from ((group.name, "") for group in (reference.trained if of_gradients else reference.groups)
-                    if group.statistic or (verb, value) != ("compute", "grad"))
+                    if (group.statistic or (verb, value) != ("compute", "grad"))
+                    and (value == "weight" or not group.frozen))
     else:
         yield "", ""
 

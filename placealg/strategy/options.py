@@ -69,7 +69,11 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 WIRE_W = "wire_w"
 """The element size of gathered weights: w where a strategy is silent."""
 
-TYPES = (*DEFAULTS["types"], WIRE_W)
+USE, ACC, ACT_LINEAR = "use", "acc", "act_linear"
+"""The element sizes of gathered copies, of gradients that are not reduced yet, and of what linear ops alone keep: w, g
+and act where a strategy is silent."""
+
+TYPES = (*DEFAULTS["types"], WIRE_W, USE, ACC, ACT_LINEAR)
 """The element sizes that a strategy may say."""
 
 
@@ -122,8 +126,8 @@ TABLES: Mapping[str, str] = {
     "optimizer": "the optimizer, what its update reads, clipping, when a step is skipped, the tier of its state",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
-             "optimizer state, activations, "
-             "and of gathered weights on the wire",
+             "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
+             "reduced yet, and of what linear ops alone keep for backward",
     "random": "the random streams that differ between ranks",
     "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
               "buffer",

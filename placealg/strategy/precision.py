@@ -31,7 +31,7 @@ def precisions() -> Mapping[str, Precision]:
     """Every preset by its name.
 
     >>> precisions()["fsdp2"].types
-    {w: 4, wire_w: 2, g: 4, wire: 4, o: 8, act: 2}
+    {w: 4, wire_w: 2, use: 2, g: 4, wire: 4, o: 8, act: 2}
     """
     text = files("placealg.strategy").joinpath("precision.toml").read_text(encoding="utf-8")
     return FrozenMap({name: Precision(name, said["title"], said["source"], FrozenMap(said["types"]))

@@ -11,9 +11,7 @@ from typing import Any
 from placealg.render.show import claim, size
 from placealg.render.values import readable
 from placealg.step.program import Event, Loop, Node, Step
-from placealg.step.verbs import VERBS
-
-MESSAGES = ("send", "recv")
+from placealg.step.verbs import MESSAGES, VERBS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph
-from placealg.placement import MEMORY_TIERS
+from placealg.placement import MEMORY_TIERS, Kind
+from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import Pipeline
 from placealg.step.verbs import SOURCES, VERBS
 
@@ -50,8 +51,6 @@ ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 
 _DRAWN = re.compile(r"\w+\((\w+)\)\Z")
 _CLAUSE = re.compile(r"(?:all|owner\((\w+)\)|rank\((\w+)\)=(\d+))\Z")
-_UNNAMED = ("gather", "free", "publish", "clip", "update", "norm", "broadcast", "slice", "store", "load", "compute",
-            "offload", "fetch", "assign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ class Event:
         if not self.group:
             own = "" if self.verb in ("compute", "scale") and self.value in ("loss", "activation") else self.value
             return ".".join(p for p in (self.unit, own) if p)
-        if self.verb in ("norm", "clip", "update") or (self.value == "weight" and self.verb in _UNNAMED):
+        if self.verb in ("norm", "clip", "update") or (self.value == "weight" and "weight" in VERBS[self.verb].values):
             return self.group
         return f"{self.group}.{self.value}"
 
@@ -213,6 +212,27 @@ class Event:
         return replace(self, group="*" if self.group else "", line=0, bytes="", rule=Rule("", ""))
 
     @property
+    def kind(self) -> SubjectKind:
+        """What it acts on.
+
+        >>> Event("update", "clip", "grad_sum", "layer.weight").kind.name, Event("update", "update", "rng").kind.name
+        ('GROUP', 'GLOBAL')
+        """
+        if self.group:
+            return SubjectKind.GROUP
+        if self.value in GLOBAL_VALUES:
+            return SubjectKind.GLOBAL
+        return SubjectKind.GRADIENT if self.value.endswith(GRAD) else SubjectKind.TENSOR
+
+    @property
+    def effect(self) -> Effect:
+        """What it does to that, by the table."""
+        found = effect_of(self.verb, self.value, self.kind, self.source == Kind.P.value)
+        if found is None:
+            raise InputError(f"{self.path}: {self.verb} does not apply to {self.value}")
+        return found
+
+    @property
     def on_tensor(self) -> bool:
         """Whether it acts on a tensor of the op graph, on a tensor's gradient, or on what a region made."""
         return not self.group and self.value not in GLOBAL_VALUES
@@ -244,7 +264,7 @@ class Event:
         >>> Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="S").owning
         ('dp',)
         """
-        whole = self.verb in ("broadcast", "all_reduce") or self.to == "I"
+        whole = self.to == "I" or not self.effect.owners
         return (*(() if whole else self.axes), *(c.axis for c in self.where if c.rank is None))
 
     @property

@@ -2,98 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph
-from placealg.step.event import PARTIALS, Event, Group, Reference, origins
+from placealg.step.effects import Access
+from placealg.step.event import Event, Group, Reference, origins
 
 Storage = tuple[str, str, str]
 """(group or unit, value, tier)."""
 
-_BLIND = ("zero", "load", "compute", "update")
-"""The verbs that read no value on which they act; compute and update have reads of their own."""
-
-_WITHIN = ("zero", "publish", "free")
-"""The verbs that write, unread, into storage that is there."""
-
 
 def reads(event: Event, reference: Reference) -> Iterator[Storage]:
     """The storages whose content the event reads, or changes in place."""
-    source, target = event.tiers
-    if event.on_tensor or (event.value == "loss" and reference.graph):
-        yield from _read_by_op(event, reference)
-        return
-    if event.verb not in _BLIND and event.origin and not _ends(event):
-        yield event.group or event.unit, event.origin, source
-    if event.verb == "accumulate":
-        yield event.group, event.value, target
-    if event.verb == "clip":
-        yield "", "norm", "device"
-    if event.verb == "all_reduce" and event.value in PARTIALS:
-        yield from ((g.name, event.value, "device") for g in reference.groups)
-    if event.verb == "clip":
-        yield from ((g.name, "norm", "device") for g in reference.groups)
-    if event.verb == "compute" and event.value == "grad":
-        yield reference.group(event.group).unit, "activation", "device"
-    if event.verb == "compute" and event.value == "skip":
-        yield event.group, "grad_sum", source
-    if event.verb == "update" and event.value != "rng":
-        yield from ((g, "skip", "device") for g in ("", *(g.name for g in reference.groups)))
-    if event.verb == "update" and event.group:
-        yield from ((event.group, v, source) for v in ("master", "moments", "grad_sum"))
-        yield "", "step", "device"
-    if event.verb == "update" and not event.group:
-        yield "", event.value, "device"
-    if event.verb == "compute" and event.value == "activation":
-        yield from _computed(event, reference)
-    if event.verb == "compute" and event.value == "loss":
-        yield reference.units[-1].name, "activation", "device"
-    if "count" in event.divisor.names():
+    for access in event.effect.reads:
+        yield from _READS[access](event, reference)
+    if "count" in event.divisor.names() and not event.on_tensor:
         yield event.unit or reference.losses[0], "count", "device"
 
 
-def _read_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
-    """What an event on a tensor reads: operands and parameters, the gradient that arrives, the version it acts on."""
-    graph = reference.graph
-    assert graph is not None
-    if event.value == "loss":
-        yield from (("", v, "device") for v in event.reads if event.verb == "compute")
-        yield from (("loss", n, "device") for n in ("loss",) if event.verb == "scale")
-        yield from (("loss", n, "device") for n in ("count",) if "count" in event.divisor.names())
-    elif event.verb in ("compute", "assign"):
-        op = graph.producer(event.tensor)
-        yield from (("", v, "device") for v in event.reads if _kind(v, graph) != "parameter")
-        yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
-        if event.on_gradient:
-            yield "", event.value, "device"
-            if op == graph.ops[-1]:
-                yield "loss", "loss", "device"
-        elif op and op.row.random:
-            yield "", "rng", "device"
-    elif event.verb not in ("free", "recv"):
-        yield from (("", v, "device") for v in _versions(event))
+def writes(event: Event, reference: Reference) -> Iterator[Storage]:
+    """The storages that an event writes."""
+    for access in event.effect.writes:
+        yield from _WRITES[access](event, reference)
+
+
+def _origin(event: Event, _reference: Reference) -> Iterator[Storage]:
+    ends = event.verb == "free" and not event.axes
+    if event.origin and not ends:
+        yield event.group or event.unit, event.origin, event.tiers[0]
+
+
+def _own(event: Event, _reference: Reference) -> Iterator[Storage]:
+    yield event.group or event.unit, event.value, event.tiers[1]
+
+
+def _part(event: Event, _reference: Reference) -> Iterator[Storage]:
+    yield event.group, event.value, "device"
+
+
+def _parts(value: str, whole: bool) -> Accessed:
+    def parts(event: Event, reference: Reference) -> Iterator[Storage]:
+        of = value or event.value
+        yield from ((g, of, "device") for g in (*(("",) if whole else ()), *(g.name for g in reference.groups)))
+    return parts
+
+
+def _read_of_group(*values: str) -> Accessed:
+    return lambda event, _: ((event.group, v, event.tiers[0]) for v in values)
+
+
+def _states(event: Event, _reference: Reference) -> Iterator[Storage]:
+    yield from ((event.group, v, event.tiers[1]) for v in ("master", "moments"))
+
+
+def _step(_event: Event, _reference: Reference) -> Iterator[Storage]:
+    yield "", "step", "device"
+
+
+def _entered(event: Event, reference: Reference) -> Iterator[Storage]:
+    yield reference.group(event.group).unit, "activation", "device"
+
+
+def _final(event: Event, reference: Reference) -> Iterator[Storage]:
+    if reference.graph:
+        yield from (("", v, "device") for v in event.reads)
+    else:
+        yield reference.units[-1].name, "activation", "device"
+
+
+def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
+    """Operands and parameters; the random stream that forward draws from, the gradient that arrives in backward."""
+    graph = _graph_of(reference)
+    op = graph.producer(event.tensor)
+    yield from (("", v, "device") for v in event.reads if _kind(v, graph) != "parameter")
+    yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
+    if event.on_gradient:
+        yield "", event.value, "device"
+        if op == graph.ops[-1]:
+            yield "loss", "loss", "device"
+    elif op and op.row.random:
+        yield "", "rng", "device"
+
+
+def _graph_of(reference: Reference) -> Graph:
+    assert reference.graph is not None
+    return reference.graph
 
 
 def _kind(version: str, graph: Graph) -> str:
     return graph.tensors[version.partition("@")[0]].kind
 
 
-def _versions(event: Event) -> Iterator[str]:
+def _versions(event: Event, _reference: Reference) -> Iterator[Storage]:
     """The version on which an event acts, and those from which it would come."""
-    yield from (f"{event.value}@{label}" if label else event.value for label in origins(event.version))
+    yield from (("", f"{event.value}@{label}" if label else event.value, "device") for label in origins(event.version))
 
 
-def _ends(event: Event) -> bool:
-    return event.verb == "free" and not event.axes
+def _version(event: Event, _reference: Reference) -> Iterator[Storage]:
+    yield from _labelled(event, event.value + (f"@{event.version}" if event.version else ""))
+
+
+def _labelled(event: Event, version: str) -> Iterator[Storage]:
+    """A version; what is added under a gradient's label is part of the gradient."""
+    yield "", version, "device"
+    if event.on_gradient and "@" in version:
+        yield "", version.partition("@")[0], "device"
+
+
+def _results(event: Event, reference: Reference) -> Iterator[Storage]:
+    """The result of an op; in backward the gradients of its operands."""
+    if not event.on_gradient:
+        yield from _version(event, reference)
+        return
+    graph, read = _graph_of(reference), [v.partition("@") for v in event.reads]
+    for name, _, _ in read:
+        yield from ((g.name, "grad", "device") for g in reference.groups if name in g.parameters)
+    for name, at, label in read:
+        if _kind(name, graph) == "activation":
+            yield from _labelled(event, f"{name}{GRAD}{at}{label}")
 
 
 def _used(event: Event, reference: Reference) -> Iterator[Group]:
     return (g for g in reference.groups if event.unit in g.sites)
 
 
-def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
+def _run(event: Event, reference: Reference) -> Iterator[Storage]:
+    """What a whole unit reads."""
     units = [u.name for u in reference.units]
     here = units.index(event.unit)
     yield from ((g.name, "weight", "device") for g in _used(event, reference))
@@ -108,47 +144,33 @@ def _computed(event: Event, reference: Reference) -> Iterator[Storage]:
         yield units[here - 1], "activation", "device"
 
 
-def writes(event: Event, reference: Reference) -> Iterator[Storage]:
-    """The storages that an event writes."""
-    target = event.tiers[1]
-    if event.on_tensor:
-        yield from _written_by_op(event, reference)
-    elif event.verb == "compute" and event.value == "activation":
-        if event.phase == "forward":
-            yield event.unit, "activation", "device"
-        else:
-            yield event.unit, "gradient", "device"
-            yield from ((g.name, "grad", "device") for g in _used(event, reference) if not g.statistic)
-    elif event.verb == "update" and event.group:
-        yield from ((event.group, v, target) for v in ("master", "moments"))
-    elif event.verb == PARTIALS.get(event.value):
-        yield event.group, event.value, "device"
-    elif event.verb != "store":
-        yield event.group or event.unit, event.value, target
+def _ran(event: Event, reference: Reference) -> Iterator[Storage]:
+    """What a whole unit makes."""
+    if event.phase == "forward":
+        yield event.unit, "activation", "device"
+    else:
+        yield event.unit, "gradient", "device"
+        yield from ((g.name, "grad", "device") for g in _used(event, reference) if not g.statistic)
 
 
-def _written_by_op(event: Event, reference: Reference) -> Iterator[Storage]:
-    """What an event on a tensor writes: the result, the version that it makes, or gradients of operands.
+Accessed = Callable[[Event, Reference], Iterable[Storage]]
+"""The storages that an event reads or writes."""
 
-    What is added under a gradient's label is part of the gradient.
-    """
-    graph = reference.graph
-    assert graph is not None
-    made = event.verb not in ("free", "send")
-    versions = [event.value + (f"@{event.version}" if event.version else "")] if made else []
-    if event.verb in ("compute", "assign") and event.on_gradient:
-        read = [v.partition("@") for v in event.reads]
-        for name, _, _ in read:
-            yield from ((g.name, "grad", "device") for g in reference.groups if name in g.parameters)
-        versions = [f"{name}{GRAD}{at}{label}" for name, at, label in read if _kind(name, graph) == "activation"]
-    for version in versions:
-        yield from (("", v, "device") for v in dict.fromkeys((version, version.partition("@")[0]))
-                    if v == version or event.on_gradient)
+_READS: Mapping[Access, Accessed] = {
+    Access.ORIGIN: _origin, Access.OWN: _own, Access.PARTS: _parts("", whole=False), Access.NORMS: _parts("norm", True),
+    Access.FLAGS: _parts("skip", True), Access.OPTIMIZED: _read_of_group("master", "moments", "grad_sum"),
+    Access.SUMMED: _read_of_group("grad_sum"), Access.STEP: _step, Access.ENTERED: _entered, Access.RUN: _run,
+    Access.FINAL: _final, Access.OPERANDS: _operands, Access.VERSIONS: _versions,
+}
+_WRITES: Mapping[Access, Accessed] = {
+    Access.OWN: _own, Access.PART: _part, Access.STATES: _states, Access.RAN: _ran, Access.RESULTS: _results,
+    Access.VERSION: _version,
+}
 
 
 def creates(event: Event, reference: Reference) -> Iterator[Storage]:
     """Those of the written storages that the event makes afresh, whatever they held and wherever."""
-    if event.verb not in _WITHIN:
+    if event.effect.fresh:
         kept = set(reads(event, reference))
         yield from (storage for storage in writes(event, reference) if storage not in kept)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from placealg.arith import ONE
@@ -15,38 +15,13 @@ from placealg.step.event_fields import default_event, holders, values_of
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.verbs import MESSAGES, VERBS
 
-DIVIDING = ("scale", "reduce", "all_reduce", "reduce_scatter")
-"""The verbs that may divide by something, as the computation of the loss and the update of a group may.
-
-Of others a divisor means nothing.
-"""
-
-DIMS: Mapping[str, tuple[str, ...]] = {
-    "all_gather": ("from",), "pad": ("from",), "shift": ("from",), "slice": ("to",), "reduce_scatter": ("to",),
-    "all_to_all": ("from", "to")}
-"""Verb -> its fields that name a dim of the tensor, as S(dim)."""
-
-SUMMING = ("reduce", "all_reduce", "reduce_scatter")
-"""The verbs that sum over ranks; a ring does where it starts from parts."""
-
-UNLABELLED = ("compute", "assign", "recv")
-"""The verbs that make or fill a tensor itself: what they read has labels, what they write has none."""
-
-ROWS: Mapping[str, tuple[str, ...]] = {
-    "gather": ("all_gather",), "publish": ("all_gather",), "reduce": ("all_reduce", "reduce_scatter"),
-    "shift": ("all_gather", "reduce_scatter"), "pad": ("zero-pad",), "scale": ("scale 1/n",)}
-"""Verb -> the events of the redistribution table that it is, where they have other names."""
-
-UNSOURCED = ("load", "zero", "update", "compute")
-"""The verbs that read what their meaning says, and no value that `from` names."""
-
 
 def check_event(event: Event, reference: Reference) -> None:
     """Raise InputError where an event says what can have no meaning; whether it is right is for the readers."""
     verb = VERBS[event.verb]
     if event.value not in values_of(event.verb, reference):
         raise inapplicable(event, reference)
-    if event.on_tensor and event.verb in ("compute", "assign", *MESSAGES) and event.unit != unit_of(event.value):
+    if event.on_tensor and event.effect.at_home and event.unit != unit_of(event.value):
         raise InputError(f"{event.path}: runs in unit {event.unit}; its op is one of {unit_of(event.value)}")
     if event.verb in MESSAGES and (reference.pipeline is None or event.axes != (reference.pipeline.axis,)):
         raise InputError(f"{event.path}: a message goes from stage to stage, along "
@@ -94,8 +69,7 @@ def check_event(event: Event, reference: Reference) -> None:
                          valid=("sum", "mean"))
     _check_operator(event, reference)
     _check_owners(event)
-    divides = event.verb in DIVIDING or (event.verb == "compute" and event.value in ("loss", "grad"))
-    if event.divisor != ONE and not divides and not (event.verb == "update" and event.group):
+    if event.divisor != ONE and not event.effect.divides:
         raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
     if event.unit not in reference.losses and len(reference.losses) > 1:
         for name in (n for n in ("tokens", "count") if n in event.divisor.names()):
@@ -160,15 +134,14 @@ def _merges(event: Event, reference: Reference) -> bool:
 def _check_version(event: Event, reference: Reference) -> None:
     """A label is that of a copy of a tensor."""
     tensors = reference.graph.tensors if reference.graph else {}
-    if event.version and (event.verb in UNLABELLED or event.tensor not in tensors):
+    if event.version and (not event.effect.labelled or event.tensor not in tensors):
         raise InputError(f"{event.path}: version = {event.version} labels a copy that is moved, and {event.verb} makes "
                          "and moves none")
 
 
 def _check_axes(event: Event, reference: Reference) -> None:
     """Only collectives, and slice, free, scale, pad and messages, take axes."""
-    keeps = ("slice", "scale", "pad", *MESSAGES) if event.on_tensor else ("slice", "free")
-    if not event.axes or VERBS[event.verb].collective or event.verb in keeps or _merges(event, reference):
+    if not event.axes or VERBS[event.verb].collective or event.effect.axes or _merges(event, reference):
         return
     what = f"{event.verb} of {event.value}" if event.on_tensor else event.verb
     raise InputError(f"{event.path}: {what} is local and takes no axes")
@@ -176,8 +149,7 @@ def _check_axes(event: Event, reference: Reference) -> None:
 
 def _check_operator(event: Event, reference: Reference) -> None:
     """An operator is that of a sum over ranks, a root that of a broadcast."""
-    sums = event.verb in SUMMING or (event.verb, event.source) == ("shift", "P") or _merges(event, reference)
-    if event.op and not sums:
+    if event.op and not event.effect.sums and not _merges(event, reference):
         raise InputError(f"{event.path}: op = '{event.op}' is for what sums over ranks, and {event.verb} of "
                          f"{event.value} does not", valid=("none",))
     if event.verb == "shift" and event.op not in ("", "sum"):
@@ -200,14 +172,13 @@ def _check_places(event: Event) -> None:
     if source in GROUP_VALUES:
         if event.on_tensor:
             raise InputError(f"{event.path}: from = {source}: what is moved of a tensor is the tensor itself")
-        if not event.group or event.verb in UNSOURCED:
+        if not event.group or not event.effect.sourced:
             raise InputError(f"{event.path}: from = {source}: {event.verb} reads no other value")
         source = ""
     for key, place in (("from", source), ("to", target)):
         if dim_of(place) and not event.on_tensor:
             raise InputError(f"{event.path}: {key} = {place}: a dim is one of a tensor")
-    known = ROWS.get(event.verb, (event.verb,)) if event.on_tensor or event.verb != "scale" else ()
-    rows = [(r.source.value, r.target.value) for r in REDISTRIBUTIONS if r.event in known]
+    rows = [(r.source.value, r.target.value) for r in REDISTRIBUTIONS if r.event in event.effect.rows]
     kinds = tuple("S" if dim_of(place) else place for place in (source, target))
     if any(kinds) and not rows:
         said = f"from = {source}" if source else f"to = {target}"
@@ -223,7 +194,7 @@ def _check_tier(event: Event) -> None:
     """Tiers are those of a group's values; only copies name two."""
     if not event.group and event.tier != "device":
         raise InputError(f"{event.path}: tier = {event.tier}: only what a parameter group has lies on a tier")
-    if "->" in event.tier and event.verb not in (*ACROSS, "assign"):
+    if "->" in event.tier and not event.effect.copies:
         raise InputError(f"{event.path}: tier = {event.tier}: {event.verb} copies nothing from tier to tier",
                          name=event.verb, valid=(*ACROSS, "assign"))
 
@@ -233,7 +204,7 @@ def _check_dims(event: Event, reference: Reference) -> None:
     tensor = reference.graph.tensors.get(event.tensor) if reference.graph and event.on_tensor else None
     if tensor is None:
         return
-    for name in ("to",) if (event.verb, event.source) == ("shift", "P") else DIMS.get(event.verb, ()):
+    for name in event.effect.dims:
         place = event.to if name == "to" else event.source
         dim = dim_of(place)
         if dim not in tensor.dims:

@@ -57,23 +57,19 @@ def check(event: Event) -> None:
         raise NoRule(event.path, f"no transfer rule for {gap}")
 
 
-COPIES = ("assign", "offload", "fetch")
-"""The verbs that copy one value into another, perhaps across tiers."""
-
-
 def uncovered(event: Event) -> str:
     """What about an event no rule covers; "" when a rule covers it whole."""
     kinds = ("", *(k.value for k in Kind))
     if event.source not in kinds:
         alike = any(event.value in family and event.source in family for family in (STATES, ("grad", "grad_sum")))
-        if event.source != replace(event, source="").origin and (event.verb not in COPIES or not alike):
+        if event.source != replace(event, source="").origin and not (event.effect.copies and alike):
             return f"{event.verb} of {event.value} from {event.source}"
-    if "->" in event.tier and event.verb not in COPIES:
+    if "->" in event.tier and not event.effect.copies:
         return f"{event.verb} across tiers"
     if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
             "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {event.value} on tier {event.tier}"
-    if event.divisor != ONE and event.verb not in ("compute", "scale", "reduce", "all_reduce", "update"):
+    if event.divisor != ONE and not event.effect.divides:
         return f"{event.verb} of {event.value} with a divisor"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
         return "an all_reduce with a divisor or to a shard"

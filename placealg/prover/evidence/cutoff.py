@@ -49,8 +49,6 @@ from placealg.prover.verdict import (
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
 
-REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
-
 _KEPT = ("grad", "grad_sum", "norm", "skip", "count")
 """What a microbatch may find as the one before left it, so that an event in the loop may meet it again."""
 
@@ -130,7 +128,7 @@ def degree(step: Step, axis: str) -> int:
     >>> degree(derive(dp(), abstract()), "dp")
     4
     """
-    along = [e for e in step.events if axis in e.axes and (e.verb in REDUCTIONS or e.source == Kind.P.value)
+    along = [e for e in step.events if axis in e.axes and (e.effect.sums or e.source == Kind.P.value)
              for _ in range(_runs(e))]
     per_group = [sum(e.group == g.name for e in along) for g in step.reference.groups]
     shared = sum(not e.group for e in along)
@@ -288,7 +286,7 @@ def _counts_of_ranks(step: Step) -> bool:
     for looped, events in groupby(step.phase(*STEP_PHASES), key=lambda e: e.phase in LOOPED):
         for event in list(events) * (2 if looped else 1):
             if event.value == "count":
-                summed = summed.union(event.axes) if event.verb in REDUCTIONS else set()
+                summed = summed.union(event.axes) if event.effect.sums else set()
             elif "count" in event.divisor.names() and not summed.issuperset(step.reference.data_axes):
                 return True
     return False

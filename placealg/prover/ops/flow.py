@@ -166,7 +166,7 @@ class _Follower:
     def whole(self, loop: Loop, events: tuple[Event, ...], reverse: bool) -> bool:
         """Whether a run of events is a whole instance of its unit: it computes in one direction, and hands on once."""
         here = [e for e in events if e.on_tensor and takes_part(e.at, self.position)]
-        if not any(e.verb in ("compute", "assign") for e in here):
+        if not any(e.effect.of_op for e in here):
             return False
         key = (loop.unit, reverse)
         if key in self.followed:

@@ -69,12 +69,12 @@ class _Order:
     def value(self, event: Event) -> str:
         """An event on a tensor, or a loss: copies of data stand before their readers, moves behind the op."""
         why, version = "", (event.tensor, event.version)
-        makes = event.on_tensor and event.verb not in ("free", "send") and self.graph.loop(event.unit) is not None
+        makes = event.on_tensor and bool(event.effect.writes) and self.graph.loop(event.unit) is not None
         if makes and event.unit in self.read.get(version, ()) and self.outlives(event):
             why = f"makes {event.value} anew after it was read"
-        elif makes and event.phase == "forward" and event.verb in ("compute", "assign") and event.tensor in self.moved:
+        elif makes and event.phase == "forward" and event.effect.of_op and event.tensor in self.moved:
             why = f"makes {event.value} after it was redistributed"
-        if event.on_tensor and event.verb not in ("compute", "assign", *MESSAGES):
+        if event.on_tensor and not event.effect.at_home:
             self.moved.add(event.tensor)
         self.reading(event)
         return why
@@ -96,7 +96,7 @@ class _Order:
         """An event on a gradient: all uses add before it is redistributed, which is before the op reads it."""
         self.reading(event)
         name = event.tensor
-        if event.verb in ("compute", "assign", "send"):
+        if event.effect.of_op or event.verb == "send":
             self.consumed.add(name)
             late = (v for v in _adds(event, self.graph) if v[0] in self.consumed or self.gathered.keys() & _from(v))
             return next((f"adds to {v[0]}.grad after it was redistributed or read" for v in late), "")

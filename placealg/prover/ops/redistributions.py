@@ -10,6 +10,7 @@ from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum, at, dim_of
 from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import Event
+from placealg.step.event import dim_of as dim_named
 from placealg.step.pipeline import LAST, Pipeline, part_of
 from placealg.step.program import LOOPED
 from placealg.step.verbs import MESSAGES
@@ -34,20 +35,19 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} of a tensor on some ranks only"
     if event.tier != "device" or (event.layout != "own" and not event.drawn):
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
-    early = event.op == "premultiplied" and event.verb in ("all_reduce", "reduce_scatter")
+    effect = event.effect
+    early = event.op == "premultiplied" and effect.sums and effect.divides
     if event.divisor != ONE and event.verb != "scale" and not early:
         return f"{event.verb} of a tensor with a divisor"
     if event.verb == "compute" and event.op not in ("", "sum"):
         return f"a computation with operator {event.op}"
     if event.phase not in LOOPED:
         return f"{event.verb} of a tensor in phase {event.phase}"
-    summing = event.verb == "shift" and event.source == "P"
-    if event.verb in ("all_gather", "pad", "all_to_all", "shift") and not (summing or event.source.startswith("S(")):
+    if "from" in effect.dims and not dim_named(event.source):
         return f"{event.verb} from {event.source or 'an unnamed place'}"
-    if (summing or event.verb in ("slice", "reduce_scatter", "all_to_all")) and not event.to.startswith("S("):
+    if "to" in effect.dims and not dim_named(event.to):
         return f"{event.verb} to {event.to or 'an unnamed place'}"
-    adding = summing or event.verb in ("all_reduce", "reduce_scatter")
-    if adding and event.op not in ("", "sum", "mean") and not early:
+    if effect.sums and event.op not in ("", "sum", "mean") and not early:
         return f"{event.verb} with operator {event.op}"
     if (event.verb == "scale" or early) and not set(event.divisor.names()) <= set(event.axes):
         return "a tensor divided by more than sizes of its axes"
@@ -72,17 +72,13 @@ def _elsewhere(event: Event, graph: Graph) -> bool:
     return any(part_of(unit, graph) != here for unit in units - left)
 
 
-def _dim(place: str) -> str:
-    return place[2:-1]
-
-
 def _sum(tensors: Tensors, event: Event) -> Sum:
     factor = ONE / (Monomial.of(*event.axes) if event.op == "mean" else event.divisor)
     return paths.reduced(tensors.here(event), event.axes, factor, tensors.reference.unrolled)
 
 
 def _all_gather(tensors: Tensors, event: Event) -> None:
-    tensors.put(event, paths.gathered(tensors.here(event), event.axes, _dim(event.source)))
+    tensors.put(event, paths.gathered(tensors.here(event), event.axes, dim_named(event.source)))
 
 
 def _all_reduce(tensors: Tensors, event: Event) -> None:
@@ -90,12 +86,12 @@ def _all_reduce(tensors: Tensors, event: Event) -> None:
 
 
 def _reduce_scatter(tensors: Tensors, event: Event) -> None:
-    tensors.put(event, paths.narrowed(_sum(tensors, event), [(a, at(_dim(event.to))) for a in event.axes]))
+    tensors.put(event, paths.narrowed(_sum(tensors, event), [(a, at(dim_named(event.to))) for a in event.axes]))
 
 
 def _all_to_all(tensors: Tensors, event: Event) -> None:
-    whole = paths.gathered(tensors.here(event), event.axes, _dim(event.source))
-    tensors.put(event, paths.narrowed(whole, [(a, at(_dim(event.to))) for a in event.axes]))
+    whole = paths.gathered(tensors.here(event), event.axes, dim_named(event.source))
+    tensors.put(event, paths.narrowed(whole, [(a, at(dim_named(event.to))) for a in event.axes]))
 
 
 def _shift(tensors: Tensors, event: Event) -> None:
@@ -104,14 +100,14 @@ def _shift(tensors: Tensors, event: Event) -> None:
 
 
 def _slice(tensors: Tensors, event: Event) -> None:
-    dim = _dim(event.to)
+    dim = dim_named(event.to)
     place = paths.drawn(dim, event.layout.partition("(")[0], event.drawn) if event.drawn else at(dim)
     tensors.put(event, paths.narrowed(tensors.here(event), [(a, place) for a in event.axes]))
 
 
 def _pad(tensors: Tensors, event: Event) -> None:
     """The whole dim is held: what is split in another way, too, is in no sum of this calculus then."""
-    held, dim = tensors.here(event), _dim(event.source)
+    held, dim = tensors.here(event), dim_named(event.source)
     split = frozenset((a, p) for a, p in paths.mask_of(held) if dim_of(p) == dim)
     if split <= {(a, at(dim)) for a in event.axes}:
         tensors.put(event, paths.padded(held, event.axes, dim))

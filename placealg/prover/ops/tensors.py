@@ -42,7 +42,7 @@ class Tensors:
         self.expected: dict[str, tuple[str, ...]] = {}
         self.users: dict[tuple[str, str], set[str]] = {}
         for event in step.phase("forward"):
-            if event.verb in ("compute", "assign"):
+            if event.effect.of_op:
                 for name, label in map(name_and_label, event.reads):
                     for made in filter(None, origins(label)):
                         self.users.setdefault((name, made), set()).add(event.value)

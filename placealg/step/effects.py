@@ -1,0 +1,163 @@
+"""What every verb does to what it acts on: one table, keyed by verb and by the kind of the event's subject.
+
+Programs, their graph and the prover read it. The simulator does not: it is written from the meaning of the verbs alone,
+and a test holds what it touches against this table. A verb whose computation differs from value to value has a row for
+the value beside, or in place of, that for the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class SubjectKind(Enum):
+    """What an event acts on."""
+
+    GROUP = "a value of a parameter group"
+    GLOBAL = "a value that the whole step has"
+    TENSOR = "a tensor of the op graph, or what a region made"
+    GRADIENT = "a tensor's gradient"
+
+
+class Access(Enum):
+    """What an event reads or writes, told from the event; `graph.py` makes storages of it."""
+
+    ORIGIN = "the value that it copies, sends or sums, on the tier that it reads"
+    OWN = "the value itself, on the tier that it writes"
+    PART = "the group's part of a norm or a flag"
+    PARTS = "the parts that all groups have of the value"
+    NORMS = "the norm, whole and of each group"
+    FLAGS = "the flag, whole and of each group"
+    OPTIMIZED = "master copy, moments and accumulated gradient of the group"
+    STATES = "master copy and moments of the group"
+    SUMMED = "the group's accumulated gradient"
+    STEP = "the step counter"
+    ENTERED = "what entered the group's unit"
+    RUN = "what a whole unit reads: weights, the stream, what entered it; in backward what it kept, and gradients"
+    RAN = "what a whole unit makes: its output; in backward the gradient of what entered it, and of its weights"
+    FINAL = "what the loss sums"
+    OPERANDS = "the tensors and parameters that the op reads, and what its forward draws or its backward receives"
+    RESULTS = "the version that it makes; in backward the gradients of its operands"
+    VERSIONS = "the version on which it acts, and those from which that would come"
+    VERSION = "the version that it makes or changes"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an event does, and which of its fields say something.
+
+    `fresh`: what it writes and does not read is made afresh, whatever was held and wherever. `sums`: over ranks, so
+    that it has an operator. `divides`: by its divisor. `dims`: the fields that name a dim of the tensor, as S(dim).
+    `rows`: the events of the redistribution table that it is. `axes`: it is local, and says axes. `labelled`: it may
+    act on a version. `sourced`: `from` may name another value to read. `copies`: from one value or tier to another.
+    `at_home`: it runs in the unit of its tensor. `owners`: along its axes it asks who owns what. `of_parts`: what it
+    does where it starts from partial sums.
+    """
+
+    reads: tuple[Access, ...] = (Access.ORIGIN,)
+    writes: tuple[Access, ...] = (Access.OWN,)
+    fresh: bool = True
+    sums: bool = False
+    divides: bool = False
+    dims: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    axes: bool = False
+    labelled: bool = True
+    sourced: bool = True
+    copies: bool = False
+    at_home: bool = False
+    owners: bool = True
+    of_parts: Effect | None = None
+
+    @property
+    def of_op(self) -> bool:
+        """Whether it runs an op of the graph, or makes what enters a repeated unit."""
+        return Access.OPERANDS in self.reads
+
+
+def _moved(**said: object) -> Effect:
+    """A version of a tensor, or of a gradient, from another."""
+    return replace(_MOVED, **said)  # type: ignore[arg-type]
+
+
+def _both(verb: str, effect: Effect) -> dict[tuple[str, Subject], Effect]:
+    """The row of a verb for tensors and for gradients."""
+    return {(verb, SubjectKind.TENSOR): effect, (verb, SubjectKind.GRADIENT): effect}
+
+
+Subject = SubjectKind | str
+"""The kind of a subject, or one value."""
+
+_S, _GROUP, _GLOBAL = Access, SubjectKind.GROUP, SubjectKind.GLOBAL
+_TENSOR, _GRADIENT = SubjectKind.TENSOR, SubjectKind.GRADIENT
+_MOVED = Effect((_S.VERSIONS,), (_S.VERSION,))
+_OP = Effect((_S.OPERANDS,), (_S.RESULTS,), labelled=False, sourced=False, at_home=True)
+_REDUCTION = Effect(sums=True, divides=True, rows=("all_reduce", "reduce_scatter"))
+_ADDED = Effect(sums=True, divides=True, rows=("all_reduce",), owners=False)
+_GATHERED = Effect(rows=("all_gather",))
+_COPIED = Effect(copies=True)
+
+EFFECTS: Mapping[tuple[str, Subject], Effect] = {
+    ("broadcast", _GROUP): Effect(owners=False), ("broadcast", _GLOBAL): Effect(owners=False),
+    ("slice", _GROUP): Effect(rows=("slice",), axes=True),
+    **_both("slice", _moved(dims=("to",), rows=("slice",), axes=True)),
+    ("free", _GROUP): Effect(fresh=False, axes=True),
+    ("free", _TENSOR): Effect((), (), fresh=False),
+    ("gather", _GROUP): _GATHERED,
+    ("all_gather", _GROUP): _GATHERED,
+    **_both("all_gather", _moved(dims=("from",), rows=("all_gather",))),
+    ("assign", _GROUP): _COPIED, ("assign", _GLOBAL): Effect((), copies=True),
+    ("assign", _TENSOR): replace(_OP, sourced=True, copies=True),
+    ("assign", _GRADIENT): replace(_OP, sourced=True, copies=True),
+    ("zero", _GROUP): Effect((), fresh=False, sourced=False),
+    ("compute", "activation"): Effect((_S.RUN,), (_S.RAN,), sourced=False),
+    ("compute", "loss"): Effect((_S.FINAL,), sourced=False, divides=True),
+    ("compute", "count"): Effect((), sourced=False),
+    ("compute", "skip"): Effect((_S.SUMMED,), (_S.PART,), sourced=False),
+    ("compute", "grad"): Effect((_S.ENTERED,), sourced=False, divides=True),
+    **_both("compute", _OP),
+    ("scale", _GROUP): Effect(divides=True), ("scale", "loss"): Effect(divides=True),
+    **_both("scale", _moved(divides=True, rows=("scale 1/n",), axes=True)),
+    ("accumulate", _GROUP): Effect((_S.ORIGIN, _S.OWN)),
+    ("reduce", _GROUP): _REDUCTION,
+    ("all_reduce", "norm"): replace(_ADDED, reads=(_S.ORIGIN, _S.PARTS)),
+    ("all_reduce", "skip"): replace(_ADDED, reads=(_S.ORIGIN, _S.PARTS)),
+    ("all_reduce", "count"): _ADDED,
+    **_both("all_reduce", _moved(sums=True, divides=True, rows=("all_reduce",), owners=False)),
+    **_both("reduce_scatter", _moved(sums=True, divides=True, dims=("to",), rows=("reduce_scatter",))),
+    **_both("all_to_all", _moved(dims=("from", "to"), rows=("all_to_all",))),
+    **_both("shift", _moved(dims=("from",), rows=("all_gather", "reduce_scatter"), of_parts=_moved(
+        sums=True, dims=("to",), rows=("all_gather", "reduce_scatter")))),
+    **_both("send", Effect((_S.VERSIONS,), (), axes=True, at_home=True)),
+    **_both("recv", Effect((), (_S.VERSION,), axes=True, labelled=False, at_home=True)),
+    **_both("pad", _moved(dims=("from",), rows=("zero-pad",), axes=True)),
+    ("norm", _GROUP): Effect(writes=(_S.PART,)),
+    ("clip", _GROUP): Effect((_S.ORIGIN, _S.NORMS)),
+    ("update", _GROUP): Effect((_S.FLAGS, _S.OPTIMIZED, _S.STEP), (_S.STATES,), divides=True, sourced=False),
+    ("update", "step"): Effect((_S.FLAGS, _S.OWN), sourced=False),
+    ("update", "rng"): Effect((_S.OWN,), sourced=False),
+    ("publish", _GROUP): Effect(fresh=False, rows=("all_gather",)),
+    ("offload", _GROUP): _COPIED, ("fetch", _GROUP): _COPIED,
+    ("store", _GROUP): Effect(writes=()), ("store", _GLOBAL): Effect(writes=()),
+    ("load", _GROUP): Effect((), sourced=False), ("load", _GLOBAL): Effect((), sourced=False),
+}
+"""(verb, kind of subject or value) -> its effect. A divisor that counts tokens is read besides."""
+
+
+def effects(verb: str) -> Iterator[Effect]:
+    """Every effect of a verb, on whatever it acts."""
+    return (effect for (name, _), effect in EFFECTS.items() if name == verb)
+
+
+def effect_of(verb: str, value: str, kind: SubjectKind, from_parts: bool = False) -> Effect | None:
+    """The effect of a verb on a value of this kind; None where the verb applies to no such thing.
+
+    >>> [effect_of("shift", "layer.out", SubjectKind.TENSOR, from_parts).dims for from_parts in (False, True)]
+    [('from',), ('to',)]
+    >>> effect_of("shift", "weight", SubjectKind.GROUP) is None
+    True
+    """
+    found = EFFECTS.get((verb, value) if kind in (_GROUP, _GLOBAL) else (verb, kind)) or EFFECTS.get((verb, kind))
+    return found.of_parts if found and found.of_parts and from_parts else found

@@ -46,7 +46,7 @@ def brief(text: str) -> str:
     """A message that repeats at most 80 characters of each word, or quotation, that was wrong.
 
     >>> len(brief("unknown strategy '" + "x y" * 1000 + "'")), len(brief("dp = " + "9" * 1000))
-    (100, 85)
+    (99, 85)
     """
     found = _QUOTED.sub(lambda m: f"'{_cut(m[1])}'", text)
     return _WORD.sub(lambda m: _cut(m[0]), found)

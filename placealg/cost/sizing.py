@@ -87,7 +87,7 @@ class Margin:
 
     >>> held = Formula.parse("Psi*w", "bytes")
     >>> Margin(Fraction(10), Fraction(3, 2)).on(held + Formula.parse("b*s*act", "bytes"), held)
-    Ψ·w + 3·act·b·s/2 + 10 bytes
+    (2·Ψ·w + 3·act·b·s + 20)/2 bytes
     """
 
     reserve: Fraction = Fraction(0)

@@ -292,7 +292,7 @@ def test_scores_of_experts_one_by_one() -> None:
     router = {op.output.rpartition(".")[2]: op.kind for op in DEEPSEEK.graph.ops if op.region == "layer.moe.router"}
     assert router == {"logits": "einsum", "scores": "sigmoid", "route": "route", "chosen": "einsum", "total": "sum",
                       "share": "reciprocal", "gates": "mul", "scaled": "scale"}
-    assert [op.output for op in DEEPSEEK.graph.ops if op.region == "layer.shared_expert"][-1] == (
+    assert [op.output for op in DEEPSEEK.graph.ops if op.region == "layer.moe.shared_expert"][-1] == (
         "layer.shared_expert.down")
 
 

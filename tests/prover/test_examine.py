@@ -38,7 +38,7 @@ from placealg.prover.examine import (
     siblings,
 )
 from placealg.prover.obligations import Failure, Obligations
-from placealg.prover.ops.findings import Demand
+from placealg.prover.ops.findings import Demand, FailureKind
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import WHOLE
 from placealg.prover.schedule import Fact
@@ -50,6 +50,7 @@ from placealg.prover.verdict import (
     REFUTED,
     UNDECIDED,
     Conclusion,
+    Decided,
     Verdict,
 )
 from placealg.step.edit import edit
@@ -80,8 +81,10 @@ def clock(*ticks: float) -> Iterator[None]:
 
 
 def verdict(identifier: str, group: str = "", ended: Conclusion = PROVED, cls: str | None = PARAMETRIC,
-            instances: int = 1, seconds: float | None = None, reason: str = "", event: str = "") -> Verdict:
-    return Verdict(identifier, group, OBLIGATIONS[identifier], ended, cls, instances, seconds, reason, event)
+            instances: int = 1, seconds: float | None = None, reason: str = "", event: str = "",
+            **decided: int) -> Verdict:
+    return Verdict(identifier, group, OBLIGATIONS[identifier], ended, cls, instances, seconds, reason, event,
+                   Decided(**decided))
 
 
 def candidate(group: Group = LAYER, event: str = "update.layer.weight.update", identifier: str = "gradient",
@@ -132,7 +135,7 @@ def test_what_no_rule_covers_is_open_and_supposed_wrong() -> None:
     one, = found.candidates
     assert one.group == WHOLE and one.verdict == verdict(
         "invariant", "", REFUTED, BOUNDED, 1, 0.0,
-        f"cannot be followed, only run: {why.partition(': ')[2]}", "forward.layer.compute")
+        f"cannot be followed, only run: {why.partition(': ')[2]}", "forward.layer.compute", solver=1)
     assert one.model == {"dp": 2, "m": 2} and one.siblings == {} and z3.is_true(one.failure.formula)
     open_ones = [v for v in found.verdicts if v.group]
     assert open_ones == [verdict(i, "layer.weight", UNDECIDED, None, 0, 0.0, why, "forward.layer.compute")
@@ -147,7 +150,7 @@ def test_layouts_that_disagree_are_named_beside_what_they_break() -> None:
     assert (broken.verdict.id, clash.verdict.id) == ("invariant", "partition")
     assert [v for v in found.verdicts if v.verdict == REFUTED] == [clash.verdict, broken.verdict]
     assert clash.verdict == verdict("partition", "layer.weight", REFUTED, BOUNDED, 2, None,
-                                    "layouts other and own disagree where they meet", broken.failure.event)
+                                    "layouts other and own disagree where they meet", broken.failure.event, solver=2)
     assert replace(clash, verdict=broken.verdict) == broken
 
 
@@ -451,12 +454,13 @@ def test_an_order_of_stages_is_one_more_fact(ended: Conclusion) -> None:
     acyclic = Mock(return_value=Fact("1f1b", "no cycle", PROVED, PARAMETRIC, "for all sizes"))
     with patch.object(prover, "acyclic", acyclic):
         words = "" if ended == PROVED else "said"
-        assert prover._ordered(STAGED, before) == replace(before, instances=5, reason=words)
+        assert prover._ordered(STAGED, before) == replace(before, instances=5, reason=words, decided=Decided(solver=1))
         acyclic.assert_called_once_with(STAGED.reference.pipeline)
         for other in (UNDECIDED, REFUTED):
             acyclic.return_value = Fact("1f1b", "no cycle", other, PARAMETRIC, "gave up")
-            assert prover._ordered(STAGED, before) == (replace(before, instances=5) if ended != PROVED else replace(
-                before, instances=5, verdict=UNDECIDED, cls=None, reason="the order 1f1b: gave up"))
+            after = replace(before, instances=5, decided=Decided(solver=1))
+            assert prover._ordered(STAGED, before) == (after if ended != PROVED else replace(
+                after, verdict=UNDECIDED, cls=None, reason="the order 1f1b: gave up"))
 
 
 # what is supposed to be wrong where nothing else is
@@ -476,19 +480,20 @@ def gap(event: str, ended: Conclusion = UNDECIDED) -> Verdict:
 def test_what_has_no_rule_is_supposed_wrong(event: str, identifier: str) -> None:
     said = f"cannot be followed, only run: {SAYS}"
     one, = prover._suppose(HSDP, None, [verdict("view"), gap(event), gap("forward.loss.compute")])
-    assert one == Candidate(verdict(identifier, "", REFUTED, BOUNDED, 1, 0.0, said, event), WHOLE, one.failure,
-                            {"dp_replicate": 2, "dp_shard": 2, "m": 2}, {})
+    assert one == Candidate(verdict(identifier, "", REFUTED, BOUNDED, 1, 0.0, said, event, solver=1), WHOLE,
+                            one.failure, {"dp_replicate": 2, "dp_shard": 2, "m": 2}, {})
     assert z3.is_true(one.failure.formula)
-    assert replace(one.failure, formula=None) == Failure(identifier, event, None, said)
+    assert replace(one.failure, formula=None) == Failure(identifier, event, None, said, kind=FailureKind.SUPPOSED)
 
 
 def test_a_failure_that_a_run_shows_alone() -> None:
     said = "cannot be followed, only run: a run differs"
     one = prover.by_run("init", "save.step.store", "a run differs", {"dp": 2})
     assert z3.is_true(one.failure.formula)
-    assert one == Candidate(verdict("init", "", REFUTED, BOUNDED, 1, 0.0, said, "save.step.store"), WHOLE, one.failure,
-                            {"dp": 2}, {})
-    assert replace(one.failure, formula=None) == Failure("init", "save.step.store", None, said)
+    told = verdict("init", "", REFUTED, BOUNDED, 1, 0.0, said, "save.step.store", solver=1)
+    assert one == Candidate(told, WHOLE, one.failure, {"dp": 2}, {})
+    supposed = Failure("init", "save.step.store", None, said, kind=FailureKind.SUPPOSED)
+    assert replace(one.failure, formula=None) == supposed
 
 
 def test_nothing_is_supposed_where_all_has_been_followed() -> None:
@@ -505,7 +510,7 @@ def test_what_could_not_be_followed_is_supposed_wrong_first() -> None:
         one, = prover._suppose(FFN, flows, [gap("forward.loss.compute")])
     unfollowed.assert_called_once_with(FFN, flows)
     assert (one.verdict, one.group, one.model) == (
-        verdict("gradient", "", REFUTED, BOUNDED, 1, 0.0, "is a sum of sums", demands[0].event), WHOLE,
+        verdict("gradient", "", REFUTED, BOUNDED, 1, 0.0, "is a sum of sums", demands[0].event, solver=1), WHOLE,
         {"tp": 2, "m": 2})
 
 
@@ -809,7 +814,7 @@ def test_where_owners_are_spoken_of(step: Step, found: set[tuple[str, str, str]]
     assert layouts(step) == found
     with clock(10.0, 12.5):
         places = len(step.reference.data_axes) + len(found)
-        assert prover._partition(step) == verdict("partition", instances=places, seconds=2.5,
+        assert prover._partition(step) == verdict("partition", instances=places, seconds=2.5, construction=places,
                                                   reason="owner functions are total")
 
 
@@ -861,9 +866,9 @@ def clash(events: Sequence[Event], explained: bool = True, candidates: Sequence[
 def test_layouts_explain_what_is_wrong(events: Sequence[Event], layout: str, places: int, said: str) -> None:
     found, (one,) = clash(events)
     assert found == replace(candidate(A), verdict=verdict(
-        "partition", "a", REFUTED, BOUNDED, places, None, said, "update.layer.weight.update"))
+        "partition", "a", REFUTED, BOUNDED, places, None, said, "update.layer.weight.update", solver=places))
     step = program(DP, *events)
-    assert one == replace(step, events=tuple(replace(e, layout=layout) for e in step.events))
+    assert one == replace(step, events=tuple(replace(e, layout=layout if e.group else "own") for e in step.events))
     assert clash(events, explained=False) == (None, [one])
     assert clash(events, candidates=[]) == (None, [])
 

@@ -29,6 +29,7 @@ from placealg.prover.evidence import symbols
 from placealg.prover.evidence.premises import premises
 from placealg.prover.examine import in_case
 from placealg.prover.obligations import (
+    FACTS,
     MISSES,
     WRONG,
     Failure,
@@ -614,11 +615,10 @@ def test_instances_and_cases_are_counted_by_way_to_fail() -> None:
     found.full = True
     add("three", CASES[0], decided=True)
     assert found.failures["three"].instances == 1 and found.instances == {"view": 7}
-    found.hold("view", "so it is")
-    found.hold("view", "so it is")
-    found.hold("init", "that too")
-    assert found.instances == {"view": 9, "init": 1}
-    assert found.facts == {"view": {"so it is": 2}, "init": {"that too": 1}}
+    for obligation in ("partition", "partition", "schedule"):
+        found.hold(obligation)
+    assert found.instances == {"view": 7, "partition": 2, "schedule": 1}
+    assert found.facts == {"partition": {FACTS["partition"][0]: 2}, "schedule": {FACTS["schedule"][0]: 1}}
     step = step_of("dp", "abstract")
     assert Obligations().full is obligations(step, step.reference.groups[0], (), None).full is False
 

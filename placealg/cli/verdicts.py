@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from placealg.errors import InputError
-from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
+from placealg.prover.verdict import PROVED, UNDECIDED, Report
 from placealg.strategy.file import Expect
 
 DONE, FAILED, BAD_INPUT, OPEN = 0, 1, 2, 3
@@ -30,16 +30,14 @@ def of_several(codes: Iterable[int]) -> int:
 def disagreements(report: Report, expect: Expect) -> list[str]:
     """What the file expects and the report does not say, as `expected A, got B`.
 
-    An obligation or a group may be any that is refuted; the ratio is that of the counterexample.
+    Obligation, group and ratio are those of the counterexample, which tells what is refuted first.
     """
     found = report.counterexample
     mass, first, group = (found.mass, found.obligation, found.group) if found else (None, "", "")
-    refuted = {(v.id, v.group) for v in report.obligations if v.verdict == REFUTED} | {(first, group)}
-    among = {g for i, g in refuted if not expect.obligation or i == expect.obligation}
     pairs: list[tuple[str, str, str, bool]] = [
         ("verdict", expect.verdict, report.verdict.lower(), expect.verdict == report.verdict.lower()),
-        ("obligation", expect.obligation, first, expect.obligation in {i for i, _ in refuted}),
-        ("group", expect.group, group, expect.group in among),
+        ("obligation", expect.obligation, first, expect.obligation == first),
+        ("group", expect.group, group, expect.group == group),
         ("class", expect.cls, report.cls or "none", expect.cls == report.cls),
         ("ratio", expect.ratio, mass or "none", same_ratio(expect.ratio, mass)),
     ]

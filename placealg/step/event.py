@@ -218,7 +218,7 @@ class Event:
         >>> Event("update", "clip", "grad_sum", "layer.weight").kind.name, Event("update", "update", "rng").kind.name
         ('GROUP', 'GLOBAL')
         """
-        if self.group:
+        if self.group or (self.value in GROUP_VALUES and self.value not in GLOBAL_VALUES):
             return SubjectKind.GROUP
         if self.value in GLOBAL_VALUES:
             return SubjectKind.GLOBAL

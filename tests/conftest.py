@@ -7,20 +7,22 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from assurance import Assured
-from hypothesis import settings
 from resumed import Resumed
 from tiers import MEASURED, Clock, listed
 
 ROOT = Path(__file__).resolve().parent.parent
 
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+with suppress(ModuleNotFoundError):  # the environment of torch does without
+    from hypothesis import settings
+
+    settings.register_profile("any machine", deadline=None)
+    settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

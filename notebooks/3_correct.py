@@ -151,7 +151,7 @@ for x in got:
 # %%
 verdict = pa.prove(pa.dp(), model)
 assert verdict.verdict == "PROVED"
-assert any(hypothesis.startswith("equal_counts") for hypothesis in verdict.hypotheses)
+assert any(hypothesis.name == "equal_counts" for hypothesis in verdict.hypotheses)
 verdict.hypotheses
 
 # %% [markdown]

@@ -85,4 +85,4 @@ def theorems() -> Iterator[Theorem]:
     for names, says, counterpart in _ROW.findall(listed):
         for name in re.findall(r"\w+", names):
             statement, path = stated[name]
-            yield Theorem(name, says, statement.lstrip(": "), counterpart, f"proofs/coq/{path.name}")
+            yield Theorem(name, says, statement.lstrip(": "), counterpart, f"proofs/coq/{path.relative_to(room)}")

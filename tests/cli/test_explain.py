@@ -40,7 +40,7 @@ def rules() -> Iterator[str]:
 
 
 def coq_theorems() -> Iterator[str]:
-    for path in (ROOT / "proofs" / "coq").glob("*.v"):
+    for path in (ROOT / "proofs" / "coq").rglob("*.v"):
         yield from re.findall(r"^Theorem (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -8,7 +8,7 @@ TORCH  := .venv-torch
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules torch torch-setup torch-write coq browser \
+.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-write coq browser \
         clean
 
 help:       ## this list
@@ -76,6 +76,9 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
 	$(TORCH)/bin/python tests/measure/torch_tables.py --write
+
+import-table: $(STAMP)  ## what is read from the configurations in DIR=..., held against its expected.json
+	@$(BIN)/python tests/importers/import_table.py $(DIR) $(if $(PROVE),--prove)
 
 modules: $(STAMP)  ## a line for every module, from its docstring
 	@$(BIN)/python tests/module_index.py

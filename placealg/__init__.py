@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from placealg.cost.formula import Formula
     from placealg.cost.memory import Memory
     from placealg.errors import InputError
+    from placealg.importers.reading import Reading
     from placealg.model.abstract import abstract
     from placealg.model.build import graph
     from placealg.model.model import Model
@@ -86,7 +87,7 @@ __all__ = [
     "ep", "Formula", "from_torch", "fsdp",
     "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "memory", "mics", "mla", "mlp",
     "Model", "moe", "offload_optimizer", "offload_parameters", "parse_strategy", "pp", "pp_1f1b", "pp_gpipe",
-    "pp_interleaved", "prove", "recompute_full", "recompute_selective", "Report", "Setting", "simulate", "Step",
+    "pp_interleaved", "prove", "recompute_full", "recompute_selective", "read", "Report", "Setting", "simulate", "Step",
     "Strategy", "strategy_on", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
@@ -118,6 +119,17 @@ def compare(one: Strategy, two: Strategy, model: Model, claim: str, where: str =
     from placealg.check.claims import compare_strategies
 
     return compare_strategies(one, two, model, claim, where, **sizes)
+
+
+def read(path: str, **said: Any) -> Reading:
+    """What a training framework's configuration says of a strategy: the strategy, the model, sizes, and four lists.
+
+    `said` supplies what the file leaves open: world_size=64, model="llama-3-8b", files=("ds_config.json",), env={...}.
+    A file that no strategy can stand for is an InputError.
+    """
+    from placealg.importers.read import read as reading
+
+    return reading(path, **said)
 
 
 def from_torch(model: Any, mesh: Any) -> Strategy:

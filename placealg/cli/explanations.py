@@ -35,6 +35,7 @@ from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, TABLES, keys_of
+from placealg.strategy.precision import precisions
 
 NO_PROGRAM = "no program of the catalogue has it"
 
@@ -253,6 +254,12 @@ def _tables() -> Iterator[Explained]:
         yield Explained(name, "optimizer", (
             f"{name} updates one {'element' if locality == 'elementwise' else 'matrix'} at a time{whole}.",
             f"It is named by [optimizer] name = \"{name}\"."))
+    for row in precisions().values():
+        sizes = ", ".join(f"{symbol} = {value}" for symbol, value in row.types.items())
+        yield Explained(row.name, "precision", (f"{row.name} is a precision preset: {row.title}.",
+                                                f"Bytes per element: {sizes}.", f"It is named by [types] preset = "
+                                                f"\"{row.name}\", or by --precision {row.name}."), "",
+                        f"placealg cost zero3 --precision {row.name}", row.source)
     for name, said in LOSSES.items():
         assumed = f"assumes {_joined(said['assume'])}" if said["assume"] else "assumes nothing"
         over = "summed over the data axes and microbatches" if said["count_axes"] else "of the rank itself"

@@ -146,7 +146,7 @@ def _settings(parser: Parser, *formats: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
                         help="sizes: --set dp=8 m=4; devices=512 checks or completes the mesh")
     parser.add_argument("--precision", metavar="NAME", help="bytes per element as an engine has them: fsdp2, megatron, "
-                        "deepspeed; `explain precision` lists them")
+                        "deepspeed; `explain fsdp2` tells one, docs/import.md lists them")
     _foreign(parser)
     if formats:
         _format(parser, formats)
@@ -337,8 +337,8 @@ def _check_torch(parser: Parser) -> None:
 
 def _explain(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
-                        "symbol, quantity, value type, table, loss, optimizer or lemma; a bug of the museum; "
-                        "`published` for the table of published numbers, or the name of one")
+                        "symbol, quantity, value type, table, loss, optimizer, precision or lemma; a bug of the "
+                        "museum; `published` for the table of published numbers, or the name of one")
     _format(parser, ("text", "json"))
 
 

@@ -38,13 +38,14 @@ class Engine:
 
     def read(self) -> None:
         """Read everything."""
-        self._refused()
-        stage = self.stage()
-        self.batch_and_axes(stage)
-        self.offload(stage)
-        Bytes(self.draft, self.said, self.precision).read(stage)
-        self.update()
-        self.rest(stage)
+        with self.draft.of(self.said):
+            self._refused()
+            stage = self.stage()
+            self.batch_and_axes(stage)
+            self.offload(stage)
+            Bytes(self.draft, self.said, self.precision).read(stage)
+            self.update()
+            self.rest(stage)
 
     def _refused(self) -> None:
         said = self.said
@@ -316,8 +317,7 @@ class Engine:
             said.approximated("activation_checkpointing.cpu_checkpointing", "where the model checkpoints, what it "
                                                                             "keeps "
                               "rests on the host; here activations are on the device")
-        said.unsaid("recompute", "the model's code calls deepspeed.checkpointing or not: no recompute is read",
-                    "recompute_full")
+        said.unsaid("recompute", "the model's code calls deepspeed.checkpointing or not: no recompute is read")
         if said.flag("curriculum_learning.enabled"):
             said.approximated("curriculum_learning.enabled", "sequences grow while training: figures are for one "
                                                              "length")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ class Draft:
         self.more: list[Mapping[str, list[Item]]] = []
         self.texts: dict[str, str] = {document.file: document.text}
         self.microbatches: int | None = None
+
+    @contextmanager
+    def of(self, said: Said) -> Iterator[None]:
+        """While a part of another document, or one by other names, is read: its keys are told as `said` has them."""
+        outer, self.said = self.said, said
+        try:
+            yield
+        finally:
+            self.said = outer
 
     def world(self, said: int | None, key: str = "") -> int | None:
         """The number of devices: the file's, which --world-size must not contradict, else that option's."""

@@ -45,6 +45,8 @@ def _plan(function: ast.FunctionDef) -> dict[str, tuple[str, int]]:
     for node in ast.walk(function):
         if not isinstance(node, ast.Dict):
             continue
+        if None in node.keys and any(isinstance(v, ast.Call) for v in node.values):
+            return {}
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Call):
                 name = ast.unparse(value.func).rpartition(".")[2].lower()

@@ -34,6 +34,10 @@ class Megatron:
 
     def read(self) -> None:
         """Read everything."""
+        with self.draft.of(self.said):
+            self._read()
+
+    def _read(self) -> None:
         self.refused()
         tp, pp, cp = self.degree("tensor-model-parallel-size", "model-parallel-size"), self.pipeline(), \
             self.degree("context-parallel-size")

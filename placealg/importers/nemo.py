@@ -28,6 +28,10 @@ SAME = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_p
         "rampup_batch_size", "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
         "max_position_embeddings", "seq_length", "distribute_saved_activations", "vocab_size",
         "make_vocab_size_divisible_by", "cpu_offloading", "fp8_param_gather")
+DEGREES = frozenset((*SAME[:9], "virtual_pipeline_model_parallel_size", "activations_checkpoint_granularity",
+                     "activations_checkpoint_method", "activations_checkpoint_num_layers", "num_layers"))
+"""What must be a value, and no interpolation that another file or the launcher fills in."""
+
 OFF = (None, "", "null", "none", "None", False, 0)
 
 
@@ -102,17 +106,26 @@ def _other_files(document: Document) -> None:
 
 def _resolved(document: Document) -> Document:
     """The document with `${a.b}` and `${oc.env:NAME,default}` of keys that matter put in; others stay text."""
-    def value(found: Any, depth: int = 0) -> Any:
+    def value(found: Any, path: Key, depth: int = 0) -> Any:
         if isinstance(found, Mapping):
-            return {k: value(v, depth) for k, v in found.items()}
-        whole = re.fullmatch(r"\$\{([\w.]+)\}", found) if isinstance(found, str) else None
-        if whole and depth < 5:
-            inner = document.get(tuple(whole[1].split(".")))
-            return value(inner, depth + 1) if inner is not None and not isinstance(inner, Mapping) else found
-        env = re.fullmatch(r"\$\{(?:oc\.env:)?\w+[,:]([^{}$]*)\}", found) if isinstance(found, str) else None
-        return env[1].strip() if env else found
+            return {k: value(v, (*path, str(k))) for k, v in found.items()}
+        if not isinstance(found, str) or depth > 5:
+            return found
+        whole = re.fullmatch(r"\$\{(\.*)([\w.]+)\}", found)
+        if whole:
+            above = path[:len(path) - len(whole[1])] if whole[1] else ()
+            target = (*above, *whole[2].split("."))
+            inner = document.get(target)
+            return value(inner, target, depth + 1) if inner is not None and not isinstance(inner, Mapping) else found
+        env = re.fullmatch(r"\$\{(?:oc\.env:)?\w+[,:]([^{}$]*)\}", found)
+        return _typed(env[1].strip()) if env else found
 
-    return replace(document, data=value(document.data))
+    return replace(document, data=value(document.data, ()))
+
+
+def _typed(text: str) -> Any:
+    """The default of a variable of the environment, as YAML has it."""
+    return int(text) if re.fullmatch(r"-?\d+", text) else {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _kinds(draft: Draft) -> None:
@@ -136,7 +149,7 @@ def _kinds(draft: Draft) -> None:
     if isinstance(model.get("freeze"), Mapping) or model.get("freeze") is True:
         raise said.refuse("model.freeze", "part of the model is frozen")
     for path, value in said.document.leaves():
-        if isinstance(value, str) and re.search(r"\$\{|\?\?\?", value) and str(path[-1]) in (*SAME, *FLAGS):
+        if isinstance(value, str) and re.search(r"\$\{|\?\?\?", value) and str(path[-1]) in DEGREES:
             raise refusal(f"{dotted(path)} is {value}, which another file or the launcher decides",
                           said.document.where(path), f"--key {dotted(path)}=VALUE")
 
@@ -206,7 +219,8 @@ class _Nemo(Said):
         if key in self.made:
             return self.made[key]
         found = super().raw(key)
-        return None if found in ("null", "None") else found
+        open_ = isinstance(found, str) and ("${" in found or found == "???")
+        return None if open_ or found in ("null", "None") else found
 
     def _item(self, key: str, text: str, value: Any, option: str = "") -> Item:
         item = super()._item(key, text, value, option)

@@ -47,7 +47,7 @@ def read_tp_plan(document: Document, options: Options) -> Reading:
         raise refusal(f"model_type {family} is {kind}, of which there is no op graph", f"{document.file}:{line}")
     plan = Evaluator(tree, document.file).value(node, {})
     words = isinstance(plan, dict) and all(isinstance(v, str) for v in plan.values())
-    if not words or not isinstance(node, ast.Dict):
+    if not words or not isinstance(node, ast.Dict) or None in node.keys:
         raise refusal(f"{PLAN} of {owner} is no dict of words", f"{document.file}:{line}")
     lines: dict[Key, int] = {(k,): n.lineno for k, n in zip(plan, node.keys, strict=True) if n is not None}
     draft = Draft("tp_plan", Document(document.file, plan, lines, document.text), options)

@@ -70,7 +70,8 @@ def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["s.sh"]
 
 
-def test_a_command_line_is_read_as_it_stands() -> None:
+def test_a_command_line_is_read_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     got = run_placealg("import", "--", *ARGV)
     assert got.code == 0, got.err
     assert "zero1*tp*pp, dp = 4, tp = 2, pp = 2" in got.out

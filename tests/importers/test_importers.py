@@ -104,6 +104,8 @@ def test_no_key_is_passed_over(path: Path) -> None:
     """Dropping, changing or misspelling any one key changes the reading, or one of its lists, or is refused."""
     form, document = parsed(path.read_text(encoding="utf-8"), str(path))
     whole = fingerprint(tried(document, form, options(path)))
+    if isinstance(whole, str):
+        return
     for what, key, mutant in mutants(document):
         assert fingerprint(tried(mutant, form, options(path))) != whole, f"{what}: {key}"
 

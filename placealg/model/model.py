@@ -21,6 +21,9 @@ class Parameter:
     their product. `sites` are the units that use it, in forward order: two for a tied embedding.
     `rows` are the dims that make the first one of its layout in memory, as PyTorch stores it: what a product puts
     out, what a lookup chooses from, the experts of a stack of matrices; all of them where nobody says.
+    `matrix` are the dims of one matrix, for optimizers that act on such: those by which a product maps what it reads to
+    what it makes, or a lookup ids; its other dims number the matrices of a stack. A bias, or the weight of a norm, has
+    none, whatever dims it has.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Parameter:
     dims: FrozenMap[str, Monomial]
     sites: tuple[str, ...]
     rows: tuple[str, ...] = ()
+    matrix: tuple[str, ...] = ()
 
     @property
     def elements(self) -> Monomial:
@@ -87,7 +91,8 @@ class Model:
                              "sum of one number per token: end in a sum called loss.NAME")
         units = tuple(Unit(u, graph.count(u)) for u in graph.units if u != "loss")
         order = [u.name for u in units]
-        parameters = [Parameter(t.name, t.unit, t.dims, graph.sites(t.name), _rows(graph, t.name))
+        parameters = [Parameter(t.name, t.unit, t.dims, graph.sites(t.name), _rows(graph, t.name),
+                                _matrix(graph, t.name))
                       for t in graph.parameters]
         parameters.sort(key=lambda p: order.index(p.unit))
         return Model(name, units, tuple(parameters), FrozenMap(sizes), abstract, source, graph, left_out)
@@ -144,6 +149,20 @@ class Model:
                 if made := self.graph.producer(route):
                     met[dim] = self.graph.dims[made.over[1]]
             yield Monomial.product(met.get(d, n) for d, n in p.dims.items())
+
+
+def _matrix(graph: Graph, parameter: str) -> tuple[str, ...]:
+    """The dims of one matrix of a parameter, by the op that reads it first; () where it is no matrix."""
+    dims, op = tuple(graph.tensors[parameter].dims), next(iter(graph.consumers(parameter)), None)
+    if op is None or op.kind == "unit":
+        return dims
+    others = [graph.tensors[name].dims for name in op.inputs if name != parameter]
+    if op.kind == "lookup" or len(dims) < 2:
+        return dims if op.kind == "lookup" else ()
+    if op.row.saved != ("partners",) or op.kind != "einsum":
+        return ()
+    result = graph.tensors[op.output].dims
+    return tuple(d for d in dims if not (d in result and others and all(d in other for other in others)))
 
 
 def _rows(graph: Graph, parameter: str) -> tuple[str, ...]:

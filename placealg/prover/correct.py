@@ -83,7 +83,7 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
     conditions = [defined(value), weighted(value, want, weighting)]
     conditions.append(counted_integrity(update.skip, reference, weighting))
     if group.locality != "elementwise" and "grad_sum" in group.whole_reads:
-        conditions.append(weighted(another_element(value), want, weighting))
+        conditions.append(weighted(another_element(value, group), want, weighting))
     if reference.clip:
         for tag in value.tags:
             if tag.slot is not None:
@@ -164,10 +164,10 @@ def _whole_matrix(update: Updated, group: Group) -> list[Bool]:
     """A non-elementwise update finds every other element j of its matrix defined on the device."""
     conditions = []
     if "grad_sum" in group.whole_reads:
-        conditions.append(defined(another_element(update.gradient)))
+        conditions.append(defined(another_element(update.gradient, group)))
     for value, version in update.others:
         if value in group.whole_reads:
-            conditions.append(z3.Not(wrong_version(other_version(version), CURRENT)))
+            conditions.append(z3.Not(wrong_version(other_version(version, group.stacked), CURRENT)))
     return conditions
 
 
@@ -181,18 +181,18 @@ def any_position(position: str) -> str:
     return "any:" + position[4:] if position.startswith("own:") else position
 
 
-def another_element(value: Value) -> Value:
-    """The value at another element of the same matrix."""
-    return per_element(value, other_position)
+def another_element(value: Value, group: Group) -> Value:
+    """The value at another element of the same matrix: along axes that split a stack of them it has the same owner."""
+    return per_element(value, other_position, group.stacked)
 
 
-def other_version(version: Version) -> Version:
-    """A version at another element of the same matrix."""
+def other_version(version: Version, stacked: tuple[str, ...]) -> Version:
+    """A version at another element of the same matrix, which has the same owner along the axes `stacked`."""
     if isinstance(version, Choice):
         axis, p, q = version.test
-        if p != EXISTS:
+        if p != EXISTS and axis not in stacked:
             p, q = sorted((other_position(p), other_position(q)))
-        return choose((axis, p, q), other_version(version.yes), other_version(version.no))
+        return choose((axis, p, q), other_version(version.yes, stacked), other_version(version.no, stacked))
     return version
 
 

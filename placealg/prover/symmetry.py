@@ -39,7 +39,7 @@ def signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows | 
             yield event.phase, group.sites.index(event.unit)
     own = (e for e in step.events if e.group in ("", group.name))
     return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites), group.locality,
-            group.whole_reads, group.statistic, group.frozen)
+            group.whole_reads, group.statistic, group.frozen, group.stacked)
 
 
 def _units_in_order(step: Step, units: list[str]) -> bool:

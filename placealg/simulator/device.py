@@ -15,7 +15,7 @@ from placealg.simulator.functions import Kept
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.reference import Numbers, Slot, State, slots, updated
 from placealg.simulator.setting import Setting
-from placealg.simulator.space import BATCH, Space, seed_of, weights
+from placealg.simulator.space import BATCH, Space, by_matrix, seed_of, weights
 from placealg.simulator.space import of as space_of
 from placealg.step.program import Reference
 
@@ -30,9 +30,10 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
     every = slots(space.reference, space.setting.layers)
     start = {slot: _initial(space, slot) for slot in every}
     states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, ZERO, FIRST_STREAM)]
+    matrices = {g.name: list(by_matrix(space, g).values()) for g in space.reference.groups}
     for number in range(steps):
         found, losses = gradient(space, number, states[-1])
-        states.append(updated(space.reference, space.setting, states[-1], found, losses))
+        states.append(updated(space.reference, space.setting, states[-1], found, matrices, losses))
     return tuple(states)
 
 

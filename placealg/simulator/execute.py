@@ -219,12 +219,12 @@ def _optimize(m: Machine, e: Event) -> None:
     master, moments = (m.table(written, v, *m.slot(e)) for v in ("master", "moments"))
     for rank in (r for r in m.acting(e) if not m.skips(r)):
         here, step = {v: dict(table[rank]) for v, table in values.items()}, m.scalar("step", rank)
-        whole = None
-        entries = m.entries(e.group)
-        if all(len(here[v]) == len(entries) for v in reads):
-            whole = network.whole_matrix([here[v][element] for element in entries] for v in reads)
+        matrices = m.matrices(e.group)
+        known = {matrix: network.whole_matrix([here[v][element] for element in entries] for v in reads)
+                 for matrix, entries in matrices.items() if all(k in here[v] for v in reads for k in entries)}
         for element, before in here["master"].items():
             if m.chosen(e, rank, element):
+                whole = known.get(m.space.matrix_of(group, element))
                 heavy, gradient = here["moments"].get(element), here["grad_sum"].get(element)
                 if heavy is None or gradient is None or step is None or whole is None:
                     after: tuple[Number, Number] = m.garbage(), m.garbage()

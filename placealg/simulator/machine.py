@@ -26,7 +26,7 @@ from placealg.simulator.box import Box, Indices
 from placealg.simulator.field import PRIME, Array, Number, Residues, objects, overflows
 from placealg.simulator.reference import Slot, at_risk, slots
 from placealg.simulator.setting import Setting
-from placealg.simulator.space import Part
+from placealg.simulator.space import Part, by_matrix
 from placealg.simulator.space import of as space_of
 from placealg.simulator.stages import of as stages_of
 from placealg.simulator.store import Store
@@ -297,6 +297,10 @@ class Machine:
     def entries(self, group: str) -> Sequence[int]:
         """The entries of the tables of one instance of a group."""
         return range(len(self.space.parts(self.reference.group(group))))
+
+    def matrices(self, group: str) -> dict[tuple[int, ...], list[int]]:
+        """The entries of one instance of a group, matrix by matrix."""
+        return by_matrix(self.space, self.reference.group(group))
 
     def elements(self, event: Event) -> Sequence[int]:
         """The entries of what the event acts on: those of its group, or the one of a global value or norm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -43,8 +43,11 @@ def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:
 
 
 def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
-            losses: Box | None = None) -> State:
-    """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on."""
+            matrices: Mapping[str, Iterable[Iterable[int]]], losses: Box | None = None) -> State:
+    """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on.
+
+    `matrices` are the entries of each group's matrices, which an optimizer may read whole.
+    """
     if reference.skip:
         looked = [g for slot, numbers in gradient.items() if slot[0] in at_risk(reference, setting) for g in numbers]
         among = sum(residues(g).size for g in looked)
@@ -63,8 +66,10 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         values = {"master": state.weight[slot], "moments": state.moments[slot], "grad_sum": clipped}
         group = reference.group(slot[0])
         reads = group.whole_reads if group.locality == "matrix" else ()
-        whole = network.whole_matrix(values[v] for v in reads)
-        results = [network.optimize(w, m, g, state.step, whole)
-                   for w, m, g in zip(state.weight[slot], state.moments[slot], clipped, strict=True)]
+        whole = {entry: factor for entries in map(tuple, matrices[slot[0]])
+                 for factor in [network.whole_matrix([values[v][k] for k in entries] for v in reads)]
+                 for entry in entries}
+        results = [network.optimize(w, m, g, state.step, whole[k]) for k, (w, m, g) in enumerate(
+            zip(state.weight[slot], state.moments[slot], clipped, strict=True))]
         weight[slot], moments[slot] = tuple(w for w, _ in results), tuple(m for _, m in results)
     return State(weight, moments, state.step + 1, state.rng + 1, losses)

@@ -197,6 +197,10 @@ class Space:
             self._parts[group.name] = tuple(self._parts_of(group))
         return self._parts[group.name]
 
+    def matrix_of(self, group: Group, entry: int) -> tuple[int, ...]:
+        """Which of a stack of matrices an entry belongs to, as far as ranks differ: where its owners stand there."""
+        return tuple(self.parts(group)[entry].split[axis] for axis in group.stacked)
+
     def _parts_of(self, group: Group) -> Iterator[Part]:
         start = 0
         for name in group.parameters:
@@ -213,6 +217,14 @@ class Space:
             for key, numbers in found.items():
                 yield Part(name, np.array(numbers), start + numbers[0], dict(zip(splits, key[1:], strict=True)))
             start += count
+
+
+def by_matrix(space: Space, group: Group) -> dict[tuple[int, ...], list[int]]:
+    """The entries of one instance of a group by the matrix that they belong to."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for entry in range(len(space.parts(group))):
+        found.setdefault(space.matrix_of(group, entry), []).append(entry)
+    return found
 
 
 def _differentiable(graph: Graph, statistics: set[str]) -> frozenset[str]:

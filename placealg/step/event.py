@@ -294,7 +294,8 @@ class Group:
     parameters are split by their own dims: there a rank holds, uses and updates only its own elements. `rows` are
     the dims, and their sizes, that make the first one of each parameter in memory. No gradient reaches a `statistic`:
     its `grad` is the mean over tokens that forward takes, and is neither clipped nor counted. What is `frozen` has
-    weights alone: no gradient, no optimizer state, and the same values after a step as before.
+    weights alone: no gradient, no optimizer state, and the same values after a step as before. Along the axes
+    `stacked` a stack of matrices is split, such as those of experts, and no matrix is.
     """
 
     name: str
@@ -311,6 +312,7 @@ class Group:
     rows: tuple[FrozenMap[str, Monomial], ...] = ()
     statistic: bool = False
     frozen: bool = False
+    stacked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from placealg.strategy.options import LAYER, NONE, WIRE_W
 from placealg.strategy.spec import GroupRule, Strategy
 
 ELEMENTWISE_ON_VECTORS = ("muon",)
-"""Per-matrix optimizers beside which AdamW runs on parameters with fewer than two dims: those it cannot treat."""
+"""Per-matrix optimizers, which act on each matrix by itself; AdamW runs on what is none: biases, weights of norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,9 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         rule = _rule_of(strategy, parameter)
         axes = tuple(split.get(parameter.name, ()))
         key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
-               summed.get(parameter.name), parameter.name in model.statistics, _frozen(model, parameter))
+               summed.get(parameter.name), parameter.name in model.statistics, _frozen(model, parameter),
+               _stacked(_optimizer(strategy, rule, parameter, model.abstract)[0], parameter,
+                        split.get(parameter.name, {})))
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return
@@ -152,7 +154,8 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
                         rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ())),
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
-                        statistic, _frozen(model, parameters[0])), rule
+                        statistic, _frozen(model, parameters[0]),
+                        _stacked(optimizer, parameters[0], split.get(parameters[0].name, {}))), rule
 
 
 def _frozen(model: Model, parameter: Parameter) -> bool:
@@ -172,9 +175,16 @@ def _size(model: Model, parameter: Parameter) -> Fraction:
 def _optimizer(strategy: Strategy, rule: GroupRule | None, parameter: Parameter,
                abstract: bool) -> tuple[str, str, tuple[str, ...]]:
     name, locality, reads = strategy.optimizer(rule.optimizer if rule else "")
-    if name in ELEMENTWISE_ON_VECTORS and len(parameter.dims) < 2 and not abstract:
+    if name in ELEMENTWISE_ON_VECTORS and len(parameter.matrix) < 2 and not abstract:
         return "adamw", "elementwise", ()
     return name, locality, reads
+
+
+def _stacked(optimizer: str, parameter: Parameter, dims: Mapping[str, str]) -> tuple[str, ...]:
+    """The axes that split a stack of matrices: of an optimizer that acts on each by itself."""
+    if optimizer not in ELEMENTWISE_ON_VECTORS:
+        return ()
+    return tuple(a for a, dim in dims.items() if dim != LAYER and dim not in parameter.matrix)
 
 
 def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...],
@@ -201,5 +211,5 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
         tiers=FrozenMap(tiers),
         materialized=any(gradients.mode(a) is Mode.M for a in axes),
         gather_bytes=WIRE_W if WIRE_W in said else "",
-        cut=tuple(a for a, dim in dims.items() if dim != LAYER),
+        cut=tuple(a for a, dim in dims.items() if dim != LAYER and a not in group.stacked),
     )

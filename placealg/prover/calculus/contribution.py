@@ -385,15 +385,15 @@ def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
     return replace(new.masked(where), mixed=frozenset.intersection(*beyond) if beyond else None)
 
 
-def per_element(value: Value, rename: Callable[[str], str]) -> Value:
-    """The same value at another element: owner positions renamed."""
+def per_element(value: Value, rename: Callable[[str], str], kept: tuple[str, ...] = ()) -> Value:
+    """The same value at another element: owner positions renamed, but along the axes that are `kept`."""
     def term(t: Term) -> Term:
-        coefficient = each_cell(t.coefficient, lambda cell: {a: rename(p) for a, p in cell.items()})
-        return Term(coefficient, FrozenMap({a: rename(p) for a, p in t.at.items()}), equalities(t.given))
-
+        cells = each_cell(t.coefficient, lambda cell: dict(map(at, cell.items())))
+        return Term(cells, FrozenMap(dict(map(at, t.at.items()))), equalities(t.given))
+    def at(pair: tuple[str, str]) -> tuple[str, str]:
+        return pair if pair[0] in kept else (pair[0], rename(pair[1]))
     def equalities(given: frozenset[Equality]) -> frozenset[Equality]:
-        return frozenset(e for axis, p, q in given
-                         for e in ([(axis, p, q)] if p in (SIZE_ONE, EXISTS) else equality(axis, rename(p), rename(q))))
-
-    return replace(value, terms=merged(term(t) for t in value.terms), sides=equalities(value.sides),
-                   mask=frozenset((a, rename(p)) for a, p in value.mask))
+        return frozenset(e for a, p, q in given for e in (
+            [(a, p, q)] if p in (SIZE_ONE, EXISTS) else equality(a, at((a, p))[1], at((a, q))[1])))
+    mask = frozenset(map(at, value.mask))
+    return replace(value, terms=merged(map(term, value.terms)), sides=equalities(value.sides), mask=mask)

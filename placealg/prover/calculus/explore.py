@@ -315,7 +315,8 @@ def matrices(machine: Machine) -> Iterator[Read]:
     """What updates that read whole matrices find of an element when they update another one of its matrix."""
     if machine.group.locality != "elementwise":
         for update in machine.updates:
-            others = [(axis, correct.other_position(position)) for axis, position in update.where]
+            others = [(axis, p if axis in machine.group.stacked else correct.other_position(p))
+                      for axis, p in update.where]
             for value, version in update.others:
                 if value in machine.group.whole_reads:
                     yield Read(update.event, "matrix", "", versions.where(others, version, CURRENT), CURRENT)

@@ -186,7 +186,7 @@ def another_element(value: Value, group: Group) -> Value:
     return per_element(value, other_position, group.stacked)
 
 
-def other_version(version: Version, stacked: tuple[str, ...]) -> Version:
+def other_version(version: Version, stacked: tuple[str, ...] = ()) -> Version:
     """A version at another element of the same matrix, which has the same owner along the axes `stacked`."""
     if isinstance(version, Choice):
         axis, p, q = version.test

@@ -121,22 +121,24 @@ Definition after_off (f : facts) : facts :=
           (stream_disk (counts f))) true.
 Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
 
-(** The slots that matter: those that events name, and the checkpoint's. *)
+(** The slots that matter: those of the device, of the checkpoint, and of the tiers that events name. *)
 Definition slots_of (e : event) : list slot :=
   match e with
   | Broadcast x _ | Keep x _ | Free x _ | Initial x _ | Zero x _ | Scale x _ _ | Reduce x _ _ _ _ | Clip x _ => [x]
   | Gather x y _ | Copy x y _ | Publish x y _ | Accumulate x y _ => [x; y]
-  | Update t _ => [At Master t; At Moments t; At GradSum t] end.
-Fixpoint distinct (l : list slot) : list slot :=
-  match l with
-  | [] => []
-  | x :: l => if in_dec slot_eq x l then distinct l else x :: distinct l end.
+  | Update t _ => [At Master t] end.
+Definition of_tier (k : tier) : list slot := [At Weight k; At Master k; At Moments k; At Grad k; At GradSum k].
+Definition names (is : tier -> bool) (b : block) : bool :=
+  match b with
+  | Each _ _ l => existsb (fun e => match e with On _ e => existsb (fun x => is (on x)) (slots_of e) | _ => false end) l
+  | Norm _ x _ => is (on x)
+  | _ => false end.
+Definition on_tier (is : tier -> bool) : bool :=
+  existsb (existsb (names is)) [prepare p; inside p; outside p; init p; save p; resume p].
 Definition named : list slot :=
-  distinct (At Weight Device :: At Grad Device :: At Weight Disk :: At Moments Disk ::
-    flat_map (fun b => match b with
-      | Each _ _ l => flat_map (fun e => match e with On _ e => slots_of e | _ => [] end) l
-      | Norm _ x _ => [x] | _ => [] end)
-    (init p ++ prepare p ++ inside p ++ outside p ++ save p ++ resume p)).
+  of_tier Device ++ [At Weight Disk; At Moments Disk] ++
+  (if on_tier (fun k => match k with Host => true | _ => false end) then of_tier Host else []) ++
+  (if on_tier (fun k => match k with Nvme => true | _ => false end) then of_tier Nvme else []).
 Definition at_power_on : facts :=
   let first := Holds (Params false) (map First (axes p)) false in
   let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
@@ -145,16 +147,20 @@ Definition at_power_on : facts :=
         (Counters None None None None) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 
-(** Facts that hold between steps: whatever was saved, and wherever the run was resumed. *)
+(** Facts that hold between steps: whatever was saved, and wherever the run was resumed. The first guess is what holds
+    before the first step, but for gradients; the second what holds before it and the next. *)
 Definition next (f : facts) : option facts := option_map turned (after_step f).
-Definition ahead : option facts :=
-  let s := after_save initialised in
-  let f := merge_facts s (after_resume s) in
-  match next f with
-  | Some f' => let s := after_save f' in Some (quiet (merge_facts (merge_facts f s) (after_resume s)))
-  | None => None end.
 Definition holds_between (f g : facts) : bool :=
   let s := after_save f in entails_facts s g && entails_facts (after_resume s) g.
+Definition gradient_slot (x : slot) : bool := match what x with Grad | GradSum => true | _ => false end.
+Definition without_gradients (f : facts) : facts :=
+  quiet (Facts (map (map (fun e => (fst e, if gradient_slot (fst e) then Any else snd e))) (slots f)) (kepts f)
+    Lost Lost
+    None (norms f) (counts f) (fine f)).
+Definition first_guess : facts :=
+  let s := after_save initialised in without_gradients (merge_facts s (after_resume s)).
+Definition second_guess (f f' : facts) : facts :=
+  let s := after_save f' in quiet (merge_facts (merge_facts f s) (after_resume s)).
 
 (** ** What a program has to be like, and the verdict *)
 
@@ -185,17 +191,20 @@ Definition rested (f : facts) (n : nat) : bool :=
     match get k (At Moments Disk) with Absent => true | Holds (Moment false) _ true => true | _ => false end
   | _, _ => false end.
 
+(** [f'] is what holds behind a step that begins with [f]. *)
+Definition settled (f f' : facts) : bool :=
+  sized f && holds_between initialised f && fine f' && holds_between f' f &&
+  forallb (rested f) (seq 0 (length (groups p))) &&
+  match counts f with Counters _ _ (Some false) (Some false) => true | _ => false end.
+
 Definition check : bool :=
   well_formed &&
-  match ahead with
+  let f := first_guess in
+  match next f with
   | None => false
-  | Some f =>
-    sized f && holds_between initialised f &&
-    match next f with
-    | None => false
-    | Some f' => fine f' && holds_between f' f
-    end &&
-    forallb (rested f) (seq 0 (length (groups p))) &&
-    match counts f with Counters _ _ (Some false) (Some false) => true | _ => false end
+  | Some f' =>
+    settled f f' ||
+    let g := second_guess f f' in
+    match next g with Some g' => settled g g' | None => false end
   end.
 End Decide.

@@ -36,17 +36,18 @@ Lemma accepted_parts : exists f f', between 0 0 (initialised p) (run_blocks p 0 
   forallb (rested p (quiet f)) (seq 0 (length (groups p))) = true /\
   told (counts f) Step true = Some false /\ told (counts f) Stream true = Some false.
 Proof.
-  pose proof accepted as all. unfold check in all. apply andb_true_iff in all. destruct all as [_ all].
-  destruct (ahead p) as [g|] eqn:found; [|easy].
-  assert (quiet_g : exists f, g = quiet f).
-  { unfold ahead in found. destruct (next p _); [|easy]. injection found as <-. eexists; reflexivity. }
-  destruct quiet_g as [f ->].
-  repeat (apply andb_true_iff in all; destruct all as [all ?]).
-  destruct (next p (quiet f)) as [f'|] eqn:step_; [|easy].
-  match goal with H : fine f' && _ = true |- _ => apply andb_true_iff in H; destruct H as [F H'] end.
+  assert (found : exists f f', next p (quiet f) = Some f' /\ settled p (quiet f) f' = true).
+  { pose proof accepted as all. unfold check in all. apply andb_true_iff in all. destruct all as [_ all].
+    destruct (next p (first_guess p)) as [f'|] eqn:step_; [|easy]. apply orb_true_iff in all. destruct all as [all|all].
+    - do 2 eexists. split; [exact step_|exact all].
+    - destruct (next p (second_guess p (first_guess p) f')) as [g'|] eqn:step'; [|easy].
+      do 2 eexists. split; [exact step'|exact all]. }
+  destruct found as [f [f' [step_ all]]]. unfold settled in all.
+  apply andb_true_iff in all; destruct all as [all counts_]. apply andb_true_iff in all; destruct all as [all rest_].
+  apply andb_true_iff in all; destruct all as [all H1]. apply andb_true_iff in all; destruct all as [all F].
+  apply andb_true_iff in all; destruct all as [size_ H0].
   exists f, f'. assert (lenu : length (kepts f) = length (repeated p)).
-  { match goal with H : (length (kepts _) =? _) = true |- _ => apply Nat.eqb_eq in H; cbn [quiet kepts] in H end.
-    now rewrite map_length in *. }
+  { destruct (sized_ok p _ size_) as [_ len]. cbn [quiet kepts] in len. now rewrite map_length in len. }
   split.
   { unfold initialised. apply (quiet_between p). destruct (well_parts p well) as [_ [_ [good _]]].
     apply (blocks_ok p count_ count_pos micro_pos counts_equal (data_once p well) (deep p well) 0 0 true Early

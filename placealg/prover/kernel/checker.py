@@ -1,0 +1,185 @@
+"""The verified checker, as it runs without Coq: `check` of `proofs/coq/kernel/Decide.v`, extracted, and its evaluator.
+
+`checker.json` is written by Coq's extraction. It is a list of closed functional programs; here each expression becomes a
+Python function of an environment, a chain of pairs (value, rest). A constructor is a tuple of its name and arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.prover.kernel.program import FIELDS, Term
+
+Environment = Any
+Code = Callable[[Environment], Any]
+
+_NIL, _ZERO = ("Nil",), ("O",)
+_DEPTH = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function value: how many arguments it waits for, its body, and what it has closed over."""
+
+    waits: int
+    body: Code
+    environment: Environment
+
+
+class Checker:
+    """The programs of `checker.json`, ready to run."""
+
+    def __init__(self, text: str) -> None:
+        """Read the extracted text; raises InputError where it is none."""
+        try:
+            found = json.loads(text)
+            self.sources = str(found["sources"])
+            terms = dict(found["terms"])
+        except (ValueError, KeyError, TypeError):
+            raise InputError("checker.json is not an extracted checker: run make coq") from None
+        self._functions: dict[str, Function] = {}
+        self._values: dict[str, Any] = {}
+        self._terms = terms
+        self._compiled: dict[str, Code] = {}
+
+    def check(self, program: Term) -> bool:
+        """Whether the verified checker accepts the program."""
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(_DEPTH)
+        try:
+            answer = apply(self.value("check"), [value(program)])
+        finally:
+            sys.setrecursionlimit(limit)
+        return bool(answer == ("True",))
+
+    def value(self, name: str) -> Any:
+        """The value of a name."""
+        if name not in self._values:
+            if name not in self._terms:
+                raise InputError(f"checker.json lacks '{name}': run make coq")
+            self._values[name] = self._code(self._terms[name], ())(None)
+        return self._values[name]
+
+    def _code(self, e: Sequence[Any], scope: tuple[str, ...]) -> Code:
+        kind = e[0]
+        if kind == "v":
+            return _look_up(scope.index(e[1]))
+        if kind == "g":
+            return functools.partial(self._global, e[1])
+        if kind == "c":
+            return _construct(e[1], [self._code(a, scope) for a in e[2]])
+        if kind == "f":
+            body, waits = self._code(e[2], (*reversed(e[1]), *scope)), len(e[1])
+            return lambda env: Function(waits, body, env)
+        if kind == "a":
+            return self._call(e[1], [self._code(a, scope) for a in e[2]], scope)
+        if kind == "l":
+            bound, inner = self._code(e[2], scope), self._code(e[3], (e[1], *scope))
+            return lambda env: inner((bound(env), env))
+        assert kind == "m", kind
+        return _match(self._code(e[1], scope), [
+            (name, bool(names), self._code(inner, (*reversed(names), *scope))) for name, names, inner in e[2]])
+
+    def _global(self, name: str, _: Environment) -> Any:
+        found = self._values.get(name)
+        return self.value(name) if found is None else found
+
+    def _call(self, e: Sequence[Any], args: list[Code], scope: tuple[str, ...]) -> Code:
+        function = self._code(e, scope)
+        count = len(args)
+
+        def call(env: Environment) -> Any:
+            f = function(env)
+            if f.waits != count:
+                return apply(f, [a(env) for a in args])
+            inner = f.environment
+            for a in args:
+                inner = (a(env), inner)
+            return f.body(inner)
+        return call
+
+
+def _look_up(depth: int) -> Code:
+    if depth == 0:
+        return lambda env: env[0]
+    if depth == 1:
+        return lambda env: env[1][0]
+    if depth == 2:
+        return lambda env: env[1][1][0]
+
+    def look_up(env: Environment) -> Any:
+        for _ in range(depth):
+            env = env[1]
+        return env[0]
+    return look_up
+
+
+def _construct(name: str, args: list[Code]) -> Code:
+    if not args:
+        made = (name,)
+        return lambda env: made
+    return lambda env: (name, *[a(env) for a in args])
+
+
+def _match(scrutinee: Code, cases: list[tuple[str, bool, Code]]) -> Code:
+    branches = {name: body for name, _, body in cases if name}
+    rest = next(((binds, body) for name, binds, body in cases if not name), None)
+
+    def match(env: Environment) -> Any:
+        found = scrutinee(env)
+        body = branches.get(found[0])
+        if body is None:
+            assert rest is not None, found
+            return rest[1]((found, env) if rest[0] else env)
+        for part in found[1:]:
+            env = (part, env)
+        return body(env)
+    return match
+
+
+def apply(f: Any, args: list[Any]) -> Any:
+    """A function value applied to some arguments, fewer or more than it waits for.
+
+    >>> apply(Function(2, lambda env: (env[1][0], env[0]), None), [1, 2])
+    (1, 2)
+    """
+    while args:
+        now, args = args[:f.waits], args[f.waits:]
+        env = f.environment
+        for a in now:
+            env = (a, env)
+        f = f.body(env) if len(now) == f.waits else Function(f.waits - len(now), f.body, env)
+    return f
+
+
+def value(term: Term) -> Any:
+    """A term as the extracted programs have it: Peano numbers, and lists of pairs.
+
+    >>> value(("Owner", 1)), value([True])
+    (('Owner', ('S', ('O',))), ('Cons', ('True',), ('Nil',)))
+    """
+    if isinstance(term, bool):
+        return ("True",) if term else ("False",)
+    if isinstance(term, int):
+        return functools.reduce(lambda n, _: ("S", n), range(term), _ZERO)
+    if isinstance(term, list):
+        return functools.reduce(lambda rest, t: ("Cons", value(t), rest), reversed(term), _NIL)
+    if isinstance(term, tuple):
+        return (term[0], *map(value, term[1:]))
+    return (term,)
+
+
+@functools.cache
+def shipped() -> Checker:
+    """The checker that the package ships."""
+    return Checker(resources.files(__package__).joinpath("checker.json").read_text(encoding="utf-8"))
+
+
+__all__ = ["Checker", "FIELDS", "shipped", "value"]

@@ -83,8 +83,9 @@ import-table: $(STAMP)  ## what is read from the configurations in DIR=..., held
 modules: $(STAMP)  ## a line for every module, from its docstring
 	@$(BIN)/python tests/module_index.py
 
-coq:        ## the theory, checked by Coq; without coqc it says so and is no pass
-	@proofs/coq/check.sh
+coq:        ## the theory, checked by Coq, and the kernel's checker extracted; without coqc it says so and is no pass
+	@build=$$(mktemp -d) && trap 'rm -rf "$$build"' EXIT && proofs/coq/check.sh "$$build" \
+		&& $(or $(wildcard $(BIN)/python),python3) tests/coq/extracted.py "$$build"
 
 browser: $(STAMP)  ## the report's page in a headless Chromium: it renders, its sliders agree with Python
 	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py

@@ -26,6 +26,7 @@ def prove(chosen: Namespace) -> int:
     from placealg.check.prove import judge
     from placealg.cli.certificates import check_words, evidence, evidence_lines
     from placealg.cli.glosses import SAYS
+    from placealg.cli.kernel_line import kernel_codes, kernel_of
     from placealg.cli.masked import masked_json, masked_lines, runs_of
     from placealg.cli.resemblance import resembled
     from placealg.render.junit import junit
@@ -38,18 +39,21 @@ def prove(chosen: Namespace) -> int:
     for case in each(read_cases(chosen), lambda case: case.strategy.name):
         report, candidates = judge(case.step, case.lead, chosen.engine, case.edited)
         report, checked = evidence(chosen, case, report, candidates)
+        verified = kernel_of(chosen, case, report)
         hidden = runs_of(case) if chosen.masked else ()
         codes += [exit_code(report, case.expect), *([checked.code] if checked else []),
+                  *kernel_codes(chosen, report, verified),
                   *(FAILED for _, outcome in hidden if not outcome.equal)]
         alike = resembled(case, report)
-        documents.append({**report.to_json(timing=not chosen.no_timing), **({"resembles": alike[0]} if alike else {}),
+        documents.append({**report.to_json(timing=not chosen.no_timing), "kernel": verified.to_json(),
+                          **({"resembles": alike[0]} if alike else {}),
                           **({"cross_check": checked.to_json()} if checked else {}),
                           **({"masked": masked_json(hidden)} if chosen.masked else {})})
         wrong = disagreements(report, case.expect) if case.expect else []
         suites.append((report, case.expect.verdict if case.expect else "", wrong))
         if chosen.format != "text":
             continue
-        lines = proof(report, width(), timing=not chosen.no_timing, says=SAYS)
+        lines = proof(report, width(), not chosen.no_timing, SAYS, verified.text(report.verdict))
         if alike:
             lines += [(), *prose(f"resembles {alike[0]}: {alike[1]}", width(), hang=2)]
         if case.source:

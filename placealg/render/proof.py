@@ -38,14 +38,15 @@ STATEMENTS_FROM = 110
 """The width from which the statements of the obligations stand beside their verdicts."""
 
 
-def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, str] | None = None) -> list[Line]:
-    """The whole report; `says` maps the name of a hypothesis to what it says."""
+def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, str] | None = None,
+          kernel: str = "") -> list[Line]:
+    """The whole report; `says` maps the name of a hypothesis to what it says, `kernel` is the verified checker's."""
     head = line(bold(f"{report.strategy} on {report.model}"), ": ", coloured(report.verdict))
     meaning = SAYS.get((report.verdict, report.cls or ""), "")
     lines = [line(*head, dim(f", {report.cls}" if report.cls else ""))]
     lines += indent(prose(meaning, width - 2)) if meaning else []
     lines += [(), *indent(obligations(report, width - 2, timing)), ()]
-    lines += indent(conditions(report, width - 2, says or {}))
+    lines += indent(conditions(report, width - 2, says or {}, kernel))
     if report.counterexample:
         lines += [(), line(bold("counterexample")), *indent(counterexample(report.counterexample, width - 2))]
         others = [name for name in report.refuted() if name != report.counterexample.obligation]
@@ -112,8 +113,8 @@ def _reason(found: Iterable[Verdict], verdict: str) -> str:
     return ""
 
 
-def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line]:
-    """What the verdict assumes, and what no verdict covers."""
+def conditions(report: Report, width: int, says: Mapping[str, str], kernel: str = "") -> list[Line]:
+    """What the verdict assumes, what no verdict covers, and who has checked it."""
     rows: list[list[Cell]] = []
     for k, text in enumerate([assumption(h, says) for h in report.hypotheses] or ["nothing"]):
         rows.append([dim("assuming" if k == 0 else ""), text])
@@ -123,6 +124,8 @@ def conditions(report: Report, width: int, says: Mapping[str, str]) -> list[Line
         rows.append([dim("lemmas" if k == 0 else ""), text])
     if report.versions:
         rows.append([dim("checked by"), report.versions])
+    if kernel:
+        rows.append([dim("kernel"), kernel])
     return table(rows, "ll", width, wrap={1: 30})
 
 

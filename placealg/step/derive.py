@@ -52,6 +52,18 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
                          strategy.option("schedule", "replay"), strategy.rings)
 
 
+def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Group -> (the axes over which its parameters rest sharded, the tier), as the strategy says, not the program.
+
+    >>> from placealg.model.abstract import abstract
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> resting(parse_strategy("zero3"), abstract())
+    {'layer.weight': (('dp',), 'device')}
+    """
+    plans = _plans(strategy, model, operations_of(strategy, model))
+    return {plan.group.name: (plan.gathered, plan.weight_tier) for plan in plans}
+
+
 def _plans(strategy: Strategy, model: Model, operations: Operations | None) -> tuple[Plan, ...]:
     if operations is None:
         return group_parameters(strategy, model)

@@ -80,8 +80,10 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     target = Path(sys.argv[2]) if len(sys.argv) == 3 else CHECKER
-    target.write_text(extracted(Path(sys.argv[1]).resolve()), encoding="utf-8")
-    print(f"coq: the extracted checker is written to {target}")
+    text = extracted(Path(sys.argv[1]).resolve())
+    if not target.exists() or target.read_text(encoding="utf-8") != text:
+        target.write_text(text, encoding="utf-8")
+        print(f"coq: the extracted checker has changed, and is written to {target}")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""The verified checker, as it runs without Coq: `check` of `proofs/coq/kernel/Decide.v`, extracted, and its evaluator.
+"""The verified checker as it runs without Coq: `check` of `proofs/coq/kernel/Decide.v`, extracted, and an evaluator.
 
-`checker.json` is written by Coq's extraction. It is a list of closed functional programs; here each expression becomes a
-Python function of an environment, a chain of pairs (value, rest). A constructor is a tuple of its name and arguments.
+`checker.json` is written by Coq's extraction. It is a list of closed functional programs; here each expression becomes
+a Python function of an environment, a chain of pairs (value, rest). A constructor is a tuple of its name and arguments.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from importlib import resources
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.prover.kernel.program import FIELDS, Term
+from placealg.prover.kernel.program import Term
 
 Environment = Any
 Code = Callable[[Environment], Any]
 
-_NIL, _ZERO = ("Nil",), ("O",)
 _DEPTH = 200_000
 
 
@@ -167,10 +166,17 @@ def value(term: Term) -> Any:
     """
     if isinstance(term, bool):
         return ("True",) if term else ("False",)
+    made: Any
     if isinstance(term, int):
-        return functools.reduce(lambda n, _: ("S", n), range(term), _ZERO)
+        made = ("O",)
+        for _ in range(term):
+            made = ("S", made)
+        return made
     if isinstance(term, list):
-        return functools.reduce(lambda rest, t: ("Cons", value(t), rest), reversed(term), _NIL)
+        made = ("Nil",)
+        for t in reversed(term):
+            made = ("Cons", value(t), made)
+        return made
     if isinstance(term, tuple):
         return (term[0], *map(value, term[1:]))
     return (term,)
@@ -181,5 +187,3 @@ def shipped() -> Checker:
     """The checker that the package ships."""
     return Checker(resources.files(__package__).joinpath("checker.json").read_text(encoding="utf-8"))
 
-
-__all__ = ["Checker", "FIELDS", "shipped", "value"]

@@ -1,0 +1,88 @@
+"""What the verified checker says of a step, beside the prover: accepted, not accepted, or outside of its language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from placealg.model.model import Model
+from placealg.prover.kernel.checker import shipped
+from placealg.prover.kernel.coq import by_coqc, check_unedited, coq_file, coq_version, sha256
+from placealg.prover.kernel.program import Term, program_of
+from placealg.prover.kernel.whole_units import Outside
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.step.derive import resting
+from placealg.step.program import Step
+from placealg.strategy.file import proofs_folder
+from placealg.strategy.spec import Strategy
+
+THEOREM = ("gradient", "normalizer", "view", "update", "invariant", "init")
+"""The obligations of which the kernel's theorem speaks; not of schedule and random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The answer on one program: `accepted` is None outside of the language, and `reason` says why.
+
+    `sha256` is the digest of the program as it is printed. `coq` says what coqc made of it, "" where it was not asked;
+    `proved` is whether it has proved the program.
+    """
+
+    accepted: bool | None
+    reason: str = ""
+    sha256: str = ""
+    program: Term = ()
+    coq: str = ""
+    proved: bool = False
+
+    def differs(self, verdict: str) -> bool:
+        """Whether the answer and the prover's verdict cannot both be right as they stand."""
+        return (verdict == PROVED and self.accepted is False) or (verdict == REFUTED and self.accepted is True)
+
+    def text(self, verdict: str) -> str:
+        """The answer in words, beside a verdict."""
+        if self.accepted is None:
+            return f"not checked: {self.reason}"
+        named = f"this program (sha256 {self.sha256[:16]})"
+        if self.accepted:
+            told = f"accepted: {named}, for all sizes, microbatches, steps and resumes; {', '.join(THEOREM)}"
+        else:
+            told = f"not accepted: {named}"
+        if self.differs(verdict):
+            told += f"; the prover says {verdict}: the two differ, which is a fault of one of them; please report it"
+        return f"{told}; {self.coq}" if self.coq else told
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer for `--format json`."""
+        return {"accepted": self.accepted, "reason": self.reason, "sha256": self.sha256,
+                "obligations": list(THEOREM) if self.accepted else [], "coq": self.coq}
+
+
+def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
+    """The verified checker's answer; `strategy` says where parameters rest.
+
+    >>> import placealg as pa
+    >>> kernel(pa.derive(pa.zero3("dp"), pa.gpt()), pa.zero3("dp"), pa.gpt()).accepted
+    True
+    """
+    try:
+        program = program_of(step, resting(strategy, model))
+    except Outside as outside:
+        return Kernel(None, str(outside))
+    return Kernel(shipped().check(program), "", sha256(program), program)
+
+
+def in_coq(found: Kernel, about: str, path: Path | None) -> Kernel:
+    """The answer, and what coqc makes of the program's file, which is written to `path` where there is one."""
+    if not found.accepted:
+        return replace(found, coq="no Coq proof is printed")
+    text = coq_file(found.program, about)
+    if path is not None:
+        if path.exists():
+            check_unedited(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    refused = by_coqc(text, proofs_folder("coq"))
+    told = f"not checked by Coq: {refused}" if refused else f"checked by Coq {coq_version()}, no axioms"
+    return replace(found, coq=told, proved=not refused)

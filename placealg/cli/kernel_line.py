@@ -1,0 +1,27 @@
+"""What `prove` asks of the verified checker: its answer beside the verdict, and a Coq file where one is asked for."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from pathlib import Path
+
+from placealg.check.kernel import Kernel, in_coq, kernel
+from placealg.cli.inputs import Case
+from placealg.cli.verdicts import OPEN
+from placealg.prover.verdict import Report
+
+
+def kernel_of(chosen: Namespace, case: Case, report: Report) -> Kernel:
+    """The kernel's answer on a case, with coqc's where --coq asks for it."""
+    found = kernel(case.step, case.strategy, case.model)
+    if chosen.coq is None:
+        return found
+    about = f"{report.strategy} on {report.model}"
+    path = Path(chosen.coq) / f"{re.sub('[^A-Za-z0-9]+', '_', about).strip('_')}.v" if chosen.coq else None
+    return in_coq(found, about, path)
+
+
+def kernel_codes(chosen: Namespace, report: Report, found: Kernel) -> list[int]:
+    """The exit codes that it adds: 3 where kernel and prover differ, or coqc was asked and has not proved it."""
+    return [OPEN] if found.differs(report.verdict) or (chosen.coq is not None and not found.proved) else []

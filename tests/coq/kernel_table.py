@@ -1,0 +1,86 @@
+"""What the kernel checks: the table of docs/proofs.md, catalogue x models, and the lines of what has to be trusted.
+
+python tests/coq/kernel_table.py            prints it
+python tests/coq/kernel_table.py --write    writes it into docs/proofs.md, between its marks
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import placealg as pa
+from placealg.check.kernel import kernel
+from placealg.errors import InputError
+from placealg.model.config import resolve_model
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "proofs.md"
+BEGIN, END = "<!-- kernel: begin -->\n", "<!-- kernel: end -->\n"
+"""The marks between which the table stands."""
+
+STRATEGIES = (
+    "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
+    "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
+    "zero3*zero1[more]", "dp*recompute_full", "dp*recompute_selective", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ring",
+    "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved")
+MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
+TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Semantics.v", "placealg/prover/kernel/program.py",
+           "placealg/prover/kernel/whole_units.py", "placealg/prover/kernel/checker.py")
+
+
+def answer(strategy: str, model: str) -> str:
+    """What the kernel says of a strategy on a model, in a word or in why not."""
+    chosen, on = pa.parse_strategy(strategy), resolve_model(model)
+    try:
+        found = kernel(pa.derive(chosen, on), chosen, on)
+    except InputError as error:
+        return f"no program: {error}"
+    return {True: "accepted", False: "not accepted", None: found.reason}[found.accepted]
+
+
+def table() -> Iterator[str]:
+    """The lines."""
+    yield "| strategy | " + " | ".join(MODELS) + " |"
+    yield "|---" * (len(MODELS) + 1) + "|"
+    notes: list[str] = []
+    for strategy in STRATEGIES:
+        cells = []
+        for model in MODELS:
+            said = answer(strategy, model)
+            if said in ("accepted", "not accepted"):
+                cells.append(said)
+            else:
+                if said not in notes:
+                    notes.append(said)
+                cells.append(f"({notes.index(said) + 1})")
+        yield f"| `{strategy}` | " + " | ".join(cells) + " |"
+    yield ""
+    for k, note in enumerate(notes):
+        yield f"({k + 1}) {note}  "
+    yield ""
+    yield "| to be trusted | lines |"
+    yield "|---|---|"
+    for path in TRUSTED:
+        yield f"| `{path}` | {len((ROOT / path).read_text(encoding='utf-8').splitlines())} |"
+
+
+def page(text: str) -> str:
+    """docs/proofs.md with the table as it is."""
+    return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: BEGIN + "\n".join(table()) + "\n" + END, text,
+                  flags=re.DOTALL)
+
+
+def main() -> int:
+    """Print or write it."""
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print("\n".join(table()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

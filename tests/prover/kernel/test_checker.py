@@ -1,0 +1,118 @@
+"""The extracted checker: it is that of its sources, accepts the data-parallel family, and refuses what is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import extracted
+import pytest
+
+import placealg as pa
+from placealg.check.kernel import kernel
+from placealg.errors import InputError
+from placealg.model.model import Model
+from placealg.prover.kernel.checker import Checker, shipped
+from placealg.prover.kernel.coq import by_coqc, check_unedited, coq_file, coq_version
+from placealg.prover.kernel.program import program_of
+
+FAMILY = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
+          "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
+          "zero3*zero1[more]")
+MODELS = {"abstract": pa.abstract(), "gpt": pa.gpt(), "moe": pa.moe()}
+PAIRS = [*((s, "abstract") for s in FAMILY), ("zero3", "gpt"), ("hsdp", "gpt"), ("zero3*offload_optimizer", "moe"),
+         *(pytest.param(s, m, marks=pytest.mark.slow) for s in FAMILY for m in ("gpt", "moe"))]
+
+
+def test_the_checker_is_that_of_its_sources() -> None:
+    assert shipped().sources == extracted.digest(), "run: make coq"
+
+
+@pytest.mark.parametrize(("strategy", "model"), PAIRS)
+def test_the_family_is_accepted(strategy: str, model: str) -> None:
+    on: Model = MODELS[model]
+    chosen = pa.parse_strategy(strategy)
+    assert kernel(pa.derive(chosen, on), chosen, on).accepted is True
+
+
+WRONG = {
+    "zero1": "publish.layer.weight.publish[dp]", "zero3": "backward.layer.weight.grad.reduce[dp]",
+    "dp": "reduce.layer.weight.grad_sum.reduce[dp]", "hsdp": "update.norm.all_reduce[dp_replicate,dp_shard]",
+    "zero2": "prepare.layer.weight.grad_sum.zero", "fsdp_no_reshard": "forward.layer.weight.gather[dp]",
+    "mics": "save.layer.weight.moments.store", "zeropp": "resume.step.load",
+}
+
+
+@pytest.mark.parametrize("strategy", WRONG)
+def test_without_an_event_it_is_not_accepted(strategy: str) -> None:
+    chosen, on = pa.parse_strategy(strategy), pa.abstract()
+    step = pa.derive(chosen, on)
+    assert step.event(WRONG[strategy])
+    found = kernel(replace(step, events=tuple(e for e in step.events if e.path != WRONG[strategy])), chosen, on)
+    assert found.accepted is False
+
+
+def test_the_program_decides_and_not_what_the_strategy_is_called() -> None:
+    one, other = pa.zero1("dp"), pa.zero3("dp")
+    assert kernel(pa.derive(one, pa.abstract()), other, pa.abstract()).accepted is True
+    assert kernel(pa.derive(other, pa.abstract()), one, pa.abstract()).accepted is False
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sources": "", "terms": [["check"]]}'])
+def test_what_is_no_checker_is_said_in_one_line(text: str) -> None:
+    with pytest.raises(InputError, match="run make coq"):
+        Checker(text).check(["x"])
+
+
+def test_a_checker_that_lacks_a_part() -> None:
+    terms = [t for t in json.loads(extracted.CHECKER.read_text())["terms"] if t[0] != "after_block"]
+    with pytest.raises(InputError, match="lacks 'after_block': run make coq"):
+        program = program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})
+        Checker(json.dumps({"sources": "", "terms": terms})).check(program)
+
+
+def printed() -> str:
+    program = program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})
+    return coq_file(program, "dp on abstract")
+
+
+def test_a_printed_file_that_was_edited(tmp_path: Path) -> None:
+    path = tmp_path / "dp.v"
+    path.write_text(printed(), encoding="utf-8")
+    check_unedited(path)
+    path.write_text(printed().replace("[0] true false", "[0] false false"), encoding="utf-8")
+    with pytest.raises(InputError, match="was edited by hand"):
+        check_unedited(path)
+    path.write_text("Theorem strategy_correct : True.", encoding="utf-8")
+    with pytest.raises(InputError, match="is no file that prove --coq printed"):
+        check_unedited(path)
+
+
+def test_without_coqc_nothing_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert by_coqc(printed(), tmp_path) == "there is no coqc on PATH"
+    (tmp_path / "coqc").write_text("#!/bin/sh\necho 'The Coq Proof Assistant, version 8.20.0'\n", encoding="utf-8")
+    (tmp_path / "coqc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert by_coqc(printed(), tmp_path) == "coqc is 8.20.0, and the theory is checked with 8.16"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
+def test_coq_proves_what_is_accepted_and_refuses_what_is_not() -> None:
+    theory = extracted.ROOT / "proofs" / "coq"
+    assert by_coqc(printed(), theory) == ""
+    assert "coqc refuses strategy.v" in by_coqc(printed().replace("[0] true false", "[0] false false"), theory)
+    assert "assumes something" in by_coqc(printed().replace(
+        "Theorem strategy_correct : correct strategy.\nProof. apply check_sound; vm_compute; reflexivity. Qed.",
+        "Axiom strategy_correct : correct strategy."), theory)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
+def test_the_checker_is_what_coq_extracts(tmp_path: Path) -> None:
+    import coq_mutants
+
+    coq_mutants.compiled(tmp_path)
+    assert extracted.extracted(tmp_path) == extracted.CHECKER.read_text(encoding="utf-8")

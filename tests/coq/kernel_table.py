@@ -30,14 +30,16 @@ MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3"
 TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Semantics.v", "placealg/prover/kernel/program.py",
            "placealg/prover/kernel/whole_units.py", "placealg/prover/kernel/checker.py")
 
+NO_PROGRAM = "—"
+
 
 def answer(strategy: str, model: str) -> str:
     """What the kernel says of a strategy on a model, in a word or in why not."""
     chosen, on = pa.parse_strategy(strategy), resolve_model(model)
     try:
         found = kernel(pa.derive(chosen, on), chosen, on)
-    except InputError as error:
-        return f"no program: {error}"
+    except InputError:
+        return NO_PROGRAM
     return {True: "accepted", False: "not accepted", None: found.reason}[found.accepted]
 
 
@@ -50,7 +52,7 @@ def table() -> Iterator[str]:
         cells = []
         for model in MODELS:
             said = answer(strategy, model)
-            if said in ("accepted", "not accepted"):
+            if said in ("accepted", "not accepted", NO_PROGRAM):
                 cells.append(said)
             else:
                 if said not in notes:
@@ -58,6 +60,7 @@ def table() -> Iterator[str]:
                 cells.append(f"({notes.index(said) + 1})")
         yield f"| `{strategy}` | " + " | ".join(cells) + " |"
     yield ""
+    yield f"{NO_PROGRAM} the strategy has no program on this model  "
     for k, note in enumerate(notes):
         yield f"({k + 1}) {note}  "
     yield ""

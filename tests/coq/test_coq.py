@@ -213,3 +213,11 @@ def test_the_check_accepts_what_is_proved(tmp_path: Path) -> None:
     done = checked(tmp_path, RIGHT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 theorems, each closed" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_page_has_the_kernel_s_table() -> None:
+    import kernel_table
+
+    text = kernel_table.PAGE.read_text(encoding="utf-8")
+    assert kernel_table.page(text) == text, "run: python tests/coq/kernel_table.py --write"

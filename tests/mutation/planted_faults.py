@@ -87,18 +87,21 @@ def pytest_configure() -> None:
         plant(fault)
 
 
+def failed(place: str, fault: str = "") -> str:
+    """The first default case of a file, or that case, that fails with the fault, or with none; "" if all pass."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:benchmark", "-p", "no:cacheprovider",
+         "-p", "planted_faults", place],
+        cwd=ROOT, text=True, capture_output=True, check=False,
+        env={**os.environ, "PLACEALG_FAULT": fault, "PYTHONPATH": str(Path(__file__).parent)})
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return found[1] if found else ""
+
+
 def caught(fault: str, where: Iterable[str]) -> str:
-    """The first default case in `where` that fails with the fault; "" if none does."""
-    for place in where:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:benchmark", "-p", "no:cacheprovider", "-p",
-             "planted_faults", "--tb=no", place],
-            cwd=ROOT, text=True, capture_output=True, check=False,
-            env={**os.environ, "PLACEALG_FAULT": fault, "PYTHONPATH": str(Path(__file__).parent)})
-        assert done.returncode in (0, 1), done.stdout + done.stderr
-        if found := re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.MULTILINE):
-            return found[1]
-    return ""
+    """The first default case in `where` that fails with the fault, and passes without it; "" if there is none."""
+    return next((case for place in where if (case := failed(place, fault)) and not failed(case)), "")
 
 
 def table() -> dict[str, str]:

@@ -84,11 +84,17 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """
     names = list(valid)
     name = name[:_MAX_NAME]
+    if same := next((n for n in names if _letters(n) == _letters(name)), ""):
+        return same
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return close[0]
-    lowered = {n.lower(): n for n in names}
-    return lowered.get(name.lower(), "")
+    return ""
+
+
+def _letters(name: str) -> str:
+    """A name without what people write differently: capitals, hyphens, underscores, spaces."""
+    return re.sub(r"[-_ ]", "", name).lower()
 
 
 def _hint(name: str, valid: tuple[str, ...]) -> str:

@@ -6,12 +6,12 @@ counts, differs from the single device. One that does not replay is UNDECIDED.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from random import Random
 
-from placealg.check.repair import find_repair
+from placealg.check.repair import by_token_mean, find_repair
 from placealg.model.graph import Graph
 from placealg.progress import say
 from placealg.prover.calculus.versions import UNHELD
@@ -47,11 +47,12 @@ def prove(step: Step, base: Step | None = None, file: Edited | None = None) -> R
     return judge(step, base, file=file)[0]
 
 
-def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0],
-          file: Edited | None = None) -> tuple[Report, tuple[Candidate, ...]]:
+def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: Edited | None = None,
+          token_mean: Callable[[], Step | None] = lambda: None) -> tuple[Report, tuple[Candidate, ...]]:
     """The report, and what the prover found satisfiable, from which a certificate takes its sizes.
 
-    `engine` is closed_form (sums over an axis by lemmas) or cutoff (written out, one axis at a time).
+    `engine` is closed_form (sums over an axis by lemmas) or cutoff (written out, one axis at a time). `token_mean`
+    makes the program of the same strategy with the mean over tokens: the repair of weights that depend on counts.
     """
     findings = examine_by_cutoff(step)[0] if engine == "cutoff" else examine(step)
     findings, replays = _resuming(step, findings, tuple(_replays(step, findings)))
@@ -61,7 +62,8 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0],
     report = Report(
         strategy=step.reference.strategy, model=step.reference.model, verdict=verdict, cls=cls,
         hypotheses=findings.hypotheses, not_covered=not_covered(step.reference), obligations=verdicts,
-        counterexample=_counterexample(step, base, file, verdicts, replayed) if verdict == REFUTED else None,
+        counterexample=_counterexample(step, base, file, verdicts, replayed, token_mean)
+        if verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
     return report, findings.candidates
 
@@ -156,7 +158,8 @@ def _confirmed(verdict: Verdict, replayed: dict[tuple[str, str], Replayed]) -> V
 
 
 def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts: tuple[Verdict, ...],
-                    replayed: dict[tuple[str, str], Replayed]) -> Counterexample:
+                    replayed: dict[tuple[str, str], Replayed],
+                    token_mean: Callable[[], Step | None]) -> Counterexample:
     """The first refuted obligation of the table, or what stops a run before its event; in program order."""
     refuted = [v for v in verdicts if v.verdict == REFUTED]
     order = {e.path: k for k, e in enumerate(step.events)}
@@ -189,7 +192,8 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
         unit=f"a token{of} on {_cell(step, found.cell)}", got=has, want=want, mass=found.mass, explanation=explanation,
         single_device="runs to its end" if stops else difference.want,
         distributed=f"{difference.got} ({_where(difference, lines)})",
-        repair=find_repair(step, base, file) if base else None, line=lines.get(event, 0),
+        repair=find_repair(step, base, file) if base else
+        by_token_mean(step, token_mean()) if lead.id == "normalizer" else None, line=lines.get(event, 0),
         tokens=tuple((_cell(step, cell), count) for cell, count in found.counts))
 
 

@@ -37,6 +37,17 @@ def find_repair(step: Step, base: Step, file: Edited | None = None) -> Repair | 
     return None
 
 
+def by_token_mean(step: Step, mended: Step | None) -> Repair | None:
+    """The token mean in place of the loss of a derived step, where `mended`, the step that has it, is proved."""
+    if mended is None or not _proved(mended):
+        return None
+    return Repair(TOKEN_MEAN, _cost(step, mended), "in place of what [loss] says")
+
+
+TOKEN_MEAN = 'loss = { preset = "token_mean" }'
+"""What divides the sum over all ranks and microbatches by all of their tokens, as a strategy file says it."""
+
+
 def _proved(step: Step) -> bool:
     return all(v.verdict == PROVED for v in examine(step).verdicts)
 

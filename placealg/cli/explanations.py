@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from placealg.cli.bug_files import names
+from placealg.cli.common_words import common
 from placealg.cli.examples import bug_refuted_by, event_where, programs, theorems
 from placealg.cli.glosses import (
     ASSUMED,
@@ -97,6 +98,8 @@ def explain(name: str) -> list[Explained]:
     spelled = name.replace("Ψ", "Psi").replace("->", "→")
     found = [e for e in every if e.name in (spelled, f"[{spelled}]", _bracketed(spelled))] or [
         e for e in every if e.name.lower() == spelled.lower()]
+    if not found and (meant := common(name)):
+        return [e for e in every if e.name in meant]
     if not found:
         valid = [*dict.fromkeys(e.name for e in every), *published(), *names()]
         raise InputError(f"nothing is called '{name}'", name=name, valid=valid)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from placealg.arith import parse
 from placealg.errors import InputError, nearest
+from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Mesh
 from placealg.model.config import resolve_model
 from placealg.model.losses import with_loss
@@ -122,6 +123,16 @@ class Case:
     def lead(self) -> Step | None:
         """The derived program that a repair may lead back to: None where the step is that program."""
         return self.base if self.step != self.base else None
+
+
+    def token_mean(self) -> Step | None:
+        """The program of the same strategy with the mean over tokens; None where a file edits the program."""
+        if self.step != self.base:
+            return None
+        said = self.strategy.tables.get("loss", FrozenMap())
+        kept = {"reference": said["reference"]} if "reference" in said else {}
+        plain = replace(self.strategy, tables=FrozenMap({k: t for k, t in self.strategy.tables.items() if k != "loss"}))
+        return derive(overlay(plain, {"loss": {"preset": "token_mean", **kept}}), self.model)
 
 
 def is_file(word: str) -> bool:

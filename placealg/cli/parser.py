@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 from placealg.errors import InputError
+from placealg.mesh import SYMBOLS
+from placealg.strategy.catalogue import names
 
 LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
 FORMATS = ("text", "latex", "markdown", "python", "json")
@@ -80,12 +84,20 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     chosen, rest = parser.parse_known_args(split)
     chosen.argv = argv
     if chosen.command is None and not chosen.version:
-        raise InputError("no command given", valid=COMMANDS)
+        parser.print_help()
+        raise SystemExit(0)
+    for word in _read_as_strategy(chosen):
+        if _SIZE.match(word) and not Path(word).exists():
+            raise InputError(f"'{word}' is a size, and no strategy; did you mean '--set {word}'?", where=chosen.command)
     if rest:
+        _meant(chosen, rest)
         options = [o for o in commands.get(chosen.command, parser)._option_string_actions if o.startswith("--")]
         word = rest[0].partition("=")[0]
         if word.startswith("-"):
-            raise InputError(f"unknown option '{word}'", where=chosen.command, name=word, valid=options)
+            bare = {o.removeprefix("--"): o for o in options}
+            near = get_close_matches(word.removeprefix("--")[:40], bare, n=1, cutoff=0.65)
+            raise InputError(f"unknown option '{word}'", where=chosen.command, name=bare[near[0]] if near else "",
+                             valid=options)
         raise InputError(f"unexpected argument '{rest[0]}'", where=chosen.command)
     return chosen
 
@@ -96,6 +108,38 @@ def _command_line(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
         return words, []
     at = list(words).index("--")
     return words[:at], list(words[at + 1:])
+
+
+def _read_as_strategy(chosen: argparse.Namespace) -> list[str]:
+    """The words that a command reads as strategies."""
+    return [*getattr(chosen, "strategies", ()), *([chosen.strategy] if getattr(chosen, "strategy", None) else [])] \
+        if chosen.command not in ("check-torch",) else []
+
+
+DEVICE_WORDS = ("gpus", "gpu", "num-gpus", "ngpus", "devices", "world-size", "nproc")
+"""What people call the number of devices."""
+
+
+def _meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
+    """Raise what was meant by words that are no option: a size without --set, or factors without a `*`."""
+    option, equals, value = rest[0].partition("=")
+    value = value if equals else rest[1] if len(rest) > 1 else ""
+    name, sized = option.removeprefix("--"), hasattr(chosen, "sizes")
+    if option.startswith("--") and sized and re.fullmatch(r"[0-9]+", value):
+        if name in DEVICE_WORDS:
+            raise InputError(f"unknown option '{option}'; did you mean '--set devices={value}'?", where=chosen.command)
+        if name.replace("-", "_") in (*SYMBOLS, *AXES):
+            meant = f"--set {name.replace('-', '_')}={value}"
+            raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
+    if _SIZE.match(rest[0]) and sized:
+        raise InputError(f"unexpected argument '{rest[0]}'; did you mean '--set {rest[0]}'?", where=chosen.command)
+    if getattr(chosen, "strategy", None) and not option.startswith("-") and option.partition("[")[0] in names():
+        raise InputError(f"unexpected argument '{rest[0]}'; did you mean '{chosen.strategy}*{rest[0]}'?",
+                         where=chosen.command)
+
+
+AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
+"""The axes of the catalogue's strategies."""
 
 
 def _split_sizes(words: Iterable[str]) -> list[str]:

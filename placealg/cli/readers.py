@@ -37,7 +37,7 @@ def prove(chosen: Namespace) -> int:
     suites: list[tuple[Report, str, list[str]]] = []
     check_words(chosen)
     for case in each(read_cases(chosen), lambda case: case.strategy.name):
-        report, candidates = judge(case.step, case.lead, chosen.engine, case.edited)
+        report, candidates = judge(case.step, case.lead, chosen.engine, case.edited, case.token_mean)
         report, checked = evidence(chosen, case, report, candidates)
         verified = kernel_of(chosen, case, report)
         hidden = runs_of(case) if chosen.masked else ()

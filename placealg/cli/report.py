@@ -41,7 +41,7 @@ def report(chosen: Namespace) -> int:
 def told(case: Case, rank: str | None = None) -> Told:
     """What the page says of one case."""
     step = of_device(case, rank)
-    found, candidates = judge(case.step, case.lead, file=case.edited)
+    found, candidates = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)
     say("writing the queries of the certificate")
     queries = certificate(case.step, found, candidates)
     texts = certificate_files(case, found, queries)

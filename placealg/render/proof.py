@@ -153,7 +153,7 @@ def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:
         ("tokens", "; ".join(f"{count} on {cell}" for cell, count in found.tokens)),
         ("got", found.got),
         ("want", found.want),
-        ("ratio", f"{found.mass}  (sum of got / sum of want)" if found.mass else ""),
+        ("ratio", _ratio(found.mass)),
         ("single device", found.single_device),
         ("distributed", found.distributed),
     ]
@@ -162,6 +162,13 @@ def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:
         rows += [("repair", first), *(("", edit) for edit in more),
                  ("in the file", found.repair.file), ("its cost", found.repair.cost)]
     return rows
+
+
+def _ratio(mass: str | None) -> str:
+    """The sum of the weights over the reference's, and what it means where the sums agree."""
+    if mass == "1":
+        return "1: the weights sum to the reference's where counts are equal; each is wrong where they are not"
+    return f"{mass}  (sum of got / sum of want)" if mass else ""
 
 
 def counterexample(found: Counterexample, width: int) -> list[Line]:

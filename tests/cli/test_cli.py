@@ -49,7 +49,12 @@ def test_golden_covers_what_people_read() -> None:
 
 
 BAD = [
-    ([], "no command given"),
+    (["cost", "zero3", "--dp", "8"], "unknown option '--dp'; did you mean '--set dp=8'?"),
+    (["cost", "zero3", "--gpus", "8"], "did you mean '--set devices=8'?"),
+    (["cost", "zero3", "dp=8"], "did you mean '--set dp=8'?"),
+    (["cost", "dp=8"], "'dp=8' is a size, and no strategy; did you mean '--set dp=8'?"),
+    (["cost", "zero3", "tp"], "did you mean 'zero3*tp'?"),
+    (["cost", "zero3", "--gpsu", "8"], "unknown option '--gpsu'; valid:"),
     (["prov"], "did you mean 'prove'"),
     (["cost"], "missing STRATEGY"),
     (["cost", "zero3", "extra"], "unexpected argument 'extra'"),

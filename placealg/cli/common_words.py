@@ -1,0 +1,42 @@
+"""What practitioners call things -> what they are called here, for `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COMMON: Mapping[str, tuple[str, ...]] = {
+    "ddp": ("dp",), "data parallel": ("dp",), "distributed data parallel": ("dp",),
+    "fsdp1": ("fsdp",), "fsdp2": ("fsdp",), "fully shard": ("fsdp",), "fully sharded data parallel": ("fsdp",),
+    "hybrid sharding": ("hsdp",), "hybrid shard": ("hsdp",), "distributed optimizer": ("zero1",),
+    "optimizer state sharding": ("zero1",),
+    "tensor parallel": ("tp",), "sequence parallel": ("tp_sp",), "pipeline parallel": ("pp",),
+    "context parallel": ("cp_ring",), "ring attention": ("cp_ring",), "expert parallel": ("ep",),
+    "activation checkpointing": ("recompute_full",), "gradient checkpointing": ("recompute_full",),
+    "activation recomputation": ("recompute_full",), "selective recomputation": ("recompute_selective",),
+    "gradient accumulation": ("m", "accumulate"), "global batch": ("b", "m"), "batch size": ("b",),
+    "microbatch": ("m",), "micro batch": ("m",), "master weights": ("o",), "sequence length": ("s",),
+    "resume": ("init", "resume_state"), "checkpoint": ("resume_state",), "frozen parameters": ("frozen",),
+    "freeze": ("frozen",), "edit fields": ("edit",), "keys": ("mesh", "states", "dims"),
+    "offload": ("offload_optimizer",), "cpu offload": ("offload_optimizer",), "world size": ("mesh",),
+    "counterexample": ("gradient",), "gradient clipping": ("clip",),
+}
+"""Common word, lower case and with spaces -> the names that explain it."""
+
+
+def spelled(name: str) -> str:
+    """A name as COMMON spells it.
+
+    >>> spelled("Tensor-Parallelism"), spelled("FSDP2")
+    ('tensor parallel', 'fsdp2')
+    """
+    words = name.strip().lower().replace("-", " ").replace("_", " ").split()
+    return " ".join(words).removesuffix("ism")
+
+
+def common(name: str) -> tuple[str, ...]:
+    """The names that explain a common word; none where it is none.
+
+    >>> common("gradient_accumulation")
+    ('m', 'accumulate')
+    """
+    return COMMON.get(spelled(name), ())

@@ -1,0 +1,53 @@
+"""What practitioners type: common words are explained, spellings found, the commonest bug repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Outcome
+
+from placealg.cli.common_words import COMMON, spelled
+from placealg.cli.explanations import explanations
+from placealg.errors import nearest
+
+Run = Callable[..., Outcome]
+
+
+def test_every_common_word_leads_somewhere() -> None:
+    wanted = {name for meant in COMMON.values() for name in meant}
+    assert wanted <= {e.name for e in explanations("")}
+    assert all(word == spelled(word) for word in COMMON)
+
+
+@pytest.mark.parametrize("word", ["FSDP2", "tensor-parallelism", "gradient_accumulation", "keys", "global batch"])
+def test_a_common_word_is_explained(word: str, placealg: Run) -> None:
+    got = placealg("explain", word)
+    assert (got.code, got.err) == (0, "")
+
+
+@pytest.mark.parametrize(("name", "valid", "found"), [
+    ("AdamW", ["adam", "adamw"], "adamw"), ("zero-3", ["zero1", "zero3"], "zero3"),
+    ("TP_SP", ["tp", "tp_sp"], "tp_sp")])
+def test_a_spelling_is_found_before_a_likeness(name: str, valid: list[str], found: str) -> None:
+    assert nearest(name, valid) == found
+
+
+def test_no_words_print_the_help(placealg: Run) -> None:
+    got = placealg()
+    assert (got.code, got.err) == (0, "")
+    assert got.out == placealg("--help").out
+
+
+def test_a_mean_of_local_means_under_unequal_counts_is_repaired_by_the_token_mean(tmp_path: Path,
+                                                                                   placealg: Run) -> None:
+    path = tmp_path / "means.toml"
+    path.write_text('base = "dp"\n[loss]\nassume = []\n', encoding="utf-8")
+    got = placealg("prove", str(path))
+    assert got.code == 1
+    text = " ".join(got.out.split())
+    assert 'repair loss = { preset = "token_mean" } in the file in place of what [loss] says' in text
+    assert "ratio 1: the weights sum to the reference's where counts are equal" in text
+    path.write_text('base = "dp"\nloss = { preset = "token_mean" }\n', encoding="utf-8")
+    assert placealg("prove", str(path)).code == 0

@@ -6,7 +6,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.said import Said
 
 REGIONS = {"core_attn": ("core",), "layernorm": ("norm1", "norm2"), "mlp": ("mlp",),
-           "shared_experts": ("shared_expert",)}
+           "shared_experts": ("shared_expert",), "moe": ("moe",)}
 """Module of recompute-modules -> the regions of activations that are M."""
 
 KEYS = ("recompute-activations", "recompute-granularity", "recompute-method", "recompute-num-layers",

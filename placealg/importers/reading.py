@@ -29,8 +29,10 @@ class Item:
 
     @property
     def place(self) -> str:
-        """`FILE:LINE`, the file's name alone; "" where the key stands in none."""
-        return f"{Path(self.file).name}:{self.line}" if self.line else ""
+        """`FILE:LINE`, the file's name alone and at most 28 signs of it; "" where the key stands in none."""
+        name = Path(self.file).name
+        name = name if len(name) <= 28 else f"{name[:12]}...{name[-13:]}"
+        return f"{name}:{self.line}" if self.line else ""
 
     def to_json(self) -> dict[str, Any]:
         """The item as JSON has it."""

@@ -1,0 +1,42 @@
+"""Every reading of a miniature is PROVED, on its own model or on the stand-in of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import placealg as pa
+from placealg.cli.inputs import default_model
+from placealg.errors import InputError
+from placealg.importers.model import model_of
+from placealg.importers.read import read
+from placealg.model.config import resolve_model
+
+MINIATURES = Path(__file__).parent / "miniatures"
+QUICK = ("deepspeed/auto.json", "nanotron/all_axes.yaml")
+"""The two that are proved in every run; the others take longer."""
+
+ALL = sorted(str(p.relative_to(MINIATURES)) for p in MINIATURES.rglob("*") if p.is_file() and p.suffix != ".golden")
+
+
+def verdict(name: str) -> str:
+    path = MINIATURES / name
+    files = (str(path.parent / "zero2.json"),) if name.endswith("with_file.yaml") else ()
+    try:
+        reading = read(path, files=files)
+    except InputError:
+        return "refused"
+    model = model_of(reading) or resolve_model(reading.stand_in or default_model(reading.strategy))
+    return str(pa.prove(reading.strategy, model).verdict)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_reading_is_proved(name: str) -> None:
+    assert verdict(name) == "PROVED"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ALL if name not in QUICK])
+def test_every_reading_is_proved(name: str) -> None:
+    assert verdict(name) in ("PROVED", "refused")

@@ -17,11 +17,13 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
 from placealg.model.losses import Run, chunk_parts, run_of
-from placealg.step.event import Event, dim_of, origins
+from placealg.step.event import Event, dim_of
 from placealg.step.program import Reference, Step
 from placealg.step.recompute import members
 from placealg.step.saved_tensors import PER_DEVICE
 from placealg.step.verbs import MESSAGES
+from placealg.step.versions import Version as Parsed
+from placealg.step.versions import origins
 
 Version = tuple[str, str]
 """(tensor or NAME.grad, label)."""
@@ -61,16 +63,6 @@ class Touch:
     source: Storage | None = None
     box: Box = frozenset()
     during: frozenset[Storage] = frozenset()
-
-
-def parse_version(text: str) -> Version:
-    """A version as events write it.
-
-    >>> parse_version("layer.norm1.out@tp"), parse_version("layer.in")
-    (('layer.norm1.out', 'tp'), ('layer.in', ''))
-    """
-    name, _, label = text.partition("@")
-    return name, label
 
 
 def batch_axes(step: Step) -> tuple[str, ...]:
@@ -199,7 +191,7 @@ class _Walk:
 
     def read(self, touch: Touch, texts: Iterable[str]) -> list[Storage | None]:
         """Note what is read; None where nothing is held."""
-        found = [self.find(*parse_version(text)) for text in texts]
+        found = [self.find(*Parsed.parse(text)) for text in texts]
         touch.reads.update({v: self.held[v] for v in found if v})
         return [self.held[v] if v else None for v in found]
 
@@ -213,7 +205,7 @@ class _Walk:
     def operands(self, op: Op, event: Event) -> Iterator[tuple[str, Version]]:
         """(operand, version in which it is read), in order."""
         for name, text in zip(op.inputs, event.reads or op.inputs, strict=True):
-            yield name, parse_version(text)
+            yield name, Parsed.parse(text)
 
     def iterated(self, op: Op, event: Event) -> tuple[Box, list[Version], bool]:
         """The box of the op's iteration space under the result's names, what it reads, whether all of it is held."""
@@ -311,7 +303,7 @@ class _Walk:
         loop = self.graph.slot(touch.event.tensor)
         if loop is None:
             return
-        first, label = parse_version((*touch.event.reads, loop.first)[0])
+        first, label = Parsed.parse((*touch.event.reads, loop.first)[0])
         if not touch.event.on_gradient:
             (found,) = self.read(touch, (f"{first}@{label}",))
             if found and found.tensor.kind == "data":
@@ -376,7 +368,7 @@ class _Walk:
         readers: dict[Version, set[str]] = {}
         for event in self.events:
             if event.phase == "forward" and event.reads:
-                for name, label in map(parse_version, event.reads):
+                for name, label in map(Parsed.parse, event.reads):
                     for end in range(len(label.split("/")) + 1 if label else 1):
                         at = "/".join(label.split("/")[:end])
                         readers.setdefault((name, at), set()).add(event.value)

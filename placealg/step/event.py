@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import Pipeline
 from placealg.step.verbs import SOURCES, VERBS
+from placealg.step.versions import Version
 
 STEP_PHASES = ("prepare", "forward", "backward", "reduce", "update", "publish")
 """The phases of one training step."""
@@ -82,18 +83,6 @@ def parse_where(text: str, axes: tuple[str, ...]) -> tuple[Clause, ...]:
             raise InputError(f"where names axis '{axis}', which the mesh lacks", name=axis, valid=axes)
         clauses.append(Clause(axis, int(found[3]) if found[3] is not None else None))
     return tuple(clauses)
-
-
-def origins(label: str) -> Iterator[str]:
-    """The label of a version and those of the versions from which it would come, the tensor's own, "", last.
-
-    >>> list(origins("tp/cp"))
-    ['tp/cp', 'tp', '']
-    """
-    while label:
-        yield label
-        label = label.rpartition("/")[0]
-    yield ""
 
 
 def takes_part(at: tuple[str, ...], position: str) -> bool:
@@ -205,6 +194,16 @@ class Event:
         if self.verb == "assign":
             return SOURCES.get(self.value, "")
         return VERBS[self.verb].origin or self.value
+
+    @property
+    def acted_on(self) -> Version:
+        """The version of the tensor, or of its gradient, on which it acts, or which it makes."""
+        return Version(self.value, self.version)
+
+    @property
+    def operands(self) -> tuple[Version, ...]:
+        """The versions that `reads` names, in order."""
+        return tuple(map(Version.parse, self.reads))
 
     @property
     def plain(self) -> Event:

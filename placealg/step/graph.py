@@ -8,7 +8,8 @@ from typing import Any
 from placealg.model.backward import GRAD
 from placealg.model.graph import Graph
 from placealg.step.effects import Access
-from placealg.step.event import Event, Group, Reference, origins
+from placealg.step.event import Event, Group, Reference
+from placealg.step.versions import Version
 
 Storage = tuple[str, str, str]
 """(group or unit, value, tier)."""
@@ -76,7 +77,7 @@ def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
     """Operands and parameters; the random stream that forward draws from, the gradient that arrives in backward."""
     graph = _graph_of(reference)
     op = graph.producer(event.tensor)
-    yield from (("", v, "device") for v in event.reads if _kind(v, graph) != "parameter")
+    yield from (("", v.text, "device") for v in event.operands if graph.tensors[v.tensor].kind != "parameter")
     yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
     if event.on_gradient:
         yield "", event.value, "device"
@@ -91,24 +92,20 @@ def _graph_of(reference: Reference) -> Graph:
     return reference.graph
 
 
-def _kind(version: str, graph: Graph) -> str:
-    return graph.tensors[version.partition("@")[0]].kind
-
-
 def _versions(event: Event, _reference: Reference) -> Iterator[Storage]:
     """The version on which an event acts, and those from which it would come."""
-    yield from (("", f"{event.value}@{label}" if label else event.value, "device") for label in origins(event.version))
+    yield from (("", version.text, "device") for version in event.acted_on.origins())
 
 
 def _version(event: Event, _reference: Reference) -> Iterator[Storage]:
-    yield from _labelled(event, event.value + (f"@{event.version}" if event.version else ""))
+    yield from _labelled(event, event.acted_on)
 
 
-def _labelled(event: Event, version: str) -> Iterator[Storage]:
+def _labelled(event: Event, version: Version) -> Iterator[Storage]:
     """A version; what is added under a gradient's label is part of the gradient."""
-    yield "", version, "device"
-    if event.on_gradient and "@" in version:
-        yield "", version.partition("@")[0], "device"
+    yield "", version.text, "device"
+    if event.on_gradient and version.label:
+        yield "", version.tensor, "device"
 
 
 def _results(event: Event, reference: Reference) -> Iterator[Storage]:
@@ -116,12 +113,12 @@ def _results(event: Event, reference: Reference) -> Iterator[Storage]:
     if not event.on_gradient:
         yield from _version(event, reference)
         return
-    graph, read = _graph_of(reference), [v.partition("@") for v in event.reads]
-    for name, _, _ in read:
+    graph = _graph_of(reference)
+    for name, _ in event.operands:
         yield from ((g.name, "grad", "device") for g in reference.groups if name in g.parameters)
-    for name, at, label in read:
-        if _kind(name, graph) == "activation":
-            yield from _labelled(event, f"{name}{GRAD}{at}{label}")
+    for name, label in event.operands:
+        if graph.tensors[name].kind == "activation":
+            yield from _labelled(event, Version(name + GRAD, label))
 
 
 def _used(event: Event, reference: Reference) -> Iterator[Group]:

@@ -29,15 +29,14 @@ def check_event(event: Event, reference: Reference) -> None:
                             "axis is one: it names [\"layer\"] in [dims]"))
     if event.reads and reference.graph:
         operands = _operands(event, reference.graph)
-        read = tuple(v.partition("@")[0] for v in event.reads)
+        read = tuple(v.tensor for v in event.operands)
         if read != operands:
             raise InputError(f"{event.path}: reads names {', '.join(read)}; it reads "
                              f"{', '.join(operands) or 'nothing by name'}, each as NAME or NAME@LABEL")
-        for name in (v for v in event.reads if "@" in v):
-            parameter = name.partition("@")[0]
-            if reference.graph.tensors[parameter].kind == "parameter":
-                raise InputError(f"{event.path}: reads names {name}: a parameter has no versions", name=name,
-                                 valid=[parameter])
+        for version in (v for v in event.operands if v.label):
+            if reference.graph.tensors[version.tensor].kind == "parameter":
+                raise InputError(f"{event.path}: reads names {version}: a parameter has no versions",
+                                 name=version.text, valid=[version.tensor])
     if not event.on_tensor and (event.version or (event.reads and event.value != "loss")):
         raise InputError(f"{event.path}: version and reads are for tensors of the op graph")
     _check_version(event, reference)

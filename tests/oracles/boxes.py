@@ -32,9 +32,10 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated, kept, transposed
 from placealg.model.graph import Graph, Loop, Op, unit_of
 from placealg.model.ops import Step as Line
-from placealg.step.event import Event, origins
+from placealg.step.event import Event
 from placealg.step.pipeline import FIRST, part_of
 from placealg.step.verbs import MESSAGES
+from placealg.step.versions import origins
 
 Tensor = tuple[str, str]
 """A tensor and the label of a version of it."""

@@ -25,9 +25,10 @@ from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, STAGE, Value
 from placealg.prover.ops.findings import SEED
 from placealg.prover.ops.flow import _Follower
 from placealg.prover.ops.paths import DRAW, OWNER, Sum, dim_of, is_exact
-from placealg.step.event import Event, origins
+from placealg.step.event import Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
+from placealg.step.versions import origins
 from placealg.strategy.options import LAYER
 
 Spot = tuple[Rank, Mapping[str, int]]

@@ -18,11 +18,12 @@ from placealg.prover.ops.order import untimely
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.redistributions import MOVES
 from placealg.prover.ops.stages import AMISS, Stages
-from placealg.prover.ops.tensors import Instance, Tensors, name_and_label
+from placealg.prover.ops.tensors import Instance, Tensors
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
 from placealg.step.program import Loop as EventLoop
 from placealg.step.program import Reference, Step
 from placealg.step.verbs import MESSAGES
+from placealg.step.versions import Version
 
 _PASSES = 3
 
@@ -221,7 +222,7 @@ class _Follower:
     def loss(self, event: Event) -> None:
         """The sum over the rank's tokens: each must be there, whole."""
         if event.verb == "compute":
-            name, label = name_and_label(event.reads[0] if event.reads else self.graph.ops[-1].inputs[0])
+            name, label = event.operands[0] if event.reads else Version(self.graph.ops[-1].inputs[0])
             held = self.operators.demand(event, name, self.stages.here(event.unit, self.tensors.read(name, label)))
             self.operators.split = paths.mask_of(held) if held else None
             if held:
@@ -233,7 +234,7 @@ class _Follower:
     def slot(self, event: Event) -> None:
         """What enters a repeated unit, and its gradient, which goes where that came from."""
         loop = next(x for x in self.graph.loops if x.slot == event.tensor)
-        name, label = name_and_label(event.reads[0]) if event.reads else (loop.first, "")
+        name, label = event.operands[0] if event.reads else Version(loop.first)
         if event.on_gradient:
             self.handed.append((name, label, self.tensors.gradient(loop.slot)))
         else:

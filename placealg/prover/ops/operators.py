@@ -14,7 +14,7 @@ from placealg.prover.ops import paths
 from placealg.prover.ops.findings import SEED, Demand, Flow, Part
 from placealg.prover.ops.paths import Pairs, Sum, dim_of
 from placealg.prover.ops.stages import Stages, at_the_ends, tied
-from placealg.prover.ops.tensors import Tensors, name_and_label
+from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import Event
 from placealg.step.program import Reference
 
@@ -51,7 +51,7 @@ class Operators:
         """An op, or an op's backward."""
         op = self.graph.producer(event.tensor)
         assert op is not None
-        labels = [name_and_label(r)[1] for r in event.reads] or [""] * len(op.inputs)
+        labels = [v.label for v in event.operands] or [""] * len(op.inputs)
         if event.on_gradient:
             self.transpose(event, op, labels)
         else:

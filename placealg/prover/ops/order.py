@@ -14,12 +14,9 @@ from collections.abc import Iterable, Iterator
 
 from placealg.model.backward import differentiated, kept, transposed
 from placealg.model.graph import Graph
-from placealg.prover.ops.tensors import name_and_label
-from placealg.step.event import Event, origins
+from placealg.step.event import Event
 from placealg.step.verbs import MESSAGES
-
-Version = tuple[str, str]
-"""A tensor and a label."""
+from placealg.step.versions import Version
 
 
 def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
@@ -68,7 +65,7 @@ class _Order:
 
     def value(self, event: Event) -> str:
         """An event on a tensor, or a loss: copies of data stand before their readers, moves behind the op."""
-        why, version = "", (event.tensor, event.version)
+        why, version = "", Version(event.tensor, event.version)
         makes = event.on_tensor and bool(event.effect.writes) and self.graph.loop(event.unit) is not None
         if makes and event.unit in self.read.get(version, ()) and self.outlives(event):
             why = f"makes {event.value} anew after it was read"
@@ -100,7 +97,7 @@ class _Order:
             self.consumed.add(name)
             late = (v for v in _adds(event, self.graph) if v[0] in self.consumed or self.gathered.keys() & _from(v))
             return next((f"adds to {v[0]}.grad after it was redistributed or read" for v in late), "")
-        version = (name, event.version)
+        version = Version(name, event.version)
         if name in self.consumed:
             return f"redistributes {event.value} after it was read"
         if event.verb == "recv":
@@ -114,8 +111,7 @@ class _Order:
 
 def _from(version: Version) -> frozenset[Version]:
     """The version and its ancestors (T@a/b, T@a, T): a read resolves to the first that exists."""
-    name, label = version
-    return frozenset((name, made) for made in origins(label))
+    return frozenset(version.origins())
 
 
 def _reads(event: Event, graph: Graph) -> frozenset[Version]:
@@ -128,29 +124,29 @@ def _reads(event: Event, graph: Graph) -> frozenset[Version]:
 
 def _named(event: Event, graph: Graph) -> Iterator[Version]:
     op = graph.producer(event.tensor)
-    given = [name_and_label(r) for r in event.reads]
+    given = list(event.operands)
     if event.value == "loss":
         if event.verb == "compute":
-            yield given[0] if given else (graph.ops[-1].inputs[0], "")
+            yield given[0] if given else Version(graph.ops[-1].inputs[0])
     elif event.verb == "compute" and op is not None:
-        operands = given or [(n, "") for n in op.inputs]
+        operands = given or list(map(Version, op.inputs))
         if not event.on_gradient:
             yield from operands
             return
         read = {n for k in differentiated(graph, op) for n in transposed(graph, op, k).reads}
         if read.intersection((op.output, *(tensor.name for tensor, _ in kept(graph, op)))):
-            yield op.output, ""  # the result, or what the op kept beside it
+            yield Version(op.output)  # the result, or what the op kept beside it
         yield from (v for v in operands if v[0] in read)
     elif not event.on_gradient and event.version and event.verb != "free":
-        yield event.tensor, event.version.rpartition("/")[0]
+        yield Version(event.tensor, event.version).source
 
 
 def _adds(event: Event, graph: Graph) -> Iterator[Version]:
     """The versions to whose gradients an op's backward adds, or what enters a repeated unit hands on."""
     op = graph.producer(event.tensor)
-    given = [name_and_label(r) for r in event.reads]
+    given = list(event.operands)
     if event.verb == "assign":
-        yield from given or [(loop.first, "") for loop in graph.loops if loop.slot == event.tensor]
+        yield from given or [Version(loop.first) for loop in graph.loops if loop.slot == event.tensor]
     elif event.verb == "compute" and op is not None:
-        operands = given or [(n, "") for n in op.inputs]
+        operands = given or list(map(Version, op.inputs))
         yield from (operands[k] for k in differentiated(graph, op) if graph.tensors[operands[k][0]].kind != "parameter")

@@ -6,22 +6,13 @@ from placealg.model.backward import differentiated
 from placealg.model.graph import Graph
 from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum, at
-from placealg.step.event import Event, origins
+from placealg.step.event import Event
 from placealg.step.program import Reference, Step
+from placealg.step.versions import Version, origins
 from placealg.strategy.options import LAYER
 
 NEXT_INSTANCE = "the next instance"
 """The use of a repeated unit's last tensor that is what enters its next instance; the first has its slot for a use."""
-
-
-def name_and_label(version: str) -> tuple[str, str]:
-    """The tensor and the label of a version.
-
-    >>> name_and_label("layer.norm1.out@tp"), name_and_label("layer.in")
-    (('layer.norm1.out', 'tp'), ('layer.in', ''))
-    """
-    name, _, label = version.partition("@")
-    return name, label
 
 
 Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], paths.Pairs]]
@@ -43,7 +34,7 @@ class Tensors:
         self.users: dict[tuple[str, str], set[str]] = {}
         for event in step.phase("forward"):
             if event.effect.of_op:
-                for name, label in map(name_and_label, event.reads):
+                for name, label in event.operands:
                     for made in filter(None, origins(label)):
                         self.users.setdefault((name, made), set()).add(event.value)
 
@@ -58,7 +49,7 @@ class Tensors:
     def gradient(self, name: str, label: str = "") -> Sum:
         """A gradient with all that was added under its label and below; uses that added nothing count nowhere."""
         parts = {(key[1], use): held for key, uses in self.gradients.items() for use, held in uses.items()
-                 if key[0] == name and (not label or key[1] == label or key[1].startswith(label + "/"))}
+                 if Version(*key).derives_from(Version(name, label))}
         total = paths.accumulated(tuple(parts.values()))
         if label:
             return total
@@ -103,8 +94,7 @@ class Tensors:
             self.made[event.tensor, event.version] = held
             return
         label = event.version
-        below = [k for k in self.gradients if k[0] == event.tensor
-                 and (not label or k[1] == label or k[1].startswith(label + "/"))]
+        below = [k for k in self.gradients if Version(*k).derives_from(Version(event.tensor, label))]
         uses = [use for k in below for use in self.gradients.pop(k)]
         self.gradients[event.tensor, label] = dict.fromkeys(uses, held)
 

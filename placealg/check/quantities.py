@@ -42,8 +42,6 @@ BESIDE = "beside."
 _COUNTS = ("collective.", "schedule.")
 """What is read of no sum over the program's tensors, so that `terms` does not apply to it."""
 
-_HIGHEST = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -224,13 +222,4 @@ def _selected(formula: Formula, terms: str, leading: str) -> Formula:
             raise InputError(f"{formula} is not linear in {name}")
         formula = replace(one - slope if terms != name else
                           Formula.parse(f"({slope.expr})*{name}", formula.unit), values=formula.values)
-    return _leading(formula, leading) if leading else formula
-
-
-def _leading(formula: Formula, name: str) -> Formula:
-    """What grows fastest with a size."""
-    for power in range(_HIGHEST):
-        limit = Formula.parse(f"({formula.expr})/{name}**{power}", formula.unit).limit(name)
-        if limit.expr is not None:
-            return replace(Formula.parse(f"({limit.expr})*{name}**{power}", formula.unit), values=formula.values)
-    raise InputError(f"{formula} grows faster with {name} than any power up to {_HIGHEST - 1}")
+    return formula.leading(leading) if leading else formula

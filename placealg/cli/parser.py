@@ -266,6 +266,9 @@ def _cost(parser: Parser) -> None:
     _costs(parser)
     parser.add_argument("--by", choices=("event", "region", "tensor"), default="event", metavar="event|region|tensor",
                         help="what is told apart below the sums: events, the model's regions, or the tensors kept")
+    growth = parser.add_mutually_exclusive_group()
+    growth.add_argument("--per", metavar="SIZE", help="what one more of a size takes, such as L, of every figure")
+    growth.add_argument("--leading", metavar="SIZE", help="what of every figure grows fastest with a size, such as s")
 
 
 def _prove(parser: Parser) -> None:

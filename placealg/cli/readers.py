@@ -177,6 +177,10 @@ def cost(chosen: Namespace) -> int:
     step = of_device(case, chosen.rank)
     stage = stage_of(step)
     title = " ".join(f"{case.strategy.name} on {case.model.name}".split()) + (f", {stage}" if stage else "")
+    if chosen.per or chosen.leading:
+        from placealg.cli.growth import growth
+
+        return growth(chosen, title, step, case.sizes)
     if chosen.format == "json":
         print_json(cost_json(step, case.sizes, chosen.convention, chosen.unit))
         return DONE

@@ -215,6 +215,18 @@ class Formula:
             return replace(self, expr=None, reason=f"grows without bound in {name}", note="")
         return replace(self, expr=tidy(limit))
 
+    def leading(self, name: str) -> Formula:
+        """The term that grows fastest with the size `name`."""
+        from placealg.cost.growth import leading
+
+        return leading(self, name)
+
+    def per(self, name: str) -> Formula:
+        """What one more of the size `name` takes."""
+        from placealg.cost.growth import per
+
+        return per(self, name)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Formula) or self.unit != other.unit:
             return False

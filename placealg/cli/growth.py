@@ -1,0 +1,37 @@
+"""`cost --per SIZE` and `cost --leading SIZE`: every figure as it grows with one size."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from fractions import Fraction
+
+from placealg.cli.output import print_json, print_lines, width
+from placealg.cli.verdicts import DONE
+from placealg.cost.growth import grown
+from placealg.cost.leaves import leaves
+from placealg.errors import InputError
+from placealg.render.cost import value_of
+from placealg.render.text_layout import Cell, bold, dim, indent, line, table
+from placealg.step.program import Step
+
+
+def growth(chosen: Namespace, title: str, step: Step, sizes: Mapping[str, Fraction]) -> int:
+    """Print the figures that a size changes, as text or JSON."""
+    name = chosen.per or chosen.leading
+    if chosen.format not in ("text", "json"):
+        raise InputError(f"growth is told as text or json, not as {chosen.format}", where="--format")
+    found = grown(leaves(step, chosen.convention, chosen.unit), name, bool(chosen.leading))
+    if chosen.format == "json":
+        print_json({"version": 1, "of": title, "leading" if chosen.leading else "per": name, "figures": {
+            path: {"expr": str(f.expr), "unit": f.unit, "value": _number(value_of(f, sizes))}
+            for path, f in found.items()}})
+        return DONE
+    told = f"what grows fastest with {name}" if chosen.leading else f"what one more of {name} takes"
+    rows: list[list[Cell]] = [[dim(path), f.text(), dim(f.unit)] for path, f in found.items()]
+    print_lines([line(bold(title), f": {told}"), *indent(table(rows, "lll", width() - 2, wrap={1: 30}))])
+    return DONE
+
+
+def _number(value: object) -> float | int | None:
+    return value if isinstance(value, int) else float(value) if isinstance(value, Fraction) else None

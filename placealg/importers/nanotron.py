@@ -66,8 +66,6 @@ def _context(draft: Draft, cp: int) -> None:
     draft.parts.axis("cp_ring" if ring else "cp", cp)
     said.read(key, f"{'cp_ring' if ring else 'cp'} over {cp} ranks")
     said.read("model.model_config._attn_implementation", "how keys and values travel")
-    if any(name == "zero1" for name, _ in draft.parts.factors):
-        draft.parts.shard(1, "dp", "cp")
 
 
 def _tensor(draft: Draft, tp: int) -> None:

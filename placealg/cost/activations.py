@@ -21,6 +21,7 @@ from placealg.cost.bounds import factored
 from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
+from placealg.mesh import SYMBOLS
 from placealg.model.graph import Graph, unit_of
 from placealg.model.losses import Run, run_of
 from placealg.polynomial import Polynomial, add
@@ -37,7 +38,7 @@ NOTE = "activations are those of one microbatch, without the data of the batch"
 IN_FLIGHT = "activations are those of all microbatches in flight, without the data of the batch"
 STATISTICS = "row statistics of norms are left out"
 
-_LAYERS = frozenset({"L", "L_dense", "L_moe"})
+_LAYERS = frozenset(name for name in SYMBOLS if name == "L" or name.startswith("L_"))
 """The symbols that count layers."""
 
 _SIZE = {name: Monomial.parse(size) for name, size in ELEMENT.items()}

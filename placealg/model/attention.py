@@ -6,6 +6,12 @@ from placealg.model.build import Builder
 from placealg.model.graph import Tensor
 from placealg.model.style import Style
 
+FACTOR = "head_dim**(-1/2)"
+"""By what scores are multiplied, unless a configuration says otherwise."""
+
+SLOPES = "data.alibi"
+"""What is added to the scores in place of positions: per head a slope times the key's position."""
+
 
 def attention(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     """Attention of the layer `at`, up to its output projection, whose bias is left to the block."""
@@ -17,40 +23,71 @@ def dropped(g: Builder, name: str, x: Tensor, style: Style) -> Tensor:
     return g.dropout(name, x) if style.dropout else x
 
 
+def normed(g: Builder, name: str, x: Tensor, style: Style, over: str = "embed") -> Tensor:
+    """`NAME.out`: `x` under the style's norm."""
+    centred = style.layer_norm
+    return g.norm(name, x, over, bias=centred and style.norm_bias, centred=centred, weight=style.norm_weight)
+
+
 def _plain(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     queries, keys = ("kv group head_dim", "kv head_dim") if style.grouped else ("heads head_dim", "heads head_dim")
     made = {}
     for name, dims in (("q", queries), ("k", keys), ("v", keys)):
         path = f"{at}.{name}"
         y = g.linear(path, x, f"batch seq {dims}", f"embed {dims}", dims if style.attention_bias else None)
-        if style.qk_norm and name != "v":
-            y = g.norm(f"{path}.norm", y, "head_dim", bias=False)
-        if style.rotary and name != "v":
-            y = g.rope(f"{path}.rotated", y, over="head_dim", region=at)
+        y = g.unary(f"{path}.clipped", y, "clamp", region=at) if style.clip else y
+        turns, norms = style.rotary and name != "v", style.qk_norm and name != "v"
+        y = _of_heads(g, path, y, dims, style) if norms and not style.qk_norm_last else y
+        y = g.rope(f"{path}.rotated", y, over="head_dim", region=at) if turns else y
+        y = _of_heads(g, path, y, dims, style) if norms and style.qk_norm_last else y
         made[name] = y
     mixed = _core(g, f"{at}.core", made["q"], made["k"], made["v"], (), style, queries)
+    mixed = _gated(g, at, x, mixed, queries, style)
+    if style.sub_norm:
+        mixed = g.norm(f"{at}.sub_norm", mixed, queries, bias=False)
     return g.einsum(f"{at}.out", mixed, g.parameter(f"{at}.out.weight", f"{queries} embed"), to="batch seq embed")
+
+
+def _of_heads(g: Builder, path: str, x: Tensor, dims: str, style: Style) -> Tensor:
+    """Queries or keys under their norm."""
+    if style.qk_norm != "each":
+        return g.norm(f"{path}.norm", x, dims if style.qk_norm == "all" else "head_dim", bias=style.qk_norm_bias,
+                      centred=style.qk_layer_norm, weight=style.qk_norm_weight)
+    x = g.norm(f"{path}.norm", x, "head_dim", bias=False, centred=style.qk_layer_norm, weight=False)
+    x = g.mul(f"{path}.norm.scaled", x, g.parameter(f"{path}.norm.weight", dims))
+    return g.biased(f"{path}.norm", x, dims) if style.qk_norm_bias else x
+
+
+def _gated(g: Builder, at: str, x: Tensor, mixed: Tensor, heads: str, style: Style) -> Tensor:
+    """What the heads make, times a sigmoid of what enters the layer."""
+    if not style.gate:
+        return mixed
+    dims = heads if style.gate == "full" else heads.rpartition(" ")[0]
+    gate = g.unary(f"{at}.gate.open", g.linear(f"{at}.gate", x, f"batch seq {dims}", f"embed {dims}"), "sigmoid")
+    return g.mul(f"{at}.gated", mixed, gate)
 
 
 def _latent(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, equations 37 to 47), keys and values written out.
 
     Projections that a checkpoint keeps in one matrix are told apart where their dims differ; the count is the same.
+    Biases stand on the projections that make latents.
     """
+    def low(name: str, dim: str) -> Tensor:
+        return g.linear(f"{at}.{name}", x, f"batch seq {dim}", f"embed {dim}", dim if style.attention_bias else None)
+
     q, rank = x, "embed"
     if "q_rank" in g.dims:
-        q, rank = g.norm(f"{at}.q_norm", g.linear(f"{at}.q_down", x, "batch seq q_rank", "embed q_rank"), "q_rank",
-                         bias=False), "q_rank"
-    kv = g.norm(f"{at}.kv_norm", g.linear(f"{at}.kv_down", x, "batch seq kv_rank", "embed kv_rank"), "kv_rank",
-                bias=False)
+        q, rank = g.norm(f"{at}.q_norm", low("q_down", "q_rank"), "q_rank", bias=False), "q_rank"
+    kv = g.norm(f"{at}.kv_norm", low("kv_down", "kv_rank"), "kv_rank", bias=False)
     queries, keys, values = (g.linear(f"{at}.{name}", y, f"batch seq {dims}", f"{low} {dims}")
                              for name, y, low, dims in (("q", q, rank, "heads nope_dim"),
                                                         ("k", kv, "kv_rank", "heads nope_dim"),
                                                         ("v", kv, "kv_rank", "heads value_dim")))
-    turned = [g.rope(f"{at}.{name}.rotated", g.linear(f"{at}.{name}", y, f"batch seq {dims}", f"{low} {dims}"),
-                     over="rope_dim", region=at)
-              for name, y, low, dims in (("q_rope", q, rank, "heads rope_dim"), ("k_rope", x, "embed", "rope_dim"))]
-    mixed = _core(g, f"{at}.core", queries, keys, values, tuple(turned), style, "heads value_dim")
+    q_rope = g.linear(f"{at}.q_rope", q, "batch seq heads rope_dim", f"{rank} heads rope_dim")
+    turned = tuple(g.rope(f"{at}.{name}.rotated", y, over="rope_dim", region=at)
+                   for name, y in (("q_rope", q_rope), ("k_rope", low("k_rope", "rope_dim"))))
+    mixed = _core(g, f"{at}.core", queries, keys, values, turned, style, "heads value_dim")
     return g.einsum(f"{at}.out", mixed, g.parameter(f"{at}.out.weight", "heads value_dim embed"), to="batch seq embed")
 
 
@@ -65,15 +102,30 @@ def _core(g: Builder, at: str, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Te
 
     k, v = along_keys("keys", k), along_keys("values", v)
     rotary = (rotary[0], along_keys("rotary_keys", rotary[1])) if rotary else ()
-    factor = "(nope_dim + rope_dim)**(-1/2)" if rotary else "head_dim**(-1/2)"
+    factor = "(nope_dim + rope_dim)**(-1/2)" if rotary else FACTOR
+    near = {name: str(n) for name, n in (("window", style.window), ("chunk", style.chunk)) if n}
+    head = heads.rpartition(" ")[0]
+    sink = g.parameter(f"{at.removesuffix('.core')}.sink.weight", head) if style.sinks else None
     if style.flash:
         over = "seq_kv nope_dim rope_dim value_dim" if rotary else "seq_kv head_dim"
-        dropout = {"dropout": "keyed"} if style.dropout else {}
-        return g.flash(f"{at}.mixed", q, k, v, over=over, rotary=rotary, mask="causal", factor=factor, **dropout)
-    grid = f"batch {heads.rpartition(' ')[0]} seq seq_kv"
+        more = {"dropout": "keyed"} if style.dropout else {}
+        more |= {"softcap": "yes"} if style.softcap else {}
+        more |= {"alibi": "yes"} if style.positions == "alibi" else {}
+        return g.flash(f"{at}.mixed", q, k, v, over=over, rotary=rotary, sink=sink, mask="causal", factor=factor, **near,
+                       **more)
+    grid = f"batch {head} seq seq_kv"
     scores = g.einsum(f"{at}.scores", q, k, to=grid)
     if rotary:
         scores = g.add(f"{at}.both", scores, g.einsum(f"{at}.rotary_scores", *rotary, to=grid))
     scores = g.scale(f"{at}.scaled", scores, factor)
-    probs = dropped(g, f"{at}.dropped", g.softmax(f"{at}.probs", scores, over="seq_kv", mask="causal"), style)
-    return g.einsum(f"{at}.mixed", probs, v, to=f"batch seq {heads}")
+    if style.positions == "alibi":
+        scores = g.add(f"{at}.sloped", scores, SLOPES)
+    if style.softcap:
+        scores = capped(g, f"{at}.capped", scores)
+    probs = g.softmax(f"{at}.probs", scores, over="seq_kv", sink=sink, mask="causal", **near)
+    return g.einsum(f"{at}.mixed", dropped(g, f"{at}.dropped", probs, style), v, to=f"batch seq {heads}")
+
+
+def capped(g: Builder, name: str, x: Tensor) -> Tensor:
+    """`x` bounded: a tanh of its share of the bound, times the bound."""
+    return g.scale(name, g.unary(f"{name}.tanh", g.scale(f"{name}.share", x, "1/cap"), "tanh"), "cap")

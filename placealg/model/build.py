@@ -139,7 +139,7 @@ class Builder:
         return self._op(name, "rename", (x,), rename=renamed, region=region)
 
     def unary(self, name: str, x: Tensor | str, function: str, region: str | None = None) -> Tensor:
-        """An elementwise function: gelu, silu, tanh, relu, sigmoid or reciprocal."""
+        """An elementwise function: gelu, silu, tanh, relu, clamp, sigmoid or reciprocal."""
         functions = [k.name for k in OPS.values() if k.family == "unary"]
         if function not in functions:
             raise InputError(f"op '{name}': unknown unary function '{function}'", name=function, valid=functions)
@@ -149,25 +149,36 @@ class Builder:
         """The operand under a random mask."""
         return self._op(name, "dropout", (x,), region=region)
 
-    def norm(self, name: str, x: Tensor | str, over: Dims, *, bias: bool = True) -> Tensor:
-        """`NAME.out`: layer norm with weight and bias, or, without bias, the root-mean-square norm with weight."""
-        parameters = [self.parameter(f"{name}.{p}", over) for p in (("weight", "bias") if bias else ("weight",))]
-        return self._op(f"{name}.out", "layer_norm" if bias else "rms_norm", (x, *parameters), over=over)
+    def norm(self, name: str, x: Tensor | str, over: Dims, *, bias: bool = True, centred: bool | None = None,
+             weight: bool = True) -> Tensor:
+        """`NAME.out`: layer norm with weight and bias, or, without bias, the root-mean-square norm with weight.
 
-    def softmax(self, name: str, x: Tensor | str, over: Dims, region: str | None = None, **attrs: str) -> Tensor:
-        """The softmax over dims."""
+        `centred` says that it is a layer norm where there is no bias; without `weight` it has no parameters.
+        """
+        kind = "layer_norm" if (bias if centred is None else centred) else "rms_norm"
+        if not weight:
+            return self._op(f"{name}.out", f"{kind}_plain", (x,), over=over)
+        parameters = [self.parameter(f"{name}.{p}", over) for p in (("weight", "bias") if bias else ("weight",))]
+        return self._op(f"{name}.out", kind, (x, *parameters), over=over)
+
+    def softmax(self, name: str, x: Tensor | str, over: Dims, region: str | None = None,
+                sink: Tensor | str | None = None, **attrs: str) -> Tensor:
+        """The softmax over dims; a `sink` is one more score of every row, which no result belongs to."""
+        if sink is not None:
+            return self._op(name, "softmax_sink", (x, sink), over=over, region=region, attrs=attrs)
         return self._op(name, "softmax", (x,), over=over, region=region, attrs=attrs)
 
     def flash(self, name: str, q: Tensor | str, k: Tensor | str, v: Tensor | str, over: Dims,
-              region: str | None = None, rotary: Iterable[Tensor | str] = (), **attrs: str) -> Tensor:
+              region: str | None = None, rotary: Iterable[Tensor | str] = (), sink: Tensor | str | None = None,
+              **attrs: str) -> Tensor:
         """Attention as one op; `over` are the head dims, which scores contract, and the dim of the keys.
 
         `rotary` are a query and a key with a head dim of their own, whose product is added to the scores; then `over`
         names that dim and the head dim of the values too.
         """
-        more = tuple(rotary)
-        return self._op(name, "flash_rope" if more else "flash", (q, k, v, *more), over=over, region=region,
-                        attrs=attrs)
+        more = (sink,) if sink is not None else tuple(rotary)
+        kind = "flash_sink" if sink is not None else "flash_rope" if more else "flash"
+        return self._op(name, kind, (q, k, v, *more), over=over, region=region, attrs=attrs)
 
     def lookup(self, name: str, table: Tensor | str, ids: Tensor | str, over: Dims,
                region: str | None = None) -> Tensor:

@@ -10,101 +10,27 @@ from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError, nearest
+from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.model.abstract import abstract, statistics, two_losses
-from placealg.model.config_file import Config, Field, shown
-from placealg.model.layers import first_dense, left_out
+from placealg.model.config_file import Config, shown
+from placealg.model.family import Family, aliases
+from placealg.model.kinds import Kind, evaluated, kinds, left_out, restyled
 from placealg.model.model import Model
-from placealg.model.transformer import GPT, LATENT, MLA, STYLES, Style, gpt, mla, mlp, moe, transformer
+from placealg.model.names import checkpoint_names
+from placealg.model.rule import names as named_in
+from placealg.model.style import Style
+from placealg.model.transformer import GPT, LATENT, MLA, gpt, mla, mlp, moe, transformer
 
 SHIPPED = Path(__file__).parent / "configs"
 
-_H, _A, _NONE = Monomial.of("h"), Monomial.of("a"), Monomial.number(0)
+_H, _A = Monomial.of("h"), Monomial.of("a")
 
-_SHARED = (
-    Field(("hidden_size",), "h", "hidden size"),
-    Field(("num_hidden_layers",), "L", "layers"),
-    Field(("num_attention_heads",), "a", "attention heads"),
-    Field(("vocab_size",), "V", "vocabulary"),
-    Field(("num_key_value_heads",), "kv", "key and value heads", _A),
-    Field(("head_dim",), "d", "size of one attention head", _H / _A),
-    Field(("tie_word_embeddings",), "tied", "logits use the embedding's weight", False),
-)
+_MAY_BE_NONE = ("shared", "f_shared", "f_dense", "q_rank", "mtp", "d_nope")
+"""Sizes that may be 0: the part is not there."""
 
-FIELDS: Mapping[str, tuple[Field, ...]] = {
-    "gpt2": (
-        Field(("n_embd", "hidden_size"), "h", "hidden size"),
-        Field(("n_layer", "num_hidden_layers"), "L", "layers"),
-        Field(("n_head", "num_attention_heads"), "a", "attention heads"),
-        Field(("n_positions", "max_position_embeddings"), "s_max", "learned positions"),
-        Field(("vocab_size",), "V", "vocabulary"),
-        Field(("n_inner", "intermediate_size"), "f", "feed-forward size", Monomial.number(4) * _H),
-        Field(("tie_word_embeddings",), "tied", "logits use the embedding's weight", True),
-    ),
-    "llama": (
-        Field(("hidden_size", "n_embd"), "h", "hidden size"),
-        Field(("num_hidden_layers", "n_layer"), "L", "layers"),
-        Field(("num_attention_heads", "n_head"), "a", "attention heads"),
-        Field(("intermediate_size", "n_inner"), "f", "feed-forward size"),
-        Field(("vocab_size",), "V", "vocabulary"),
-        Field(("num_key_value_heads",), "kv", "key and value heads", _A),
-        Field(("head_dim",), "d", "size of one attention head", _H / _A),
-        Field(("attention_bias",), "attention_bias", "biases on q, k, v and out", False),
-        Field(("mlp_bias",), "mlp_bias", "biases on gate, up and down", False),
-        Field(("tie_word_embeddings",), "tied", "logits use the embedding's weight", False),
-    ),
-    "mixtral": (
-        *_SHARED,
-        Field(("intermediate_size",), "f", "feed-forward size of an expert"),
-        Field(("num_local_experts", "num_experts"), "experts", "routed experts"),
-        Field(("num_experts_per_tok",), "topk", "experts per token"),
-    ),
-    "qwen3_moe": (
-        *_SHARED,
-        Field(("moe_intermediate_size",), "f", "feed-forward size of an expert"),
-        Field(("num_experts", "num_local_experts"), "experts", "routed experts"),
-        Field(("num_experts_per_tok",), "topk", "experts per token"),
-        Field(("attention_bias",), "attention_bias", "biases on q, k, v and out", False),
-        Field(("norm_topk_prob",), "normalized", "gates are probabilities among the chosen experts", False),
-        Field(("intermediate_size",), "f_dense", "feed-forward size of a dense layer", _NONE, 0),
-        Field(("decoder_sparse_step",), "sparse_step", "distance between layers of experts", Monomial()),
-    ),
-    "deepseek_v3": (
-        Field(("hidden_size",), "h", "hidden size"),
-        Field(("num_hidden_layers",), "L", "layers"),
-        Field(("num_attention_heads",), "a", "attention heads"),
-        Field(("vocab_size",), "V", "vocabulary"),
-        Field(("intermediate_size",), "f_dense", "feed-forward size of a dense layer"),
-        Field(("moe_intermediate_size",), "f", "feed-forward size of an expert"),
-        Field(("n_routed_experts",), "experts", "routed experts"),
-        Field(("n_shared_experts",), "shared", "shared experts", least=0),
-        Field(("num_experts_per_tok",), "topk", "experts per token"),
-        Field(("first_k_dense_replace",), "L_dense", "first dense layers", least=0),
-        Field(("kv_lora_rank",), "kv_rank", "rank of keys and values"),
-        Field(("qk_nope_head_dim",), "d_nope", "size of the part of a head without positions"),
-        Field(("qk_rope_head_dim",), "d_rope", "size of the rotary part of a head"),
-        Field(("v_head_dim",), "d_v", "size of the values of a head"),
-        Field(("q_lora_rank",), "q_rank", "rank of queries", _NONE, 0),
-        Field(("num_key_value_heads",), "kv", "key and value heads", _A),
-        Field(("moe_layer_freq",), "sparse_step", "distance between layers of experts", Monomial()),
-        Field(("n_group",), "groups", "groups of experts", Monomial()),
-        Field(("topk_group",), "chosen_groups", "groups of experts per token", Monomial.of("n_group")),
-        Field(("num_nextn_predict_layers",), "mtp", "layers that predict tokens after the next", _NONE, 0),
-        Field(("norm_topk_prob",), "normalized", "gates are divided by their sum", True),
-        Field(("tie_word_embeddings",), "tied", "logits use the embedding's weight", False),
-    ),
-}
-"""model_type -> its fields: the one table of what is read, what is required and what it defaults to.
-
-A field that is null is absent. A size equal to its default is written as the default.
-"""
-
-REFUSED: Mapping[str, Mapping[str, tuple[Any, str]]] = {
-    "gpt2": {"add_cross_attention": (False, "adds parameters that are not read here")},
-    "deepseek_v3": {"attention_bias": (False, "adds parameters that are not read here"),
-                    "scoring_func": ("sigmoid", "is not read here; what is read: \"sigmoid\"")},
-}
-"""model_type -> fields of which one value alone is read: that value, and what is said of any other."""
+_MEANING = {"groups": "groups of experts", "chosen_groups": "groups of experts per token",
+            "mtp": "layers that predict tokens after the next"}
 
 SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "lora": partial(moe, adapters=True),
                                                "mla": mla, "mlp": mlp, "moe": moe, "statistics": statistics,
@@ -155,10 +81,11 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
                 parallel: bool = False) -> Model:
     """The model of a HuggingFace config.json, given its path, its folder, or a shipped name.
 
-    `flash` says whether attention is one op, `dropout` whether there is dropout; None is the family's own: GPT-2
-    has dropout and an unfused attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J
-    does. Required fields and defaults stand in FIELDS. Every fault of name, file or field is an InputError with the
-    file and the line.
+    Its `model_type` names a family (`placealg.model.family`), which says which fields are read and what transformers
+    fills in for those that are not there. `PATH#text_config` reads a table inside the file. `flash` says whether
+    attention is one op, `dropout` whether there is dropout; None is the family's own: GPT-2 has dropout and an unfused
+    attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J does. Every fault of name, file
+    or field is an InputError with the file and the line.
 
     >>> model = from_config("llama-3.1-405b")
     >>> model.total()
@@ -166,102 +93,143 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     >>> [p.elements for p in model.of_unit("layer") if p.name == "layer.attn.k.weight"]
     [h**2*kv/a]
     """
-    path = _locate(path_or_name)
-    config = Config.read(path, FIELDS)
+    path, part = _locate(path_or_name)
+    config = Config.read(path, part)
     family = config.family()
-    for name, (accepted, why) in REFUSED.get(family, {}).items():
-        if config.data.get(name) not in (None, accepted):
-            raise InputError(f"{name} = {shown(config.data[name])} {why}", where=config.place(name))
-    fields = {f.symbol: f for f in FIELDS[family]}
-    flags = {s: config.flag(f) for s, f in fields.items() if isinstance(f.default, bool)}
-    given = {s: config.size(f) for s, f in fields.items() if s not in flags}
-    style = _restyled(replace(STYLES[family], **flags), flash, dropout, parallel)
-    return _build(config, style, fields, given, _name(path))
+    fields, filled = config.fields(family, fills=config.data["model_type"] not in aliases())
+    for rule, what in family.refused.items():
+        if evaluated(config, rule, fields, family):
+            given = next((n for n in named_in(rule) if config.has(n)), named_in(rule)[0])
+            raise InputError(f"{given} = {shown(fields.get(given))}: {family.name} then has {what}, which is not read "
+                             "here", where=config.place(given))
+    sizes = _sizes(config, family, fields)
+    found = tuple(restyled(kind, flash=flash, dropout=dropout, parallel=parallel or None)
+                  for kind in kinds(config, family, fields, sizes["L"]))
+    found, sizes = _counted(config, family, found, sizes)
+    _check(config, family, found, sizes)
+    style = next(kind.layers.style for kind in found if kind.layers.unit in ("layer", found[0].layers.unit))
+    dims, sizes, predicting = _dims(style, sizes)
+    layers = tuple(kind.layers for kind in found)
+    model = Model.of_graph(_name(path), transformer(style, dims, layers), sizes, source=str(config.path),
+                           left_out=left_out(config, found, predicting))
+    model = replace(model, family=family.name, filled=tuple(f"{f} = {shown(fields[f])}" for f in filled),
+                    where=FrozenMap({kind.layers.unit: kind.where for kind in found}))
+    return replace(model, names=checkpoint_names(model, family, fields))
 
 
-def _build(config: Config, style: Style, fields: Mapping[str, Field], given: Mapping[str, int | None],
-           name: str) -> Model:
-    sizes = {s: n for s, n in given.items() if n is not None}
-    _check(config, style, fields, sizes)
-    written = {s: Monomial.of(s) for s in given}
-    heads = () if style.latent else (("kv", _A), ("d", _H / _A))
-    for symbol, default in (("f", fields["f"].default), *heads):
-        if isinstance(default, Monomial):
-            value = default.evaluate(sizes)
-            if sizes.get(symbol, value) == value:
-                written[symbol] = default
-                sizes[symbol] = int(value)
-    predicting = sizes.get("mtp", 0)
-    if style.experts:
-        style, sizes = _layered(style, sizes, first_dense(config, fields, sizes))
-    dims = {"vocab": written["V"], "embed": _H, "heads": _A, "ffn": written["f"],
-            **{dim: written[s] for dim, s in _DIMS.items() if s in written and sizes.get(s)}}
-    if style.latent:
-        sizes.pop("kv", None)
-    else:
-        dims |= {"kv": written["kv"], "group": _A / written["kv"], "head_dim": written["d"]}
-    sizes = {s: n for s, n in sizes.items() if s in SYMBOLS and n}
-    return Model.of_graph(name, transformer(style, dims), sizes, source=str(config.path),
-                          left_out=left_out(config.data, style.experts, predicting))
+def _sizes(config: Config, family: Family, fields: Mapping[str, Any]) -> dict[str, int]:
+    """Symbol -> its size; what the file gives for it is a whole number in bounds."""
+    def owner(text: str) -> str:
+        return named_in(text)[0] if named_in(text) else ""
+
+    for symbol, text in family.sizes.items():
+        key = config.key(family, owner(text))
+        if key and type(config.value(key)) is not bool and config.value(key) is not None and isinstance(
+                config.value(key), (int, float, str)):
+            config.whole(key, _meaning(symbol), 0 if symbol in _MAY_BE_NONE else 1)
+    found: dict[str, int] = {}
+    for symbol, text in family.sizes.items():
+        value = evaluated(config, text, fields, family)
+        if value is None and symbol not in _MAY_BE_NONE:
+            if symbol in ("groups", "chosen_groups"):
+                continue
+            raise InputError(f"missing field '{owner(text)}' ({_meaning(symbol)})", where=config.place(owner(text)))
+        key = next((k for n in named_in(text) if (k := config.key(family, n))), owner(text))
+        found[symbol] = config.number(key, value or 0, _meaning(symbol), 0 if symbol in _MAY_BE_NONE else 1)
+    return found
 
 
-_DIMS = {**LATENT, "position": "s_max", "expert": "experts", "choice": "topk", "shared": "shared",
-         "dense_ffn": "f_dense"}
+def _meaning(symbol: str) -> str:
+    return SYMBOLS[symbol].meaning if symbol in SYMBOLS else _MEANING[symbol]
+
+
+def _counted(config: Config, family: Family, found: tuple[Kind, ...],
+             sizes: dict[str, int]) -> tuple[tuple[Kind, ...], dict[str, int]]:
+    """The kinds and the sizes with how many layers there are of each; with no experts anywhere their sizes go."""
+    experts = any(kind.layers.style.experts for kind in found)
+    if not experts and "f_dense" in sizes:
+        sizes = {s: n for s, n in sizes.items() if s not in ("experts", "topk", "shared", "f_shared", "groups",
+                                                              "chosen_groups")} | {"f": sizes["f_dense"]}
+    if not found[0].layers.style.embedding_projection:
+        sizes = {s: n for s, n in sizes.items() if s != "h_low"}
+    shared = experts and bool(sizes.get("f_shared" if found[0].layers.style.shared_own else "shared"))
+    if not shared:
+        sizes = {s: n for s, n in sizes.items() if s not in ("shared", "f_shared")}
+    found = tuple(restyled(kind, shared=shared and kind.layers.style.experts) for kind in found)
+    dense = experts and any(not kind.layers.style.experts for kind in found)
+    if dense and not sizes.get("f_dense"):
+        raise InputError(f"missing field '{named_in(family.sizes['f_dense'])[0]}' ({_meaning('f_dense')})",
+                         where=str(config.path))
+    sizes = {s: n for s, n in sizes.items() if s != "f_dense" or dense}
+    if len(found) > 1:
+        del sizes["L"]
+        sizes |= {kind.layers.count: len(kind.where) for kind in found}
+    return found, sizes
+
+
+_DIM_OF = {**LATENT, "position": "s_max", "expert": "experts", "choice": "topk", "shared": "shared",
+           "shared_ffn": "f_shared", "dense_ffn": "f_dense", "embed_low": "h_low"}
 """Dim -> the symbol of its size, for the dims that some families have."""
 
 
-def _layered(style: Style, sizes: Mapping[str, int], dense: int) -> tuple[Style, dict[str, int]]:
-    """The style and the sizes of a model of experts whose first `dense` layers have an MLP; it may be all of them."""
-    found = {s: n for s, n in sizes.items() if s not in ("L_dense", "f_dense")}
-    style = replace(style, shared="shared" in found and found["shared"] > 0)
-    if not dense:
-        return style, found
-    if dense == sizes["L"]:
-        plain = {s: n for s, n in found.items() if s not in ("experts", "topk", "shared")}
-        return replace(style, experts=False), {**plain, "f": sizes["f_dense"]}
-    del found["L"]
-    counts = {"L_dense": dense, "L_moe": sizes["L"] - dense}
-    return replace(style, first_dense=True), {**found, "f_dense": sizes["f_dense"], **counts}
+def _dims(style: Style, sizes: dict[str, int]) -> tuple[dict[str, Monomial], dict[str, int], int]:
+    """The dims with their sizes as written, and the sizes that are left: one equal to its default is written so."""
+    written = {s: Monomial.of(s) for s in sizes}
+    usual = {"kv": _A, "d": _H / _A} if not style.latent else {}
+    usual |= {} if style.gated else {"f": Monomial.number(4) * _H}
+    for symbol, default in usual.items():
+        if symbol in sizes and default.evaluate(sizes) == sizes[symbol]:
+            written[symbol] = default
+    dims = {"vocab": written["V"], "embed": _H, "heads": _A, "ffn": written["f"],
+            **{dim: written[s] for dim, s in _DIM_OF.items() if s in written and sizes.get(s)}}
+    if style.latent:
+        sizes = {s: n for s, n in sizes.items() if s not in ("kv", "d")}
+    else:
+        dims |= {"kv": written["kv"], "group": _A / written["kv"], "head_dim": written["d"]}
+    return dims, {s: n for s, n in sizes.items() if s in SYMBOLS and n}, sizes.get("mtp", 0)
 
 
-def _check(config: Config, style: Style, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:
+def _check(config: Config, family: Family, found: tuple[Kind, ...], sizes: Mapping[str, int]) -> None:
     """An InputError where sizes contradict each other."""
-    def name(symbol: str) -> str:
-        return config.name(fields[symbol])
+    def said(symbol: str) -> str:
+        names = named_in(family.sizes[symbol])
+        return f"{next((k for n in names[:1] if (k := config.key(family, n))), names[0])} = {sizes[symbol]}"
 
+    def wrong(what: str, symbol: str) -> InputError:
+        key = config.key(family, named_in(family.sizes[symbol])[0])
+        return InputError(what, where=config.place(key) if key else str(config.path))
+
+    style = found[0].layers.style
     if style.latent:
         if sizes.get("kv", sizes["a"]) != sizes["a"]:
-            raise InputError(f"{name('kv')} = {sizes['kv']} is not {name('a')} = {sizes['a']}: latent attention has "
-                             "keys and values for every head", where=config.place(name("kv")))
+            raise wrong(f"{said('kv')} is not {said('a')}: latent attention has keys and values for every head", "kv")
         if sizes["d_rope"] % 2:
-            raise InputError(f"{name('d_rope')} = {sizes['d_rope']} is odd: positions rotate pairs; "
-                             f"{sizes['d_rope'] + 1} would fit", where=config.place(name("d_rope")))
-    elif sizes.get("d") is None:
-        config.divides("a", "h", fields, sizes)
-    if style.grouped and "kv" in sizes:
-        config.divides("kv", "a", fields, sizes)
-    if style.experts:
-        config.at_most("topk", "experts", fields, sizes)
-    if "groups" in sizes:
-        config.divides("groups", "experts", fields, sizes)
-    if "chosen_groups" in sizes:
-        config.at_most("chosen_groups", "groups", fields, {"groups": 1, **sizes})
+            raise wrong(f"{said('d_rope')} is odd: positions rotate pairs; {sizes['d_rope'] + 1} would fit", "d_rope")
+    elif sizes["h"] % sizes["a"] and sizes["d"] == sizes["h"] // sizes["a"] and not family.floors:
+        raise wrong(f"{said('h')} is not divisible by {said('a')}", "a")
+    for part, whole in (("kv", "a"), ("groups", "experts")):
+        if sizes.get(part) and whole in sizes and sizes[whole] % sizes[part]:
+            raise wrong(f"{said(whole)} is not divisible by {said(part)}", part)
+    for part, whole in (("topk", "experts"), ("chosen_groups", "groups")):
+        if part in sizes and sizes[part] > sizes.get(whole, 1):
+            raise wrong(f"{said(part)} is more than {said(whole) if whole in sizes else 1}", part)
+    if "chosen_groups" in sizes and "topk" in sizes:
         most = sizes["experts"] // sizes.get("groups", 1) * sizes["chosen_groups"]
         if sizes["topk"] > most:
-            raise InputError(f"{name('topk')} = {sizes['topk']} is more than the {most} experts of "
-                             f"{name('chosen_groups')} = {sizes['chosen_groups']} of {name('groups')} = "
-                             f"{sizes.get('groups', 1)} groups", where=config.place(name("topk")))
+            raise wrong(f"{said('topk')} is more than the {most} experts of {said('chosen_groups')} of "
+                        f"{said('groups')} groups", "topk")
 
 
-def _locate(path_or_name: str | Path) -> Path:
+def _locate(path_or_name: str | Path) -> tuple[Path, str]:
     text = str(path_or_name)
     if isinstance(path_or_name, str) and text in shipped():
-        return SHIPPED / f"{text}.json"
-    path = Path(path_or_name)
+        return SHIPPED / f"{text}.json", ""
+    file, _, part = text.partition("#") if not Path(path_or_name).exists() else (text, "", "")
+    path = Path(file)
     if path.is_dir():
         path = path / "config.json"
     if path.is_file():
-        return path
+        return path, part
     stem = path.stem if path.suffix == ".json" else text
     names = tuple(dict.fromkeys(("abstract", *shipped(), *SYMBOLIC)))
     if nearest(stem, names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -9,39 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placealg.arith import Monomial
-from placealg.errors import InputError, nearest
+from placealg.errors import InputError
+from placealg.model.family import Family, aliases, families, family, refusals
 
 _LARGEST = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a configuration: its spellings, the symbol of its size, its default, and the least that it may be.
-
-    `default` is None where the field is required, a monomial in other sizes, or a truth value for a
-    flag, whose `symbol` is then the flag's name.
-    """
-
-    names: tuple[str, ...]
-    symbol: str
-    meaning: str
-    default: Monomial | bool | None = None
-    least: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Config:
-    """A configuration's data, with its text so that an error can point at a line."""
+    """A configuration's data, with its text so that an error can point at a line.
+
+    `part` is the field whose table is read, "" where it is the whole file.
+    """
 
     path: Path
     text: str
     data: Mapping[str, Any]
-    families: Mapping[str, tuple[Field, ...]]
+    part: str = ""
 
     @staticmethod
-    def read(path: Path, families: Mapping[str, tuple[Field, ...]]) -> Config:
-        """The configuration in a file; `families` are the fields of every `model_type` that is read."""
+    def read(path: Path, part: str = "") -> Config:
+        """The configuration in a file, or in the table under `part` of it."""
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
@@ -56,87 +45,124 @@ class Config:
                              where=str(path)) from None
         if not isinstance(data, dict):
             raise InputError(f"not a configuration: the file holds {_kind(data)}, not an object", where=f"{path}:1")
-        return Config(path, text, data, families)
+        if not part:
+            return Config(path, text, data)
+        if not isinstance(data.get(part), dict):
+            raise InputError(f"no table '{part}' in the configuration", where=str(path), name=part,
+                             valid=[k for k, v in data.items() if isinstance(v, dict)])
+        return Config(path, text, data[part], part)
 
     def place(self, key: str) -> str:
         """file:line of `key`, or the file alone when the key is absent."""
-        found = re.search(rf'"{re.escape(key)}"\s*:', self.text)
+        inside = re.search(rf'"{re.escape(self.part)}"\s*:', self.text) if self.part else None
+        start = inside.end() if inside else 0
+        found = re.compile(rf'"{re.escape(key.rpartition(".")[2])}"\s*:').search(self.text, start)
         return f"{self.path}:{self.text.count(chr(10), 0, found.start()) + 1}" if found else str(self.path)
 
-    def family(self) -> str:
-        """The family that `model_type` names."""
-        families = tuple(self.families)
-        if self.data.get("model_type") is None:
-            raise InputError(f"missing field 'model_type' (one of {', '.join(families)})", where=str(self.path))
-        family = self.data["model_type"]
-        if not isinstance(family, str) or family not in families:
-            raise InputError(f"model_type {shown(family)} is not read (families read: {', '.join(families)})",
-                             where=self.place("model_type"), name=str(family),
-                             valid=families if nearest(str(family), families) else ())
-        return family
+    def has(self, name: str) -> bool:
+        """Whether the file gives a field, null included; the field of a table is dotted."""
+        outer, _, inner = name.rpartition(".")
+        table = self.data.get(outer) if outer else self.data
+        return isinstance(table, Mapping) and inner in table
 
-    def key(self, field: Field) -> str | None:
+    def value(self, name: str) -> Any:
+        """What the file gives for a field."""
+        outer, _, inner = name.rpartition(".")
+        return (self.data[outer] if outer else self.data)[inner]
+
+    def family(self) -> Family:
+        """The family that `model_type` names; for one that is not read an InputError that says which part is missing."""
+        said = self.data.get("model_type")
+        if said is None:
+            what = "is null" if "model_type" in self.data else "is missing"
+            raise InputError(f"missing field 'model_type', which says how the others are read: it {what}",
+                             where=self.place("model_type"))
+        name = aliases().get(said, said) if isinstance(said, str) else said
+        if isinstance(name, str) and name in families():
+            return family(name)
+        where = self.place("model_type")
+        if name in (refusals() if isinstance(name, str) else ()):
+            part = refusals()[name]
+            inner = next((k for k in ("text_config", "llm_config") if isinstance(self.data.get(k), dict)), "")
+            hint = f"; its language model alone is read as {self.path}#{inner}" if inner else ""
+            raise InputError(f"model_type {shown(name)} is not read: it has {part}{hint}", where=where)
+        if "auto_map" in self.data:
+            raise InputError(f"model_type {shown(name)} is not read: its layers are code of its own (auto_map), no "
+                             "family of this tool", where=where)
+        near = str(name) if _misspelled(str(name)) else ""
+        raise InputError(f"model_type {shown(name)} is not read, and no model of transformers has it",
+                         where=where, name=near, valid=families() if near else ())
+
+    def key(self, family: Family, field: str) -> str | None:
         """The spelling under which the file gives `field`; two that disagree are an InputError."""
-        given = [n for n in field.names if self.data.get(n) is not None]
-        if len({json.dumps(self.data[n]) for n in given}) > 1:
-            raise InputError(f"'{given[0]}' and '{given[1]}' both give the {field.meaning}, and disagree: "
-                             f"{shown(self.data[given[0]])} and {shown(self.data[given[1]])}",
+        given = [n for n in family.spellings(field) if self.has(n)]
+        if len({json.dumps(self.value(n)) for n in given}) > 1:
+            raise InputError(f"'{given[0]}' and '{given[1]}' are one field, and disagree: "
+                             f"{shown(self.value(given[0]))} and {shown(self.value(given[1]))}",
                              where=self.place(given[1]))
         return given[0] if given else None
 
-    def name(self, field: Field) -> str:
-        """The spelling under which the file gives `field`, or the first one where it leaves it out."""
-        return self.key(field) or field.names[0]
+    def fields(self, family: Family, fills: bool = True) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Field -> its value, and the fields that the file leaves out and the family fills in.
 
-    def flag(self, field: Field) -> bool:
-        """The truth value of a flag."""
-        key = self.key(field)
-        if key is None:
-            return bool(field.default)
-        if not isinstance(self.data[key], bool):
-            raise InputError(f"{key} = {shown(self.data[key])} is not true or false", where=self.place(key))
-        return bool(self.data[key])
+        Where `fills` is not, nothing is known of what a field is that is left out, but for null and false.
+        """
+        found: dict[str, Any] = {}
+        filled = []
+        for field in dict.fromkeys((*family.fields, *family.nullable)):
+            default = family.fields.get(field)
+            key = self.key(family, field)
+            if key is None:
+                self._misspelt(family, field)
+                found[field] = default if fills or not isinstance(default, (int, str)) or default is False else None
+                if default is not None and fills:
+                    filled.append(field)
+                continue
+            found[field] = self._checked(family, field, key, default)
+        return found, tuple(filled)
 
-    def size(self, field: Field) -> int | None:
-        """The whole number that the file gives; None where it leaves a field out that has a default."""
-        key = self.key(field)
-        if key is None:
-            if field.default is not None:
-                return None
-            raise self.missing(field)
-        return self.whole(key, field.meaning, field.least)
+    def _checked(self, family: Family, field: str, key: str, default: Any) -> Any:
+        value = self.value(key)
+        if value is None:
+            if field not in family.nullable:
+                rest = f"; left out it would be {shown(default)}" if default is not None else ""
+                raise InputError(f"{key} is null, which {family.name} has no meaning for{rest}", where=self.place(key))
+            return None
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise InputError(f"{key} = {shown(value)} is not true or false", where=self.place(key))
+        if isinstance(default, str) and not isinstance(value, str):
+            raise InputError(f"{key} = {shown(value)} is not a text such as {shown(default)}", where=self.place(key))
+        if isinstance(default, int) and not isinstance(default, bool) and (type(value) is not int or value < -1):
+            raise InputError(f"{key} = {shown(value)} is not a whole number such as {default}", where=self.place(key))
+        return value
 
-    def missing(self, field: Field) -> InputError:
-        """What is said of a required field that is not there."""
-        spellings = " or ".join(f"'{n}'" for n in field.names)
-        read = {n for fields in self.families.values() for f in fields for n in f.names if self.data.get(n) is not None}
-        near = next((k for n in field.names if (k := nearest(n, self.data)) and k not in read), "")
-        hint = f"; did you mean it by '{near}'?" if near else ""
-        return InputError(f"missing field {spellings} ({field.meaning}){hint}",
-                          where=self.place(near) if near else str(self.path))
+    def _misspelt(self, family: Family, field: str) -> None:
+        """An InputError where the file has another word in place of a field that it lacks."""
+        known = {*family.fields, *family.spelled}
+        near = difflib.get_close_matches(field, [k for k in self.data if k not in known], n=1, cutoff=0.92)
+        if near:
+            raise InputError(f"missing field '{field}'; did you mean it by '{near[0]}'?", where=self.place(near[0]))
 
     def whole(self, key: str, meaning: str, least: int) -> int:
         """The whole number that stands under `key`."""
-        value = self.data[key]
+        return self.number(key, self.value(key), meaning, least)
+
+    def number(self, key: str, value: Any, meaning: str, least: int) -> int:
+        """A value as a whole number in bounds."""
         if type(value) is not int or not least <= value <= _LARGEST:
             raise InputError(f"{key} = {shown(value)}: the {meaning} is a whole number of at least {least}"
                              + (f" and at most {_LARGEST}" if type(value) is int and value > least else ""),
                              where=self.place(key))
         return value
 
-    def divides(self, part: str, whole: str, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:
-        """An InputError unless the size `part` divides the size `whole`."""
-        if sizes[whole] % sizes[part]:
-            names = {s: self.name(fields[s]) for s in (part, whole)}
-            raise InputError(f"{names[whole]} = {sizes[whole]} is not divisible by {names[part]} = {sizes[part]}",
-                             where=self.place(names[part]))
 
-    def at_most(self, part: str, whole: str, fields: Mapping[str, Field], sizes: Mapping[str, int]) -> None:
-        """An InputError unless the size `part` is at most the size `whole`."""
-        if sizes[part] > sizes[whole]:
-            names = {s: self.name(fields[s]) for s in (part, whole)}
-            raise InputError(f"{names[part]} = {sizes[part]} is more than {names[whole]} = {sizes[whole]}",
-                             where=self.place(names[part]))
+def _misspelled(name: str) -> bool:
+    """Whether a `model_type` differs from one that is read by letters, not by the number of a version."""
+    near = difflib.get_close_matches(name, families(), n=1, cutoff=0.75)
+    if not near or name in refusals():
+        return False
+    digits = [re.findall(r"[0-9]+|_[a-z]+", word) for word in (name, near[0])]
+    return digits[0] == digits[1]
 
 
 def shown(value: Any) -> str:

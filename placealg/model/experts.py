@@ -26,13 +26,27 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     g.enclose(f"{at}.moe", [f"{at}.{part}" for part in PARTS])
     scores, route = _routed(g, f"{at}.router", x, style)
     gates = _gates(g, f"{at}.router", g.einsum(f"{at}.router.chosen", scores, route, to="batch seq choice"), style)
-    y = g.einsum(f"{at}.dispatch.pairs", x, route, to=f"{_PAIRS} embed")
-    gate, up = (g.linear(f"{at}.expert.{n}", y, f"{_PAIRS} ffn", "expert embed ffn", region=f"{at}.expert")
-                for n in ("gate", "up"))
-    y = g.mul(f"{at}.expert.product", g.unary(f"{at}.expert.silu", gate, "silu"), up)
-    down = g.linear(f"{at}.expert.down", y, f"{_PAIRS} embed", "expert ffn embed", region=f"{at}.expert")
+    entering, leaving = ((gates,), ()) if style.scaled_input else ((), (gates,))
+    y = g.einsum(f"{at}.dispatch.pairs", x, *entering, route, to=f"{_PAIRS} embed")
+    gate, up = (_product(g, f"{at}.expert", n, y, "embed", "ffn", route, style) for n in ("gate", "up"))
+    if style.clip_experts:
+        gate, up = (g.unary(f"{at}.expert.{n}.clipped", z, "clamp", region=f"{at}.expert")
+                    for n, z in (("gate", gate), ("up", up)))
+    function = style.activation or "silu"
+    y = g.mul(f"{at}.expert.product", g.unary(f"{at}.expert.{function}", gate, function), up)
+    down = _product(g, f"{at}.expert", "down", y, "ffn", "embed", route, style)
     y = _adapted(g, f"{at}.expert", y, down) if style.adapters else down
-    return g.einsum(f"{at}.combine.sum", y, gates, route, to="batch seq embed")
+    return g.einsum(f"{at}.combine.sum", y, *leaving, route, to="batch seq embed")
+
+
+def _product(g: Builder, at: str, name: str, x: Tensor, of: str, to: str, route: Tensor, style: Style) -> Tensor:
+    """A projection of every chosen expert, with the bias of that expert where there is one."""
+    y = g.linear(f"{at}.{name}", x, f"{_PAIRS} {to}", f"expert {of} {to}", region=at)
+    if not style.expert_bias:
+        return y
+    chosen = g.einsum(f"{at}.{name}.chosen_bias", g.parameter(f"{at}.{name}.bias", f"expert {to}"), route,
+                      to=f"{_PAIRS} {to}", region=at)
+    return g.add(f"{at}.{name}.biased", y, chosen, region=at)
 
 
 def _adapted(g: Builder, at: str, x: Tensor, y: Tensor) -> Tensor:
@@ -45,6 +59,8 @@ def _adapted(g: Builder, at: str, x: Tensor, y: Tensor) -> Tensor:
 def _routed(g: Builder, at: str, x: Tensor, style: Style) -> tuple[Tensor, Tensor]:
     """The scores of all experts, and the one-hot choice."""
     scores = g.einsum(f"{at}.logits", x, g.parameter(f"{at}.weight", "embed expert"), to="batch seq expert")
+    if style.router_bias:
+        scores = g.add(f"{at}.biased", scores, g.parameter(f"{at}.bias", "expert"))
     if style.sigmoid:
         scores = g.unary(f"{at}.scores", scores, "sigmoid")
     elif not style.normalized:

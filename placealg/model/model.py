@@ -60,6 +60,9 @@ class Model:
     Psi_unit. `losses` are the terms of the loss, each a sum over tokens of its own with a normaliser of its own; the
     graph knows the first. `statistics` are those of the parameters that no gradient reaches: running statistics, of
     which the batch's own is a mean over its tokens. `left_out` says in words what the network has and the model lacks.
+    Of a model from a configuration, `family` is its `model_type`, `filled` what it was given for fields that the file
+    leaves out, `where` the numbers of the layers of each repeated unit, `names` what parameters are called in a
+    checkpoint, with {} for a layer's number.
     """
 
     name: str
@@ -72,6 +75,10 @@ class Model:
     left_out: tuple[str, ...] = ()
     losses: tuple[str, ...] = ("loss",)
     statistics: tuple[str, ...] = ()
+    family: str = field(default="", compare=False)
+    filled: tuple[str, ...] = field(default=(), compare=False)
+    where: FrozenMap[str, tuple[int, ...]] = field(default=FrozenMap(), compare=False)
+    names: FrozenMap[str, str] = field(default=FrozenMap(), compare=False)
 
     @staticmethod
     def of_graph(name: str, graph: Graph, sizes: Mapping[str, int] | None = None, *, abstract: bool = False,

@@ -7,7 +7,7 @@ linear or multilinear op is its transpose, derived in `backward.py`. Readers tak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placealg.frozen import FrozenMap
 
@@ -94,6 +94,14 @@ _NORM_WEIGHT = (_STANDARDIZED, _einsum("weight.grad", "dy", "xhat", dims="weight
 _NORM_BIAS = (_einsum("bias.grad", "dy", dims="bias"),)
 _RMS = Step("xhat", "unary", ("x", "rstd"), "x", "standardize")
 _RMS_X = (_RMS, *_NORM_X[1:5], Step("centred", "add", ("g", "projection"), "x"), _NORM_X[-1])
+
+
+def _weightless(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The product of a norm with x where there is no weight: what arrives is not multiplied by it."""
+    return tuple(replace(s, inputs=tuple("dy" if name == "g" else name for name in s.inputs))
+                 for s in steps if s.output != "g")
+
+
 _PROBS = (
     _einsum("products", "q", "k", dims="grid"),
     Step("scores", "scale", ("products",), "grid", "factor"),
@@ -120,6 +128,17 @@ _SOFTMAX = (
     Step("minus_inner", "scale", ("inner",), "row", "-1"),
     Step("centred", "add", ("dy", "minus_inner"), "x"),
     _einsum("x.grad", "centred", "y", dims="x"),
+)
+_SINK = (
+    *_SOFTMAX[:2],
+    _einsum("seen", "y", dims="row"),
+    Step("unseen", "unary", ("seen",), "row", "one_minus"),
+    _einsum("sink.grad", "minus_inner", "unseen", dims="sink"),
+)
+_FLASH_SINK = (
+    *_DSCORES[4:6],
+    Step("unseen", "unary", ("sink", "lse"), "row", "exp_minus"),
+    _einsum("sink.grad", "minus_inner", "unseen", dims="sink"),
 )
 _CROSS_ENTROPY = (
     Step("minus_one_hot", "unary", ("targets",), "x", "minus_one_hot"),
@@ -151,6 +170,7 @@ _KINDS = (
     _unary("silu", "x"),
     _unary("tanh", "y"),
     _unary("relu", "y"),
+    _unary("clamp", "x"),
     _unary("sigmoid", "y", zero_at_zero=False),
     _unary("reciprocal", "y", zero_at_zero=False),
     OpKind("dropout", "dropout", ("x",), ("mask",), "all", random=True, kept=(Kept("mask", "mask", "y"),),
@@ -160,6 +180,13 @@ _KINDS = (
            vjp=FrozenMap({"x": _NORM_X, "weight": _NORM_WEIGHT, "bias": _NORM_BIAS})),
     OpKind("rms_norm", "norm", ("x", "weight"), ("x", "rstd"), over="whole", kept=(Kept("rstd", "stat", "row", True),),
            vjp=FrozenMap({"x": _RMS_X, "weight": (_RMS, _NORM_WEIGHT[-1])})),
+    OpKind("layer_norm_plain", "norm", ("x",), ("x", "mean", "rstd"), over="whole",
+           kept=(Kept("mean", "stat", "row", True), Kept("rstd", "stat", "row", True)),
+           vjp=FrozenMap({"x": _weightless(_NORM_X)})),
+    OpKind("rms_norm_plain", "norm", ("x",), ("x", "rstd"), over="whole", kept=(Kept("rstd", "stat", "row", True),),
+           vjp=FrozenMap({"x": _weightless(_RMS_X)})),
+    OpKind("softmax_sink", "softmax", ("x", "sink"), ("y",), over="whole",
+           vjp=FrozenMap({"x": _SOFTMAX, "sink": _SINK})),
     OpKind("softmax", "softmax", ("x",), ("y",), over="whole", vjp=FrozenMap({"x": _SOFTMAX})),
     OpKind("route", "route", ("x",), over="whole", differentiable=False, element="ids"),
     OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole",
@@ -167,6 +194,12 @@ _KINDS = (
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v"))})),
+    OpKind("flash_sink", "flash", ("q", "k", "v", "sink"), ("q", "k", "v", "y", "lse"), over="whole",
+           kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
+               "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
+               "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
+               "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v")),
+               "sink": _FLASH_SINK})),
     OpKind("flash_rope", "flash", ("q", "k", "v", "q_rope", "k_rope"), ("q", "k", "v", "q_rope", "k_rope", "y", "lse"),
            over="whole", kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_ROPE_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
@@ -187,6 +220,8 @@ OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
 Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes saved per element of a 16-bit SwiGLU),
 the bias of a projection is an `add`, the weight and bias of a norm are operands of it, and `flash` is one op that
 contains its attention factor; `flash_rope` adds to the scores the product of rotary parts that have dims of their own.
+A `sink` is one more score of every row, which has no value (Xiao et al., arXiv 2309.17453, section 3.3). Norms called
+`plain` have no weight. `clamp` cuts numbers off at a bound.
 `unit` is opaque: what it keeps is unknown, and it may draw. A `rope` mixes the elements along its
 `over` dim, so it is not split along it. `route` chooses the largest elements along one dim, each as a one-hot row
 under a dim of the choices: it is stored as one index per choice, and passes no gradient.

@@ -103,7 +103,14 @@ def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over:
             if set(ds) != set(over):
                 _fail(where, f"'{other}' has dims {_shown(ds)}; it normalises over {_shown(over)}")
     elif kind.family == "flash":
+        if "sink" in kind.operands:
+            *dims, sink = dims
+            if not set(sink) <= set(first) - set(over):
+                _fail(where, f"'{operands[-1][0]}' has dims {_shown(sink)}; a sink is one score per head")
         _check_flash(where, dims, over)
+    elif kind.name == "softmax_sink":
+        if not set(dims[1]) <= set(first) - set(over):
+            _fail(where, f"'{operands[1][0]}' has dims {_shown(dims[1])}; a sink is one score per head")
     elif kind.name == "rename":
         for dim in rename:
             if dim not in first:

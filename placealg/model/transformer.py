@@ -1,4 +1,4 @@
-"""Decoder transformers as op graphs: GPT style, Llama style, a parallel block; and a plain MLP.
+"""Decoder transformers as op graphs, of layers of one kind or of several; and a plain MLP.
 
 Sizes are monomials, so that counts, saved tensors and everything after hold for every size at once.
 """
@@ -6,18 +6,19 @@ Sizes are monomials, so that counts, saved tensors and everything after hold for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from placealg.arith import Monomial
 from placealg.model.adapters import frozen, is_adapter
-from placealg.model.attention import attention, dropped
+from placealg.model.attention import SLOPES, attention, capped, dropped, normed
 from placealg.model.build import Builder, Size, graph
 from placealg.model.experts import BALANCING, experts
-from placealg.model.graph import Graph, Tensor
+from placealg.model.graph import DEPTH, Graph, Tensor
 from placealg.model.model import Model
-from placealg.model.style import GPT, LLAMA, MLA, MOE, STYLES, Style
+from placealg.model.style import DEEPSEEK, GPT, LLAMA, MLA, MOE, Style
 
-__all__ = ["GPT", "LATENT", "LLAMA", "MLA", "MOE", "STYLES", "Style", "gpt", "mla", "mlp", "moe", "transformer"]
+__all__ = ["DEEPSEEK", "GPT", "LATENT", "LLAMA", "MLA", "MOE", "Layers", "Style", "gpt", "mla", "mlp", "moe",
+           "transformer"]
 
 
 def gpt(style: Style = GPT) -> Model:
@@ -42,7 +43,7 @@ def mlp() -> Model:
     x = g.repeat("layer", "L", g.data("data.input", "batch embed"))
     _mlp(g, "layer.mlp", x, Style(), "batch", "ffn")
     g.biased("layer.mlp.down", "layer.mlp.down", "embed")
-    _loss(g, "layer.mlp.down.biased", "head.weight", "embed vocab", "batch")
+    _loss(g, "layer.mlp.down.biased", replace(GPT, tied=False), tokens="batch")
     return Model.of_graph("mlp", g.build())
 
 
@@ -80,65 +81,120 @@ LATENT: Mapping[str, str] = {"q_rank": "q_rank", "kv_rank": "kv_rank", "nope_dim
 """Dim of latent attention -> the symbol of its size."""
 
 
-def transformer(style: Style, sizes: Mapping[str, Size]) -> Graph:
-    """The graph of a decoder of L layers; `sizes` gives vocab, embed, heads or kv and group, head_dim, ffn.
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Equal layers that stand together: the unit's name, how many there are, and their style.
 
-    Activations have the dims batch (b) and seq (s), keys and values seq_kv. Learned positions need `position`, experts
-    `expert` and `choice`, shared ones `shared`, first dense layers `dense_ffn`. Latent attention needs the dims of
-    LATENT in place of head_dim; without `q_rank` its queries come from the hidden state.
+    The unit that most layers are in is called `layer`; the ops of another unit are named UNIT.layer.NAME.
+    """
+
+    unit: str
+    count: str
+    style: Style
+
+    @property
+    def at(self) -> str:
+        """What the names of its ops begin with."""
+        return DEPTH if self.unit == DEPTH else f"{self.unit}.{DEPTH}"
+
+
+def transformer(style: Style, sizes: Mapping[str, Size], layers: tuple[Layers, ...] = ()) -> Graph:
+    """The graph of a decoder; `sizes` gives vocab, embed, heads or kv and group, head_dim, ffn.
+
+    Its layers are L of one `style`, or, where they are of several kinds, `layers`. Activations have the dims batch (b)
+    and seq (s), keys and values seq_kv. Learned positions need `position`, experts `expert` and `choice`, shared ones
+    `shared`, or `shared_ffn` where they are of a width of their own, layers with an MLP among those of experts
+    `dense_ffn`. Latent attention needs the dims of LATENT in place of head_dim; without `q_rank` its queries come from
+    the hidden state.
     """
     g = graph({"batch": "b", "seq": "s", "seq_kv": "s", **sizes})
+    kinds = layers or _kinds(style)
     x = _embedding(g, style)
-    if style.first_dense:
-        x = g.repeat("dense", "L_dense", x)
-        x = _block(g, "dense.layer", x, replace(style, experts=False), "dense_ffn")
-    x = g.repeat("layer", "L_moe" if style.first_dense else "L", x)
-    x = _block(g, "layer", x, style, "ffn")
-    final = g.norm("head.norm", x, "embed", bias=style.layer_norm)
-    if style.tied:
-        _loss(g, final, "embedding.weight", "vocab embed", "batch seq")
-    else:
-        _loss(g, final, "head.weight", "embed vocab", "batch seq")
+    if any(kind.style.positions == "alibi" and not kind.style.flash for kind in kinds):
+        g.data(SLOPES, ("kv group" if style.grouped else "heads") + " seq_kv")
+    mixed = any(kind.style.experts for kind in kinds)
+    for kind in kinds:
+        x = g.repeat(kind.unit, kind.count, x)
+        x = _block(g, kind.at, x, kind.style, "dense_ffn" if mixed and not kind.style.experts else "ffn")
+    if style.final_norm:
+        x = normed(g, "head.norm", x, style)
+    if style.embedding_projection:
+        x = g.linear("head.project", x, "batch seq embed_low", "embed embed_low")
+    _loss(g, x, style, "embed_low" if style.embedding_projection else "embed")
     return g.build()
 
 
+def _kinds(style: Style) -> tuple[Layers, ...]:
+    """L layers, or L_dense with an MLP before L_moe of experts."""
+    if not style.first_dense:
+        return (Layers(DEPTH, "L", style),)
+    return Layers("dense", "L_dense", replace(style, experts=False)), Layers(DEPTH, "L_moe", style)
+
+
 def _embedding(g: Builder, style: Style) -> Tensor:
-    x = g.lookup("embedding.tokens", g.parameter("embedding.weight", "vocab embed"), g.ids("data.tokens", "batch seq"),
+    dim = "embed_low" if style.embedding_projection else "embed"
+    x = g.lookup("embedding.tokens", g.parameter("embedding.weight", f"vocab {dim}"), g.ids("data.tokens", "batch seq"),
                  over="vocab")
-    if not style.rotary:
+    if style.embedding_projection:
+        x = g.linear("embedding.project", x, "batch seq embed", "embed_low embed")
+    if style.embedding_scale:
+        x = g.scale("embedding.scaled", x, "embedding_multiplier")
+    if style.positions == "learned" and not style.rotary:
         table = g.parameter("embedding.position.weight", "position embed")
         at = g.lookup("embedding.positions", table, g.ids("data.positions", "batch seq"), over="position")
         x = g.add("embedding.sum", x, at)
+    elif style.positions == "sinusoid":
+        x = g.add("embedding.sum", x, g.data("data.sinusoids", "seq embed"))
+    if style.embedding_norm:
+        x = normed(g, "embedding.norm", x, style)
     return dropped(g, "embedding.dropped", x, style)
 
 
 def _block(g: Builder, at: str, x: Tensor, style: Style, ffn: str) -> Tensor:
     """One layer, its names beginning with `at`: attention, and an MLP or experts."""
     biased = style.mlp_bias and not style.experts
-    out_biased = style.attention_bias and not style.latent
+    out_biased = style.attention_bias if style.out_bias is None else style.out_bias
     if style.parallel:
-        y = g.norm(f"{at}.norm1", x, "embed", bias=style.layer_norm)
-        both = g.add(f"{at}.sum", attention(g, at, y, style), _inner(g, at, y, style, ffn))
+        y = normed(g, f"{at}.norm1", x, style)
+        z = normed(g, f"{at}.norm2", x, style) if style.two_norms else y
+        both = g.add(f"{at}.sum", attention(g, at, y, style), _inner(g, at, z, style, ffn))
         for name, there in (("attn.out", out_biased), ("mlp.down", biased)):
             both = g.biased(f"{at}.{name}", both, "embed") if there else both
         return g.add(f"{at}.out", x, dropped(g, f"{at}.dropped", both, style))
-    y = attention(g, at, g.norm(f"{at}.norm1", x, "embed", bias=style.layer_norm), style)
+    y = attention(g, at, normed(g, f"{at}.norm1", x, style) if style.pre_norm else x, style)
     y = g.biased(f"{at}.attn.out", y, "embed") if out_biased else y
-    x = g.add(f"{at}.residual1", x, dropped(g, f"{at}.attn.dropped", y, style))
-    y = _inner(g, at, g.norm(f"{at}.norm2", x, "embed", bias=style.layer_norm), style, ffn)
+    x = _residual(g, at, "attn", x, y, style)
+    y = _inner(g, at, normed(g, f"{at}.norm2", x, style) if style.pre_norm else x, style, ffn)
     y = g.biased(f"{at}.mlp.down", y, "embed") if biased else y
-    return g.add(f"{at}.out", x, dropped(g, f"{at}.mlp.dropped", y, style))
+    return _residual(g, at, "mlp", x, y, style)
+
+
+def _residual(g: Builder, at: str, part: str, x: Tensor, y: Tensor, style: Style) -> Tensor:
+    """The sum of `x` and of what attention or the MLP made of it, with the norms around it."""
+    number, name = ("1", "residual1") if part == "attn" else ("2", "out")
+    if style.post_norm:
+        y = normed(g, f"{at}.post_norm{number}", y, style)
+    if style.residual_scale:
+        y = g.scale(f"{at}.{part}.scaled", y, "residual_multiplier")
+    x = g.add(f"{at}.{name}", x, dropped(g, f"{at}.{part}.dropped", y, style))
+    return normed(g, f"{at}.norm{number}", x, style) if style.residual_norm else x
 
 
 def _inner(g: Builder, at: str, x: Tensor, style: Style, ffn: str) -> Tensor:
-    """What stands beside attention: an MLP, or experts, which have no biases."""
+    """What stands beside attention: an MLP, or experts."""
     if not style.experts:
         return _mlp(g, f"{at}.mlp", x, style, "batch seq", ffn)
-    routed = experts(g, at, x, style)
-    if not style.shared:
-        return routed
-    plain = replace(style, mlp_bias=False, gated=True)
-    return g.add(f"{at}.combine.out", routed, _mlp(g, f"{at}.shared_expert", x, plain, "batch seq", "shared ffn"))
+    y = experts(g, at, x, style)
+    if style.shared:
+        plain = replace(style, mlp_bias=False, gated=True)
+        width = "shared_ffn" if style.shared_own else "shared ffn"
+        shared = _mlp(g, f"{at}.shared_expert", x, plain, "batch seq", width)
+        if style.shared_gate:
+            path = f"{at}.shared_expert.gated"
+            logits = g.einsum(f"{path}.logits", x, g.parameter(f"{path}.weight", "embed"), to="batch seq")
+            shared = g.mul(f"{path}.out", shared, g.unary(f"{path}.open", logits, "sigmoid"))
+        y = g.add(f"{at}.combine.out", y, shared)
+    return g.norm(f"{at}.combine.norm", y, "embed", bias=False) if style.expert_norm else y
 
 
 def _mlp(g: Builder, at: str, x: Tensor, style: Style, tokens: str, ffn: str) -> Tensor:
@@ -146,12 +202,23 @@ def _mlp(g: Builder, at: str, x: Tensor, style: Style, tokens: str, ffn: str) ->
     names = ("gate", "up") if style.gated else ("up",)
     made = [g.linear(f"{at}.{n}", x, f"{tokens} {ffn}", f"embed {ffn}", ffn if style.mlp_bias else None)
             for n in names]
-    y = g.unary(f"{at}.silu" if style.gated else f"{at}.gelu", made[0], "silu" if style.gated else "gelu")
+    function = style.activation or ("silu" if style.gated else "gelu")
+    y = g.unary(f"{at}.{function.removesuffix('2')}", made[0], function.removesuffix("2"))
+    y = g.mul(f"{at}.square", y, y) if function == "relu2" else y
     y = g.mul(f"{at}.product", y, made[1]) if style.gated else y
+    if style.sub_norm:
+        y = g.norm(f"{at}.sub_norm", y, ffn, bias=False)
     return g.linear(f"{at}.down", y, f"{tokens} embed", f"{ffn} embed")
 
 
-def _loss(g: Builder, x: Tensor | str, weight: str, dims: str, tokens: str) -> None:
-    logits = g.einsum("head.logits", x, g.parameter(weight, dims), to=f"{tokens} vocab")
+def _loss(g: Builder, x: Tensor | str, style: Style, dim: str = "embed", tokens: str = "batch seq") -> None:
+    name, dims = ("embedding.weight", f"vocab {dim}") if style.tied else ("head.weight", f"{dim} vocab")
+    logits = g.einsum("head.logits", x, g.parameter(name, dims), to=f"{tokens} vocab")
+    if style.head_bias:
+        logits = g.add("head.biased", logits, g.parameter("head.bias", "vocab"))
+    if style.logit_scale:
+        logits = g.scale("head.scaled", logits, "logit_scale")
+    if style.logit_softcap:
+        logits = capped(g, "head.capped", logits)
     g.cross_entropy("head.loss", logits, g.ids("data.targets", tokens), over="vocab")
     g.sum("loss.sum", "head.loss")

@@ -122,10 +122,11 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "silu": lambda x: (x * x + 5 * x) % PRIME,
     "tanh": lambda x: inverse((3 - x) % PRIME),
     "relu": lambda x: inverse((5 - 2 * x) % PRIME),
+    "clamp": lambda x: (x * x + 7 * x) % PRIME,
     "sigmoid": lambda x: inverse((7 - 3 * x) % PRIME),
     "reciprocal": lambda x: inverse(x),
 }
-"""Kind -> an elementwise function; gelu and silu are 0 at 0, as the real ones are.
+"""Kind -> an elementwise function; gelu, silu and clamp are 0 at 0, as the real ones are.
 
 The derivatives of tanh, relu, sigmoid and reciprocal are functions of the result.
 """
@@ -135,6 +136,7 @@ _SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
     "silu": ("x", lambda x: (2 * x + 5) % PRIME),
     "tanh": ("y", lambda y: y * y % PRIME),
     "relu": ("y", lambda y: 2 * y * y % PRIME),
+    "clamp": ("x", lambda x: (2 * x + 7) % PRIME),
     "sigmoid": ("y", lambda y: 3 * y * y % PRIME),
     "reciprocal": ("y", lambda y: -y * y % PRIME),
 }
@@ -155,16 +157,21 @@ def _mean(box: Box, over: tuple[str, ...]) -> Box:
 _VARIANCE_FLOOR = 7
 
 
+def _centred(op: Op) -> bool:
+    """Whether a norm takes the mean away."""
+    return op.kind.startswith("layer_norm")
+
+
 def _norm(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
     """(x - mean) * rstd * weight + bias, with rstd = 1/(7 + variance); the root-mean-square norm takes mean = 0."""
-    x, centred = operands[0], op.kind == "layer_norm"
+    x, centred = operands[0], _centred(op)
     mean = _mean(x, op.over)
     if not centred:
         mean = Box(mean.extent, np.zeros_like(mean.numbers))
     apart = elementwise(lambda a, m: a - m, [x, mean], dims)
     variance = _mean(elementwise(_product, [apart, apart], dims), op.over)
     rstd = Box(variance.extent, inverse((variance.numbers + _VARIANCE_FLOOR) % PRIME))
-    made = elementwise(_product, [apart, rstd, operands[1]], dims)
+    made = elementwise(_product, [apart, rstd, *operands[1:2]], dims)
     if len(operands) > 2:
         made = elementwise(_sum, [made, operands[2]], dims)
     return made, {"mean": mean, "rstd": rstd} if centred else {"rstd": rstd}
@@ -174,16 +181,16 @@ def _norm_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ..
     if position == 2:
         return product([dy], dims)
     x, rstd = saved.operand(0), saved.kept("rstd")
-    apart = elementwise(lambda a, m: a - m, [x, saved.kept("mean")], x.dims) if op.kind == "layer_norm" else x
+    apart = elementwise(lambda a, m: a - m, [x, saved.kept("mean")], x.dims) if _centred(op) else x
     if position == 1:
         return product([dy, apart, rstd], dims)
-    g = elementwise(_product, [dy, saved.operand(1)], dims)
+    g = elementwise(_product, [dy, *([saved.operand(1)] if len(op.inputs) > 1 else [])], dims)
     along = product([g, apart], _without(dims, op.over))
     rate = elementwise(_product, [along, rstd, rstd], along.dims)
     count = int(np.prod([len(apart.extent[d]) for d in op.over]))
     twice = 2 * int(inverse(np.array([count % PRIME]))[0])
     found = elementwise(lambda a, r, s, c: a * r - s * (c * twice % PRIME), [g, rstd, rate, apart], dims)
-    if op.kind == "layer_norm":
+    if _centred(op):
         found = elementwise(lambda a, m: a - m, [found, _mean(found, op.over)], dims)
     return found
 
@@ -197,14 +204,23 @@ def exponential(numbers: Array) -> Array:
 
 
 def _weight(scores: Box, op: Op) -> Box:
-    """The exponential of the scores, and its derivative; 0 behind a causal mask."""
+    """The exponential of the scores, and its derivative; 0 where the mask hides a key."""
     w = exponential(scores.numbers)
     if op.attrs.get("mask") == "causal" and {"seq", "seq_kv"} <= set(scores.dims):
         seen = aligned(Box({d: scores.extent[d] for d in ("seq", "seq_kv")}, np.array(
-            [[int(k <= q) for k in scores.extent["seq_kv"]] for q in scores.extent["seq"]], np.int64).reshape(
+            [[int(_sees(op, q, k)) for k in scores.extent["seq_kv"]] for q in scores.extent["seq"]], np.int64).reshape(
                 len(scores.extent["seq"]), len(scores.extent["seq_kv"]))), scores.dims)
         w = w * seen
     return Box(scores.extent, w)
+
+
+def _sees(op: Op, q: int, k: int) -> bool:
+    """Whether the query at position `q` sees the key at position `k`: windows and chunks are of _NEAR positions."""
+    return k <= q and ("window" not in op.attrs or q - k < _NEAR) and ("chunk" not in op.attrs
+                                                                       or q // _NEAR == k // _NEAR)
+
+
+_NEAR = 2
 
 
 def _inverse(box: Box) -> Box:
@@ -224,12 +240,23 @@ def _route(op: Op, x: Box, dims: tuple[str, ...], sizes: Mapping[str, int]) -> B
 
 def _softmax(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
     w = _weight(operands[0], op)
-    return elementwise(_product, [w, _inverse(product([w], _without(dims, op.over)))], dims), {}
+    normaliser = _with_sink(product([w], _without(dims, op.over)), operands[1:])
+    return elementwise(_product, [w, _inverse(normaliser)], dims), {}
 
 
-def _softmax_back(op: Op, _position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
+def _with_sink(normaliser: Box, sinks: list[Box]) -> Box:
+    """The sum of a row's weights, and that of the sink's, where there is one."""
+    weights = [Box(sink.extent, exponential(sink.numbers)) for sink in sinks]
+    return elementwise(_sum, [normaliser, *weights], normaliser.dims)
+
+
+def _softmax_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
     y = saved.result()
-    inner = product([dy, y], _without(dims, op.over))
+    rows = _without(y.dims, op.over)
+    inner = product([dy, y], rows)
+    if position == 1:
+        unseen = product([y], rows)
+        return product([inner, Box(unseen.extent, (unseen.numbers - 1) % PRIME)], dims)
     return elementwise(lambda d, i, own: (d - i) % PRIME * own, [dy, inner, y], dims)
 
 
@@ -248,9 +275,10 @@ def _probabilities(op: Op, q: Box, k: Box, rotary: list[Box], draw: Draw) -> tup
 
 def _flash(op: Op, operands: list[Box], dims: tuple[str, ...], draw: Draw) -> tuple[Box, Kept]:
     """The weights w(q k) of the values, over the sum of all weights, which is kept as the statistic."""
-    q, k, v, *rotary = operands
+    q, k, v, *more = operands
+    sinks, rotary = (more, []) if op.kind == "flash_sink" else ([], more)
     w, mask = _probabilities(op, q, k, rotary, draw)
-    normaliser = product([w], tuple(d for d in w.dims if d not in op.over))
+    normaliser = _with_sink(product([w], tuple(d for d in w.dims if d not in op.over)), sinks)
     return product([w, mask, _inverse(normaliser), v], dims), {"lse": normaliser}
 
 
@@ -262,9 +290,13 @@ _PARTNER = {0: 1, 1: 0, 3: 3, 4: 2}
 
 
 def _flash_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
-    q, k, *rotary = factors = [saved.operand(i) for i in range(len(op.inputs)) if i != VALUES]
-    w, mask = _probabilities(op, q, k, rotary, saved.draw)
     share = _inverse(saved.kept("lse"))
+    if op.row.operands[position] == "sink":
+        sink = saved.operand(position)
+        unseen = elementwise(_product, [share, Box(sink.extent, exponential(sink.numbers))], share.dims)
+        return product([Box(unseen.extent, -unseen.numbers % PRIME), product([dy, saved.result()], share.dims)], dims)
+    q, k, *rotary = factors = [saved.operand(i) for i, role in enumerate(op.row.operands) if role not in ("v", "sink")]
+    w, mask = _probabilities(op, q, k, rotary, saved.draw)
     if position == VALUES:
         return product([w, mask, share, dy], dims)
     dprobs = product([mask, product([dy, saved.operand(VALUES)], w.dims)], w.dims)
@@ -362,13 +394,15 @@ def _matrix(box: Box) -> network.Matrix:
 
 
 ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
-    "layer_norm": _norm, "rms_norm": _norm, "softmax": _softmax, "flash": _flash, "flash_rope": _flash, "rope": _rope,
+    "layer_norm": _norm, "rms_norm": _norm, "layer_norm_plain": _norm, "rms_norm_plain": _norm, "softmax": _softmax,
+    "softmax_sink": _softmax, "flash": _flash, "flash_rope": _flash, "flash_sink": _flash, "rope": _rope,
     "lookup": _lookup, "cross_entropy": _cross_entropy, "unit": _unit,
 }
 """Kind -> its forward, of those that work over dims."""
 
 _ROWS_BACK: Mapping[str, Callable[[Op, int, Box, Saved, tuple[str, ...]], Box]] = {
-    "layer_norm": _norm_back, "rms_norm": _norm_back, "softmax": _softmax_back, "flash": _flash_back,
-    "flash_rope": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
+    "layer_norm": _norm_back, "rms_norm": _norm_back, "layer_norm_plain": _norm_back, "rms_norm_plain": _norm_back,
+    "softmax": _softmax_back, "softmax_sink": _softmax_back, "flash": _flash_back, "flash_rope": _flash_back,
+    "flash_sink": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
     "unit": _unit_back,
 }

@@ -13,7 +13,7 @@ from placealg.errors import InputError
 from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
-from placealg.model.transformer import GPT, LATENT, LLAMA, STYLES, Style, gpt, mlp, transformer
+from placealg.model.transformer import DEEPSEEK, GPT, LATENT, LLAMA, Style, gpt, mlp, transformer
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator import Setting, simulate
 from placealg.simulator.setting import fitting, fitting_microbatches
@@ -62,7 +62,7 @@ MODELS: Mapping[str, Model] = {m.name: m for m in (
     Model.of_graph("llama, unfused", transformer(replace(LLAMA, flash=False, dropout=True), GROUPED)),
     Model.of_graph("llama, biased", transformer(replace(GPT, grouped=True, rotary=True, gated=True), GROUPED)),
     mlp(),
-    Model.of_graph("deepseek", transformer(replace(STYLES["deepseek_v3"], shared=True, first_dense=True), {
+    Model.of_graph("deepseek", transformer(replace(DEEPSEEK, shared=True, first_dense=True), {
         "vocab": "V", "embed": "h", "heads": "a", "ffn": "f", "expert": "experts", "choice": "topk", "shared": "shared",
         "dense_ffn": "f_dense", **LATENT})),
     Model.of_graph("qk-normed", qk_normed()),

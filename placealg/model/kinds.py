@@ -1,0 +1,148 @@
+"""The kinds of layers that a configuration has: equal layers are one unit, wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.model.config_file import Config, shown
+from placealg.model.experts import BALANCING
+from placealg.model.family import Family
+from placealg.model.graph import DEPTH
+from placealg.model.rule import evaluate, names
+from placealg.model.style import Style
+from placealg.model.transformer import Layers
+
+MOST_LAYERS = 100_000
+"""Of how many layers each is asked for its kind."""
+
+LAYER = "i"
+"""How expressions call the number of a layer."""
+
+_FUNCTIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_python": "gelu",
+              "quick_gelu": "gelu", "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "tanh": "tanh",
+              "sigmoid": "sigmoid", "": ""}
+"""Activation in a configuration -> in a graph: forms of gelu have one op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Equal layers: their unit, the symbol that counts them, their style, and which layers they are."""
+
+    layers: Layers
+    where: tuple[int, ...]
+
+
+def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int) -> tuple[Kind, ...]:
+    """The kinds of the `depth` layers, in the order in which they come first."""
+    told = {k: v for k, v in family.style.items() if isinstance(v, str)}
+    patterns = {k for k, v in family.pattern.items() if LAYER in _all_names(v, family)}
+    varying = {k: v for k, v in told.items() if {LAYER, *patterns} & set(_all_names(v, family))}
+    plain: dict[str, Any] = {k: v for k, v in family.style.items() if not isinstance(v, str)}
+    plain |= {k: _said(config, v, fields, family) for k, v in told.items() if k not in varying}
+    if varying and depth > MOST_LAYERS:
+        raise InputError(f"{depth} layers, of which each is of one of several kinds: at most {MOST_LAYERS} are told "
+                         "apart", where=config.place(names(family.sizes["L"])[0]))
+    found: dict[Style, list[int]] = {}
+    for i in range(depth if varying else 1):
+        each = {k: _said(config, v, {**fields, LAYER: i}, family) for k, v in varying.items()}
+        found.setdefault(_style(config, {**plain, **each}), []).append(i)
+    if not varying:
+        found = {style: list(range(min(depth, MOST_LAYERS))) for style in found}
+    return _named(config, found)
+
+
+def _all_names(text: str, family: Family) -> tuple[str, ...]:
+    """The names that an expression reads, those of patterns that it reads included."""
+    found = names(text)
+    return (*found, *(n for name in found if name in family.pattern for n in _all_names(family.pattern[name], family)))
+
+
+def evaluated(config: Config, text: str, fields: Mapping[str, Any], family: Family) -> Any:
+    """The value of an expression that may read patterns; a fault is placed at the first field that the file gives."""
+    known = dict(fields)
+    try:
+        for name in _all_names(text, family):
+            if name in family.pattern and name not in known:
+                if LAYER in _all_names(family.pattern[name], family) and LAYER not in fields:
+                    return None
+                known[name] = evaluated(config, family.pattern[name], fields, family)
+        return evaluate(text, known)
+    except InputError as error:
+        given = next((n for n in _all_names(text, family) if config.has(n)), "")
+        raise error.at(config.place(given) if given else str(config.path)) from None
+
+
+_said = evaluated
+
+
+def _style(config: Config, options: Mapping[str, Any]) -> Style:
+    function = options.get("activation") or ""
+    if function not in _FUNCTIONS:
+        key = next((k for k, v in config.data.items() if v == function), "")
+        raise InputError(f"the activation {shown(function)} is not read", where=config.place(key), name=str(function),
+                         valid=[f for f in _FUNCTIONS if f])
+    sizes = {k: int(options.get(k) or 0) for k in ("window", "chunk")}
+    return Style(**{**options, **sizes, "activation": _FUNCTIONS[function]})
+
+
+def _named(config: Config, found: Mapping[Style, list[int]]) -> tuple[Kind, ...]:
+    """The kinds with their names: by what tells each from the layers that most of the model's blocks are in."""
+    styles = list(found)
+    if len(styles) == 1:
+        return (Kind(Layers(DEPTH, "L", styles[0]), tuple(found[styles[0]])),)
+    names = [_traits(style, styles) for style in styles]
+    if "" not in names:
+        names[max(range(len(styles)), key=lambda k: len(found[styles[k]]))] = ""
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise InputError(f"layers {', '.join(map(str, [found[s][0] for s, n in zip(styles, names, strict=True) if n == twice]))} "
+                         "are of kinds that are not told apart here", where=str(config.path))
+    parts = {part for name in names for part in name.split("_") if part}
+    rest = "L_moe" if parts == {"dense"} else "L_full" if parts & {"window", "chunk"} else "L_rotary"
+    return tuple(Kind(Layers(name or DEPTH, f"L_{name}" if name else rest, style), tuple(found[style]))
+                 for name, style in zip(names, styles, strict=True))
+
+
+def _traits(style: Style, styles: list[Style]) -> str:
+    parts = []
+    if not style.experts and any(s.experts for s in styles):
+        parts.append("dense")
+    near = {(s.window, s.chunk) for s in styles}
+    if len(near) > 1 and (style.window or style.chunk):
+        parts.append("window" if style.window else "chunk")
+    elif len(near) == 1 and not style.rotary and any(s.rotary for s in styles):
+        parts.append("nope")
+    return "_".join(parts)
+
+
+def restyled(kind: Kind, **choices: bool | None) -> Kind:
+    """The kind with the choices that were made; None leaves one to the family."""
+    style = replace(kind.layers.style, **{k: v for k, v in choices.items() if v is not None})
+    return Kind(replace(kind.layers, style=style), kind.where)
+
+
+def left_out(config: Config, found: tuple[Kind, ...], predicting: int) -> tuple[str, ...]:
+    """What a configuration has and its model lacks, each in words.
+
+    `predicting` are the layers that predict tokens after the next one (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    """
+    said = [BALANCING] if any(kind.layers.style.experts for kind in found) else []
+    if said and config.data.get("topk_method") == "noaux_tc":
+        said.append("the bias of the experts' scores, which the load moves and no gradient: one number per expert")
+    if predicting:
+        said.append(f"the layers that predict tokens after the next (num_nextn_predict_layers = {predicting}), with "
+                    "their parameters and their loss")
+    if [i for kind in found for i in kind.where] != sorted(i for kind in found for i in kind.where):
+        order = "; ".join(f"{kind.layers.unit} {_ranges(kind.where)}" for kind in found)
+        said.append(f"the order of layers of different kinds, which stand together here: {order}")
+    return tuple(said)
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Layers in few words: 0 to 3, or 1, 3, 5 and so on."""
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers[:4])) + (" ..." if len(numbers) > 4 else "")

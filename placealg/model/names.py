@@ -1,0 +1,62 @@
+"""The names that parameters have in a checkpoint, or in the module that it is loaded into, and which ones they are here.
+
+A projection may be one matrix there and several here (queries, keys and values of one product), never the reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from placealg.frozen import FrozenMap
+from placealg.model.rule import evaluate
+
+if TYPE_CHECKING:
+    from placealg.model.family import Family
+    from placealg.model.model import Model
+
+LAYER, NUMBER = "layer", "{}"
+"""The entry of a family's names that every name of a layer begins with, and what stands for the layer's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name of a checkpoint is here: parameters of one unit, and of which of its instances."""
+
+    parameters: tuple[str, ...]
+    unit: str
+    instance: int = 0
+
+
+def checkpoint_names(model: Model, family: Family, fields: Mapping[str, Any]) -> FrozenMap[str, str]:
+    """Parameter -> its name in a checkpoint, with {} for the number of the layer."""
+    found = {}
+    for p in model.parameters:
+        inner = p.name.partition(f"{LAYER}.")[2] if model.unit(p.unit).repeated else p.name
+        before = family.names[LAYER] if inner != p.name else ""
+        stem, _, last = inner.rpartition(".")
+        said = family.names.get(inner) or family.names.get(stem, "")
+        name = str(evaluate(said.removeprefix("="), fields)) if said.startswith("=") else said
+        if name:
+            found[p.name] = before + name + ("" if inner in family.names else f".{last}")
+    return FrozenMap(found)
+
+
+def parameters_of(model: Model) -> FrozenMap[str, Found]:
+    """Name in a checkpoint -> the parameters of the model that it holds, for every layer.
+
+    >>> from placealg.model.config import from_config
+    >>> parameters_of(from_config("llama-3-8b"))["model.layers.31.self_attn.q_proj.weight"]
+    Found(parameters=('layer.attn.q.weight',), unit='layer', instance=31)
+    """
+    found: dict[str, Found] = {}
+    for p in model.parameters:
+        pattern = model.names.get(p.name, "")
+        if not pattern:
+            continue
+        for k, number in enumerate(model.where.get(p.unit, (0,))):
+            name = pattern.replace(NUMBER, str(number))
+            before = found[name].parameters if name in found else ()
+            found[name] = Found((*before, p.name), p.unit, k)
+    return FrozenMap(found)

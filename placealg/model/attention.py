@@ -111,8 +111,8 @@ def _core(g: Builder, at: str, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Te
         more = {"dropout": "keyed"} if style.dropout else {}
         more |= {"softcap": "yes"} if style.softcap else {}
         more |= {"alibi": "yes"} if style.positions == "alibi" else {}
-        return g.flash(f"{at}.mixed", q, k, v, over=over, rotary=rotary, sink=sink, mask="causal", factor=factor, **near,
-                       **more)
+        return g.flash(f"{at}.mixed", q, k, v, over=over, rotary=rotary, sink=sink, mask="causal", factor=factor,
+                       **near, **more)
     grid = f"batch {head} seq seq_kv"
     scores = g.einsum(f"{at}.scores", q, k, to=grid)
     if rotary:

@@ -14,10 +14,10 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.config_file import Config, shown
-from placealg.model.family import Family, aliases
+from placealg.model.family import Family, lacking
 from placealg.model.kinds import Kind, evaluated, kinds, left_out, restyled
-from placealg.model.model import Model
-from placealg.model.names import checkpoint_names
+from placealg.model.model import Model, Parameter
+from placealg.model.names import CORRECTION, LAYER, checkpoint_names
 from placealg.model.rule import names as named_in
 from placealg.model.style import Style
 from placealg.model.transformer import GPT, LATENT, MLA, gpt, mla, mlp, moe, transformer
@@ -96,7 +96,7 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     path, part = _locate(path_or_name)
     config = Config.read(path, part)
     family = config.family()
-    fields, filled = config.fields(family, fills=config.data["model_type"] not in aliases())
+    fields, filled = config.fields(family, fills=config.data["model_type"] not in lacking())
     for rule, what in family.refused.items():
         if evaluated(config, rule, fields, family):
             given = next((n for n in named_in(rule) if config.has(n)), named_in(rule)[0])
@@ -114,6 +114,11 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
                            left_out=left_out(config, found, predicting))
     model = replace(model, family=family.name, filled=tuple(f"{f} = {shown(fields[f])}" for f in filled),
                     where=FrozenMap({kind.layers.unit: kind.where for kind in found}))
+    if CORRECTION in family.names:
+        name = family.names[LAYER] + family.names[CORRECTION]
+        scores = FrozenMap({"expert": Monomial.of("experts")})
+        model = replace(model, untrained=tuple(Parameter(name, kind.unit, scores, (kind.unit,))
+                                               for kind in layers if kind.style.experts))
     return replace(model, names=checkpoint_names(model, family, fields))
 
 

@@ -71,7 +71,7 @@ class Config:
         return (self.data[outer] if outer else self.data)[inner]
 
     def family(self) -> Family:
-        """The family that `model_type` names; for one that is not read an InputError that says which part is missing."""
+        """The family that `model_type` names; an InputError says which part of one that is not read is missing."""
         said = self.data.get("model_type")
         if said is None:
             what = "is null" if "model_type" in self.data else "is missing"
@@ -109,7 +109,7 @@ class Config:
         """
         found: dict[str, Any] = {}
         filled = []
-        for field in dict.fromkeys((*family.fields, *family.nullable)):
+        for field in family.read:
             default = family.fields.get(field)
             key = self.key(family, field)
             if key is None:
@@ -138,7 +138,7 @@ class Config:
 
     def _misspelt(self, family: Family, field: str) -> None:
         """An InputError where the file has another word in place of a field that it lacks."""
-        known = {*family.fields, *family.spelled}
+        known = {*family.fields, *family.nullable, *family.spelled}
         near = difflib.get_close_matches(field, [k for k in self.data if k not in known], n=1, cutoff=0.92)
         if near:
             raise InputError(f"missing field '{field}'; did you mean it by '{near[0]}'?", where=self.place(near[0]))

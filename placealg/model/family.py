@@ -1,23 +1,25 @@
 """Families of models as data: one file per `model_type` says what of a configuration makes which blocks.
 
-A file has `source`; `like`, a family whose entries it takes over; `nullable`, the fields that may be null; `null`, those
-that are null where a configuration leaves them out; `floors`, that heads need not divide the hidden size; and tables.
-`fields`: field -> what transformers fills in where a configuration leaves it out; no entry is null. `spelled`: another
-name of a field. `sizes`: symbol -> expression. `style`: option of Style -> expression, of the layer `i` where it depends
-on it. `refused`: expression -> the part that no model here has. `names`: parameters, or what their names begin with
--> the name in a checkpoint. An empty text takes an entry of the other family away. `pattern`: what a family says of its layers in a word of its own -> expression.
+A file has `source`; `like`, a family whose entries it takes over, and takes away by an empty text; `nullable`, the
+fields that may be null; `null`, those that are null where a configuration leaves them out; `floors`, that heads need
+not divide the hidden size; and tables. `fields`: field -> what transformers fills in where a configuration leaves it
+out. `spelled`: another name of a field. `sizes`: symbol -> expression. `style`: option of Style -> expression, of the
+layer `i` where it depends on it. `refused`: expression -> the part that no model here has. `names`: parameters, or what
+their names begin with -> the name in a checkpoint. `pattern`: what a family says of its layers in a word of its own ->
+expression; `kind` is one of KINDS.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from placealg.frozen import FrozenMap
+from placealg.model.rule import LAYER, names
 from placealg.model.style import Style
 
 FAMILIES = Path(__file__).parent / "families"
@@ -25,10 +27,16 @@ FAMILIES = Path(__file__).parent / "families"
 _TABLES = ("fields", "spelled", "sizes", "style", "refused", "names", "pattern")
 _LISTS = ("aliases", "refused")
 
+KINDS = ("full_attention", "sliding_attention", "chunked_attention", "global", "local")
+"""The kinds of attention that a layer may have, in the words of configurations."""
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is read of a configuration of one `model_type`, and which blocks follow; see the module for each table."""
+    """What is read of a configuration of one `model_type`, and which blocks follow; see the module for each table.
+
+    `read` are the fields that its expressions read, in order; `lines` is how long its file is.
+    """
 
     name: str
     source: str
@@ -43,6 +51,7 @@ class Family:
     pattern: FrozenMap[str, str]
     lines: int
     floors: bool
+    read: tuple[str, ...] = ()
 
     def spellings(self, field: str) -> tuple[str, ...]:
         """The names under which a configuration may give a field, its own first."""
@@ -61,8 +70,15 @@ def families() -> tuple[str, ...]:
 
 @cache
 def aliases() -> Mapping[str, str]:
-    """`model_type` that transformers lacks, or makes of another's blocks -> the family whose blocks it has."""
-    return FrozenMap(_read("aliases")["families"])
+    """`model_type` that has the blocks of another -> that family."""
+    found = _read("aliases")
+    return FrozenMap({**found["same"], **found["lacking"]})
+
+
+@cache
+def lacking() -> frozenset[str]:
+    """The aliases of which transformers has no configuration: what it would fill in is not known."""
+    return frozenset(_read("aliases")["lacking"])
 
 
 @cache
@@ -76,24 +92,29 @@ def family(name: str) -> Family:
     """The family of a `model_type`, with what it takes over from the family that it is like."""
     data = _read(name)
     base = family(data["like"]) if "like" in data else None
-    tables = {}
+    tables: dict[str, Any] = {}
     for table in _TABLES:
         taken: dict[str, Any] = dict(getattr(base, table)) if base else {}
-        tables[table] = FrozenMap({**taken, **_flat(data.get(table, {}))} if table == "fields" else
-                                  {**taken, **data.get(table, {})})
+        tables[table] = FrozenMap({**taken, **_READ[table](data.get(table, {}))})
     unknown = set(tables["style"]) - {f.name for f in fields(Style)}
     if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "floors"}:
         raise ValueError(f"families/{name}.toml: {sorted(unknown) or sorted(data)} is not what a family says")
-    for table in ("refused", "names"):
-        spread = {word: said for key, said in tables[table].items() for word in (key.split() if table == "names" else
-                                                                                 (key,))}
-        tables[table] = FrozenMap({key: said for key, said in spread.items() if said})
+    for table in ("refused", "sizes", "spelled"):
+        tables[table] = FrozenMap({key: said for key, said in tables[table].items() if said})
     null = frozenset(data.get("null", ()))
     tables["fields"] = FrozenMap({f: v for f, v in tables["fields"].items() if f not in null})
     nullable = frozenset(data.get("nullable", ())) | null
     lines = sum(1 for line in (FAMILIES / f"{name}.toml").read_text(encoding="utf-8").splitlines() if line.strip())
-    return Family(name, data.get("source", ""), data.get("like", ""), nullable, **tables, lines=lines,
-                  floors=data.get("floors", False))
+    found = Family(name, data.get("source", ""), data.get("like", ""), nullable, **tables, lines=lines,
+                   floors=data.get("floors", False))
+    return replace(found, read=_fields_read(found))
+
+
+def _fields_read(of: Family) -> tuple[str, ...]:
+    told = (*of.sizes.values(), *of.pattern.values(), *(v for v in of.style.values() if isinstance(v, str)),
+            *of.refused, *(v.removeprefix("=") for v in of.names.values() if v.startswith("=")))
+    found = dict.fromkeys(name for text in told for name in names(text))
+    return tuple(name for name in found if name not in of.pattern and name != LAYER)
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,6 +123,17 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in table.items():
         found |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
     return found
+
+
+def _spread(table: Mapping[str, str]) -> dict[str, str]:
+    """A table with one entry for each word of its keys."""
+    return {word: said for key, said in table.items() for word in key.split()}
+
+
+_READ: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    **dict.fromkeys(_TABLES, dict), "fields": _flat, "names": _spread,
+}
+"""Table -> how its entries are read."""
 
 
 def _read(name: str) -> dict[str, Any]:

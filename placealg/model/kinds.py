@@ -9,21 +9,18 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.model.config_file import Config, shown
 from placealg.model.experts import BALANCING
-from placealg.model.family import Family
+from placealg.model.family import KINDS, Family
 from placealg.model.graph import DEPTH
-from placealg.model.rule import evaluate, names
+from placealg.model.rule import LAYER, evaluate, names
 from placealg.model.style import Style
 from placealg.model.transformer import Layers
 
 MOST_LAYERS = 100_000
 """Of how many layers each is asked for its kind."""
 
-LAYER = "i"
-"""How expressions call the number of a layer."""
-
-_FUNCTIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_python": "gelu",
-              "quick_gelu": "gelu", "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "tanh": "tanh",
-              "sigmoid": "sigmoid", "": ""}
+_FUNCTIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu",
+              "gelu_python": "gelu", "quick_gelu": "gelu", "silu": "silu", "swish": "silu", "relu": "relu",
+              "relu2": "relu2", "tanh": "tanh", "sigmoid": "sigmoid", "": ""}
 """Activation in a configuration -> in a graph: forms of gelu have one op."""
 
 
@@ -47,11 +44,22 @@ def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int)
                          "apart", where=config.place(names(family.sizes["L"])[0]))
     found: dict[Style, list[int]] = {}
     for i in range(depth if varying else 1):
-        each = {k: _said(config, v, {**fields, LAYER: i}, family) for k, v in varying.items()}
+        here = {**fields, LAYER: i}
+        _check_kind(config, family, here)
+        each = {k: _said(config, v, here, family) for k, v in varying.items()}
         found.setdefault(_style(config, {**plain, **each}), []).append(i)
     if not varying:
         found = {style: list(range(min(depth, MOST_LAYERS))) for style in found}
     return _named(config, found)
+
+
+def _check_kind(config: Config, family: Family, fields: Mapping[str, Any]) -> None:
+    """An InputError where a layer is of another kind of attention than those that are read."""
+    if "kind" in family.pattern:
+        kind = evaluated(config, family.pattern["kind"], fields, family)
+        if kind not in KINDS:
+            raise InputError(f"layer {fields[LAYER]} is {shown(kind)}, which is not read",
+                             where=config.place(names(family.pattern["kind"])[0]), name=str(kind), valid=KINDS[:3])
 
 
 def _all_names(text: str, family: Family) -> tuple[str, ...]:
@@ -98,8 +106,9 @@ def _named(config: Config, found: Mapping[Style, list[int]]) -> tuple[Kind, ...]
         names[max(range(len(styles)), key=lambda k: len(found[styles[k]]))] = ""
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
-        raise InputError(f"layers {', '.join(map(str, [found[s][0] for s, n in zip(styles, names, strict=True) if n == twice]))} "
-                         "are of kinds that are not told apart here", where=str(config.path))
+        first = [str(found[s][0]) for s, n in zip(styles, names, strict=True) if n == twice]
+        raise InputError(f"layers {' and '.join(first)} are of kinds that are not told apart here",
+                         where=str(config.path))
     parts = {part for name in names for part in name.split("_") if part}
     rest = "L_moe" if parts == {"dense"} else "L_full" if parts & {"window", "chunk"} else "L_rotary"
     return tuple(Kind(Layers(name or DEPTH, f"L_{name}" if name else rest, style), tuple(found[style]))
@@ -120,7 +129,8 @@ def _traits(style: Style, styles: list[Style]) -> str:
 
 def restyled(kind: Kind, **choices: bool | None) -> Kind:
     """The kind with the choices that were made; None leaves one to the family."""
-    style = replace(kind.layers.style, **{k: v for k, v in choices.items() if v is not None})
+    told: dict[str, Any] = {k: v for k, v in choices.items() if v is not None}
+    style = replace(kind.layers.style, **told)
     return Kind(replace(kind.layers, style=style), kind.where)
 
 

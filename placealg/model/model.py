@@ -60,7 +60,8 @@ class Model:
     Psi_unit. `losses` are the terms of the loss, each a sum over tokens of its own with a normaliser of its own; the
     graph knows the first. `statistics` are those of the parameters that no gradient reaches: running statistics, of
     which the batch's own is a mean over its tokens. `left_out` says in words what the network has and the model lacks.
-    Of a model from a configuration, `family` is its `model_type`, `filled` what it was given for fields that the file
+    `untrained` are tensors among the parameters of a checkpoint that no gradient changes, with their names there. Of a
+    model from a configuration, `family` is its `model_type`, `filled` what it was given for fields that the file
     leaves out, `where` the numbers of the layers of each repeated unit, `names` what parameters are called in a
     checkpoint, with {} for a layer's number.
     """
@@ -75,6 +76,7 @@ class Model:
     left_out: tuple[str, ...] = ()
     losses: tuple[str, ...] = ("loss",)
     statistics: tuple[str, ...] = ()
+    untrained: tuple[Parameter, ...] = ()
     family: str = field(default="", compare=False)
     filled: tuple[str, ...] = field(default=(), compare=False)
     where: FrozenMap[str, tuple[int, ...]] = field(default=FrozenMap(), compare=False)
@@ -129,12 +131,12 @@ class Model:
         return tuple(p for p in self.parameters if p.unit == name)
 
     def total(self, sizes: Mapping[str, int] | None = None) -> int:
-        """The exact number of parameters, all instances included."""
+        """The exact number of parameters, all instances and what is untrained included."""
         bound = {**self.sizes, **(sizes or {})}
         if self.abstract:
             return int(Monomial.of("Psi").evaluate(bound))
         total = Fraction(0)
-        for p in self.parameters:
+        for p in (*self.parameters, *self.untrained):
             total += (p.elements * self.unit(p.unit).count).evaluate(bound)
         return int(total)
 

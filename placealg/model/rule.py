@@ -14,6 +14,9 @@ from typing import Any
 
 from placealg.errors import InputError
 
+LAYER = "i"
+"""How expressions call the number of a layer."""
+
 _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,

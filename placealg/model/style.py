@@ -9,32 +9,33 @@ from dataclasses import dataclass, replace
 class Style:
     """What distinguishes one transformer from another, or one kind of its layers from another, beyond sizes.
 
-    `grouped` heads are kv x group. `attention_bias` and `mlp_bias` put biases on the projections; `out_bias` says it of
-    attention's last one where that differs. `gated` is SwiGLU, else gelu; another `activation` is named. `rotary`
-    positions, else the `positions` are learned, `alibi` (one slope per head, Press et al., arXiv 2108.12409), or none.
-    `layer_norm`, else the root-mean-square norm; `norm_weight` and `norm_bias` say what it has. `dropout` follows
-    attention probabilities, both outputs and the embedding. `flash` attention is one op. `tied` logits use the
-    embedding. In a `parallel` block attention and MLP read one norm, or with `two_norms` each its own, and their outputs
-    are added before the biases. Norms stand before attention and MLP (`pre_norm`), on what these make (`post_norm`), or
-    behind the residual sum (`residual_norm`).
+    `grouped` heads are kv x group. `attention_bias` and `mlp_bias` put biases on the projections; `out_bias` says it
+    of attention's last one where that differs. `gated` is SwiGLU, else gelu; another `activation` is named. `rotary`
+    positions, else the `positions` are learned, `alibi` (one slope per head, Press et al., arXiv 2108.12409), or
+    none. `layer_norm`, else the root-mean-square norm; `norm_weight` and `norm_bias` say what it has. `dropout`
+    follows attention probabilities, both outputs and the embedding. `flash` attention is one op. `tied` logits use
+    the embedding. In a `parallel` block attention and MLP read one norm, or with `two_norms` each its own, and their
+    outputs are added before the biases. Norms stand before attention and MLP (`pre_norm`), on what these make
+    (`post_norm`), or behind the residual sum (`residual_norm`).
 
-    `qk_norm` normalises queries and keys: per head, or, if it is "all", all heads at once, or "each" head with a weight
-    of its own; `qk_layer_norm` says that it takes the mean away, `qk_norm_weight` and `qk_norm_bias` what it has,
-    `qk_norm_last` that it stands behind the rotation. `clip` bounds queries, keys and values. A `window` of positions,
-    or a `chunk` of them, is what a query sees; 0 is all before it. `sinks` are one more score per head; `softcap` bounds
-    scores by a tanh, `logit_softcap` logits. An attention `gate`, "full" or per "head", is a sigmoid by which the heads'
-    results are multiplied. `sub_norm` normalises what the last products of attention and MLP read.
+    `qk_norm` normalises queries and keys: per head, or, if it is "all", all heads at once, or "each" head with a
+    weight of its own; `qk_layer_norm` says that it takes the mean away, `qk_norm_weight` and `qk_norm_bias` what it
+    has, `qk_norm_last` that it stands behind the rotation. `clip` bounds queries, keys and values. A `window` of
+    positions, or a `chunk` of them, is what a query sees; 0 is all before it. `sinks` are one more score per head;
+    `softcap` bounds scores by a tanh, `logit_softcap` logits. An attention `gate`, "full" or per "head", is a sigmoid
+    by which the heads' results are multiplied. `sub_norm` normalises what the last products of attention and MLP
+    read.
 
-    `experts` takes the place of the MLP by a router and experts; the gates of a token's experts are their probabilities
-    among all, or, `normalized`, among the chosen. `latent` attention has queries, keys and values from low-rank
-    projections, which are normalised, and a rotary part of its own in every query and in one key for all heads
-    (DeepSeek-V2, arXiv 2405.04434, section 2.1). `sigmoid` scores the experts one by one; the gates are the scores of
-    the chosen, `normalized` by their sum, times a constant. `shared` experts see every token, as wide as the others
-    together or, `shared_own`, of a width of their own; a `shared_gate` multiplies what they make. `router_bias` and
-    `expert_bias` add biases; `clip_experts` bounds what their first
-    products make; with `scaled_input` the gates multiply what enters the experts; `expert_norm` normalises
-    what experts and shared ones make. `adapters` stand beside the experts' last product: a second way from its input to
-    its output, through a low rank (Hu et al., arXiv 2106.09685); the weights beside them train, too.
+    `experts` takes the place of the MLP by a router and experts; the gates of a token's experts are their
+    probabilities among all, or, `normalized`, among the chosen. `latent` attention has queries, keys and values from
+    low-rank projections, which are normalised, and a rotary part of its own in every query and in one key for all
+    heads (DeepSeek-V2, arXiv 2405.04434, section 2.1). `sigmoid` scores the experts one by one; the gates are the
+    scores of the chosen, `normalized` by their sum, times a constant. `shared` experts see every token, as wide as
+    the others together or, `shared_own`, of a width of their own; a `shared_gate` multiplies what they make.
+    `router_bias` and `expert_bias` add biases; `clip_experts` bounds what their first products make; with
+    `scaled_input` the gates multiply what enters the experts; `expert_norm` normalises what experts and shared ones
+    make. `adapters` stand beside the experts' last product: a second way from its input to its output, through a low
+    rank (Hu et al., arXiv 2106.09685); the weights beside them train, too.
 
     In a `first_dense` model L_dense layers with an MLP, the unit `dense`, come before L_moe layers of experts.
     `embedding_norm`, `final_norm`, `head_bias` and `embedding_projection` say it of the two ends; `embedding_scale`,

@@ -14,11 +14,10 @@ from placealg.cli.glosses import HYPOTHESES
 from placealg.cli.parser import COMMANDS
 from placealg.errors import shown
 from placealg.mesh import SYMBOLS
-from placealg.model.config import FIELDS as CONFIG
+from placealg.model.family import families, family
 from placealg.placement import MODES
 from placealg.prover.verdict import NOT_COVERED
 from placealg.render.cost import QUANTITIES
-from placealg.render.values import readable
 from placealg.step.edit import ACTIONS, CHANGES
 from placealg.step.event_fields import FIELDS
 from placealg.strategy.file import EXPECT, TOP
@@ -56,11 +55,11 @@ def tables() -> Iterator[str]:
 
 
 def config() -> Iterator[str]:
-    for family, fields in CONFIG.items():
-        required = [" or ".join(f"`{n}`" for n in f.names) for f in fields if f.default is None]
-        defaulted = [" or ".join(f"`{n}`" for n in f.names) + " = " + readable(str(f.default)).lower()
-                     for f in fields if f.default is not None]
-        yield row(family, ", ".join(required), ", ".join(defaulted))
+    for name in families():
+        of = family(name)
+        told = [f"`{field}`" + (f" = {shown(of.fields[field])}" if field in of.fields and not isinstance(
+            of.fields[field], list) else "") for field in of.read]
+        yield row(name, of.like, ", ".join(told).replace("|", "or"))
 
 
 LISTS = {"symbols": symbols, "quantities": quantities, "tables": tables, "config": config,

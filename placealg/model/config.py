@@ -97,12 +97,12 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     config = Config.read(path, part)
     family = config.family()
     fields, filled = config.fields(family, fills=config.data["model_type"] not in lacking())
+    sizes = _sizes(config, family, fields)
     for rule, what in family.refused.items():
         if evaluated(config, rule, fields, family):
             given = next((n for n in named_in(rule) if config.has(n)), named_in(rule)[0])
             raise InputError(f"{given} = {shown(fields.get(given))}: {family.name} then has {what}, which is not read "
                              "here", where=config.place(given))
-    sizes = _sizes(config, family, fields)
     found = tuple(restyled(kind, flash=flash, dropout=dropout, parallel=parallel or None)
                   for kind in kinds(config, family, fields, sizes["L"]))
     found, sizes = _counted(config, family, found, sizes)

@@ -17,6 +17,7 @@ from placealg.model.graph import Graph, Op
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, aligned, common, elementwise, product
 from placealg.simulator.field import PRIME, Array, inverse, keyed, objects
+from placealg.simulator.unary import SLOPES, UNARY
 
 Draw = Callable[[Extent], Array]
 """Extent -> the random factor at every point of it."""
@@ -86,8 +87,8 @@ def backward(graph: Graph, op: Op, position: int, dy: Box, saved: Saved) -> Box:
         return Box(dy.extent, dy.numbers * factor(op) % PRIME).ordered(dims)
     if op.kind == "dropout":
         return elementwise(_product, [dy, saved.kept("mask")], dims)
-    if op.kind in _SLOPES:
-        reads, slope = _SLOPES[op.kind]
+    if op.kind in SLOPES:
+        reads, slope = SLOPES[op.kind]
         at = saved.operand(0) if reads == "x" else saved.result()
         return elementwise(lambda d, v: d * slope(v), [dy, at], dims)
     return _ROWS_BACK[op.kind](op, position, dy, saved, dims)
@@ -115,32 +116,6 @@ def _product(*numbers: Array) -> Array:
 def _dropout(x: Box, draw: Draw) -> tuple[Box, Kept]:
     mask = Box(x.extent, draw(x.extent))
     return Box(x.extent, x.numbers * mask.numbers % PRIME), {"mask": mask}
-
-
-UNARY: Mapping[str, Callable[[Array], Array]] = {
-    "gelu": lambda x: (x * x + 3 * x) % PRIME,
-    "silu": lambda x: (x * x + 5 * x) % PRIME,
-    "tanh": lambda x: inverse((3 - x) % PRIME),
-    "relu": lambda x: inverse((5 - 2 * x) % PRIME),
-    "clamp": lambda x: (x * x + 7 * x) % PRIME,
-    "sigmoid": lambda x: inverse((7 - 3 * x) % PRIME),
-    "reciprocal": lambda x: inverse(x),
-}
-"""Kind -> an elementwise function; gelu, silu and clamp are 0 at 0, as the real ones are.
-
-The derivatives of tanh, relu, sigmoid and reciprocal are functions of the result.
-"""
-
-_SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
-    "gelu": ("x", lambda x: (2 * x + 3) % PRIME),
-    "silu": ("x", lambda x: (2 * x + 5) % PRIME),
-    "tanh": ("y", lambda y: y * y % PRIME),
-    "relu": ("y", lambda y: 2 * y * y % PRIME),
-    "clamp": ("x", lambda x: (2 * x + 7) % PRIME),
-    "sigmoid": ("y", lambda y: 3 * y * y % PRIME),
-    "reciprocal": ("y", lambda y: -y * y % PRIME),
-}
-"""Kind -> what its derivative reads, and the derivative as a function of that."""
 
 
 def _without(dims: tuple[str, ...], over: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -14,8 +13,9 @@ import pytest
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.model.abstract import abstract
-from placealg.model.config import FIELDS, from_config, resolve_model, shipped
-from placealg.model.transformer import STYLES, Style
+from placealg.model.config import from_config, resolve_model, shipped
+from placealg.model.family import aliases, families, family, refusals
+from placealg.model.names import parameters_of
 
 COUNTS = {
     # The sizes of the checkpoints' tensors on huggingface.co; 405B: the Llama 3.1 model card's checkpoint.
@@ -108,29 +108,73 @@ def test_flags_add_parameters(tmp_path: Path) -> None:
     assert from_config(write(tmp_path, GPT2, {"n_inner": None})).total() == gpt2
 
 
-@pytest.mark.parametrize(("family", "base"), [("llama", LLAMA), ("gpt2", GPT2)])
-def test_aliases(tmp_path: Path, family: str, base: dict[str, Any]) -> None:
-    want = from_config(write(tmp_path, base)).total()
-    for field in FIELDS[family]:
-        for alias in field.names[1:]:
-            if field.names[0] in base:
-                value = {alias: base[field.names[0]]}
-                assert from_config(write(tmp_path, base, value, drop=field.names[0])).total() == want
-                assert from_config(write(tmp_path, base, value)).total() == want
-                with pytest.raises(InputError, match="disagree"):
-                    from_config(write(tmp_path, base, {alias: 7 * value[alias]}))
+def test_another_name_of_a_field(tmp_path: Path) -> None:
+    want = from_config(write(tmp_path, GPT2)).total()
+    for other, field in family("gpt2").spelled.items():
+        if field in GPT2:
+            value = {other: GPT2[field]}
+            assert from_config(write(tmp_path, GPT2, value, drop=field)).total() == want
+            with pytest.raises(InputError, match="disagree"):
+                from_config(write(tmp_path, GPT2, {other: 7 * value[other]}))
 
 
-def test_every_flag_is_a_field_of_the_style() -> None:
-    known = {f.name for f in dataclasses.fields(Style)}
-    for family in STYLES:
-        assert {f.symbol for f in FIELDS[family] if isinstance(f.default, bool)} <= known
+@pytest.mark.parametrize(("name", "total"), [
+    # transformers 5.23.0: the sizes of the parameters of the default configuration, made on the meta device.
+    ("llama", 6_738_415_616), ("mistral", 7_241_732_096), ("mixtral", 46_702_792_704), ("qwen2", 12_049_846_272),
+    ("qwen3", 12_049_461_248), ("qwen3_moe", 15_350_731_776), ("deepseek_v3", 671_026_404_352),
+    ("gemma", 8_537_680_896), ("gemma2", 2_614_341_888), ("gemma3_text", 2_628_658_432), ("phi", 1_418_270_720),
+    ("phi3", 3_821_079_552), ("gpt_neox", 20_554_567_680), ("gptj", 6_050_882_784), ("opt", 125_239_296),
+    ("bloom", 16_156_544), ("falcon", 6_921_720_704), ("mpt", 1_311_213_568), ("gpt_bigcode", 111_446_784),
+    ("olmo2", 6_888_624_128), ("olmoe", 13_361_612_800), ("cohere", 34_980_831_232), ("glm4", 9_400_279_040),
+    ("glm4_moe", 103_481_200_640), ("gpt_oss", 116_829_156_672), ("llama4_text", 107_769_861_120),
+    ("ernie4_5_moe", 21_825_437_888), ("minimax_m2", 228_689_748_992), ("qwen2_moe", 14_315_784_192),
+    ("phimoe", 41_872_793_600), ("starcoder2", 3_030_371_328), ("smollm3", 3_075_098_624), ("afmoe", 19_232_600_000),
+])
+def test_defaults_are_the_family_s_own(tmp_path: Path, name: str, total: int) -> None:
+    model = from_config(write(tmp_path, {"model_type": name}))
+    assert model.total() == total and model.filled
+    named = parameters_of(model)
+    assert {p for found in named.values() for p in found.parameters} == {p.name for p in model.parameters}
 
 
-@pytest.mark.parametrize("field", [f for f in FIELDS["llama"] if f.default is None], ids=lambda f: f.symbol)
-def test_a_missing_field_is_named(tmp_path: Path, field: Any) -> None:
-    with pytest.raises(InputError, match=rf"config.json: missing field '{field.names[0]}'"):
-        from_config(write(tmp_path, LLAMA, drop=field.names[0]))
+def test_a_null_is_no_absence(tmp_path: Path) -> None:
+    mixtral = {"model_type": "mixtral"}
+    kv = from_config(write(tmp_path, mixtral)).sizes["kv"]
+    assert kv == 8
+    with pytest.raises(InputError, match=r"num_key_value_heads is null.*left out it would be 8"):
+        from_config(write(tmp_path, mixtral, {"num_key_value_heads": None}))
+    assert from_config(write(tmp_path, {"model_type": "qwen2"}, {"num_key_value_heads": None})).sizes["kv"] == 32
+
+
+def test_an_alias_of_which_nothing_is_filled_in(tmp_path: Path) -> None:
+    assert aliases()["kimi_k2"] == "deepseek_v3"
+    with pytest.raises(InputError, match="missing field 'hidden_size'"):
+        from_config(write(tmp_path, {"model_type": "kimi_k2"}))
+
+
+@pytest.mark.parametrize(("name", "part"), [("mamba", "state-space layers"), ("t5", "attention to an encoder"),
+                                            ("bert", "an encoder"), ("qwen3_next", "linear attention"),
+                                            ("llama4", "a tower for images")])
+def test_a_type_is_refused_by_its_part(tmp_path: Path, name: str, part: str) -> None:
+    with pytest.raises(InputError, match=f"config.json:2: model_type .{name}. is not read: it has {part}"):
+        from_config(write(tmp_path, {"model_type": name}))
+
+
+def test_no_type_is_both_read_and_refused() -> None:
+    assert not set(refusals()) & {*families(), *aliases()}
+
+
+def test_a_table_inside_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path, {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}})
+    with pytest.raises(InputError, match="#text_config"):
+        from_config(path)
+    assert from_config(f"{path}#text_config").total() == 2_628_658_432
+
+
+def test_kinds_of_layers_are_units(tmp_path: Path) -> None:
+    model = from_config(write(tmp_path, {"model_type": "gpt_oss"}))
+    assert {u.name: model.sizes[str(u.count)] for u in model.units if u.repeated} == {"window": 18, "layer": 18}
+    assert model.where["window"][:3] == (0, 2, 4) and "order of layers" in model.left_out[-1]
 
 
 @pytest.mark.parametrize(("base", "table", "line", "message"), [
@@ -146,12 +190,13 @@ def test_a_missing_field_is_named(tmp_path: Path, field: Any) -> None:
     (LLAMA, {"num_key_value_heads": 3}, 8, "num_attention_heads = 4 is not divisible by num_key_value_heads = 3"),
     (LLAMA, {"num_key_value_heads": 8}, 8, "num_attention_heads = 4 is not divisible by num_key_value_heads = 8"),
     (LLAMA, {"mlp_bias": 1}, 8, "mlp_bias = 1 is not true or false"),
-    (LLAMA, {"model_type": "lama"}, 2, r'model_type "lama" is not read \(families read: gpt2, .*\); did you mean'),
-    (LLAMA, {"model_type": "deepseek_v9"}, 2, "families read: gpt2, llama"),
+    (LLAMA, {"model_type": "lama"}, 2, r'model_type "lama" is not read, and no model of transformers has it; did you'),
+    (LLAMA, {"model_type": "deepseek_v9"}, 2, "no model of transformers has it$"),
+    (LLAMA, {"model_type": "own", "auto_map": {}}, 2, "its layers are code of its own"),
     (LLAMA, {"model_type": 7}, 2, "model_type 7 is not read"),
-    (LLAMA, {"model_type": None}, 0, "missing field 'model_type'"),
+    (LLAMA, {"model_type": None}, 2, "missing field 'model_type'"),
     (GPT2, {"n_head": 5}, 5, "n_embd = 48 is not divisible by n_head = 5"),
-    (GPT2, {"add_cross_attention": True}, 8, "add_cross_attention = true adds parameters"),
+    (GPT2, {"add_cross_attention": True}, 8, "add_cross_attention = true: gpt2 then has attention to an encoder"),
 ])
 def test_bad_fields(tmp_path: Path, base: dict[str, Any], table: dict[str, Any], line: int, message: str) -> None:
     path = write(tmp_path, base, table)

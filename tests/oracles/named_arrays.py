@@ -200,6 +200,7 @@ FORWARD: Mapping[str, Callable[[float], float]] = {
     "silu": lambda x: x / (1 + math.exp(-x)),
     "tanh": math.tanh,
     "relu": lambda x: max(x, 0.0),
+    "clamp": lambda x: max(-0.5, min(x, 0.5)),
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "reciprocal": lambda x: 1 / x,
 }
@@ -218,7 +219,7 @@ def _unary(function: str, xs: list[Array], p: Point, over: tuple[str, ...]) -> f
         return _weight(x[0] - x[1], p)
     if function == "minus_one_hot":
         return -1.0 if p[over[0]] == int(x[0]) else 0.0
-    if function in ("slope_of_gelu", "slope_of_silu"):
+    if function in ("slope_of_gelu", "slope_of_silu", "slope_of_clamp"):
         f, h = FORWARD[function.removeprefix("slope_of_")], 1e-5
         return (f(x[0] + h) - f(x[0] - h)) / (2 * h)
     return {"tanh": 1 - x[0] ** 2, "relu": float(x[0] > 0), "sigmoid": x[0] * (1 - x[0]),

@@ -21,9 +21,9 @@ class Parameter:
     their product. `sites` are the units that use it, in forward order: two for a tied embedding.
     `rows` are the dims that make the first one of its layout in memory, as PyTorch stores it: what a product puts
     out, what a lookup chooses from, the experts of a stack of matrices; all of them where nobody says.
-    `matrix` are the dims of one matrix, for optimizers that act on such: those by which a product maps what it reads to
-    what it makes, or a lookup ids; its other dims number the matrices of a stack. A bias, or the weight of a norm, has
-    none, whatever dims it has.
+    `numbered` are the dims that number the matrices of a stack, such as experts: those that what a product reads and
+    what it makes have both. The others are the dims of one matrix, for optimizers that act on such. None where the
+    parameter is no matrix: a bias, or the weight of a norm, whatever dims it has.
     """
 
     name: str
@@ -31,7 +31,14 @@ class Parameter:
     dims: FrozenMap[str, Monomial]
     sites: tuple[str, ...]
     rows: tuple[str, ...] = ()
-    matrix: tuple[str, ...] = ()
+    numbered: tuple[str, ...] | None = ()
+
+    @property
+    def matrix(self) -> tuple[str, ...]:
+        """The dims of one matrix; () where the parameter is none."""
+        if self.numbered is None or len(self.dims) < 2:
+            return ()
+        return tuple(d for d in self.dims if d not in self.numbered)
 
     @property
     def elements(self) -> Monomial:
@@ -101,7 +108,7 @@ class Model:
         units = tuple(Unit(u, graph.count(u)) for u in graph.units if u != "loss")
         order = [u.name for u in units]
         parameters = [Parameter(t.name, t.unit, t.dims, graph.sites(t.name), _rows(graph, t.name),
-                                _matrix(graph, t.name))
+                                _numbered(graph, t.name))
                       for t in graph.parameters]
         parameters.sort(key=lambda p: order.index(p.unit))
         return Model(name, units, tuple(parameters), FrozenMap(sizes), abstract, source, graph, left_out)
@@ -160,18 +167,16 @@ class Model:
             yield Monomial.product(met.get(d, n) for d, n in p.dims.items())
 
 
-def _matrix(graph: Graph, parameter: str) -> tuple[str, ...]:
-    """The dims of one matrix of a parameter, by the op that reads it first; () where it is no matrix."""
+def _numbered(graph: Graph, parameter: str) -> tuple[str, ...] | None:
+    """The dims of a parameter that number a stack of matrices, by the op that reads it first; None of no matrix."""
     dims, op = tuple(graph.tensors[parameter].dims), next(iter(graph.consumers(parameter)), None)
-    if op is None or op.kind == "unit":
-        return dims
-    others = [graph.tensors[name].dims for name in op.inputs if name != parameter]
-    if op.kind == "lookup" or len(dims) < 2:
-        return dims if op.kind == "lookup" else ()
-    if op.row.saved != ("partners",) or op.kind != "einsum":
+    if op is None or op.kind in ("unit", "lookup"):
         return ()
+    if op.kind != "einsum":
+        return None
+    others = [graph.tensors[name].dims for name in op.inputs if name != parameter]
     result = graph.tensors[op.output].dims
-    return tuple(d for d in dims if not (d in result and others and all(d in other for other in others)))
+    return tuple(d for d in dims if d in result and others and all(d in other for other in others))
 
 
 def _rows(graph: Graph, parameter: str) -> tuple[str, ...]:

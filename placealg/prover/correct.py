@@ -83,7 +83,7 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
     conditions = [defined(value), weighted(value, want, weighting)]
     conditions.append(counted_integrity(update.skip, reference, weighting))
     if group.locality != "elementwise" and "grad_sum" in group.whole_reads:
-        conditions.append(weighted(another_element(value, group), want, weighting))
+        conditions.append(weighted(another_element(value, group.stacked), want, weighting))
     if reference.clip:
         for tag in value.tags:
             if tag.slot is not None:
@@ -164,7 +164,7 @@ def _whole_matrix(update: Updated, group: Group) -> list[Bool]:
     """A non-elementwise update finds every other element j of its matrix defined on the device."""
     conditions = []
     if "grad_sum" in group.whole_reads:
-        conditions.append(defined(another_element(update.gradient, group)))
+        conditions.append(defined(another_element(update.gradient, group.stacked)))
     for value, version in update.others:
         if value in group.whole_reads:
             conditions.append(z3.Not(wrong_version(other_version(version, group.stacked), CURRENT)))
@@ -181,9 +181,9 @@ def any_position(position: str) -> str:
     return "any:" + position[4:] if position.startswith("own:") else position
 
 
-def another_element(value: Value, group: Group) -> Value:
+def another_element(value: Value, stacked: tuple[str, ...] = ()) -> Value:
     """The value at another element of the same matrix: along axes that split a stack of them it has the same owner."""
-    return per_element(value, other_position, group.stacked)
+    return per_element(value, other_position, stacked)
 
 
 def other_version(version: Version, stacked: tuple[str, ...] = ()) -> Version:

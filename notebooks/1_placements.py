@@ -70,7 +70,7 @@ optimizer
 
 # %%
 step = pa.derive(pa.zero1(), model)
-outcome = pa.simulate(step, None, pa.Setting.equal(step.reference, {"dp": 8}, microbatches=2))
+outcome = pa.simulate(step, setting=pa.Setting.equal(step.reference, {"dp": 8}, microbatches=2))
 assert outcome.equal
 print(outcome.observed, "numbers compared, all equal")
 

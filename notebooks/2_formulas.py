@@ -159,11 +159,11 @@ plt.show()
 # %% [markdown]
 # ## For all sizes
 #
-# Curves show some sizes. A comparison can also be decided for all of them: `pa.compare` answers PROVED, or REFUTED with
+# Curves show some sizes. A comparison can also be decided for all of them: `pa.decide` answers PROVED, or REFUTED with
 # sizes at which it fails, or that it does not know.
 
 # %%
-less = pa.compare(pa.zero3(), pa.dp(), model, "memory.states <", where="dp >= 2")
+less = pa.decide(pa.zero3(), pa.dp(), "memory.states <", model, where="dp >= 2")
 assert less.verdict == "PROVED"
 less.verdict
 
@@ -172,7 +172,7 @@ less.verdict
 # microbatch, so a full-size gradient of one unit stands beside the shard. On one device that is more, not less.
 
 # %%
-total = pa.compare(pa.zero2(), pa.dp(), model, "memory.total <=")
+total = pa.decide(pa.zero2(), pa.dp(), "memory.total <=", model)
 decision = total.decisions[0]
 print(total.verdict, dict(decision.sizes), [float(value) for value in decision.values or ()])
 assert total.verdict == "REFUTED"

@@ -95,9 +95,9 @@ for x in got:
 right = pa.derive(pa.dp(), model)
 wrong = pa.edit(right, set="reduce.*.reduce[dp]", op="sum")
 setting = pa.Setting.equal(right.reference, {"dp": 2}, microbatches=1)
-assert pa.simulate(right, None, setting).equal
-assert not pa.simulate(wrong, None, setting).equal
-pa.simulate(wrong, None, setting).difference
+assert pa.simulate(right, setting=setting).equal
+assert not pa.simulate(wrong, setting=setting).equal
+pa.simulate(wrong, setting=setting).difference
 
 # %% [markdown]
 # A run shows *that* two numbers differ, at one size. On one device, the bug is not there at all, and every test that runs
@@ -105,7 +105,7 @@ pa.simulate(wrong, None, setting).difference
 
 # %%
 alone = pa.Setting.equal(right.reference, {"dp": 1}, microbatches=1)
-assert pa.simulate(wrong, None, alone).equal
+assert pa.simulate(wrong, setting=alone).equal
 
 # %% [markdown]
 # ## The same, by solver
@@ -180,8 +180,8 @@ counting
 # %%
 step = pa.derive(token_mean, model)
 uneven = pa.Setting.unequal(step.reference, {"dp": 3}, microbatches=2, seed=4)
-assert pa.simulate(step, None, uneven).equal
-assert not pa.simulate(pa.derive(honest, model), None, uneven).equal
+assert pa.simulate(step, setting=uneven).equal
+assert not pa.simulate(honest, model, uneven).equal
 sorted(uneven.counts.items())
 
 # %% [markdown]

@@ -122,8 +122,8 @@ after.states
 # Never more, for all sizes, and less as soon as there are two groups:
 
 # %%
-never_more = pa.compare(spread, pa.hsdp(), model, "memory.states <=")
-less = pa.compare(spread, pa.hsdp(), model, "memory.states <", where="dp_replicate >= 2")
+never_more = pa.decide(spread, pa.hsdp(), "memory.states <=", model)
+less = pa.decide(spread, pa.hsdp(), "memory.states <", model, where="dp_replicate >= 2")
 assert never_more.verdict == less.verdict == "PROVED"
 never_more.verdict, less.verdict
 
@@ -222,6 +222,6 @@ print(product.name)
 # proof excludes is that it trains another model.
 
 # %%
-from_both = pa.compare(product, spread, model, "communication.total ==")
+from_both = pa.decide(product, spread, "communication.total ==", model)
 assert from_both.verdict == "PROVED"
 from_both.verdict

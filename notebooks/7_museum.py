@@ -60,7 +60,7 @@ drifted.counterexample
 # %%
 def equal(step: pa.Step, microbatches: int = 1, **sizes: int) -> bool:
     """Whether a run at these sizes equals the single device's."""
-    return pa.simulate(step, None, pa.Setting.equal(step.reference, sizes, microbatches)).equal
+    return pa.simulate(step, setting=pa.Setting.equal(step.reference, sizes, microbatches)).equal
 
 
 assert equal(right, dp=2, tp=2)
@@ -130,7 +130,7 @@ lengths.counterexample
 # %%
 step = pa.derive(mean_of_means, pa.abstract())
 assert equal(step, microbatches=3, dp=2)
-assert not pa.simulate(step, None, pa.Setting.unequal(step.reference, {"dp": 2}, 3)).equal
+assert not pa.simulate(step, setting=pa.Setting.unequal(step.reference, {"dp": 2}, 3)).equal
 
 # %% [markdown]
 # Under the hypothesis of equal counts the very same strategy is right, and the verdict says under which hypothesis.

@@ -52,7 +52,7 @@ wrong = pa.edit(right, set="reduce.*.reduce[dp]", op="sum", divisor="2")
 
 def equal(step: pa.Step, n: int) -> bool:
     """Whether a run on n devices equals the single device's."""
-    return pa.simulate(step, None, pa.Setting.equal(step.reference, {"dp": n}, microbatches=2)).equal
+    return pa.simulate(step, setting=pa.Setting.equal(step.reference, {"dp": n}, microbatches=2)).equal
 
 
 assert equal(wrong, 2)
@@ -233,5 +233,5 @@ for strategy in (pa.dp(), pa.zero1(), pa.zero2(), pa.zero3(), pa.hsdp()):
     step = pa.derive(strategy, model)
     sizes = {axis: 3 for axis in strategy.mesh.names}
     assert pa.prove(step).verdict == "PROVED"
-    assert pa.simulate(step, None, pa.Setting.equal(step.reference, sizes, microbatches=2)).equal
+    assert pa.simulate(step, setting=pa.Setting.equal(step.reference, sizes, microbatches=2)).equal
     print(f"{strategy.name:6} proved for all sizes, and equal at", sizes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -52,3 +55,56 @@ def test_a_strategy_shows_itself_in_a_notebook() -> None:
     assert ">S+O</td>" in shown
     assert ">S(batch)</td>" in shown
     assert "<svg" in shown
+
+
+def test_every_function_takes_a_program_an_expression_and_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "zero3"\n', encoding="utf-8")
+    step = pa.derive(pa.zero3(), pa.abstract())
+    for what in (step, "zero3", str(file), file):
+        assert str(pa.memory(what).states) == "Ψ·(w + g + o)/dp bytes"
+        assert pa.communication(what).total == pa.communication(step).total
+        assert pa.compare(what, step).ratio("states").value() == 1
+        assert pa.decide(what, step, "memory.peak ==").verdict == "PROVED"
+        assert pa.prove(what).verdict == "PROVED"
+        assert pa.simulate(what, setting=pa.Setting.equal(step.reference, {"dp": 2}, 1)).equal
+    assert "over zero3" in repr(pa.compare("zero3", "dp")) and "<pre>" in pa.compare("zero3", "dp")._repr_html_()
+
+
+def test_an_edited_program_has_costs() -> None:
+    step = pa.derive(pa.zero3(), pa.abstract())
+    freed = next(e.path for e in step.events if e.verb == "free")
+    assert pa.memory(pa.edit(step, drop=freed)).states == pa.memory(step).states
+
+
+@pytest.mark.parametrize(("run", "says"), [
+    (lambda: pa.memory(pa.derive(pa.dp(), pa.abstract()), pa.abstract()), "of its own model"),
+    (lambda: pa.memory(pa.dp()), "stands on a model"),
+    (lambda: pa.memory(3), "a int is no strategy"),
+    (lambda: pa.memory("zero4", "abstract"), "did you mean 'zero1'|zero4"),
+    (lambda: pa.simulate("zero3"), "say setting="),
+    (lambda: pa.compare(), "there is none"),
+    (lambda: pa.compare("zero3", "dp").ratio("statse"), "did you mean 'states'"),
+    (lambda: pa.decide(pa.dp(), "tp", "memory.peak ==", pa.abstract()), "model"),
+])
+def test_what_is_no_program_is_told_in_a_line(run: Callable[[], object], says: str) -> None:
+    with pytest.raises(pa.InputError, match=says) as error:
+        run()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [n for e in pa.catalogue().values() for n in (e.name, *e.aliases) if hasattr(pa, n)])
+def test_a_strategy_says_what_it_is(name: str) -> None:
+    made = getattr(pa, name)
+    assert inspect.isfunction(made)
+    assert f">>> {name}(" in inspect.getdoc(made) and "Source: " in inspect.getdoc(made)
+
+
+def test_every_figure_of_the_document_can_be_claimed() -> None:
+    """`compare --prove` takes every path of `cost --format json`: also the links of tiers and the schedule (D1)."""
+    figures = pa.costs("zero3*offload_optimizer").figures
+    assert pa.decide("zero3*offload_optimizer", "zero3", "communication.nvme_link <=").verdict == "PROVED"
+    assert pa.decide("pp", "pp_interleaved", "schedule.bubble >=", "gpt", "v >= 2").verdict == "PROVED"
+    assert figures["schedule.bubble"].expr is None
+    with pytest.raises(pa.InputError, match="no axis of the mesh splits the layers"):
+        pa.decide("zero3", "dp", "schedule.bubble <=")

@@ -18,15 +18,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
-from placealg.cost.communication import Communication, communication, sent_factor
-from placealg.cost.document import parameters
+from placealg.cost.communication import sent_factor
+from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
-from placealg.cost.memory import Memory, chosen, memory
-from placealg.cost.regions import kept_for_backward, rows_by_region
-from placealg.cost.schedule import NO_STAGES, schedule
+from placealg.cost.memory import chosen
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.losses import with_loss
@@ -134,54 +132,24 @@ def _derived(strategy: str, model: str, loss: str) -> Step:
 
 
 @lru_cache(maxsize=256)
-def _held(strategy: str, model: str, stage: str, loss: str) -> Memory:
-    return memory(_step(Subject(strategy, model, stage=stage, loss=loss)))
+def _costs(subject: Subject) -> Costs:
+    return Costs(_step(subject), subject.convention, subject.unit)
 
 
-@lru_cache(maxsize=256)
-def _sent(subject: Subject) -> Communication:
-    return communication(_step(subject), subject.convention, subject.unit)
-
-
-def _memory(subject: Subject, rest: str) -> Formula:
-    return _at(dict(_held(subject.strategy, subject.model, subject.stage, subject.loss).items()), rest)
-
-
-def _communication(subject: Subject, rest: str) -> Formula:
-    sent = _sent(subject)
-    flat = {"total": sent.total, "host_link": sent.host_link,
-            **{f"by_axes.{axes}": f for axes, f in sent.by_axes.items()},
-            **{f"by_phase.{phase}": f for phase, f in sent.by_phase.items()}}
-    return _at(flat, rest)
+def _figure(head: str, subject: Subject, rest: str) -> Formula:
+    """The figure at a path that begins with `head`."""
+    found = _costs(subject).figures
+    return _at({p.removeprefix(f"{head}."): f for p, f in found.items() if p.startswith(f"{head}.")}, rest)
 
 
 def _executions(subject: Subject, rest: str) -> Formula:
     _at(SENT, rest)
-    counts = [e.count for e in _sent(subject).events if not e.left_out and e.collective == rest]
+    counts = [e.count for e in _costs(subject).communication.events if not e.left_out and e.collective == rest]
     return sum(counts, Formula.parse("0", "1"))
 
 
-@lru_cache(maxsize=256)
-def _by_region(subject: Subject) -> Mapping[str, Formula]:
-    step = _step(subject)
-    rows = rows_by_region(step, kept_for_backward(step), _sent(subject))
-    return {f"{row.region}.{name}": f for row in rows
-            for name, f in (("activations", row.activations), ("sent", row.sent))}
-
-
-def _regions(subject: Subject, rest: str) -> Formula:
-    return _at(_by_region(subject), rest)
-
-
-def _schedule(subject: Subject, rest: str) -> Formula:
-    found = schedule(_step(subject))
-    if found is None:
-        raise InputError(f"schedule.{rest} of {subject.strategy} on {subject.model}: {NO_STAGES}")
-    return _at(dict(found.items()), rest)
-
-
 def _parameters(subject: Subject, rest: str) -> Formula:
-    whole = parameters(_step(subject))
+    whole = _costs(subject).parameters
     if not rest:
         return whole
     model = resolve_model(subject.model)
@@ -203,9 +171,12 @@ def _at(found: Mapping[str, T], name: str) -> T:
     return found[name]
 
 
+FIGURES = ("memory", "communication", "regions", "schedule")
+"""First words of the paths that are figures of the program's costs."""
+
 READINGS: Mapping[str, Callable[[Subject, str], Formula]] = {
-    "memory": _memory, "communication": _communication, "regions": _regions, "executions": _executions,
-    "schedule": _schedule, "parameters": _parameters, "collective": _collective,
+    **{head: partial(_figure, head) for head in FIGURES},
+    "executions": _executions, "parameters": _parameters, "collective": _collective,
 }
 """First word of a path -> what reads the rest of it."""
 

@@ -29,8 +29,8 @@ def prove_claim(chosen: Namespace, cases: Sequence[Case]) -> int:
     if one.model != two.model:
         raise InputError(f"--prove compares on one model, not on {one.model.name} and {two.model.name}: say --model",
                          where="compare")
-    first, second = (Side(c.strategy, c.step, c.sizes) for c in cases)
-    over = shared_sizes(one.model, first, second)
+    first, second = (Side(c.strategy, c.step, c.sizes, c.model) for c in cases)
+    over = shared_sizes(first, second)
     try:
         claim = read_claim(chosen.prove)
         left, right = figures(first, second, claim, chosen.convention, chosen.unit)

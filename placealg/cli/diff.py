@@ -9,10 +9,7 @@ from placealg.cli.inputs import Case
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.verdicts import DONE, FAILED, OPEN
-from placealg.cost.communication import communication
-from placealg.cost.memory import memory
-from placealg.cost.schedule import schedule
-from placealg.cost.stage import stage_of
+from placealg.cost.costs import Costs
 from placealg.errors import InputError
 from placealg.render.compare import Compared
 from placealg.render.diff import Side, document, held_against, markdown
@@ -37,7 +34,5 @@ def diff(chosen: Namespace) -> int:
 
 
 def _side(case: Case) -> Side:
-    step = of_device(case, None)
-    costs = Compared(case.strategy.name, memory(step), communication(step), case.sizes, str(stage_of(step) or ""),
-                     schedule(step))
+    costs = Compared(case.strategy.name, Costs(of_device(case, None)), case.sizes)
     return Side(case.strategy, case.step, costs, prove(case.step, case.lead, case.edited))

@@ -162,7 +162,7 @@ def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
     return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
 
 
-def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
+def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
               **said: Unpack[Options]) -> Case:
     """The case that the words of a command line describe; `axes` are those of strategies beside this one.
 
@@ -176,9 +176,14 @@ def read_case(word: str, model: str | None, sizes: Iterable[str], axes: Iterable
     if word.startswith(SYSTEM):
         return _read_file(str(system_path(word)), model, sizes, axes, default, said)
     strategy = _precise(parse_strategy(word), said)
-    chosen = _run_as(resolve_model(model or default or default_model(strategy), **_style(said)), said)
+    chosen = _run_as(_model(model, default or default_model(strategy), said), said)
     step = derive(strategy, chosen)
     return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
+
+
+def _model(model: Model | str | None, default: str, said: Options) -> Model:
+    """The model that is given, or the one of a name."""
+    return model if isinstance(model, Model) else resolve_model(model or default, **_style(said))
 
 
 def _precise(strategy: Strategy, said: Options) -> Strategy:
@@ -198,7 +203,7 @@ def _run_as(model: Model, said: Options) -> Model:
         raise error.at("--loss") from None
 
 
-def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
+def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
                   said: Options) -> Case:
     from placealg.cli.foreign import model_with, read_foreign
     from placealg.importers.model import model_of
@@ -209,7 +214,7 @@ def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iter
     try:
         named = None if model else model_of(reading, **_style(said))
         stand_in = model or reading.stand_in or default or default_model(strategy)
-        chosen = _run_as(model_with(reading, named or resolve_model(stand_in, **_style(said))), said)
+        chosen = _run_as(model_with(reading, named or _model(stand_in, "", said)), said)
         for _, problem in fit_problems(strategy, chosen):
             raise problem
         step = derive(strategy, chosen)
@@ -223,14 +228,14 @@ def _read_foreign(word: str, model: str | None, sizes: Iterable[str], axes: Iter
     return Case(strategy, chosen, step, read_sizes(words, strategy, chosen, axes), step, source=Path(word).name)
 
 
-def _read_file(word: str, model: str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
+def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
                said: Options) -> Case:
     file = read_strategy_file(word)
     beside = Path(word).parent / file.model
     named = str(beside) if file.model and beside.exists() else file.model
     strategy = _precise(file.strategy, said)
     try:
-        chosen = _run_as(resolve_model(model or named or default or default_model(strategy), **_style(said)), said)
+        chosen = _run_as(_model(model, named or default or default_model(strategy), said), said)
         chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen
         for path, problem in fit_problems(strategy, chosen):
             raise problem.at(file.place(path))

@@ -163,11 +163,8 @@ def of_device(case: Case, rank: str | None) -> Step:
 
 def cost(chosen: Namespace) -> int:
     """`placealg cost STRATEGY`."""
-    from placealg.cost.communication import communication
-    from placealg.cost.document import assumed, cost_json, parameters
-    from placealg.cost.memory import memory
-    from placealg.cost.regions import kept_for_backward, rows_by_region
-    from placealg.cost.schedule import schedule
+    from placealg.cost.costs import Costs
+    from placealg.cost.document import assumed, cost_json
     from placealg.cost.stage import stage_of
     from placealg.render import export
     from placealg.render.cost import by_region, saved
@@ -184,18 +181,16 @@ def cost(chosen: Namespace) -> int:
     if chosen.format == "json":
         print_json(cost_json(step, case.sizes, chosen.convention, chosen.unit))
         return DONE
-    held, sent, order = memory(step), communication(step, chosen.convention, chosen.unit), schedule(step)
+    costs = Costs(step, chosen.convention, chosen.unit)
     if chosen.format == "text":
-        count, detail = parameters(step), None
+        detail = None
         if chosen.by == "region":
-            rows = rows_by_region(step, kept_for_backward(step), sent)
-            detail = "by region", by_region(rows, case.sizes, width() - 2, chosen.gib)
+            detail = "by region", by_region(costs.regions, case.sizes, width() - 2, chosen.gib)
         elif chosen.by == "tensor":
-            detail = "kept for backward", saved(kept_for_backward(step), case.sizes, width() - 2, chosen.gib)
-        print_lines(page(title, count, held, sent, case.sizes, assumed(step, of_tensors=False), width(), chosen.gib,
-                         detail, order))
+            detail = "kept for backward", saved(costs.kept, case.sizes, width() - 2, chosen.gib)
+        print_lines(page(title, costs, case.sizes, assumed(step, of_tensors=False), width(), chosen.gib, detail))
         return DONE
-    parts = export.sections(held, sent, order)
+    parts = export.sections(costs)
     text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),
             "latex": lambda: export.latex(title, parts), "python": lambda: export.python(title, parts)}
     print_text(text[chosen.format]())
@@ -204,10 +199,7 @@ def cost(chosen: Namespace) -> int:
 
 def compare(chosen: Namespace) -> int:
     """`placealg compare STRATEGY...`."""
-    from placealg.cost.communication import communication
-    from placealg.cost.memory import memory
-    from placealg.cost.schedule import schedule
-    from placealg.cost.stage import stage_of
+    from placealg.cost.costs import Costs
     from placealg.render.compare import Compared, document
     from placealg.render.compare import compare as page
 
@@ -222,9 +214,7 @@ def compare(chosen: Namespace) -> int:
     every = []
     for c in cases:
         step = of_device(c, chosen.rank if c.strategy.pipeline_axis or not staged else None)
-        stage = stage_of(step)
-        every.append(Compared(c.strategy.name, memory(step), communication(step, chosen.convention, chosen.unit),
-                              c.sizes, str(stage or ""), schedule(step)))
+        every.append(Compared(c.strategy.name, Costs(step, chosen.convention, chosen.unit), c.sizes))
     if chosen.format == "json":
         print_json(document(every, cases[0].model.name))
     else:

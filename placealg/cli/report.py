@@ -13,9 +13,7 @@ from placealg.cli.inputs import Case
 from placealg.cli.output import check_file, write_file
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.verdicts import exit_code, of_several
-from placealg.cost.communication import communication
-from placealg.cost.memory import memory
-from placealg.cost.schedule import schedule
+from placealg.cost.costs import Costs
 from placealg.progress import each, say
 from placealg.prover.evidence.certificate import certificate
 from placealg.render.report import report as page
@@ -49,5 +47,5 @@ def told(case: Case, rank: str | None = None) -> Told:
     files = tuple((name, expected.get(name, ""), hashlib.sha256(text.encode()).hexdigest())
                   for name, text in texts.items() if name != MANIFEST)
     bound = {name: value for name, (_, value) in bound_sizes(case.strategy, case.model).items()}
-    return Told(case.strategy, case.step, step, memory(step), communication(step), schedule(step), found, case.sizes,
-                bound, quotients(case.strategy, case.model), orders(case.model), files)
+    return Told(case.strategy, case.step, Costs(step), found, case.sizes, bound,
+                quotients(case.strategy, case.model), orders(case.model), files)

@@ -25,7 +25,7 @@ from placealg.mesh import SYMBOLS
 from placealg.model.graph import Graph, unit_of
 from placealg.model.losses import Run, run_of
 from placealg.polynomial import Polynomial, add
-from placealg.step.event import LOOPED, Event
+from placealg.step.event import LOOPED
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.step.verbs import VERBS
@@ -83,16 +83,22 @@ class Activations:
         self.flown: dict[str, Any] = {}
         self.units = {u.name: u.count for u in step.reference.units}
 
-    def walk(self, events: Sequence[Event]) -> tuple[Touch, ...]:
-        """What the events of one microbatch do to tensors."""
-        key = tuple(map(id, events))
-        if key not in self.walked:
-            self.walked[key] = touches(self.step.reference, events, self.statistics, self.arriving)
-        return self.walked[key]
+    @property
+    def looped(self) -> tuple[int, ...]:
+        """The places in the program of the events of the microbatch loop."""
+        return tuple(k for k, event in enumerate(self.step.events) if event.phase in LOOPED)
 
-    def pictures(self, events: Sequence[Event]) -> tuple[Picture, ...]:
+    def walk(self, places: tuple[int, ...] | None = None) -> tuple[Touch, ...]:
+        """What the events of one microbatch do to tensors: those at `places` of the program, or all."""
+        chosen = self.looped if places is None else places
+        if chosen not in self.walked:
+            events = [self.step.events[k] for k in chosen]
+            self.walked[chosen] = touches(self.step.reference, events, self.statistics, self.arriving)
+        return self.walked[chosen]
+
+    def pictures(self, places: tuple[int, ...]) -> tuple[Picture, ...]:
         """What is held at each event of one microbatch, all instances of all units together."""
-        walked = self.walk(events)
+        walked = self.walk(places)
         waiting = self.waiting(walked)
         found = []
         for k, touch in enumerate(walked):
@@ -118,7 +124,7 @@ class Activations:
 
     def _between(self) -> dict[tuple[str, Any], Picture]:
         """(unit, microbatches in flight) -> what its instances hold between forward and backward, of one microbatch."""
-        walked = self.walk(self.step.phase(*LOOPED))
+        walked = self.walk()
         if boundary(walked) == len(walked):
             return {}
         found = {(unit, self.flights(unit)): held for unit, held in self.waiting(walked).items()}
@@ -205,7 +211,7 @@ class Activations:
 
     def kept(self) -> tuple[Kept, ...]:
         """Every storage that is held between forward and backward, in order of its making."""
-        walked = self.walk(self.step.phase(*LOOPED))
+        walked = self.walk()
         start = boundary(walked)
         if start == len(walked):
             return ()

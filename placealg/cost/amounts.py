@@ -17,7 +17,8 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial, parse
-from placealg.cost.formula import Formula, expression, symbol, tidy
+from placealg.cost.algebra import tidy
+from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.held import Share
 from placealg.cost.shards import Piece, filled, largest_share
 from placealg.errors import InputError

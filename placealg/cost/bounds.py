@@ -42,13 +42,14 @@ def at_most(small: Polynomial, large: Polynomial) -> bool:
     >>> at_most(Polynomial.of([Monomial.parse("2*h/dp")]), Polynomial.of([Monomial.parse("2*h*L")]))
     True
     """
-    less, more_of = small.terms, large.terms
-    spare = {m: c - less.get(m, 0) for m, c in more_of.items() if c > less.get(m, 0)}
-    for term, more in ((m, c - more_of.get(m, 0)) for m, c in less.items() if c > more_of.get(m, 0)):
-        for other in spare:
-            if more > 0 and spare[other] > 0 and _covers(other, term):
-                used = min(more, spare[other])
-                more, spare[other] = more - used, spare[other] - used
+    one, other = small.terms, large.terms
+    beyond = {m: other.get(m, Fraction(0)) - one.get(m, Fraction(0)) for m in {**one, **other}}
+    spare = {m: c for m, c in beyond.items() if c > 0}
+    for term, more in ((m, -c) for m, c in beyond.items() if c < 0):
+        for cover in spare:
+            if more > 0 and spare[cover] > 0 and _covers(cover, term):
+                used = min(more, spare[cover])
+                more, spare[cover] = more - used, spare[cover] - used
         if more > 0:
             return False
     return True

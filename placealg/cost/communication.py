@@ -19,12 +19,14 @@ from typing import Any
 import sympy
 
 from placealg.cost.activations import Activations, collected, region
+from placealg.cost.algebra import tidy
 from placealg.cost.amounts import EXACT, Amounts, Part, devices, monomial
-from placealg.cost.formula import Formula, expression, symbol, tidy
-from placealg.cost.held import Share, State, active, apply, origin_of, owners, unset, visits
+from placealg.cost.formula import Formula, expression, symbol
+from placealg.cost.held import Share, State, active, apply, origin_of, owners, unset
 from placealg.cost.shards import filled
-from placealg.cost.stage import holders, local, stage_of
+from placealg.cost.stage import holders, stage_of
 from placealg.cost.tensors import Touch
+from placealg.cost.walk import Walk, walked
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.notebook_display import Shown
@@ -81,13 +83,13 @@ class Communication(Shown):
     events: tuple[Sent, ...]
 
 
-def communication(step: Step, convention: str = "exact", unit: str = "bytes") -> Communication:
+def communication(step: Step | Walk, convention: str = "exact", unit: str = "bytes") -> Communication:
     """What one device sends in a step, in `bytes` or `elements`, `exact` or `asymptotic`."""
     if unit not in ("bytes", "elements"):
         raise InputError(f"communication has no unit '{unit}'", name=unit, valid=("bytes", "elements"))
-    step = local(step)
-    amounts = Amounts(step.reference)
-    rows, staged = list(_rows(step, amounts, convention, unit)), stage_of(step) is not None
+    walk = walked(step)
+    step, amounts = walk.step, walk.amounts
+    rows, staged = list(_rows(walk, convention, unit)), stage_of(step) is not None
 
     def add(chosen: Iterable[_Row]) -> Formula:
         form: dict[Part, Any] = {}
@@ -142,14 +144,14 @@ def _volume(step: Step, amounts: Amounts, row: _Row) -> Any:
     return amounts.of_group(amounts.reference.group(row.event.group), row.weight, row.cut)
 
 
-def _rows(step: Step, amounts: Amounts, convention: str, unit: str) -> Iterator[_Row]:
-    tensors = Activations(step, amounts)
-    touched = {id(t.event): t for t in tensors.walk(step.phase(*LOOPED))}
-    for event, state in _held_at(step):
+def _rows(walk: Walk, convention: str, unit: str) -> Iterator[_Row]:
+    step, amounts, tensors = walk.step, walk.amounts, walk.tensors
+    touched = dict(zip(tensors.looped, tensors.walk(), strict=False))
+    for place, event, state in _held_at(walk):
         left_out = "" if event.phase in STEP_PHASES else OUTSIDE
         if event.on_tensor:
-            if id(event) in touched:
-                yield from _of_tensor(touched[id(event)], tensors, convention, unit)
+            if place in touched:
+                yield from _of_tensor(touched[place], tensors, convention, unit)
             continue
         collective = collective_of(event)
         if not collective:
@@ -205,21 +207,18 @@ def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -
         yield _Row(event, collective, factor * size * (monomial(tensors.elements(moved)) if moved else 0), "")
 
 
-def _held_at(step: Step) -> Iterator[tuple[Event, State]]:
-    """Every event of the program, in order, with what is held before it."""
-    seen = visits(step)
-    before = {id(v.event): v.before for v in reversed(seen)}
+def _held_at(walk: Walk) -> Iterator[tuple[int, Event, State]]:
+    """Every event of the program, in order, with its place and what is held before it."""
+    step, seen = walk.step, walk.account.visits
+    before = {v.place: v.before for v in reversed(seen)}
     state: State = unset(step)
-    for event in step.phase("init"):
-        yield event, state
-        state = apply(step, state, event)
-    state = seen[-1].after if seen else state
-    for event in step.events:
-        if event.phase in STEP_PHASES:
-            yield event, before.get(id(event), state)
-    for event in step.phase("save", "resume"):
-        yield event, state
-        state = apply(step, state, event)
+    settled = seen[-1].after if seen else None
+    for place, event in enumerate(step.events):
+        if event.phase != "init" and settled is not None:
+            state, settled = settled, None
+        yield place, event, before.get(place, state)
+        if event.phase not in STEP_PHASES:
+            state = apply(step, state, event)
 
 
 def collective_of(event: Event) -> str:

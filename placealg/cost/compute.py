@@ -14,6 +14,7 @@ from fractions import Fraction
 from placealg.cost.communication import communication
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
+from placealg.cost.walk import Walk, walked
 from placealg.errors import InputError
 from placealg.step.program import Step
 
@@ -57,7 +58,7 @@ class Compute:
                 if value is not None and speed is not None}
 
 
-def compute(step: Step) -> Compute:
+def compute(step: Step | Walk) -> Compute:
     """The arithmetic and the traffic of a program.
 
     >>> from placealg.model.transformer import gpt
@@ -66,8 +67,9 @@ def compute(step: Step) -> Compute:
     >>> compute(derive(zero3(), gpt())).traffic[0].axes
     'dp'
     """
-    work = flop(step)
-    rows = communication(step).by_axes.items()
+    walk = walked(step)
+    work = flop(walk)
+    rows = communication(walk).by_axes.items()
     return Compute(work, tuple(Traffic(axes, f, _per_byte(work, f)) for axes, f in rows if f.expr != 0))
 
 

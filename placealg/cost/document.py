@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from placealg.cost.amounts import Amounts
-from placealg.cost.communication import Communication, communication
-from placealg.cost.flop import flop
+from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula, Size, exact_size, json_number
-from placealg.cost.memory import chosen, memory
-from placealg.cost.regions import kept_for_backward, rows_by_region
+from placealg.cost.memory import chosen
 from placealg.cost.rings import RING
-from placealg.cost.schedule import NO_STAGES, schedule
+from placealg.cost.schedule import NO_STAGES
 from placealg.cost.schedule import assumed as of_stage
 from placealg.cost.stage import StageStep, local
 from placealg.mesh import SYMBOLS, axis_symbol
@@ -64,12 +61,6 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
             *((RINGS,) if any(e.verb == RING for e in step.events) else ()), *missing)
 
 
-def parameters(step: Step) -> Formula:
-    """The number of parameters, all instances of all units of all stages included."""
-    amounts = Amounts(step.whole.reference if isinstance(step, StageStep) else step.reference)
-    return amounts.made(amounts.total, "elements")
-
-
 def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: str = "exact",
               unit: str = "bytes", stage: int | str | None = None) -> dict[str, Any]:
     """The document `cost` (version 1): symbols stay in `expr`; each `value` is at `sizes` and the defaults.
@@ -78,12 +69,10 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
     every figure is that of `stage`, which `chosen` reads.
     """
     step = chosen(step, stage, {n: exact_size(n, v) for n, v in (sizes or {}).items()})
-    held, sent = memory(step), communication(step, convention, unit)
-    kept, arithmetic, order = kept_for_backward(step), flop(step), schedule(step)
-    regions = rows_by_region(step, kept, sent)
-    count = parameters(step)
-    leaves = [count, *(f for _, f in held.items()), *_volumes(sent), arithmetic, *(k.bytes for k in kept),
-              *(f for _, f in (order.items() if order else ()))]
+    costs = Costs(step, convention, unit)
+    count, sent, order = costs.parameters, costs.communication, costs.schedule
+    leaves = [count, *costs.named("memory", "communication", "schedule").values(),
+              *(f for e in sent.events for f in (e.formula, e.count)), costs.flop, *(k.bytes for k in costs.kept)]
     bound = {n: exact_size(n, v) for n, v in (sizes or {}).items()}
     named = {*bound}.union(*(f.names for f in leaves))
     used = [n for n in (*SYMBOLS, *step.reference.mesh.names) if n in named]
@@ -105,7 +94,7 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
         "hypotheses": list(assumed(step)),
         "symbols": {n: _symbol(n) for n in used},
         "parameters": leaf(count),
-        "memory": {name: leaf(f) for name, f in held.items()},
+        "memory": {name: leaf(f) for name, f in costs.memory.items()},
         "communication": {
             "total": leaf(sent.total),
             "by_axes": {axes: leaf(f) for axes, f in sent.by_axes.items()},
@@ -118,9 +107,10 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
         },
         "saved": [{"tensor": k.tensor, "region": k.region, "layout": k.layout, "mode": k.mode,
                    "readers": list(k.readers), "why": k.why, "count": leaf(k.count), "bytes": leaf(k.bytes)}
-                  for k in kept],
-        "regions": [{"region": r.region, "activations": leaf(r.activations), "sent": leaf(r.sent)} for r in regions],
-        "compute": {"flop": leaf(arithmetic)},
+                  for k in costs.kept],
+        "regions": [{"region": r.region, "activations": leaf(r.activations), "sent": leaf(r.sent)}
+                    for r in costs.regions],
+        "compute": {"flop": leaf(costs.flop)},
         "schedule": {"stage": step.stage.name, **{name: leaf(f) for name, f in order.items()}}
         if order and isinstance(step, StageStep)
         else {name: leaf(Formula.none("1", NO_STAGES)) for name in ("bubble", "in_flight")},
@@ -129,12 +119,6 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
 
 def _value(formula: Formula, bound: Mapping[str, Fraction]) -> int | Fraction | None:
     return formula.value(**{n: v for n, v in bound.items() if n in formula.inputs})
-
-
-def _volumes(sent: Communication) -> Iterator[Formula]:
-    yield from (sent.total, sent.host_link, sent.nvme_link, *sent.by_axes.values(), *sent.by_phase.values())
-    for event in sent.events:
-        yield from (event.formula, event.count)
 
 
 def _symbol(name: str) -> dict[str, str]:

@@ -12,32 +12,29 @@ from collections.abc import Mapping
 
 import sympy
 
-from placealg.cost.activations import Activations, collected
-from placealg.cost.amounts import Amounts, monomial
+from placealg.cost.activations import collected
+from placealg.cost.amounts import monomial
 from placealg.cost.communication import executions
 from placealg.cost.formula import Formula
-from placealg.cost.stage import local as of_device
 from placealg.cost.tensors import local
+from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.model.backward import BackwardOp, backward, sparse_gradients
 from placealg.model.graph import Graph, Op, Sparse, Tensor
 from placealg.model.ops import Step as Line
-from placealg.step.event import LOOPED
 from placealg.step.program import Step
 
 NO_FLOP = "the program runs a unit as one computation, whose operations are not counted"
 
 
-def flop(step: Step) -> Formula:
+def flop(step: Step | Walk) -> Formula:
     """What one device computes in a step, over all microbatches and layers."""
-    step = of_device(step)
-    graph = step.reference.graph
+    walk = walked(step)
+    step, graph, tensors = walk.step, walk.graph, walk.tensors
     if graph is None:
         return Formula.none("flop", NO_FLOP)
-    amounts = Amounts(step.reference)
-    tensors = Activations(step, amounts)
     terms = []
-    for touch in tensors.walk(step.phase(*LOOPED)):
+    for touch in tensors.walk():
         op = graph.producer(touch.event.tensor) if touch.event.verb == "compute" else None
         if op is None:
             continue
@@ -47,7 +44,7 @@ def flop(step: Step) -> Formula:
             space = Tensor(op.output, FrozenMap({d: graph.dims[d] for d in dims}), sparse=sparse)
             each = monomial(local(space, touch.box, tensors.split_batch))
             terms.append(2 * times * each * executions(step, touch.event))
-    return amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
+    return walk.amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
 
 
 def sparse_forward(graph: Graph, op: Op) -> Sparse:

@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 
 from placealg.arith import parse
+from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
 from placealg.cost.notation import latex_name, python_of, text_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -24,7 +25,6 @@ UNITS = ("bytes", "elements", "flop", "1")
 CONVENTIONS = ("exact", "asymptotic")
 
 Size = int | Fraction | float | str
-FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
 
 
 @lru_cache(maxsize=1024)
@@ -154,10 +154,10 @@ class Formula:
         return bound
 
     def __add__(self, other: Formula) -> Formula:
-        return self._join(other, "add", lambda a, b: a + b)
+        return self._join(other, "add", lambda a, b: tidy(a + b))
 
     def __sub__(self, other: Formula) -> Formula:
-        return self._join(other, "subtract", lambda a, b: a - b)
+        return self._join(other, "subtract", lambda a, b: tidy(a - b))
 
     def tidied(self) -> Formula:
         """The same formula in the shorter of its forms: what a difference leaves may be short."""
@@ -194,7 +194,7 @@ class Formula:
         if self.expr is None or other.expr is None:
             return Formula(None, self.unit, convention, values, self.reason or other.reason, axes=axes)
         note = "; ".join(dict.fromkeys(n for n in (self.note, other.note) if n))
-        return Formula(tidy(operation(self.expr, other.expr)), self.unit, convention, values, note=note, axes=axes,
+        return Formula(operation(self.expr, other.expr), self.unit, convention, values, note=note, axes=axes,
                        defined=self.defined.plus(other.defined))
 
     def ratio(self, other: Formula) -> Formula:
@@ -203,17 +203,17 @@ class Formula:
             raise InputError(f"the ratio of {self.unit} to {other.unit} has no meaning here")
         if other.expr is not None and other.expr.is_zero:
             return replace(self, expr=None, unit="1", reason="the divisor is zero", note="")
-        return replace(self._join(other, "divide", lambda a, b: sympy.factor(sympy.cancel(a / b))), unit="1")
+        return replace(self._join(other, "divide", quotient), unit="1")
 
     def limit(self, name: str) -> Formula:
         """The limit as the size `name` grows without bound."""
         self._bind({name: 1})
         if self.expr is None:
             return self
-        limit = _limit(self.expr, symbol(name))
-        if limit is None:
+        found = limit(self.expr, symbol(name))
+        if found is None:
             return replace(self, expr=None, reason=f"grows without bound in {name}", note="")
-        return replace(self, expr=tidy(limit))
+        return replace(self, expr=tidy(found))
 
     def leading(self, name: str) -> Formula:
         """The term that grows fastest with the size `name`."""
@@ -232,10 +232,11 @@ class Formula:
             return False
         if self.expr is None or other.expr is None:
             return self.expr is other.expr
-        return bool(self.expr == other.expr or sympy.cancel(sympy.together(self.expr - other.expr)) == 0)
+        return bool(self.expr == other.expr or (agree(self.expr, other.expr) and equal(self.expr, other.expr)))
 
     def __hash__(self) -> int:
-        return hash((self.unit, None if self.expr is None else sympy.cancel(sympy.together(self.expr))))
+        """Of the value at two points, since equal formulas may be written in many ways."""
+        return hash((self.unit, None if self.expr is None else tuple(at_point(self.expr, point) for point in POINTS)))
 
     def text(self) -> str:
         """The formula in readable unicode, without its unit; "" when there is none.
@@ -330,57 +331,6 @@ def exact_size(name: str, size: Size) -> Fraction:
         raise InputError(f"{name} = {size}: a size is {kind}" if not rational else
                          f"{name} = {size}: bytes per element are {kind}")
     return exact
-
-
-def _limit(expr: Any, size: Any) -> Any:
-    """The limit as `size` grows: by degrees in a fraction, part by part around Max and Min; None when it diverges."""
-    top, bottom = sympy.fraction(sympy.together(expr))
-    if top.is_polynomial(size) and bottom.is_polynomial(size):
-        top, bottom = sympy.fraction(sympy.cancel(top / bottom))
-        high, low = sympy.Poly(top, size), sympy.Poly(bottom, size)
-        if top == 0 or high.degree() < low.degree():
-            return sympy.S.Zero
-        return high.LC() / low.LC() if high.degree() == low.degree() else None
-    parts = [_limit(part, size) for part in expr.args]
-    if isinstance(expr, sympy.Min) and any(part is not None for part in parts):
-        parts = [p for p, part in zip(parts, expr.args, strict=True) if p is not None or not _rises(part, size)]
-    if None not in parts and isinstance(expr, sympy.Add | sympy.Mul | sympy.Max | sympy.Min):
-        return expr.func(*parts)
-    return None
-
-
-def _rises(expr: Any, size: Any) -> bool:
-    """Whether an expression is a polynomial that grows above every bound with `size`."""
-    return bool(expr.is_polynomial(size) and sympy.Poly(expr, size).degree() > 0
-                and sympy.Poly(expr, size).LC().is_positive)
-
-
-@lru_cache(maxsize=4096)
-def tidy(expr: Any) -> Any:
-    """The shorter of two exact forms: one factored fraction, or a sum with one term per function of the axes.
-
-    >>> dp, w, o = symbol("dp"), symbol("w"), symbol("o")
-    >>> tidy(w - w / dp), tidy(w + o / dp)
-    (w*(dp - 1)/dp, w + o/dp)
-    """
-    if expr.is_number or expr.is_Symbol:
-        return expr
-    by_axes: dict[Any, Any] = {}
-    for term in sympy.Add.make_args(expr):
-        outside, axes = sympy.S.One, sympy.S.One
-        for part in sympy.Mul.make_args(term):
-            if all(s.name in SYMBOLS for s in part.free_symbols):
-                outside *= part
-            else:
-                axes *= part
-        by_axes[axes] = by_axes.get(axes, sympy.S.Zero) + outside
-    if len(by_axes) == 1:
-        ((axes, outside),) = by_axes.items()
-        return sympy.factor(outside) * (axes if axes.is_Add else sympy.factor(axes))
-    split = sum((sympy.factor(outside) * axes for axes, outside in by_axes.items()), sympy.S.Zero)
-    whole = sympy.factor(expr)
-    negative = any(outside.could_extract_minus_sign() for outside in by_axes.values())
-    return whole if negative or sympy.count_ops(whole) <= sympy.count_ops(split) else split
 
 
 def _names(expr: Any) -> tuple[str, ...]:

@@ -74,10 +74,11 @@ class Visit:
     """One event in the steady state: what is held before it, while it runs, and after it.
 
     Only values that are still to be read are held. `run` numbers the maximal runs of events inside one unit's
-    loop; None outside. `position` is that in the microbatch loop; "" outside.
+    loop; None outside. `position` is that in the microbatch loop; "" outside. `place` is the event's in the program.
     """
 
     event: Event
+    place: int
     run: int | None
     position: str
     before: State
@@ -117,13 +118,13 @@ def visits(step: Step) -> tuple[Visit, ...]:
     """Every event of one training step, in the steady state."""
     trace = list(_trace(step))
     state = initial(step)
-    for event, _, _ in trace:
+    for event, _, _, _ in trace:
         state = apply(step, state, event)
     found = []
-    around = _liveness(step, [event for event, _, _ in trace])
-    for k, ((event, run, position), (early, at, late)) in enumerate(zip(trace, around, strict=True)):
+    around = _liveness(step, [event for event, _, _, _ in trace])
+    for k, ((event, run, position, place), (early, at, late)) in enumerate(zip(trace, around, strict=True)):
         before, state = state, apply(step, state, event, _prefetched(step, trace, k))
-        found.append(Visit(event, run, position, _only(before, early), _only(state, at), _only(state, late)))
+        found.append(Visit(event, place, run, position, _only(before, early), _only(state, at), _only(state, late)))
     return tuple(found)
 
 
@@ -131,29 +132,34 @@ def _only(state: State, live: frozenset[Key]) -> State:
     return {key: held for key, held in state.items() if key in live}
 
 
-Place = tuple[Event, int | None, str]
-"""(event, run of its unit's loop, position of the microbatch loop)."""
+Visited = tuple[Event, int | None, str, int]
+"""(event, run of its unit's loop, position of the microbatch loop, the event's place in the program)."""
 
 
-def _trace(step: Step) -> Iterator[Place]:
-    runs = 0
+def _trace(step: Step) -> Iterator[Visited]:
+    runs, start, place = 0, 0, 0
+    places = [k for k, e in enumerate(step.events) if e.phase in STEP_PHASES]
     for node in step.tree(*STEP_PHASES):
         inside = isinstance(node, Loop) and node.name == MICROBATCH
         for position in positions(step.reference.microbatches) if inside else ("only",):
+            place = start
             for part in node.body if isinstance(node, Loop) and inside else (node,):
                 events = part.body if isinstance(part, Loop) else (part,)
                 runs += isinstance(part, Loop)
                 for event in events:
                     if isinstance(event, Event) and active(event, position):
-                        yield event, runs if isinstance(part, Loop) else None, position if inside else ""
+                        yield (event, runs if isinstance(part, Loop) else None, position if inside else "",
+                               places[place])
+                    place += 1
+        start = place
 
 
-def _prefetched(step: Step, trace: list[Place], k: int) -> int:
+def _prefetched(step: Step, trace: list[Visited], k: int) -> int:
     """Units fetched or gathered ahead at `k`: only what lives for one use comes ahead."""
-    first, run, _ = trace[k]
+    first, run, _, _ = trace[k]
     if first.verb not in ("gather", "fetch") or first.value != "weight" or not step.reference.prefetch:
         return 0
-    for event, later, _ in trace[k + 1:]:
+    for event, later, _, _ in trace[k + 1:]:
         if event.phase != first.phase or later != run:
             return 0
         if event.group == first.group and event.verb == "free" and event.value == "weight" and (

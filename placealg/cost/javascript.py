@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from placealg.cost.formula import FUNCTIONS, Formula
+from placealg.cost.algebra import FUNCTIONS
+from placealg.cost.formula import Formula
 from placealg.errors import InputError
 
 OPERATIONS = {"Add": "add", "Mul": "mul", "Max": "max", "Min": "min", "ceiling": "ceiling", "floor": "floor"}

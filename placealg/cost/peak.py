@@ -22,12 +22,12 @@ Held = tuple[Tally, Picture]
 NOTHING: Held = (Tally(), Picture())
 
 
-def peak(amounts: Amounts, pictures: Iterable[Held], rest: Held = NOTHING, waiting: Any = None) -> Formula:
-    """The largest of several pictures as a Formula: `rest`, and a Max where sizes decide what comes to it.
+def peak(amounts: Amounts, best: Iterable[Held], rest: Held = NOTHING, waiting: Any = None) -> Formula:
+    """The largest of some candidates as a Formula: `rest`, and a Max where sizes decide what comes to it.
 
     Where other microbatches are in flight too, `waiting` is what the tensors of `rest` take, in bytes, of all of them.
     """
-    best = _largest(amounts, pictures) or [NOTHING]
+    best = list(best)
     more = [amounts.write(amounts.linear(_beyond(states, rest[0])), name_unit=True) for states, _ in best]
     distinct = dict.fromkeys(expr + written(amounts, _beyond(tensors, rest[1]))
                              for (expr, _), (_, tensors) in zip(more, best, strict=True))
@@ -37,11 +37,11 @@ def peak(amounts: Amounts, pictures: Iterable[Held], rest: Held = NOTHING, waiti
     return amounts.made(below + beyond, "bytes", note="; ".join(notes))
 
 
-def _largest(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
-    """The candidates for the largest picture: first among those with equal states, then of all."""
+def largest_held(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
+    """The candidates for the largest of several pictures: first among those with equal states, then of all."""
     sums = dict[Any, Polynomial]()
     by_states: dict[Any, dict[Any, Held]] = {}
-    for states, tensors in {(id(states), id(tensors)): (states, tensors) for states, tensors in pictures}.values():
+    for states, tensors in pictures:
         by_states.setdefault(frozenset(states.items()), {})[frozenset(tensors.items())] = states, tensors
     for key, (_, tensors) in (pair for group in by_states.values() for pair in group.items()):
         if key not in sums:
@@ -50,7 +50,7 @@ def _largest(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
     for group in by_states.values():
         below = amounts.bound(next(iter(group.values()))[0])
         kept += [(group[key], below + sums[key]) for key in largest((key, sums[key]) for key in group)]
-    return largest(kept)
+    return largest(kept) or [NOTHING]
 
 
 def _known(amounts: Amounts, total: Polynomial) -> Polynomial:

@@ -15,7 +15,8 @@ from typing import Any
 import sympy
 
 from placealg.arith import Expr, Monomial, parse
-from placealg.cost.formula import FUNCTIONS, Formula, expression, symbol
+from placealg.cost.algebra import FUNCTIONS
+from placealg.cost.formula import Formula, expression, symbol
 from placealg.errors import InputError
 from placealg.polynomial import Call, Plain, Polynomial
 

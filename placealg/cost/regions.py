@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from placealg.cost.activations import Activations, Kept, collected
-from placealg.cost.amounts import Amounts
+from placealg.cost.activations import Kept, collected
 from placealg.cost.communication import Communication, communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import NO_ACTIVATIONS, NO_GRAPH
-from placealg.cost.stage import local
+from placealg.cost.walk import Walk, walked
 from placealg.step.program import Step
 
 
@@ -27,10 +26,10 @@ class RegionCost:
     sent: Formula
 
 
-def kept_for_backward(step: Step, statistics: bool = False) -> tuple[Kept, ...]:
+def kept_for_backward(step: Step | Walk, statistics: bool = False) -> tuple[Kept, ...]:
     """Every tensor that forward keeps for backward; none where units run whole."""
-    step = local(step)
-    return Activations(step, Amounts(step.reference), statistics).kept() if step.reference.graph else ()
+    walk = walked(step, statistics)
+    return walk.tensors.kept() if walk.graph else ()
 
 
 def cost_by_region(step: Step, convention: str = "exact", unit: str = "bytes",
@@ -42,9 +41,10 @@ def cost_by_region(step: Step, convention: str = "exact", unit: str = "bytes",
     return rows_by_region(step, kept_for_backward(step, statistics), communication(step, convention, unit))
 
 
-def rows_by_region(step: Step, kept: Iterable[Kept], sent: Communication) -> tuple[RegionCost, ...]:
+def rows_by_region(step: Step | Walk, kept: Iterable[Kept], sent: Communication) -> tuple[RegionCost, ...]:
     """A row per region of what is kept and sent."""
-    reference, amounts = step.reference, Amounts(step.reference)
+    walk = walked(step)
+    reference, amounts = walk.step.reference, walk.amounts
     held: dict[str, list[Any]] = {}
     moved: dict[str, list[Any]] = {}
     for k in kept:

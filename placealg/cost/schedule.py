@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placealg.cost.amounts import Amounts
 from placealg.cost.formula import Formula
-from placealg.cost.stage import StageStep, local
+from placealg.cost.stage import StageStep
+from placealg.cost.walk import Walk, walked
 from placealg.step.program import Step
 
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
@@ -32,17 +32,17 @@ class Schedule:
         return (("bubble", self.bubble), ("bubble_of_total", self.bubble_of_total), ("in_flight", self.in_flight))
 
 
-def schedule(step: Step) -> Schedule | None:
+def schedule(step: Step | Walk) -> Schedule | None:
     """The schedule of a step's pipeline, on the stage whose program it is, else the first; None without a pipeline.
 
     >>> import placealg as pa
     >>> schedule(pa.derive(pa.parse_strategy("pp"), pa.gpt())).bubble
     (pp − 1)/m
     """
-    step = local(step)
-    if not isinstance(step, StageStep):
+    walk = walked(step)
+    if not isinstance(walk.step, StageStep):
         return None
-    amounts, stage = Amounts(step.reference), step.stage
+    amounts, stage = walk.amounts, walk.step.stage
     return Schedule(*(amounts.made(expr, "1") for expr in (stage.bubble, stage.bubble_of_total, stage.in_flight)))
 
 

@@ -94,7 +94,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
     free = set() if statistics else {t.name for op in reference.graph.ops for t, k in kept(reference.graph, op)
                                      if k.optional}
     walk = _Walk(reference, reference.graph, tuple(events), known=dict(arriving))
-    found = [walk.run(event) for event in walk.events]
+    found = [walk.run(event, k) for k, event in enumerate(walk.events)]
     last = {version: k for k, touch in enumerate(found) for version in touch.reads}
     for k, touch in enumerate(found):
         touch.before = {v: s for v, s in touch.before.items()
@@ -115,10 +115,10 @@ def entering(reference: Reference, events: Iterable[Event]) -> dict[str, Box]:
         return {}
     walk = _Walk(reference, reference.graph, tuple(events))
     found: dict[str, Box] = {}
-    for event in walk.events:
+    for k, event in enumerate(walk.events):
         if event.on_gradient:
             break
-        walk.run(event)
+        walk.run(event, k)
         if event.verb == "assign" and event.on_tensor and (event.value, "") in walk.held:
             found[event.value] = walk.box_of((event.value, ""))
     return found
@@ -146,12 +146,13 @@ class _Walk:
         self.sparse = sparse_gradients(self.graph)
         self.chunks = chunk_parts(self.graph)
         self.summed = summed(self.events)
-        self.brought = {id(e): brought(e, self.events[k + 1:]) for k, e in enumerate(self.events) if e.verb == RING}
+        self.brought = {k: brought(e, self.events[k + 1:]) for k, e in enumerate(self.events) if e.verb == RING}
         self.held = {(t.name, ""): Storage((t.name, ""), frozenset(), t)
                      for t in self.graph.tensors.values() if t.kind == "data"}
 
-    def run(self, event: Event) -> Touch:
-        """Interpret one event: what it read and wrote, and the storages that were live before it."""
+    def run(self, event: Event, place: int) -> Touch:
+        """Interpret one event, at its place among those walked over: what it read and wrote, and what was live before.
+        """
         touch = Touch(event, dict(self.held))
         if event.verb == "compute" and event.on_gradient:
             self.differentiate(touch)
@@ -164,7 +165,7 @@ class _Walk:
         elif event.verb in MESSAGES:
             self.message(touch)
         elif event.on_tensor:
-            self.redistribute(touch)
+            self.redistribute(touch, self.brought.get(place, ONE))
         else:
             self.read(touch, event.reads)
         return touch
@@ -320,8 +321,11 @@ class _Walk:
             box = frozenset.intersection(*(self.held[v].box for v in grads))
             self.add(touch, target, box, self.graph.tensors[loop.slot])
 
-    def redistribute(self, touch: Touch) -> None:
-        """A collective, or its local kin: from the version that is there to the one named; gradients in place."""
+    def redistribute(self, touch: Touch, part: Monomial) -> None:
+        """A collective, or its local kin: from the version that is there to the one named; gradients in place.
+
+        `part` of what a ring brings is held at a time.
+        """
         event = touch.event
         tensor = self.graph.tensors.get(event.tensor)
         found = self.find(event.value, event.version)
@@ -340,7 +344,7 @@ class _Walk:
             box = frozenset((a, d) for a, d in box if a not in event.axes or (gone and d != gone))
         if event.verb in ("slice", "reduce_scatter", "all_to_all") or (event.verb == "shift" and come):
             box |= {(a, come) for a in event.axes}
-        self.make(touch, (event.value, event.version), box, tensor, self.brought.get(id(event), ONE))
+        self.make(touch, (event.value, event.version), box, tensor, part)
 
     def message(self, touch: Touch) -> None:
         """What is sent is read as it is; what is received is held from then on, unless it is there already."""

@@ -3,43 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from placealg.cost.communication import Communication
+from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
-from placealg.cost.memory import Memory
-from placealg.cost.schedule import NO_STAGES, Schedule
+from placealg.errors import InputError
 from placealg.render.cost import QUANTITIES, Sizes, known_sizes, value_of
-from placealg.render.text_layout import Cell, Line, bold, dim, indent, prose, table
+from placealg.render.text_layout import Cell, Line, bold, dim, indent, plain, prose, table
 from placealg.render.values import scale_for, scaled
+from placealg.shown import Shown
 
 _READABLE = 36
 _NONE = "—"
 
 
 class Compared(NamedTuple):
-    """One strategy's costs, with the sizes at which its values are taken; of a pipeline those of `stage`."""
+    """One strategy's costs, with the sizes at which its values are taken."""
 
     name: str
-    held: Memory
-    sent: Communication
+    costs: Costs
     sizes: Sizes
-    stage: str = ""
-    order: Schedule | None = None
 
     def quantities(self) -> dict[str, Formula]:
         """What is compared, by name."""
-        found = {n: f for n, f in self.held.items() if n in QUANTITIES}
-        return {**found, "sent": self.sent.total, "host link": self.sent.host_link,
-                "nvme link": self.sent.nvme_link}
+        found = {n: f for n, f in self.costs.memory.items() if n in QUANTITIES}
+        sent = self.costs.communication
+        return {**found, "sent": sent.total, "host link": sent.host_link, "nvme link": sent.nvme_link}
 
 
 def _of_pipelines(every: Sequence[Compared]) -> list[dict[str, Formula]]:
     """What is compared of each, with the bubble where one of them has a pipeline."""
-    if not any(c.order for c in every):
+    if not any(c.costs.schedule for c in every):
         return [c.quantities() for c in every]
-    return [{**c.quantities(), "bubble": c.order.bubble if c.order else Formula.none("1", NO_STAGES)} for c in every]
+    return [{**c.quantities(), "bubble": c.costs.figures["schedule.bubble"]} for c in every]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Shown):
+    """Programs side by side, as text, by name, or as the JSON object of `placealg compare --format json`."""
+
+    sides: tuple[Compared, ...]
+    model: str
+
+    def ratio(self, quantity: str, of: int = 1) -> Formula:
+        """A quantity of one of the programs, counted from 0, over the first one's."""
+        found = _of_pipelines(self.sides)
+        if quantity not in found[0] or not 0 <= of < len(found):
+            raise InputError(f"no quantity '{quantity}' of program {of}", name=quantity, valid=found[0])
+        return ratio(found[of][quantity], found[0][quantity], self.sides[of].sizes, self.sides[0].sizes).formula
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as a JSON object."""
+        return document(self.sides, self.model)
+
+    def __repr__(self) -> str:
+        return "\n".join(plain(text) for text in compare(self.sides, self.model, 100, gib=False))
 
 
 class Ratio(NamedTuple):
@@ -68,7 +88,7 @@ def compare(every: Sequence[Compared], model: str, width: int, gib: bool) -> lis
     sizes: Mapping[str, Fraction] = {n: v for c in every for n, v in c.sizes.items()}
     compared = _of_pipelines(every)
     known = known_sizes((f for c in every for f in c.quantities().values()), sizes, _clashing(every))
-    known += [("of", f"{c.name}: {c.stage}") for c in every if c.stage]
+    known += [("of", f"{c.name}: {c.costs.stage}") for c in every if c.costs.stage]
     lines = [*title, *indent(table([[dim(k), dim(t)] for k, t in known], "ll", width - 2, wrap={1: 30})), ()]
     values = [(f.unit, value_of(f, c.sizes)) for c, found in zip(every, compared, strict=True) for f in found.values()]
     scales = {unit: scale_for(unit, (v for u, v in values if u == unit), gib) for unit, _ in values}
@@ -79,7 +99,7 @@ def compare(every: Sequence[Compared], model: str, width: int, gib: bool) -> lis
     for name, base in compared[0].items():
         if all(found[name].expr in (0, None) for found in compared):
             continue
-        if name == "peak" and all(c.held.peak == c.held.total for c in every):
+        if name == "peak" and all(c.costs.memory.peak == c.costs.memory.total for c in every):
             continue
         unit, divisor = scales[base.unit]
         rows.append([])
@@ -99,7 +119,7 @@ def document(every: Sequence[Compared], model: str) -> dict[str, Any]:
     for c, found in zip(every, compared, strict=True):
         told = {n: ratio(f, first[n], c.sizes, every[0].sizes) for n, f in found.items()}
         rows.append({
-            "strategy": c.name, **({"stage": c.stage} if c.stage else {}),
+            "strategy": c.name, **({"stage": c.costs.stage} if c.costs.stage else {}),
             "quantities": {n: _leaf(f, c.sizes) for n, f in found.items()},
             "ratios": {n: {**r.formula.to_json(), "value": None if r.value is None else float(r.value)}
                        for n, r in told.items()}})

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 from placealg.cost.activations import Kept
 from placealg.cost.communication import Communication, Sent
+from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 from placealg.cost.peak_parts import MOMENT, moment
 from placealg.cost.regions import RegionCost
-from placealg.cost.schedule import Schedule
 from placealg.mesh import SYMBOLS
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, table
 from placealg.render.values import Scale, number, plain_number, scale_for, scaled
@@ -77,15 +77,15 @@ def _sign(name: str) -> str:
     return name.replace("Psi", "Ψ")
 
 
-def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: Sizes, hypotheses: Iterable[str],
-         width: int, gib: bool = False, detail: tuple[str, list[Line]] | None = None,
-         order: Schedule | None = None) -> list[Line]:
+def cost(title: str, costs: Costs, sizes: Sizes, hypotheses: Iterable[str], width: int, gib: bool = False,
+         detail: tuple[str, list[Line]] | None = None) -> list[Line]:
     """The parameters, memory, communication by axes and phase, then event by event or `detail`; what they stand on.
 
     Of a pipeline's stage also its schedule.
     """
-    formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events),
-                *(f for _, f in (order.items() if order else ()))]
+    count, held, sent = costs.parameters, costs.memory, costs.communication
+    order = costs.named("schedule")
+    formulas = [count, *(f for _, f in held.items()), *(e.formula for e in sent.events), *order.values()]
     held_in = scale_for("bytes", (value_of(f, sizes) for _, f in held.items()), gib)
     moved = (sent.total, sent.host_link, sent.nvme_link)
     sent_in = scale_for(sent.total.unit, (value_of(f, sizes) for f in moved), gib)
@@ -101,7 +101,7 @@ def cost(title: str, count: Formula, held: Memory, sent: Communication, sizes: S
     lines += indent(_block(_sums(sent), sizes, sent_in, width - 2)) + [()]
     if order:
         lines.append(line(bold("schedule of the pipeline")))
-        lines += indent(_block([(n.replace("_", " "), f, f.text()) for n, f in order.items()], sizes,
+        lines += indent(_block([(n, f, f.text()) for n, f in order.items()], sizes,
                         scale_for("1", ()), width - 2)) + [()]
     heading, rest = detail or ("of which, event by event", _events([e for e in sent.events if not e.left_out], sizes,
                                                                    sent_in, width - 2))

@@ -55,9 +55,9 @@ class Side:
     @property
     def figures(self) -> dict[str, Formula]:
         """Cost formula by name."""
-        sent = {f"sent over {axes}": f for axes, f in self.costs.sent.by_axes.items()}
-        order = {n.replace("_", " "): f for n, f in self.costs.order.items()} if self.costs.order else {}
-        return {**self.costs.quantities(), **sent, **order}
+        found = self.costs.costs
+        sent = {f"sent {name}": f for name, f in found.named("communication").items() if name.startswith("over ")}
+        return {**self.costs.quantities(), **sent, **found.named("schedule")}
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -127,19 +127,17 @@ def _differing(one: Mapping[str, str], two: Mapping[str, str]) -> tuple[tuple[st
 
 def _changes(one: Side, two: Side) -> Iterable[Change]:
     left, right = one.figures, two.figures
-    if len(one.costs.sent.by_axes) < 2 and len(two.costs.sent.by_axes) < 2 and \
-            {*one.costs.sent.by_axes} == {*two.costs.sent.by_axes}:
-        left, right = ({n: f for n, f in side.items() if not n.startswith("sent over ")} for side in (left, right))
+    mine, theirs = ({n for n in side if n.startswith("sent over ")} for side in (left, right))
+    if len(mine) < 2 and mine == theirs:
+        left, right = ({n: f for n, f in side.items() if n not in mine} for side in (left, right))
     for name in {**left, **right}:
-        mine, theirs = left.get(name), right.get(name)
-        if mine is not None and theirs is not None and mine == theirs:
-            values = value_of(mine, one.costs.sizes), value_of(theirs, two.costs.sizes)
-            if values[0] == values[1]:
-                continue
-        values = (None if mine is None else value_of(mine, one.costs.sizes),
-                  None if theirs is None else value_of(theirs, two.costs.sizes))
-        yield Change(name, mine, theirs, values, None if mine is None or theirs is None else ratio(
-            theirs, mine, two.costs.sizes, one.costs.sizes))
+        first, second = left.get(name), right.get(name)
+        values = (None if first is None else value_of(first, one.costs.sizes),
+                  None if second is None else value_of(second, two.costs.sizes))
+        if first is not None and second is not None and first == second and values[0] == values[1]:
+            continue
+        yield Change(name, first, second, values, None if first is None or second is None else ratio(
+            second, first, two.costs.sizes, one.costs.sizes))
 
 
 def diff(found: Differences, width: int) -> list[Line]:

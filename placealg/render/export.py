@@ -7,10 +7,8 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-from placealg.cost.communication import Communication
+from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
-from placealg.cost.memory import Memory
-from placealg.cost.schedule import Schedule
 from placealg.render.cost import value_of
 from placealg.render.values import scale_for, scaled
 
@@ -22,15 +20,12 @@ _LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "#": r"\#", "%": r"\%", "&": r"
           "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
-def sections(held: Memory, sent: Communication, order: Schedule | None = None) -> Sections:
-    """Every quantity by section, named as in the JSON document."""
+def sections(costs: Costs) -> Sections:
+    """Every quantity by section, named as on the page of costs."""
     return {
-        "memory": list(held.items()),
-        "communication": [("total", sent.total), *((f"over {a}", f) for a, f in sent.by_axes.items()),
-                          *((f"in {p}", f) for p, f in sent.by_phase.items()), ("host link", sent.host_link),
-                          ("nvme link", sent.nvme_link)],
-        **({"schedule": list(order.items())} if order else {}),
-        "events": [(e.path, e.formula) for e in sent.events if not e.left_out],
+        **{part: list(costs.named(part).items()) for part in ("memory", "communication")},
+        **({"schedule": list(costs.schedule.items())} if costs.schedule else {}),
+        "events": [(e.path, e.formula) for e in costs.communication.events if not e.left_out],
     }
 
 

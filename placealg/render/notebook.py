@@ -11,6 +11,7 @@ from placealg.cost.memory import Memory
 from placealg.errors import InputError
 from placealg.placement import STATES
 from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Counterexample, Report
+from placealg.render.compare import Comparison
 from placealg.render.mesh_drawing import draw_strategy
 from placealg.render.mesh_exchanges import draw_moves
 from placealg.render.proof import MARKS, SAYS, counterexample_rows, joined
@@ -69,6 +70,11 @@ def _(report: Report) -> str:
 def _(found: Counterexample) -> str:
     told = element("p", element("b", "counterexample"), written(": " + found.explanation))
     return told + _table([(name, text) for name, text in counterexample_rows(found) if text])
+
+
+@html.register
+def _(compared: Comparison) -> str:
+    return element("pre", written(repr(compared)))
 
 
 @html.register

@@ -51,7 +51,7 @@ def report(every: Sequence[Told], says: Mapping[str, str]) -> str:
     colours = axis_colours(*(told.program for told in every))
     free = sliders(every)
     names = ", ".join(told.strategy.name for told in every)
-    title = f"{names} on {every[0].step.reference.model}"
+    title = f"{names} on {every[0].program.reference.model}"
     script = f"{_read('report.js')}\nstart({_strategies(every)}, {_limits(free)});\n"
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -157,13 +157,13 @@ def _sign(name: str) -> str:
 
 def _charts(every: Sequence[Told], colours: Colours) -> str:
     """A memory bar and a communication bar per strategy, of one scale each."""
-    crossed = dict.fromkeys(axes for told in every for axes in told.sent.by_axes)
+    crossed = dict.fromkeys(axes for told in every for axes in told.costs.communication.by_axes)
     over = {f"over {axes}": colours.get(tuple(axes.split(",")), PALETTE[k % len(PALETTE)])
             for k, axes in enumerate(crossed)}
     used = {part: colour for part, colour in PARTS.items()
             if any(told.figures()[f"memory.{part}"].expr not in (None, 0) for told in every)}
     memory = [_bar(k, told, "memory", used, "peak") for k, told in enumerate(every)]
-    sent = [_bar(k, told, "sent", {n: c for n, c in over.items() if n.removeprefix("over ") in told.sent.by_axes}, "")
+    sent = [_bar(k, told, "sent", {n: c for n, c in over.items() if f"sent.{n}" in told.figures()}, "")
             for k, told in enumerate(every)]
     warned = [element("p", "", class_="warning", data_broken=k, hidden="hidden") for k in range(len(every))]
     left = element("div", element("h2", "memory of a device"), *memory, _legend(used, "peak: the largest moment"))
@@ -227,7 +227,7 @@ def _few(told: Told) -> Mesh:
 
 def _formulas(told: Told) -> str:
     rows = [element("tr", element("th", ""), element("th", "closed form"), element("th", "value", class_="value"))]
-    stage = stage_of(told.step)
+    stage = stage_of(told.costs.step)
     for name, formula in told.figures().items():
         room, _, quantity = name.partition(".")
         if formula.expr == 0 and quantity in ("host", "nvme", "host link", "nvme link"):
@@ -293,9 +293,10 @@ def _program(told: Told, colours: Colours) -> str:
 
 def _granted(every: Sequence[Told]) -> str:
     """What the figures take for granted, each once."""
-    conventions = dict.fromkeys(CONVENTIONS[told.sent.total.convention] for told in every)
-    notes = dict.fromkeys(_sign(n) for told in every for _, f in told.held.items() for n in f.note.split("; ") if n)
-    taken = dict.fromkeys(text for told in every for text in assumed(_anywhere(told.step)))
+    conventions = dict.fromkeys(CONVENTIONS[told.costs.communication.total.convention] for told in every)
+    notes = dict.fromkeys(_sign(n) for told in every for _, f in told.costs.memory.items()
+                          for n in f.note.split("; ") if n)
+    taken = dict.fromkeys(text for told in every for text in assumed(_anywhere(told.costs.step)))
     rows = [(name if k == 0 else "", text) for name, texts in (
         ("convention", conventions), ("note", notes), ("assuming", taken)) for k, text in enumerate(texts)]
     return element("section", element("h2", "what the figures take for granted"), _table(rows, head=False))

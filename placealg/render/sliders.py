@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from placealg.arith import Monomial
-from placealg.cost.communication import Communication
+from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
 from placealg.cost.javascript import definitions
-from placealg.cost.memory import Memory
-from placealg.cost.schedule import Schedule
 from placealg.cost.stage import stage_of
 from placealg.errors import InputError
 from placealg.mesh import SYMBOLS, axis_symbol
@@ -40,19 +38,16 @@ _SPAN = 1024
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One strategy of a page: its program, its costs, its verdict, and what stands behind that.
+    """One strategy of a page: its program, its costs (of a pipeline one stage's), its verdict, and what is behind that.
 
-    `step` is the program of the costs, of a pipeline that of one stage. `sizes` are those that the command line says,
+    `sizes` are those that the command line says,
     `bound` those that strategy or model fix. `whole` are quotients that must be integers, `ordered` pairs of a size and
     another that it never exceeds. `files` lists a certificate: (file, the answer expected of it, its SHA-256).
     """
 
     strategy: Strategy
     program: Step
-    step: Step
-    held: Memory
-    sent: Communication
-    order: Schedule | None
+    costs: Costs
     report: Report
     sizes: Mapping[str, Fraction] = field(default_factory=dict)
     bound: Mapping[str, Fraction] = field(default_factory=dict)
@@ -62,18 +57,17 @@ class Told:
 
     def figures(self) -> dict[str, Formula]:
         """Every formula of the page by name: memory.*, sent.*, schedule.*."""
-        sent = {"total": self.sent.total, **{f"over {axes}": f for axes, f in self.sent.by_axes.items()},
-                **{f"in {phase}": f for phase, f in self.sent.by_phase.items()},
-                "host link": self.sent.host_link, "nvme link": self.sent.nvme_link}
-        return {**{f"memory.{n}": f for n, f in self.held.items()}, **{f"sent.{n}": f for n, f in sent.items()},
-                **({f"schedule.{n}": f for n, f in self.order.items()} if self.order else {})}
+        order = self.costs.schedule.items() if self.costs.schedule else ()
+        return {**{f"memory.{name}": f for name, f in self.costs.named("memory").items()},
+                **{f"sent.{name}": f for name, f in self.costs.named("communication").items()},
+                **{f"schedule.{name}": f for name, f in order}}
 
     def fixed(self) -> dict[str, Fraction]:
         """The sizes that no slider changes: those bound, and those by which a pipeline's stage was chosen."""
         found = dict(self.bound)
-        stage = stage_of(self.step)
+        stage = stage_of(self.costs.step)
         if stage is not None and stage.ranks is not None:
-            loops = self.step.reference.graph.loops if self.step.reference.graph else ()
+            loops = self.costs.step.reference.graph.loops if self.costs.step.reference.graph else ()
             chosen = {stage.pipeline.axis, "v", *(n for loop in loops for n in loop.count.names())}
             chosen |= set() if stage.even else {"m"}
             found |= {name: self.sizes[name] for name in chosen if name in self.sizes}
@@ -81,7 +75,7 @@ class Told:
 
     def wholes(self) -> tuple[Monomial, ...]:
         """What must be an integer: `whole`, and a pipeline's layers per stage."""
-        stage = stage_of(self.step)
+        stage = stage_of(self.costs.step)
         more = () if stage is None else (n for n in stage.instances.values() if any(p < 0 for _, p in n.powers))
         return tuple(dict.fromkeys((*self.whole, *more)))
 
@@ -163,7 +157,7 @@ def _drawn(strategy: Strategy) -> dict[str, int]:
 
 def _least(name: str, told: Told) -> int:
     """A pipeline whose number of stages is not known has at least two, and stages of unknown chunks at least two."""
-    stage = stage_of(told.step)
+    stage = stage_of(told.costs.step)
     if stage is None or name not in (stage.pipeline.axis, "v"):
         return 1
     return 2 if name == "v" else max(2, (stage.number or 0) + 1)

@@ -5,10 +5,11 @@ Every entry is read from `catalogue.toml`, which says placements and schedules a
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -126,27 +127,59 @@ def standalone(strategy: Strategy) -> Strategy:
     return instantiate("dp") * strategy if strategy.modifiers and not strategy.mesh.axes else strategy
 
 
-dp = partial(instantiate, "dp")
-zero1 = partial(instantiate, "zero1")
-zero2 = partial(instantiate, "zero2")
-zero3 = partial(instantiate, "zero3")
-fsdp = partial(instantiate, "fsdp")
-fsdp_no_reshard = partial(instantiate, "fsdp_no_reshard")
-hsdp = partial(instantiate, "hsdp")
-mics = partial(instantiate, "mics")
-zeropp = partial(instantiate, "zeropp")
-tp = partial(instantiate, "tp")
-tp_sp = partial(instantiate, "tp_sp")
-tp_sp_keep = partial(instantiate, "tp_sp_keep")
-cp = partial(instantiate, "cp")
-cp_ulysses = partial(instantiate, "cp_ulysses")
-cp_ring = partial(instantiate, "cp_ring")
-pp = partial(instantiate, "pp")
-pp_gpipe = partial(instantiate, "pp_gpipe")
-pp_1f1b = partial(instantiate, "pp_1f1b")
-pp_interleaved = partial(instantiate, "pp_interleaved")
-ep = partial(instantiate, "ep")
-offload_optimizer = partial(instantiate, "offload_optimizer")
-offload_parameters = partial(instantiate, "offload_parameters")
-recompute_full = partial(instantiate, "recompute_full")
-recompute_selective = partial(instantiate, "recompute_selective")
+def _on_axes(name: str) -> Callable[..., Strategy]:
+    """The function that instantiates one entry; its documentation is the entry's."""
+    found = entry(name)
+
+    def strategy(*axes: str | int | Axis, **sizes: int | None) -> Strategy:
+        return instantiate(name, *axes, **sizes)
+
+    sizes = {axis: 8 // 2**k for k, axis in enumerate(found.axes)}
+    example = [f">>> {name}({', '.join(f'{a}={n}' for a, n in sizes.items())}).name",
+               repr(instantiate(name, **sizes).name)]
+    modes = [f"    {line}" for line in table_lines(found)]
+    axes = f"Axes: {', '.join(found.axes)}." if found.axes else "A modifier: it applies to the strategy on its left."
+    strategy.__name__ = strategy.__qualname__ = name
+    title = f"{found.title[0].upper()}{found.title[1:]}."
+    strategy.__doc__ = "\n".join([title, "", *modes, "", f"{axes} Source: {found.source}.", "", *example])
+    return strategy
+
+
+def table_lines(found: Entry) -> Iterator[str]:
+    """The tables of an entry, a line each, as a strategy file says them.
+
+    >>> list(table_lines(entry("zero1")))[:2]
+    ['[dims] dp = ["batch"]', '[states.optimizer] dp = "S"']
+    """
+    for table, value in found.tables.items():
+        inner = value if all(isinstance(v, Mapping) for v in value.values()) else {"": value}
+        for name, keys in inner.items():
+            said = ", ".join(f"{key if key.isidentifier() else json.dumps(key)} = {json.dumps(v)}"
+                             for key, v in keys.items())
+            yield f"[{table}{'.' if name else ''}{name}] {said}"
+
+
+dp = _on_axes("dp")
+zero1 = _on_axes("zero1")
+zero2 = _on_axes("zero2")
+zero3 = _on_axes("zero3")
+fsdp = _on_axes("fsdp")
+fsdp_no_reshard = _on_axes("fsdp_no_reshard")
+hsdp = _on_axes("hsdp")
+mics = _on_axes("mics")
+zeropp = _on_axes("zeropp")
+tp = _on_axes("tp")
+tp_sp = _on_axes("tp_sp")
+tp_sp_keep = _on_axes("tp_sp_keep")
+cp = _on_axes("cp")
+cp_ulysses = _on_axes("cp_ulysses")
+cp_ring = _on_axes("cp_ring")
+pp = _on_axes("pp")
+pp_gpipe = _on_axes("pp_gpipe")
+pp_1f1b = _on_axes("pp_1f1b")
+pp_interleaved = _on_axes("pp_interleaved")
+ep = _on_axes("ep")
+offload_optimizer = _on_axes("offload_optimizer")
+offload_parameters = _on_axes("offload_parameters")
+recompute_full = _on_axes("recompute_full")
+recompute_selective = _on_axes("recompute_selective")

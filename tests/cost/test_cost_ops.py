@@ -14,7 +14,8 @@ from placealg.cost.activations import Activations
 from placealg.cost.amounts import Amounts
 from placealg.cost.bounds import factored
 from placealg.cost.communication import communication
-from placealg.cost.document import cost_json, parameters
+from placealg.cost.costs import Costs
+from placealg.cost.document import cost_json
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
@@ -244,7 +245,7 @@ def pictures_in_numbers(step: Step, sizes: Mapping[str, int]) -> list[Fraction]:
     counts = {u.name: u.count.evaluate(known) for u in step.reference.units}
     return [sum((n * elements.evaluate(known) * BYTES[element] * (counts[unit] - 1 if unit else 1)
                  for (elements, element, unit), n in picture.items()), Fraction(0))
-            for picture in tensors.pictures(step.phase("forward", "backward"))]
+            for picture in tensors.pictures(tensors.looped)]
 
 
 @pytest.mark.parametrize("name", ["tp", "tp_sp", "tp*recompute_full", "tp_sp*recompute_selective"])
@@ -270,7 +271,7 @@ def test_a_peak_with_gathered_units_is_between_the_parts() -> None:
 
 def at_event(step: Step, path: str) -> set[str]:
     """The tensors that are held while one event runs, of one instance of each unit."""
-    walked = Activations(step, Amounts(step.reference)).walk(step.phase("forward", "backward"))
+    walked = Activations(step, Amounts(step.reference)).walk()
     (touch,) = (t for t in walked if t.event.path == path)
     return {"@".join(p for p in s.version if p) for s in touch.during}
 
@@ -373,7 +374,7 @@ def test_given_sizes_reach_every_formula() -> None:
     held = memory(step)
     assert held.states.value(h=8, tp=2) is None
     assert value(held.states) > 0 and "Psi" in held.states.names
-    assert value(parameters(step)) == gpt(GPT).total(SIZES)
+    assert value(Costs(step)).parameters == gpt(GPT).total(SIZES)
     assert held.states.value(Psi=10**6, tp=2, h=1, L=1, s=1) == 16 * 500_000 + 16 * Fraction(9, 2)
     found = cost_json(step, {**SIZES, "tp": 3})
     assert found["sizes"]["Psi"] == gpt(GPT).total(SIZES)

@@ -18,7 +18,6 @@ from placealg.prover.examine import examine
 from placealg.prover.verdict import PARAMETRIC, PROVED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
-from placealg.step.event import LOOPED
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
@@ -83,7 +82,7 @@ def blocks(text: str, moment: str, model: str = "llama-3-8b") -> dict[str, Formu
     step = derive(parse_strategy(text), resolve_model(model))
     amounts = Amounts(step.reference)
     tensors = Activations(step, amounts)
-    (touch,) = (t for t in tensors.walk(step.phase(*LOOPED)) if t.event.path == moment)
+    (touch,) = (t for t in tensors.walk() if t.event.path == moment)
     return {s.version[0]: amounts.made(monomial(tensors.elements(s)), "elements") for s in touch.during
             if s.version[1] == "cp"}
 
@@ -105,7 +104,7 @@ def test_what_is_kept_for_backward_is_held_whole_though_a_ring_brought_it() -> N
     kept = overlay(parse_strategy("cp"), {"schedule": {"gather": {"cp": "ring"}}})
     step = derive(kept, resolve_model("llama-3-8b"))
     tensors = Activations(step, Amounts(step.reference))
-    walked = tensors.walk(step.phase(*LOOPED))
+    walked = tensors.walk()
     assert any(t.event.verb == "shift" and t.event.value == KEYS for t in walked)
     (held,) = (t.during for t in walked if t.event.path == "forward.layer.attn.core.mixed.compute")
     assert {str(tensors.elements(s)) for s in held if s.version == (KEYS, "cp")} == {"b*h*kv*s/a"}

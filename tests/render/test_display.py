@@ -198,8 +198,8 @@ def test_a_program_is_proved_and_run_as_a_strategy_is() -> None:
     assert pa.prove(step).to_json(timing=False) == pa.prove(pa.zero1(), model).to_json(timing=False)
     assert pa.prove(wrong, base=step).counterexample.repair is not None
     setting = pa.Setting.equal(step.reference, {"dp": 2}, 1)
-    assert pa.simulate(step, None, setting).equal
-    assert not pa.simulate(wrong, None, setting).equal
+    assert pa.simulate(step, setting=setting).equal
+    assert not pa.simulate(wrong, setting=setting).equal
     for call in (lambda: pa.prove(step, model), lambda: pa.prove(pa.zero1())):
         with pytest.raises(pa.InputError, match="model"):
             call()

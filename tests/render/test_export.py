@@ -15,9 +15,7 @@ import pytest
 from conftest import run_placealg
 
 import placealg as pa
-from placealg.cost.communication import communication
-from placealg.cost.memory import memory
-from placealg.cost.schedule import schedule
+from placealg.cost.costs import Costs
 from placealg.mesh import SYMBOLS
 from placealg.model.config import resolve_model
 from placealg.render.export import escaped, function_name, sections
@@ -32,7 +30,7 @@ def exported(strategy: str, model: str) -> tuple[dict[str, list[tuple[str, pa.Fo
     text = run_placealg("cost", strategy, "--model", model, "--format", "python").out
     names: dict[str, Any] = {}
     exec(compile(text, "costs", "exec"), names)
-    return sections(memory(step), communication(step), schedule(step)), names
+    return sections(Costs(step)), names
 
 
 def size(name: str, rng: random.Random) -> Fraction:

@@ -1,0 +1,164 @@
+"""Every figure of one program, each under one path: the list from which documents, pages and comparisons are made.
+
+parameters                                                of the model, all instances of all units
+memory.NAME                                               the parts of `Memory`, in bytes of a device
+communication.total, .host_link, .nvme_link               what a device sends in a step
+communication.by_axes.AXES, .by_phase.PHASE, .events.PATH
+regions.REGION.activations, .sent                         what the ops of one region keep and send
+compute.flop                                              what a device computes in a step
+schedule.bubble, .bubble_of_total, .in_flight             the order of a pipeline's microbatches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from placealg.cost.activations import Kept
+from placealg.cost.amounts import Amounts
+from placealg.cost.communication import Communication, communication
+from placealg.cost.flop import flop
+from placealg.cost.formula import Formula
+from placealg.cost.memory import Memory, memory
+from placealg.cost.regions import RegionCost, kept_for_backward, rows_by_region
+from placealg.cost.schedule import NO_STAGES, Schedule, schedule
+from placealg.cost.stage import StageStep, stage_of
+from placealg.cost.walk import Walk
+from placealg.errors import InputError
+from placealg.step.program import Step
+
+SPARSE = ("communication.by_axes.", "communication.by_phase.", "communication.events.", "regions.")
+"""What the paths begin with that a program may lack because there is nothing: its figure is 0."""
+
+CALLED = {"by_axes": "over", "by_phase": "in"}
+"""The part of a path -> the word that stands for it on pages."""
+
+
+class Costs:
+    """The costs of the program that a device runs, all read off one walk; of a step with a pipeline its first stage's.
+
+    `convention` and `unit` are those of what is sent; memory is in bytes.
+
+    >>> from placealg.model.abstract import abstract
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import zero3
+    >>> costs = Costs(derive(zero3(), abstract()))
+    >>> costs.memory.states, costs.figures["communication.by_phase.forward"]
+    (Ψ·(w + g + o)/dp bytes, Ψ·m·w·(dp − 1)/dp bytes)
+    """
+
+    def __init__(self, step: Step, convention: str = "exact", unit: str = "bytes"):
+        self.walk, self.convention, self.unit = Walk(step), convention, unit
+
+    @property
+    def step(self) -> Step:
+        """The program of the device."""
+        return self.walk.step
+
+    @property
+    def stage(self) -> str:
+        """Which stage of a pipeline the device belongs to, in words; "" without one."""
+        return str(stage_of(self.step) or "")
+
+    @cached_property
+    def parameters(self) -> Formula:
+        """The number of parameters, all instances of all units of all stages included."""
+        amounts = Amounts(self.walk.whole.reference) if isinstance(self.step, StageStep) else self.walk.amounts
+        return amounts.made(amounts.total, "elements")
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What the device holds."""
+        return memory(self.walk)
+
+    @cached_property
+    def communication(self) -> Communication:
+        """What the device sends."""
+        return communication(self.walk, self.convention, self.unit)
+
+    @cached_property
+    def flop(self) -> Formula:
+        """What the device computes."""
+        return flop(self.walk)
+
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the pipeline; None without one."""
+        return schedule(self.walk)
+
+    @cached_property
+    def kept(self) -> tuple[Kept, ...]:
+        """Every tensor that forward keeps for backward."""
+        return kept_for_backward(self.walk)
+
+    @cached_property
+    def regions(self) -> tuple[RegionCost, ...]:
+        """What is kept and sent, region by region."""
+        return rows_by_region(self.walk, self.kept, self.communication)
+
+    @cached_property
+    def figures(self) -> dict[str, Formula]:
+        """Path -> formula; an event stands under its own path, a region under its name."""
+        sent = self.communication
+        order = dict(self.schedule.items()) if self.schedule else dict.fromkeys(
+            ("bubble", "bubble_of_total", "in_flight"), Formula.none("1", NO_STAGES))
+        return {
+            "parameters": self.parameters,
+            **{f"memory.{name}": f for name, f in self.memory.items()},
+            **self.sent,
+            **{f"communication.events.{e.path}": e.formula for e in sent.events},
+            **{f"regions.{row.region}.{name}": f for row in self.regions
+               for name, f in (("activations", row.activations), ("sent", row.sent))},
+            "compute.flop": self.flop,
+            **{f"schedule.{name}": f for name, f in order.items()},
+        }
+
+    @cached_property
+    def sent(self) -> dict[str, Formula]:
+        """Path -> formula of what is sent: in total, over each set of axes, in each phase, over the links of tiers."""
+        sent = self.communication
+        return {
+            "communication.total": sent.total,
+            **{f"communication.by_axes.{axes}": f for axes, f in sent.by_axes.items()},
+            **{f"communication.by_phase.{phase}": f for phase, f in sent.by_phase.items()},
+            "communication.host_link": sent.host_link,
+            "communication.nvme_link": sent.nvme_link,
+        }
+
+    def named(self, *parts: str) -> dict[str, Formula]:
+        """Name on a page -> formula, of the figures whose paths begin with one of `parts`, events and regions apart.
+
+        >>> from placealg.model.abstract import abstract
+        >>> from placealg.step.derive import derive
+        >>> from placealg.strategy.catalogue import zero1
+        >>> list(Costs(derive(zero1(), abstract())).named("communication"))
+        ['total', 'over dp', 'in backward', 'in update', 'host link', 'nvme link']
+        """
+        every = {**{f"memory.{name}": f for name, f in self.memory.items()}, **self.sent,
+                 **({f"schedule.{name}": f for name, f in self.schedule.items()} if self.schedule else {})}
+        return {label(path): f for path, f in every.items() if path.startswith(tuple(f"{part}." for part in parts))}
+
+
+def label(path: str) -> str:
+    """What pages call the figure at a path.
+
+    >>> label("communication.by_axes.dp"), label("communication.nvme_link"), label("schedule.in_flight")
+    ('over dp', 'nvme link', 'in flight')
+    """
+    _, name, *rest = path.split(".", 2)
+    return f"{CALLED[name]} {rest[0]}" if rest else name.replace("_", " ")
+
+
+def figure(path: str, own: Mapping[str, Formula], other: Mapping[str, Formula]) -> Formula:
+    """The figure at `path` of a program; 0 where only the other of two programs has it, since there is nothing here.
+
+    An unknown path is an InputError with the nearest one, a figure without a closed form one with the reason.
+    """
+    found = own.get(path)
+    if found is None and path in other and path.startswith(SPARSE):
+        found = other[path] * 0
+    if found is None:
+        raise InputError(f"no figure '{path}'", name=path, valid={**own, **other})
+    if found.expr is None:
+        raise InputError(f"'{path}' has no closed form: {found.reason}")
+    return found

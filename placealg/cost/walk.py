@@ -1,0 +1,88 @@
+"""The program of one device, walked over once: what every figure of its cost is read off.
+
+`Walk` holds what several figures share: the amounts of its parameter groups, the states that are held at every event,
+the tensors that one microbatch makes, and which pictures of both can be the largest.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from placealg.cost.account import Account
+from placealg.cost.activations import Activations, Picture
+from placealg.cost.amounts import Amounts, Tally
+from placealg.cost.peak import Held, largest_held
+from placealg.cost.stage import StageStep, local
+from placealg.model.graph import Graph
+from placealg.step.program import Step
+
+
+class Walk:
+    """What is read off one program, each thing once; of a step with a pipeline, off its first stage's program.
+
+    `statistics` counts the row statistics that norms keep for backward.
+
+    >>> import placealg as pa
+    >>> walk = Walk(pa.derive(pa.zero3(), pa.abstract()))
+    >>> [buffer[2] for buffer in walk.rest if buffer[1] == "one"], len(walk.peak)
+    (['w', '4', 'o - 4', 'g'], 1)
+    """
+
+    def __init__(self, step: Step, statistics: bool = False):
+        self.step, self.statistics = local(step), statistics
+
+    @property
+    def graph(self) -> Graph | None:
+        """The op graph; None where units run whole."""
+        return self.step.reference.graph
+
+    @property
+    def whole(self) -> Step:
+        """The step of which the program is a stage, or the program itself."""
+        return self.step.whole if isinstance(self.step, StageStep) else self.step
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """The amounts of its parameter groups."""
+        return Amounts(self.step.reference)
+
+    @cached_property
+    def account(self) -> Account:
+        """The states that are held, event by event."""
+        return Account(self.step)
+
+    @cached_property
+    def tensors(self) -> Activations:
+        """The tensors of one microbatch; none where units run whole."""
+        return Activations(self.step, self.amounts, self.statistics)
+
+    @cached_property
+    def rest(self) -> Tally:
+        """The buffers that a device holds at a step boundary."""
+        return self.account.rest()
+
+    @cached_property
+    def transient(self) -> list[Held]:
+        """The candidates for the most that is held of states beyond rest."""
+        pictures = self.account.pictures("device").distinct
+        return largest_held(self.amounts, [(Tally(states - self.rest), Picture()) for states in pictures])
+
+    @cached_property
+    def peak(self) -> list[Held]:
+        """The candidates for the most that is held of states and tensors."""
+        states = self.account.pictures("device")
+        if self.graph is None:
+            return largest_held(self.amounts, [(picture, Picture()) for picture in states.distinct])
+        tensors = self.account.tensors(self.tensors)
+        pairs = dict.fromkeys((number, tensors.which[view.visit])
+                              for view, number in zip(self.account.views, states.which, strict=True))
+        return largest_held(self.amounts, [(states.distinct[k], tensors.distinct[n]) for k, n in pairs])
+
+    def on_tier(self, tier: str) -> list[Held]:
+        """The candidates for the most that another tier holds for the device."""
+        return largest_held(self.amounts, [(states, Picture()) for states in self.account.pictures(tier).distinct])
+
+
+def walked(program: Step | Walk, statistics: bool = False) -> Walk:
+    """The walk over a program, or the one that is given."""
+    return program if isinstance(program, Walk) else Walk(program, statistics)

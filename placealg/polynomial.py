@@ -2,7 +2,8 @@
 
 This is the one form in which figures are bounded, compared, solved and evaluated without SymPy. A name that ends in `'`
 is what is left of a size after its least value: at least 0. A name with `#` stands for the value of a `Call`, of either
-sign. Any other name is positive.
+sign. Any other name is positive; one that is no identifier is arithmetic, whose value it stands for, such as
+`Min(m, pp)` or `ceiling((V)/(dp))`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import comb, lcm
 
-from placealg.arith import ONE, Monomial
+from placealg.arith import FUNCTIONS, ONE, Monomial, parse
+from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 
 REST = "'"
@@ -87,6 +90,28 @@ class Polynomial:
 
     def __mul__(self, other: Polynomial) -> Polynomial:
         return Polynomial.of([a * b for a in self.monomials() for b in other.monomials()])
+
+    def __truediv__(self, other: Polynomial) -> Polynomial:
+        """The sum over a single monomial; what else is divided by is an InputError."""
+        below = other.monomials()
+        if len(below) != 1:
+            raise InputError(f"{other} is no single term to divide by")
+        return self.times(ONE / below[0])
+
+    def __pow__(self, exponent: int) -> Polynomial:
+        return Polynomial.of(_power(self, exponent))
+
+    @staticmethod
+    def read(text: str, names: Mapping[str, Polynomial] = FrozenMap()) -> Polynomial:
+        """The sum that arithmetic is, with sums in the place of some names; a function of sizes becomes one name.
+
+        >>> Polynomial.read("(h + 2)*m/dp"), Polynomial.read("Max(p - 1, 0)*m", {"p": Polynomial.name("pp")})
+        (h*m/dp + 2*m/dp, Max(0, pp - 1)*m)
+        """
+        found = parse(text).fold(Polynomial.number, lambda n: names.get(n) or Polynomial.name(n),
+                                 {function: partial(_function, function) for function in FUNCTIONS})
+        assert isinstance(found, Polynomial)
+        return found
 
     def times(self, factor: Monomial) -> Polynomial:
         """The sum with every term multiplied."""
@@ -199,6 +224,14 @@ class Plain:
         """The exact value; a denominator that is 0 is a ZeroDivisionError."""
         known = completed(self.calls, sizes)
         return self.numerator.evaluate(known) / self.denominator.evaluate(known)
+
+
+def _function(function: str, *arguments: Polynomial) -> Polynomial:
+    """A function of sums: its value where they are numbers, else one name."""
+    if not any(a.names() for a in arguments):
+        return Polynomial.number(called(function, [a.evaluate({}) for a in arguments]))
+    listed = sorted(map(repr, arguments)) if function in ("Max", "Min") else map(repr, arguments)
+    return Polynomial.name(f"{function}({', '.join(listed)})")
 
 
 def _power(value: Polynomial, power: int) -> list[Monomial]:

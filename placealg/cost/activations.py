@@ -80,7 +80,7 @@ class Activations:
         self.arriving = entering(whole.reference, whole.phase(*LOOPED)) if self.stage and not self.stage.first else {}
         self.walked: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self.sizes: dict[Storage, Monomial] = {}
-        self.flown: dict[str, Any] = {}
+        self.flown: dict[str, str] = {}
         self.units = {u.name: u.count for u in step.reference.units}
 
     @property
@@ -120,9 +120,18 @@ class Activations:
         for (unit, times), picture in self._between().items():
             key = times, self.stage is not None and self.graph.loop(unit) is not None
             alike[key] = alike.get(key, Picture()) + picture
-        return sum((times * written(self.amounts, picture) for (times, _), picture in alike.items()), sympy.S.Zero)
+        return sum((self.many(times) * written(self.amounts, picture) for (times, _), picture in alike.items()),
+                   sympy.S.Zero)
 
-    def _between(self) -> dict[tuple[str, Any], Picture]:
+    def waited_sum(self) -> Polynomial:
+        """The same as a sum of monomials, with the model's numbers put in."""
+        total = Polynomial()
+        for (_, times), picture in self._between().items():
+            many = self.stage.sum(times) if self.stage else Polynomial.number(1)
+            total = total + many * self.amounts.known_sum(in_bytes(self.amounts, picture))
+        return total
+
+    def _between(self) -> dict[tuple[str, str], Picture]:
         """(unit, microbatches in flight) -> what its instances hold between forward and backward, of one microbatch."""
         walked = self.walk()
         if boundary(walked) == len(walked):
@@ -134,13 +143,17 @@ class Activations:
             found[key] = found.get(key, Picture()) + self.picture([storage], "", walked)
         return found
 
-    def flights(self, unit: str) -> Any:
-        """How many microbatches hold at once what a unit's instances on the device keep for backward."""
+    def flights(self, unit: str) -> str:
+        """How many microbatches hold at once what a unit's instances on the device keep for backward; see `Stage`."""
         if unit not in self.flown:
-            self.flown[unit] = sympy.S.One if self.stage is None else self.stage.flights(part_of(unit, self.graph))
+            self.flown[unit] = "1" if self.stage is None else self.stage.flights(part_of(unit, self.graph))
         return self.flown[unit]
 
-    def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool) -> tuple[str, Any]:
+    def many(self, text: str) -> Any:
+        """A number of microbatches as an expression."""
+        return self.stage.write(text) if self.stage else sympy.S.One
+
+    def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool) -> tuple[str, str]:
         """(unit that keeps a storage, how many microbatches do): that of its name if each of its instances does, else
         its first reader's.
 
@@ -221,7 +234,8 @@ class Activations:
 
     def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> Kept:
         uses = _uses(storage, walked)
-        times = self.kept_by(version, storage, walked, bool(unit))[1] * (monomial(self.units[unit]) if unit else 1)
+        many = self.many(self.kept_by(version, storage, walked, bool(unit))[1])
+        times = many * (monomial(self.units[unit]) if unit else 1)
         size = expression(ELEMENT[self.element(storage, walked)]) * monomial(self.elements(storage)) * times
         return Kept("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
                     "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),

@@ -146,6 +146,10 @@ class Amounts:
         """Bytes per element: a symbol, or the number that the group says instead, or arithmetic over both."""
         return expression(name, SYMBOLS, lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n))
 
+    def element(self, group: Group, name: str) -> Polynomial:
+        """The same as a sum of monomials."""
+        return Polynomial.read(name, {n: Polynomial.read(t) for n, t in group.types.items()})
+
     def linear(self, tally: Tally) -> dict[Part, Any]:
         """The coefficients of a tally of buffers: sizes over shares, summed."""
         form: dict[Part, Any] = {}
@@ -275,6 +279,13 @@ class Amounts:
         if value not in self._known:
             self._known[value] = known(value, self.reference.sizes)
         return self._known[value]
+
+    def known_sum(self, total: Polynomial) -> Polynomial:
+        """A sum with the model's numbers put in."""
+        found: dict[Monomial, Fraction] = {}
+        for term, coefficient in total.terms.items():
+            add(found, self.known(term), coefficient)
+        return Polynomial.collected(found)
 
     @cached_property
     def _known(self) -> dict[Monomial, Monomial]:

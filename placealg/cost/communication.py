@@ -18,10 +18,11 @@ from typing import Any
 
 import sympy
 
+from placealg.arith import Monomial
 from placealg.cost.activations import Activations, collected, region
 from placealg.cost.algebra import tidy
 from placealg.cost.amounts import EXACT, Amounts, Part, devices, monomial
-from placealg.cost.formula import Formula, expression, symbol
+from placealg.cost.formula import Formula, expression
 from placealg.cost.held import Share, State, active, apply, origin_of, owners, unset
 from placealg.cost.shards import filled
 from placealg.cost.stage import holders, stage_of
@@ -31,8 +32,9 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.notebook_display import Shown
 from placealg.placement import MEMORY_TIERS, SENT, Kind, redistribution
+from placealg.polynomial import Polynomial
 from placealg.step.event import dim_of
-from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Step
+from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Group, Step
 from placealg.step.verbs import BYTES, VERBS
 
 LINKS = ("offload", "fetch")
@@ -89,24 +91,24 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
         raise InputError(f"communication has no unit '{unit}'", name=unit, valid=("bytes", "elements"))
     walk = walked(step)
     step, amounts = walk.step, walk.amounts
-    rows, staged = list(_rows(walk, convention, unit)), stage_of(step) is not None
+    every, staged = list(rows(walk, convention, unit)), stage_of(step) is not None
 
-    def add(chosen: Iterable[_Row]) -> Formula:
+    def add(chosen: Iterable[Row]) -> Formula:
         form: dict[Part, Any] = {}
         tensors: dict[tuple[bool, bool], list[Any]] = {}
         for row in chosen:
             if row.event.on_tensor:
                 kind = row.event.verb == SENT_ON, staged and step.reference.unit(row.event.unit).repeated
-                tensors.setdefault(kind, []).append(row.weight * _instances(step, row.event))
+                tensors.setdefault(kind, []).append(row.weight(amounts) * _instances(step, row.event))
             for part in amounts.parts:
                 if part[0] == row.event.group:
                     key = (*part[:2], row.cut)
-                    form[key] = form.get(key, sympy.S.Zero) + row.weight
+                    form[key] = form.get(key, sympy.S.Zero) + row.weight(amounts)
         expr, note = amounts.write(form)
         return amounts.made(expr + sum(map(collected, tensors.values())), unit, convention, note)
 
-    counted = [r for r in rows if not r.left_out and r.event.verb not in LINKS]
-    links = {tier: [r for r in rows if not r.left_out and r.collective == f"{tier} link"] for tier in MEMORY_TIERS}
+    counted = [r for r in every if not r.left_out and r.event.verb not in LINKS]
+    links = {tier: [r for r in every if not r.left_out and r.collective == f"{tier} link"] for tier in MEMORY_TIERS}
     axes = dict.fromkeys(",".join(r.event.axes) for r in counted)
     phases = dict.fromkeys(r.event.phase for r in counted)
     return Communication(
@@ -118,34 +120,54 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
         events=tuple(Sent(r.event.path, r.event.axes, r.collective,
                           amounts.made(_volume(step, amounts, r), unit, convention),
                           amounts.made(tidy(executions(step, r.event)), "1"), r.left_out,
-                          region_of(step, r.event)) for r in rows),
+                          region_of(step, r.event)) for r in every),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """One event; `weight` is what it sends per element of its group, per scalar, or per instance of its unit.
+class Row:
+    """One event: `moved` is what it takes, per element of its group, per scalar, or per instance of its unit.
 
-    What it sends of a group is cut, and filled up to whole shares, along `cut`.
+    An element takes `size` bytes; the collective runs over its event's axes, or joins `ranks`. What it sends of a group
+    is cut, and filled up to whole shares, along `cut`.
     """
 
     event: Event
     collective: str
-    weight: Any
+    convention: str
+    size: str
+    moved: Monomial
     left_out: str
+    group: Group | None = None
+    ranks: Monomial | None = None
     cut: Share = EXACT
 
+    def weight(self, amounts: Amounts) -> Any:
+        """What it sends in all microbatches, per element, scalar or instance, as an expression."""
+        size = amounts.size(self.group, self.size) if self.group else expression(self.size)
+        factor = sent_factor(self.collective, self.event.axes, self.convention, self.ranks)
+        return factor * _times(self.event) * size * monomial(self.moved)
 
-def _volume(step: Step, amounts: Amounts, row: _Row) -> Any:
+    def sum(self, amounts: Amounts) -> Polynomial:
+        """The same as a sum of monomials."""
+        n = Polynomial.of([self.ranks or Monomial.of(*sorted(self.event.axes))])
+        text = SENT.get(self.collective, "1")
+        factor = Polynomial.read(text.replace("n - 1", "n") if self.convention == "asymptotic" else text, {"n": n})
+        size = amounts.element(self.group, self.size) if self.group else Polynomial.read(self.size)
+        return (factor * times_sum(self.event) * size).times(self.moved)
+
+
+def _volume(step: Step, amounts: Amounts, row: Row) -> Any:
     if row.event.on_tensor:
-        return tidy(row.weight * _instances(step, row.event))
+        return tidy(row.weight(amounts) * _instances(step, row.event))
     if not row.event.group:
-        return tidy(row.weight)
-    return amounts.of_group(amounts.reference.group(row.event.group), row.weight, row.cut)
+        return tidy(row.weight(amounts))
+    return amounts.of_group(amounts.reference.group(row.event.group), row.weight(amounts), row.cut)
 
 
-def _rows(walk: Walk, convention: str, unit: str) -> Iterator[_Row]:
-    step, amounts, tensors = walk.step, walk.amounts, walk.tensors
+def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator[Row]:
+    """What every event of the program sends, in order."""
+    step, tensors = walk.step, walk.tensors
     touched = dict(zip(tensors.looped, tensors.walk(), strict=False))
     for place, event, state in _held_at(walk):
         left_out = "" if event.phase in STEP_PHASES else OUTSIDE
@@ -156,28 +178,29 @@ def _rows(walk: Walk, convention: str, unit: str) -> Iterator[_Row]:
         collective = collective_of(event)
         if not collective:
             continue
-        factor = sent_factor(collective, event.axes, convention, _ranks(step, event)) * _times(event)
+        ranks = _ranks(step, event)
         if not event.group:
-            size = sympy.S.One if unit == "elements" else expression(event.bytes or "4")
-            yield _Row(event, collective, factor * size, left_out or SCALARS)
+            yield Row(event, collective, convention, "1" if unit == "elements" else event.bytes or "4", Monomial(),
+                      left_out or SCALARS, None, ranks)
             continue
         group = step.reference.group(event.group)
         held = state.get(origin_of(event))
         share = held.readable if held else frozenset()
         moved = share | owners(event) if event.verb in LINKS else share - frozenset(event.axes)
-        size = sympy.S.One if unit == "elements" else amounts.size(group, event.bytes or _size_of(event))
+        size = "1" if unit == "elements" else event.bytes or _size_of(event)
         ends = share | frozenset(event.axes) if collective == "reduce_scatter" else share | owners(event)
         cut = filled(step.reference, group, ends)
         along = cut & frozenset(event.axes) if event.verb not in LINKS else EXACT
-        yield _Row(event, collective, factor * size * devices(along) / devices(moved - cut), left_out, cut)
+        yield Row(event, collective, convention, size, Monomial.of(*along) / Monomial.of(*(moved - cut)), left_out,
+                  group, ranks, cut)
 
 
-def _ranks(step: Step, event: Event) -> Any:
+def _ranks(step: Step, event: Event) -> Monomial | None:
     """How many ranks a collective joins, where not all along its axes: on a pipeline's, those that hold its group."""
     stage = stage_of(step)
     if stage is None or not event.group or stage.pipeline.axis not in event.axes:
         return None
-    others = devices(a for a in event.axes if a != stage.pipeline.axis)
+    others = Monomial.of(*(a for a in event.axes if a != stage.pipeline.axis))
     return others * holders(step.reference.group(event.group), step.reference, stage)
 
 
@@ -188,7 +211,7 @@ def region_of(step: Step, event: Event) -> str:
     return step.unit_of(event)
 
 
-def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -> Iterator[_Row]:
+def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -> Iterator[Row]:
     """The row of a collective on a tensor: what one instance sends, in all microbatches."""
     event, times = touch.event, 1
     if event.verb == "compute":
@@ -202,9 +225,9 @@ def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -
             moved = replace(moved, box=frozenset(
                 (a, d) for a, d in moved.box if a not in event.axes or dim not in ("", d)))
     if collective and times:
-        factor = sent_factor(collective, event.axes, convention) * _times(event) * times
-        size = sympy.S.One if unit == "elements" else expression(event.bytes or "act")
-        yield _Row(event, collective, factor * size * (monomial(tensors.elements(moved)) if moved else 0), "")
+        elements = tensors.elements(moved) if moved else Monomial.number(0)
+        yield Row(event, collective, convention, "1" if unit == "elements" else event.bytes or "act",
+                  elements * Monomial.number(times), "")
 
 
 def _held_at(walk: Walk) -> Iterator[tuple[int, Event, State]]:
@@ -241,7 +264,7 @@ def collective_of(event: Event) -> str:
 
 
 @lru_cache(maxsize=256)
-def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: Any = None) -> Any:
+def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: Monomial | None = None) -> Any:
     """What one device sends, as a factor of the tensor, on the product of `axes`, or on so many `ranks`.
 
     >>> sent_factor("all_reduce", ("dp",), "exact"), sent_factor("all_reduce", ("dp",), "asymptotic")
@@ -252,7 +275,7 @@ def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: 
     n = sympy.Symbol("n", positive=True, integer=True)
     factor = sympy.factor(expression(SENT[collective], ("n",), lambda _: n))
     return (factor.subs(n - 1, n) if convention == "asymptotic" else factor).subs(
-        n, devices(axes) if ranks is None else ranks)
+        n, devices(axes) if ranks is None else monomial(ranks))
 
 
 def _size_of(event: Event) -> str:
@@ -266,14 +289,22 @@ def _times(event: Event) -> Any:
 
     A loop of m microbatches has `middle` ones m - 2 times, `first` and `last` once, or `only` once when m = 1.
     """
-    m = symbol("m")
+    return expression(" + ".join(_runs(event)))
+
+
+def times_sum(event: Event) -> Polynomial:
+    """How often an event of one instance runs per step, as a sum of monomials."""
+    return Polynomial.read(" + ".join(_runs(event)))
+
+
+def _runs(event: Event) -> list[str]:
     if event.phase not in LOOPED:
-        return sympy.S.One
+        return ["1"]
     if all(active(event, position) for position in POSITIONS):
-        return m
-    alone = sympy.Max(2 - m, 0)
-    counts = {"only": alone, "first": 1 - alone, "middle": sympy.Max(m - 2, 0), "last": 1 - alone}
-    return sum((n for position, n in counts.items() if active(event, position)), sympy.S.Zero)
+        return ["m"]
+    alone = "Max(2 - m, 0)"
+    counts = {"only": alone, "first": f"(1 - {alone})", "middle": "Max(m - 2, 0)", "last": f"(1 - {alone})"}
+    return [n for position, n in counts.items() if active(event, position)] or ["0"]
 
 
 def executions(step: Step, event: Event) -> Any:
@@ -285,6 +316,15 @@ def _instances(step: Step, event: Event) -> Any:
     """How many instances of the event's unit there are; of a message, how many of them send one."""
     stage = stage_of(step)
     if stage is not None and event.verb == SENT_ON:
-        return stage.messages(event.unit, event.phase)
+        return stage.write(stage.messages(event.unit, event.phase))
     unit = step.unit_of(event)
     return next((monomial(u.count) for u in step.reference.units if u.name == unit), sympy.S.One)
+
+
+def instances_sum(step: Step, event: Event) -> Polynomial:
+    """How many instances of the event's unit there are, as a sum of monomials."""
+    stage = stage_of(step)
+    if stage is not None and event.verb == SENT_ON:
+        return stage.sum(stage.messages(event.unit, event.phase))
+    unit = step.unit_of(event)
+    return Polynomial.of([next((u.count for u in step.reference.units if u.name == unit), Monomial())])

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import Any
 
 import sympy
 
-from placealg.arith import Monomial
 from placealg.cost.activations import Picture, in_bytes, written
 from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.bounds import largest
 from placealg.cost.formula import Formula
-from placealg.polynomial import Polynomial, add
+from placealg.polynomial import Polynomial
 
 Held = tuple[Tally, Picture]
 """What is held of states, and of tensors."""
@@ -28,13 +26,13 @@ def peak(amounts: Amounts, best: Iterable[Held], rest: Held = NOTHING, waiting: 
     Where other microbatches are in flight too, `waiting` is what the tensors of `rest` take, in bytes, of all of them.
     """
     best = list(best)
-    more = [amounts.write(amounts.linear(_beyond(states, rest[0])), name_unit=True) for states, _ in best]
-    distinct = dict.fromkeys(expr + written(amounts, _beyond(tensors, rest[1]))
+    more = [amounts.write(amounts.linear(beyond(states, rest[0])), name_unit=True) for states, _ in best]
+    distinct = dict.fromkeys(expr + written(amounts, beyond(tensors, rest[1]))
                              for (expr, _), (_, tensors) in zip(more, best, strict=True))
-    beyond = sympy.Max(*distinct, evaluate=False) if len(distinct) > 1 else next(iter(distinct))
+    largest_of = sympy.Max(*distinct, evaluate=False) if len(distinct) > 1 else next(iter(distinct))
     below = amounts.write(amounts.linear(rest[0]))[0] + (written(amounts, rest[1]) if waiting is None else waiting)
     notes = dict.fromkeys(note for _, note in more if note)
-    return amounts.made(below + beyond, "bytes", note="; ".join(notes))
+    return amounts.made(below + largest_of, "bytes", note="; ".join(notes))
 
 
 def largest_held(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
@@ -45,7 +43,7 @@ def largest_held(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
         by_states.setdefault(frozenset(states.items()), {})[frozenset(tensors.items())] = states, tensors
     for key, (_, tensors) in (pair for group in by_states.values() for pair in group.items()):
         if key not in sums:
-            sums[key] = _known(amounts, in_bytes(amounts, tensors))
+            sums[key] = amounts.known_sum(in_bytes(amounts, tensors))
     kept = []
     for group in by_states.values():
         below = amounts.bound(next(iter(group.values()))[0])
@@ -53,15 +51,7 @@ def largest_held(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
     return largest(kept) or [NOTHING]
 
 
-def _known(amounts: Amounts, total: Polynomial) -> Polynomial:
-    """A sum with the model's numbers put in."""
-    found: dict[Monomial, Fraction] = {}
-    for term, coefficient in total.terms.items():
-        add(found, amounts.known(term), coefficient)
-    return Polynomial.collected(found)
-
-
-def _beyond(held: Counter[Any], rest: Counter[Any]) -> Any:
+def beyond(held: Counter[Any], rest: Counter[Any]) -> Any:
     """What is held beyond `rest`; negative where it is less."""
     more = type(held)(held)
     more.subtract(rest)

@@ -43,7 +43,8 @@ def schedule(step: Step | Walk) -> Schedule | None:
     if not isinstance(walk.step, StageStep):
         return None
     amounts, stage = walk.amounts, walk.step.stage
-    return Schedule(*(amounts.made(expr, "1") for expr in (stage.bubble, stage.bubble_of_total, stage.in_flight)))
+    return Schedule(*(amounts.made(expr, "1") for expr in (
+        stage.bubble, stage.bubble_of_total, stage.write(stage.in_flight))))
 
 
 def assumed(step: StageStep) -> tuple[str, ...]:

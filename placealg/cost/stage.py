@@ -20,6 +20,7 @@ from placealg.arith import ONE, Monomial
 from placealg.cost.formula import expression, symbol
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.polynomial import Polynomial
 from placealg.step.event import Event, Group, Reference
 from placealg.step.pipeline import FIRST, IDLE, LAST, Pipeline, in_flight, instances_in_flight, part_of
 from placealg.step.program import Step
@@ -79,15 +80,26 @@ class Stage:
         return sympy.expand(expression(text, ("p", "i", "m", "v"),
                                        {"p": p, "i": i, "m": symbol("m"), "v": v}.__getitem__))
 
-    @property
-    def in_flight(self) -> Any:
-        """The most microbatches that the stage has run forward and not backward, a chunk being 1/v of one."""
-        return self.write(f"({in_flight(self.pipeline)})/v")
+    def sum(self, text: str) -> Polynomial:
+        """The same as a sum of monomials."""
+        p = Polynomial.name(self.pipeline.axis) if self.ranks is None else Polynomial.number(self.ranks)
+        one = Polynomial.number(1)
+        i = p - one if self.last else Polynomial.number(self.number or 0)
+        v = Polynomial.name("v") if self.pipeline.chunks is None else Polynomial.number(self.pipeline.chunks)
+        return Polynomial.read(text, {"p": p, "i": i, "v": v})
 
     @property
-    def outputs_in_flight(self) -> Any:
+    def in_flight(self) -> str:
+        """The most microbatches that the stage has run forward and not backward, a chunk being 1/v of one.
+
+        This and what follows is arithmetic over p, i, m and v, for `write` and `sum`.
+        """
+        return f"({in_flight(self.pipeline)})/v"
+
+    @property
+    def outputs_in_flight(self) -> str:
         """The most forwards of a chunk that the stage has run without their backwards."""
-        return self.write(in_flight(self.pipeline))
+        return in_flight(self.pipeline)
 
     @property
     def bubble(self) -> Any:
@@ -99,16 +111,16 @@ class Stage:
         """How long the stage waits, over how long the step takes."""
         return sympy.factor(self.write(f"({IDLE})/(m*v + {IDLE})"))
 
-    def flights(self, part: str) -> Any:
+    def flights(self, part: str) -> str:
         """How many microbatches of what a part keeps are held at once; a part is FIRST, LAST or a repeated unit."""
         if part in (FIRST, LAST):
-            return self.write(in_flight(self.pipeline, part))
+            return in_flight(self.pipeline, part)
         if self.number is None or self.ranks is None or self.even:
             return self.in_flight
         groups = _PERIODS * self.ranks
         most = instances_in_flight(self.pipeline, self.number, self.ranks, min(self.microbatches or groups, groups),
                                    tuple(chunk.count(part) for chunk in self.own))
-        return sympy.Rational(most) / sympy.Rational(*self.instances[part].coefficient.as_integer_ratio())
+        return str(most / self.instances[part].coefficient)
 
     @property
     def own(self) -> tuple[tuple[str, ...], ...]:
@@ -125,16 +137,16 @@ class Stage:
         """Whether the stage's chunks hold equally many instances of every unit."""
         return all(sorted(chunk) == sorted(self.own[0]) for chunk in self.own)
 
-    def messages(self, unit: str, phase: str) -> Any:
+    def messages(self, unit: str, phase: str) -> str:
         """How many messages per microbatch its instances of a unit send: one per chunk with a neighbour elsewhere."""
         if self.ranks == 1:
-            return sympy.S.Zero
+            return "0"
         if self.ranks and len(self.units) > 1:
             ends = [pair if phase == "forward" else pair[::-1] for pair in pairwise(range(len(self.chunks)))]
             mine = [self.chunks[chunk] for chunk, _ in ends if chunk % self.ranks == self.number]
-            return sympy.Integer(sum(chunk[-1 if phase == "forward" else 0] == unit for chunk in mine))
+            return str(sum(chunk[-1 if phase == "forward" else 0] == unit for chunk in mine))
         ends_here = self.last if phase == "forward" else self.first
-        return self.write("v - 1" if ends_here else "v")
+        return "v - 1" if ends_here else "v"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +187,7 @@ def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> Stage
     def here(event: Event) -> bool:
         if event.group:
             return event.group in groups
-        if event.verb == "send" and found.messages(event.unit, event.phase) == 0:
+        if event.verb == "send" and found.sum(found.messages(event.unit, event.phase)) == Polynomial():
             return False
         return not event.unit or found.has(part_of(event.unit, graph))
 
@@ -276,10 +288,10 @@ def _reference(whole: Reference, stage: Stage) -> Reference:
                    split_dims=FrozenMap(split))
 
 
-def holders(group: Group, reference: Reference, stage: Stage) -> Any:
+def holders(group: Group, reference: Reference, stage: Stage) -> Monomial:
     """How many ranks along the pipeline's axis hold a tied group: those of its sites."""
     assert reference.graph is not None
     parts = {part_of(site, reference.graph) for site in group.sites}
     if parts <= {FIRST, LAST}:
-        return sympy.Integer(1 if stage.ranks == 1 else len(parts))
-    return symbol(stage.pipeline.axis)
+        return Monomial.number(1 if stage.ranks == 1 else len(parts))
+    return Monomial.of(stage.pipeline.axis)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
 from placealg.errors import InputError
+from placealg.notebook_display import Shown
 from placealg.render.cost import QUANTITIES, Sizes, known_sizes, value_of
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, plain, prose, table
 from placealg.render.values import scale_for, scaled
-from placealg.shown import Shown
 
 _READABLE = 36
 _NONE = "—"

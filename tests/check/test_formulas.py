@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 import placealg as pa
 from placealg.arith import Monomial
 from placealg.check import formulas
-from placealg.check.claims import compare_strategies
 from placealg.check.formulas import IDENTICAL, compare
 from placealg.cost.break_even import crossings
 from placealg.cost.comparison import Over, read_claim
+from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula, Size
-from placealg.cost.leaves import leaves
 from placealg.cost.plain import conditions, difference
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
@@ -308,7 +307,7 @@ def test_plain_data_has_the_value_of_the_formula() -> None:
 # ----------------------------------------------------------------------------------------------------------- strategies
 
 def claim(one: str, two: str, model: str, text: str, where: str = "") -> str:
-    return str(compare_strategies(parse_strategy(one), parse_strategy(two), resolve_model(model), text,
+    return str(pa.decide(parse_strategy(one), parse_strategy(two), text, resolve_model(model),
                                   where).verdict)
 
 
@@ -343,15 +342,15 @@ def test_all_to_all_beats_all_gather_exactly_where_few_experts_are_chosen() -> N
     model = resolve_model("moe")
     for text, want in ((f"{PAIRS} < {TOKENS} iff topk < ep", PROVED), (f"{PAIRS} < {TOKENS} iff topk <= ep", REFUTED),
                        ("communication.total <= iff topk <= ep", REFUTED)):
-        assert compare_strategies(pairs, gathered, model, text).verdict == want, text
-    answer = compare_strategies(pairs, gathered, model, "communication.total <", "topk <= ep and ep >= 2")
+        assert pa.decide(pairs, gathered, text, model).verdict == want, text
+    answer = pa.decide(pairs, gathered, "communication.total <", model, "topk <= ep and ep >= 2")
     assert answer.verdict == PROVED
 
 
 def test_a_refutation_fits_the_strategies() -> None:
     """Sizes at which heads, sequence and experts divide, and at which the formulas have the values told."""
     strategy, model = parse_strategy("tp"), resolve_model("moe")
-    answer = compare_strategies(strategy, parse_strategy("tp_sp"), model, "memory.activations <=", "tp >= 2")
+    answer = pa.decide(strategy, parse_strategy("tp_sp"), "memory.activations <=", model, "tp >= 2")
     (decision,) = answer.decisions
     assert decision.verdict == REFUTED
     assert all(q.evaluate({**decision.sizes, "experts": 4}).denominator == 1 for q in quotients(strategy, model))
@@ -368,21 +367,21 @@ def test_facts_come_from_model_and_strategy() -> None:
 
 def test_sizes_given_are_fixed_and_must_agree() -> None:
     zero3, dp, model = pa.zero3(), pa.dp(), pa.abstract()
-    assert pa.compare(zero3, dp, model, "communication.total <=", w=1, wire=4, m=1).verdict == PROVED
-    assert pa.compare(zero3, dp, model, "communication.total <=", w=1, wire=1, m=1).verdict == REFUTED
+    assert pa.decide(zero3, dp, "communication.total <=", model, w=1, wire=4, m=1).verdict == PROVED
+    assert pa.decide(zero3, dp, "communication.total <=", model, w=1, wire=1, m=1).verdict == REFUTED
     with pytest.raises(InputError, match="dp is 8"):
-        pa.compare(pa.zero3(dp=8), pa.dp(dp=4), model, "memory.total <=")
-    fixed = pa.compare(pa.zero3(dp=8), pa.dp(), model, "memory.states <").decisions[0]
+        pa.decide(pa.zero3(dp=8), pa.dp(dp=4), "memory.total <=", model)
+    fixed = pa.decide(pa.zero3(dp=8), pa.dp(), "memory.states <", model).decisions[0]
     assert (fixed.verdict, fixed.over.fixed["dp"]) == (PROVED, 8)
 
 
 def test_what_follows_from_other_sizes_is_not_fixed_beside_them() -> None:
     model = resolve_model("gpt")
     with pytest.raises(InputError, match="Psi follows from L, V, h, s: give those a size instead"):
-        pa.compare(pa.tp(), pa.tp_sp(), model, "memory.total <=", Psi=10)
+        pa.decide(pa.tp(), pa.tp_sp(), "memory.total <=", model, Psi=10)
     with pytest.raises(InputError, match="unknown symbol 'Psi'"):
-        pa.compare(pa.tp(), pa.tp_sp(), model, "memory.total <=", "Psi >= 10")
-    assert pa.compare(pa.zero3(), pa.dp(), pa.abstract(), "memory.states <=", "Psi >= 10", Psi_unit=4).verdict == PROVED
+        pa.decide(pa.tp(), pa.tp_sp(), "memory.total <=", model, "Psi >= 10")
+    assert pa.decide(pa.zero3(), pa.dp(), "memory.states <=", pa.abstract(), "Psi >= 10", Psi_unit=4).verdict == PROVED
 
 
 def test_every_leaf_stands_in_the_document() -> None:
@@ -390,12 +389,13 @@ def test_every_leaf_stands_in_the_document() -> None:
 
     step = pa.derive(parse_strategy("zero3*tp_sp"), resolve_model("gpt"))
     written = cost_json(step)
-    for path, formula in leaves(step).items():
+    figures = Costs(step).figures
+    for path, formula in figures.items():
         head, _, rest = path.partition(".")
         if head in ("memory", "compute"):
             assert written[head][rest]["expr"] == formula.to_json()["expr"]
     paths = {e["path"]: e["expr"] for e in written["communication"]["events"]}
-    assert {p: str(leaves(step)[f"communication.events.{p}"].expr) for p in list(paths)[:3]} == {
+    assert {p: str(figures[f"communication.events.{p}"].expr) for p in list(paths)[:3]} == {
         p: paths[p] for p in list(paths)[:3]}
 
 

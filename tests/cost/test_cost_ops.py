@@ -374,7 +374,7 @@ def test_given_sizes_reach_every_formula() -> None:
     held = memory(step)
     assert held.states.value(h=8, tp=2) is None
     assert value(held.states) > 0 and "Psi" in held.states.names
-    assert value(Costs(step)).parameters == gpt(GPT).total(SIZES)
+    assert value(Costs(step).parameters) == gpt(GPT).total(SIZES)
     assert held.states.value(Psi=10**6, tp=2, h=1, L=1, s=1) == 16 * 500_000 + 16 * Fraction(9, 2)
     found = cost_json(step, {**SIZES, "tp": 3})
     assert found["sizes"]["Psi"] == gpt(GPT).total(SIZES)

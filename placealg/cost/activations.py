@@ -251,7 +251,7 @@ class Activations:
     def runs(self) -> tuple[Run, ...]:
         """How the cross entropies of this device's program are run."""
         found: dict[Run, None] = {}
-        for touch in self.walk(self.step.phase(*LOOPED)):
+        for touch in self.walk():
             op = self.graph.producer(touch.event.value) if touch.event.verb == "compute" else None
             if op and op.kind == "cross_entropy":
                 found[run_of(op, any(dim in op.over for _, dim in touch.box))] = None

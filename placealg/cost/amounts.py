@@ -291,6 +291,12 @@ class Amounts:
     def _known(self) -> dict[Monomial, Monomial]:
         return {}
 
+    def spelled(self, part: Part) -> Polynomial:
+        """The same, where what the others of an abstract unit have is written as what is not one's: Psi less it."""
+        if self.reference.abstract and part[1] == "others":
+            return Polynomial.name("Psi") - self.elements((part[0], "one", part[2]))
+        return self.elements(part)
+
     def bound(self, tally: Tally) -> Polynomial:
         """A tally of buffers as a sum of monomials, in bytes."""
         total: dict[Monomial, Fraction] = {}

@@ -8,10 +8,11 @@ often as it runs. Attention is counted full. Norms, softmax and elementwise work
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import sympy
 
+from placealg.arith import Monomial
 from placealg.cost.activations import collected
 from placealg.cost.amounts import monomial
 from placealg.cost.communication import executions
@@ -22,7 +23,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import BackwardOp, backward, sparse_gradients
 from placealg.model.graph import Graph, Op, Sparse, Tensor
 from placealg.model.ops import Step as Line
-from placealg.step.program import Step
+from placealg.step.program import Event, Step
 
 NO_FLOP = "the program runs a unit as one computation, whose operations are not counted"
 
@@ -30,10 +31,16 @@ NO_FLOP = "the program runs a unit as one computation, whose operations are not 
 def flop(step: Step | Walk) -> Formula:
     """What one device computes in a step, over all microbatches and layers."""
     walk = walked(step)
-    step, graph, tensors = walk.step, walk.graph, walk.tensors
-    if graph is None:
+    if walk.graph is None:
         return Formula.none("flop", NO_FLOP)
-    terms = []
+    terms = [monomial(each) * executions(walk.step, event) for event, each in work(walk)]
+    return walk.amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
+
+
+def work(walk: Walk) -> Iterator[tuple[Event, Monomial]]:
+    """The products that a program of ops runs: (event, flop of one execution by one instance)."""
+    graph, tensors = walk.graph, walk.tensors
+    assert graph is not None
     for touch in tensors.walk():
         op = graph.producer(touch.event.tensor) if touch.event.verb == "compute" else None
         if op is None:
@@ -42,9 +49,7 @@ def flop(step: Step | Walk) -> Formula:
         sparse = sparse_backward(graph, op) if back else sparse_forward(graph, op)
         for dims, times in Counter(backward_products(graph, op) if back else products(graph, op)).items():
             space = Tensor(op.output, FrozenMap({d: graph.dims[d] for d in dims}), sparse=sparse)
-            each = monomial(local(space, touch.box, tensors.split_batch))
-            terms.append(2 * times * each * executions(step, touch.event))
-    return walk.amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
+            yield touch.event, Monomial.number(2 * times) * local(space, touch.box, tensors.split_batch)
 
 
 def sparse_forward(graph: Graph, op: Op) -> Sparse:

@@ -1,0 +1,206 @@
+"""Every figure of a program as the largest of some sums of monomials: what `Costs` writes as formulas, without SymPy.
+
+Sums are in the model's own sizes, with those put in that are numbers. They are read off the same walk as the formulas,
+by code that shares with them the buffers, the pictures and the rows of events, and nothing that writes expressions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from placealg.arith import Monomial, parse
+from placealg.cost.activations import in_bytes
+from placealg.cost.amounts import Amounts, Tally
+from placealg.cost.communication import LINKS, Row, instances_sum, rows, times_sum
+from placealg.cost.flop import work
+from placealg.cost.memory import STATES
+from placealg.cost.peak import Held, beyond
+from placealg.cost.shards import filled
+from placealg.cost.stage import StageStep
+from placealg.cost.walk import Walk, walked
+from placealg.frozen import FrozenMap
+from placealg.placement import MEMORY_TIERS
+from placealg.polynomial import Polynomial
+from placealg.step.pipeline import IDLE
+from placealg.step.program import Step
+from placealg.step.verbs import BYTES
+
+ONE = Polynomial.number(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The largest of some sums, over a sum that is positive.
+
+    >>> Figure((Polynomial.read("h/dp"), Polynomial.read("2*w"))).value({"h": 12, "dp": 2, "w": 2})
+    Fraction(6, 1)
+    """
+
+    pieces: tuple[Polynomial, ...]
+    over: Polynomial = ONE
+
+    def value(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
+        """The exact value."""
+        return max(exact(piece, sizes) for piece in self.pieces) / exact(self.over, sizes)
+
+    def names(self) -> tuple[str, ...]:
+        """The sizes on which it depends."""
+        sums = (*self.pieces, self.over)
+        return tuple(sorted({n for s in sums for name in s.names() for n in _inside(name)}))
+
+    def put(self, sizes: Mapping[str, Fraction | int]) -> Figure:
+        """The figure with numbers in the place of some sizes; pieces that become alike are one."""
+        pieces = dict.fromkeys(_put(piece, sizes) for piece in self.pieces)
+        return Figure(tuple(pieces), _put(self.over, sizes))
+
+
+def exact(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Fraction:
+    """The exact value of a sum; a name that is arithmetic has the value of it."""
+    known = dict(sizes)
+    for name in total.names():
+        if name not in known and not name.isidentifier():
+            known[name] = parse(name).evaluate(sizes)
+    return total.evaluate(known)
+
+
+@lru_cache(maxsize=4096)
+def _inside(name: str) -> tuple[str, ...]:
+    return (name,) if name.isidentifier() else parse(name).names()
+
+
+def _put(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Polynomial:
+    known = {n: Polynomial.number(v) for n, v in sizes.items()}
+    found: dict[Monomial, Fraction] = {}
+    for term, coefficient in total.terms.items():
+        number, rest = coefficient, Polynomial.number(1)
+        for name, power in term.powers:
+            if name in sizes:
+                number *= Fraction(sizes[name]) ** power
+            elif name.isidentifier() or not set(_inside(name)) & set(sizes):
+                rest = rest.times(Monomial.of(name) ** power)
+            else:
+                inner = Polynomial.read(name, known)
+                rest = rest * (inner**power if power > 0 else Polynomial.number(1) / inner**-power)
+        for m, c in rest.terms.items():
+            found[m] = found.get(m, Fraction(0)) + number * c
+    return Polynomial.collected(found)
+
+
+def sums(program: Step | Walk) -> FrozenMap[str, Figure]:
+    """Path -> figure: memory, what is sent in all, over each set of axes and by each collective, flop and schedule.
+
+    `sent.AXES.COLLECTIVE` is what one kind of collective sends over one set of axes, `runs.AXES` how many run.
+
+    >>> import placealg as pa
+    >>> sums(pa.derive(pa.zero3(), pa.abstract()))["memory.states"].pieces[0]
+    Psi*g/dp + Psi*o/dp + Psi*w/dp
+    """
+    walk = walked(program)
+    return FrozenMap({**_memory(walk), **_sent(walk), **_schedule(walk), **_flop(walk)})
+
+
+def _memory(walk: Walk) -> dict[str, Figure]:
+    amounts, rest = walk.amounts, walk.rest
+    parts = {state: Tally({k: n for k, n in rest.items() if k[2] in {BYTES[v] for v in values}})
+             for state, values in STATES.items()}
+    found = {f"memory.{state}": Figure((bytes_of(amounts, tally),)) for state, tally in parts.items()}
+    states = bytes_of(amounts, rest)
+    transient = _largest(amounts, walk.transient)
+    found |= {"memory.states": Figure((states,)), "memory.transient": Figure(transient)}
+    found |= {f"memory.{tier}": Figure(_largest(amounts, walk.on_tier(tier))) for tier in MEMORY_TIERS[1:]}
+    kept, tensors = Polynomial(), Counter[tuple[Monomial, str, str]]()
+    if walk.graph is not None:
+        kept, tensors = walk.tensors.waited_sum(), walk.tensors.between()
+        found["memory.activations"] = Figure((kept,))
+    found["memory.total"] = Figure(tuple(states + kept + piece for piece in transient))
+    peaks = (states + kept + bytes_of(amounts, beyond(held, rest))
+             + amounts.known_sum(in_bytes(amounts, beyond(picture, tensors))) for held, picture in walk.peak)
+    return {**found, "memory.peak": Figure(tuple(dict.fromkeys(peaks)))}
+
+
+def bytes_of(amounts: Amounts, tally: Tally) -> Polynomial:
+    """Buffers as a sum of monomials, in bytes."""
+    total = Polynomial()
+    alike: dict[tuple[str, str, frozenset[str]], Polynomial] = {}
+    for (name, part, size, share), count in tally.items():
+        key = name, part, share
+        alike[key] = alike.get(key, Polynomial()) + amounts.element(amounts.reference.group(name), size).times(
+            Monomial.number(count))
+    for (name, part, share), each in alike.items():
+        group = amounts.reference.group(name)
+        cut = filled(amounts.reference, group, share)
+        elements = amounts.spelled((name, part, cut))
+        total = total + (elements * each).times(Monomial() / Monomial.of(*sorted(share - cut)))
+    return total
+
+
+def _largest(amounts: Amounts, best: Iterable[Held]) -> tuple[Polynomial, ...]:
+    return tuple(dict.fromkeys(bytes_of(amounts, states) for states, _ in best))
+
+
+def _sent(walk: Walk) -> dict[str, Figure]:
+    every = [row for row in rows(walk) if not row.left_out]
+    counted = [row for row in every if row.event.verb not in LINKS]
+    amounts = {id_: _row(walk, row) for id_, row in enumerate(every)}
+    of = dict(zip(range(len(every)), every, strict=True))
+
+    def total(chosen: Iterable[int]) -> Figure:
+        found: dict[Monomial, Fraction] = {}
+        for k in chosen:
+            for m, c in amounts[k].terms.items():
+                found[m] = found.get(m, Fraction(0)) + c
+        return Figure((Polynomial.collected(found),))
+
+    inside = [k for k, row in of.items() if row in counted]
+    axes = {k: ",".join(of[k].event.axes) for k in inside}
+    kinds = dict.fromkeys((axes[k], of[k].collective) for k in inside)
+    found = {"communication.total": total(inside)}
+    found |= {f"communication.by_axes.{a}": total(k for k in inside if axes[k] == a)
+              for a in dict.fromkeys(axes.values())}
+    found |= {f"communication.by_phase.{p}": total(k for k in inside if of[k].event.phase == p)
+              for p in dict.fromkeys(of[k].event.phase for k in inside)}
+    found |= {f"communication.{tier}_link": total(k for k, row in of.items() if row.collective == f"{tier} link")
+              for tier in MEMORY_TIERS[1:]}
+    found |= {f"sent.{a}.{kind}": total(k for k in inside if (axes[k], of[k].collective) == (a, kind))
+              for a, kind in kinds}
+    return found | {f"runs.{a}": _runs(walk, [of[k] for k in inside if axes[k] == a])
+                    for a in dict.fromkeys(axes.values())}
+
+
+def _row(walk: Walk, row: Row) -> Polynomial:
+    """What an event sends in all its executions."""
+    weight = row.sum(walk.amounts)
+    if row.event.on_tensor:
+        return walk.amounts.known_sum(weight * instances_sum(walk.step, row.event))
+    if row.group is None:
+        return weight
+    parts = [part for part in walk.amounts.parts if part[0] == row.event.group]
+    whole = sum((walk.amounts.spelled((*part[:2], row.cut)) for part in parts), Polynomial())
+    return weight * whole
+
+
+def _runs(walk: Walk, chosen: Iterable[Row]) -> Figure:
+    counts = (times_sum(row.event) * instances_sum(walk.step, row.event) for row in chosen)
+    return Figure((walk.amounts.known_sum(sum(counts, Polynomial())),))
+
+
+def _flop(walk: Walk) -> dict[str, Figure]:
+    if walk.graph is None:
+        return {}
+    total = Polynomial()
+    for event, each in work(walk):
+        total = total + (times_sum(event) * instances_sum(walk.step, event)).times(each)
+    return {"compute.flop": Figure((walk.amounts.known_sum(total),))}
+
+
+def _schedule(walk: Walk) -> dict[str, Figure]:
+    if not isinstance(walk.step, StageStep):
+        return {}
+    stage = walk.step.stage
+    return {"schedule.bubble": Figure((stage.sum(f"({IDLE})/(m*v)"),)),
+            "schedule.bubble_of_total": Figure((stage.sum(IDLE),), stage.sum(f"m*v + {IDLE}")),
+            "schedule.in_flight": Figure((stage.sum(stage.in_flight),))}

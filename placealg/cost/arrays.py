@@ -1,0 +1,244 @@
+"""Figures at many sizes at once: numpy arrays in double precision, with a proven bound of the error of each.
+
+A monomial is a product of powers, a sum is a matrix product of coefficients and monomials, a figure the largest of its
+sums. With u = 2**-53, a term of degree d goes through at most 2*d + 2 roundings (of its factors' values, its products,
+its quotient and its coefficient), and a sum of k terms through k more in any order; so what is computed differs from
+the exact sum by at most gamma(k + 2*d + 2) times the sum of the terms' absolute values, gamma(n) = n*u/(1 - n*u)
+(Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Where the bounds leave a comparison open, the
+exact value decides: `Figure.value`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placealg.arith import Expr, Monomial, parse
+from placealg.cost.bounds import largest
+from placealg.cost.sums import ONE, Figure
+from placealg.errors import InputError
+from placealg.polynomial import Polynomial
+
+Column = npt.NDArray[np.float64]
+Columns = Mapping[str, Column]
+
+CHUNK = 8192
+"""How many configurations are evaluated at a time: so many doubles of each term stay in the processor's cache."""
+
+UNIT = 2.0**-53
+_EXACT = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Figures of the sizes in `names`, compiled: `coefficients` of `monomials`, a row per sum.
+
+    `slices` says which rows are the sums of each figure, and which row it is divided by.
+    """
+
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+    monomials: tuple[Monomial, ...]
+    coefficients: npt.NDArray[np.float64]
+    slices: tuple[tuple[int, int, int | None], ...]
+    roundings: int
+
+    @staticmethod
+    def of(figures: Mapping[str, Figure], sizes: Mapping[str, Fraction | int] | None = None) -> Arrays:
+        """Figures with the numbers of `sizes` put in, exactly.
+
+        >>> figures = {"held": Figure((Polynomial.read("w*h/dp"), Polynomial.read("2*h")))}
+        >>> Arrays.of(figures, {"h": 10, "w": 16}).values({"dp": np.array([1.0, 8.0, 16.0])})["held"].tolist()
+        [160.0, 20.0, 20.0]
+        """
+        put = {path: figure.put(sizes or {}) for path, figure in figures.items()}
+        totals: list[Polynomial] = []
+        known: dict[tuple[Polynomial, ...], tuple[int, int]] = {}
+        slices: list[tuple[int, int, int | None]] = []
+        for figure in put.values():
+            ends = []
+            for pieces in (_candidates(figure.pieces), (figure.over,)):
+                if pieces not in known and pieces != (ONE,):
+                    known[pieces] = len(totals), len(totals) + len(pieces)
+                    totals += pieces
+                ends.append(known.get(pieces, (0, 0)))
+            slices.append((*ends[0], None if figure.over == ONE else ends[1][0]))
+        terms = tuple(dict.fromkeys(m for total in totals for m in total.terms))
+        place = {m: k for k, m in enumerate(terms)}
+        coefficients = np.zeros((len(totals), max(len(terms), 1)))
+        for row, total in enumerate(totals):
+            for m, c in total.terms.items():
+                coefficients[row, place[m]] = c.numerator / c.denominator
+        degree = max((sum(abs(p) for _, p in m.powers) for m in terms), default=0)
+        names = tuple(sorted({n for f in put.values() for n in f.names()}))
+        width = max((len(total.terms) for total in totals), default=0)
+        return Arrays(tuple(put), names, terms, coefficients, tuple(slices), width + 2 * degree + 2)
+
+    @property
+    def gamma(self) -> float:
+        """The bound of the error of a sum, relative to the sum of its terms' absolute values."""
+        return self.roundings * UNIT / (1 - self.roundings * UNIT)
+
+    def values(self, columns: Columns) -> dict[str, Column]:
+        """Path -> its value at every configuration: columns of whole numbers below 2**53, or of bytes per element."""
+        parts = self._parts(columns, self.coefficients)
+        return {path: top if below is None else top / below
+                for path, (top, below) in zip(self.paths, parts, strict=True)}
+
+    def bounded(self, columns: Columns) -> dict[str, tuple[Column, Column]]:
+        """Path -> numbers between which the exact value lies, at every configuration.
+
+        >>> low, high = Arrays.of({"held": Figure((Polynomial.read("h/dp"),))}).bounded(
+        ...     {"h": np.array([1.0]), "dp": np.array([3.0])})["held"]
+        >>> Fraction(low[0]) < Fraction(1, 3) < Fraction(high[0])
+        True
+        """
+        values = self._parts(columns, self.coefficients)
+        spread = self._parts(columns, np.abs(self.coefficients))
+        found = {}
+        for path, (top, below), (most, under) in zip(self.paths, values, spread, strict=True):
+            low, high = self._around(top, most)
+            if below is not None and under is not None:
+                less, more = self._around(below, under)
+                ends = np.stack([low / less, low / more, high / less, high / more])
+                low, high = _outward(ends.min(axis=0), ends.max(axis=0))
+            found[path] = low, high
+        return found
+
+    def _around(self, value: Column, most: Column) -> tuple[Column, Column]:
+        """The numbers between which a sum lies: `most`, computed like it, falls short of the terms by gamma at most."""
+        slack = 2 * self.gamma * most
+        return _outward(value - slack, value + slack)
+
+    def _parts(self, columns: Columns, coefficients: npt.NDArray[np.float64]) -> list[tuple[Column, Column | None]]:
+        """The largest of each figure's sums, and what it is divided by."""
+        every = [np.asarray(columns[n], dtype=np.float64) for n in self.names if n in columns]
+        missing = [n for n in self.names if n not in columns]
+        if missing:
+            raise InputError(f"what is evaluated depends on {', '.join(missing)}: give a number or an array of them")
+        shape = np.broadcast_shapes(*(c.shape for c in every)) if every else (1,)
+        flat = {n: np.broadcast_to(c, shape).ravel() for n, c in zip(self.names, every, strict=True)}
+        many = int(np.prod(shape))
+        found = [(np.empty(many), None if below is None else np.empty(many)) for _, _, below in self.slices]
+        for start in range(0, many, CHUNK):
+            part = {n: c[start:start + CHUNK] for n, c in flat.items()}
+            totals = np.matmul(coefficients, self._terms(part, min(CHUNK, many - start)))
+            for (top, under), (first, end, below) in zip(found, self.slices, strict=True):
+                top[start:start + CHUNK] = totals[first] if end == first + 1 else totals[first:end].max(axis=0)
+                if under is not None and below is not None:
+                    under[start:start + CHUNK] = totals[below]
+        return [(top.reshape(shape), None if under is None else under.reshape(shape)) for top, under in found]
+
+    def _terms(self, columns: Columns, many: int) -> npt.NDArray[np.float64]:
+        """The monomials, a row each; powers and products that several have are made once."""
+        found = np.empty((max(len(self.monomials), 1), many))
+        if not self.monomials:
+            found[0] = 0.0
+        own = {m.powers: found[row] for row, m in enumerate(self.monomials)}
+        made: dict[tuple[tuple[str, int], ...], Column] = {}
+
+        def product(powers: tuple[tuple[str, int], ...]) -> Column:
+            if powers in made:
+                return made[powers]
+            out = own.get(powers)
+            if len(powers) == 1:
+                ((name, power),) = powers
+                base = columns[name] if name in columns else opaque(name, columns)
+                value = base
+                for _ in range(abs(power) - 1):
+                    value = value * base
+                if power < 0:
+                    value = np.reciprocal(value, out=out)
+                elif out is not None:
+                    out[:] = value
+                    value = out
+            else:
+                value = np.multiply(product(powers[:-1]), product(powers[-1:]), out=out)
+            made[powers] = value
+            return value
+
+        for row, m in enumerate(self.monomials):
+            if m.powers:
+                product(m.powers)
+            else:
+                found[row] = 1.0
+        return found
+
+
+def _candidates(pieces: tuple[Polynomial, ...]) -> tuple[Polynomial, ...]:
+    """The sums of which one is the largest, whatever the sizes that are left: at least 1 each."""
+    named = {repr(piece): piece for piece in pieces}
+    return tuple(named[name] for name in largest(named.items())) if len(named) > 1 else pieces
+
+
+def _outward(low: Column, high: Column) -> tuple[Column, Column]:
+    """Both ends one double further out, for the rounding of their own computation."""
+    return np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(name: str) -> Expr:
+    return parse(name)
+
+
+def opaque(name: str, columns: Columns) -> Column:
+    """The value of a name that is arithmetic: exact in whole numbers, else row by row in fractions, rounded once."""
+    expr = _parsed(name)
+    names = expr.names()
+    whole = all(bool(np.all(columns[n] == np.rint(columns[n]))) for n in names)
+    if whole:
+        try:
+            return np.asarray(_whole(expr, columns), dtype=np.float64)
+        except ArithmeticError:
+            pass
+    rows = np.stack([columns[n] for n in names])
+    distinct, where = np.unique(rows, axis=1, return_inverse=True)
+    values = [float(expr.evaluate({n: Fraction(v) for n, v in zip(names, column, strict=True)}))
+              for column in distinct.T]
+    return np.asarray(values)[where.ravel()]
+
+
+def _whole(expr: Any, columns: Columns) -> Column:
+    """Arithmetic without division on whole numbers, every value below 2**53: exact; else an ArithmeticError."""
+    def checked(value: Any) -> Any:
+        if np.any(np.abs(value) >= _EXACT):
+            raise ArithmeticError("too large to be exact")
+        return value
+
+    def refuse(*_: Any) -> Any:
+        raise ArithmeticError("a division")
+
+    functions: dict[str, Callable[..., Any]] = {
+        "Max": lambda *a: _reduce(np.maximum, a), "Min": lambda *a: _reduce(np.minimum, a), "ceiling": refuse,
+        "floor": refuse}
+    operations: dict[str, Callable[..., Any]] = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": refuse}
+
+    def value(e: Any) -> Any:
+        if e.op == "num":
+            if e.value.denominator != 1:
+                refuse()
+            return checked(float(e.value))
+        if e.op == "name":
+            return checked(columns[e.value])
+        args = [value(a) for a in e.args]
+        if e.op == "neg":
+            return -args[0]
+        if e.op == "**":
+            return checked(args[0] ** e.value) if e.value >= 0 else refuse()
+        return checked(operations[e.op](*args) if e.op in operations else functions[e.op](*args))
+
+    return np.broadcast_to(np.asarray(value(expr)), next(iter(columns.values())).shape)
+
+
+def _reduce(operation: Callable[[Any, Any], Any], arguments: Iterable[Any]) -> Any:
+    listed = list(arguments)
+    found = listed[0]
+    for other in listed[1:]:
+        found = operation(found, other)
+    return found

@@ -1,0 +1,70 @@
+"""Figures at many sizes at once, against exact values: within the bound, and decided where it leaves them open."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import placealg as pa
+from placealg.cost.arrays import Arrays, opaque
+from placealg.cost.stage import on_stage
+from placealg.cost.sums import Figure, sums
+from placealg.model.config import resolve_model
+from placealg.polynomial import Polynomial
+from placealg.strategy.expression import parse_strategy
+
+STEP = on_stage(pa.derive(parse_strategy("zero1*tp_sp*pp_interleaved*cp_ring"), resolve_model("llama-3-70b")), "first")
+FIGURES = sums(STEP)
+FIXED = {"w": 2, "g": 4, "o": 12, "act": 2, "wire": 4, "s": 8192}
+MADE = Arrays.of(FIGURES, FIXED)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.fixed_dictionaries({n: st.integers(1, 2**20) for n in MADE.names}), min_size=1, max_size=4))
+def test_the_exact_value_lies_within_the_bound(points: list[dict[str, int]]) -> None:
+    columns = {n: np.array([float(p[n]) for p in points]) for n in MADE.names}
+    values, around = MADE.values(columns), MADE.bounded(columns)
+    for path, figure in FIGURES.items():
+        low, high = around[path]
+        for k, point in enumerate(points):
+            exact = figure.value({**FIXED, **{n: Fraction(v) for n, v in point.items()}})
+            assert Fraction(low[k]) <= exact <= Fraction(high[k]), path
+            assert low[k] <= values[path][k] <= high[k]
+            assert not path.startswith("memory.states") or high[k] - low[k] <= 1e-13 * high[k]
+
+
+def test_a_changed_coefficient_leaves_the_bound() -> None:
+    columns = {n: np.array([8.0]) for n in MADE.names}
+    wrong = MADE.coefficients.copy()
+    wrong[0, np.nonzero(wrong[0])[0][0]] *= 1 + 1e-12
+    changed = Arrays(MADE.paths, MADE.names, MADE.monomials, wrong, MADE.slices, MADE.roundings)
+    low, high = changed.bounded(columns)[MADE.paths[0]]
+    exact = FIGURES[MADE.paths[0]].value({**FIXED, **{n: Fraction(8) for n in MADE.names}})
+    assert not Fraction(low[0]) <= exact <= Fraction(high[0])
+
+
+@pytest.mark.parametrize("name", ["Min(m, pp)", "Max(0, 2 - m)", "ceiling((V)/(dp))", "Min(m*v, 2*pp + v - 1)"])
+def test_functions_are_exact(name: str) -> None:
+    names = Polynomial.read(name)
+    columns = {n: np.array([1.0, 3.0, 7.0, 128256.0]) for n in Figure((names,)).names()}
+    found = opaque(name, columns)
+    for k, value in enumerate(found):
+        assert Fraction(value) == Figure((names,)).value({n: Fraction(c[k]) for n, c in columns.items()})
+
+
+def test_scalars_columns_and_grids_are_taken() -> None:
+    made = Arrays.of({"held": Figure((Polynomial.read("w*h/dp"),))}, {"w": 2})
+    grid = made.values({"h": np.array([[1.0], [2.0]]), "dp": np.array([1.0, 2.0, 4.0])})["held"]
+    assert grid.shape == (2, 3) and grid[1, 2] == 1
+    with pytest.raises(pa.InputError, match="depends on dp"):
+        made.values({"h": np.array([1.0])})
+
+
+def test_more_configurations_than_a_chunk() -> None:
+    many = np.arange(1, 20_001, dtype=np.float64)
+    made = Arrays.of({"held": Figure((Polynomial.read("12*h"), Polynomial.read("h*h")))})
+    assert (made.values({"h": many})["held"] == np.maximum(12 * many, many**2)).all()

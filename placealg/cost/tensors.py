@@ -151,8 +151,7 @@ class _Walk:
                      for t in self.graph.tensors.values() if t.kind == "data"}
 
     def run(self, event: Event, place: int) -> Touch:
-        """Interpret one event, at its place among those walked over: what it read and wrote, and what was live before.
-        """
+        """Interpret one event, at its place among those walked over: what it read, wrote, and what was live before."""
         touch = Touch(event, dict(self.held))
         if event.verb == "compute" and event.on_gradient:
             self.differentiate(touch)

@@ -21,9 +21,11 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 16)
 BYTES = tuple(map(Fraction, ("1/2", "1", "2", "4")))
 CASES = [("zero3", "abstract", ""), ("zeropp*offload_optimizer", "abstract", ""), ("zero3*tp_sp*cp_ring", "gpt", ""),
          ("zero1*tp_sp*pp_interleaved*recompute_selective", "llama-3-70b", "last"), ("zero3*ep*tp", "moe", "")]
-SLOW = [("dp*cp_ulysses*pp_gpipe", "gpt", "last"), ("zero3*offload_parameters*recompute_full", "mla", ""), *((f"{data}*{more}", model, "first" if "pp" in more else "") for data in ("dp", "zero1", "zero2", "zero3", "hsdp",
-        "mics", "zeropp") for more in ("tp", "tp_sp*cp", "tp_sp_keep*cp_ring*recompute_full", "tp_sp*pp_interleaved")
-        for model in ("gpt", "llama-3-8b", "mla"))]
+DATA = ("dp", "zero1", "zero2", "zero3", "hsdp", "mics", "zeropp")
+MORE = ("tp", "tp_sp*cp", "tp_sp_keep*cp_ring*recompute_full", "tp_sp*pp_interleaved")
+SLOW = [("dp*cp_ulysses*pp_gpipe", "gpt", "last"), ("zero3*offload_parameters*recompute_full", "mla", ""),
+        *((f"{data}*{more}", model, "first" if "pp" in more else "") for data in DATA for more in MORE
+          for model in ("gpt", "llama-3-8b", "mla"))]
 
 
 def program(strategy: str, model: str, stage: str) -> Step:

@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from placealg.check.prove import prove
+from placealg.cost.arrays import Arrays
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
 from placealg.cost.stage import on_stage
+from placealg.cost.sums import sums
 from placealg.frozen import FrozenMap
 from placealg.model.config import SHIPPED, resolve_model
 from placealg.model.model import Model
@@ -158,3 +161,15 @@ def test_simulate(benchmark: Any) -> None:
 def test_help(benchmark: Any) -> None:
     command = [sys.executable, "-m", "placealg", "--help"]
     benchmark.pedantic(lambda: subprocess.run(command, check=True, capture_output=True), rounds=5)
+
+
+def test_figures_at_many_sizes(benchmark: Any) -> None:
+    """All memory terms, the peak and all traffic of a pipeline's stage, at 2**18 configurations a round."""
+    step = on_stage(derive(parse_strategy("zero3*tp_sp*pp"), resolve_model("llama-3-70b")), "first")
+    figures = {p: f for p, f in sums(step).items() if p.startswith(("memory.", "communication.", "sent.", "compute."))}
+    made = Arrays.of(figures, {"w": 2, "g": 4, "o": 12, "act": 2, "wire": 4, "s": 8192})
+    draw = np.random.default_rng(0)
+    columns = {name: 2.0 ** draw.integers(0, 6, 2**18) for name in made.names}
+    found = benchmark(lambda: made.values(columns))
+    benchmark.extra_info["configurations a second"] = round(2**18 / benchmark.stats.stats.min)
+    assert len(found) == len(figures)

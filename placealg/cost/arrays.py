@@ -21,6 +21,9 @@ import numpy.typing as npt
 
 from placealg.arith import Expr, Monomial, parse
 from placealg.cost.bounds import largest
+from placealg.cost.curve import spread
+from placealg.cost.formula import Formula, exact_size
+from placealg.cost.plain import plain, put
 from placealg.cost.sums import ONE, Figure
 from placealg.errors import InputError
 from placealg.polynomial import Polynomial
@@ -169,6 +172,25 @@ class Arrays:
             else:
                 found[row] = 1.0
         return found
+
+
+def at(formula: Formula, sizes: Mapping[str, Any]) -> Column:
+    """The values of a formula where some sizes are arrays, which are broadcast; the others are numbers or defaults.
+
+    >>> at(Formula.parse("w*h/dp + Max(h, 20)", "bytes", values={"w": 2}), {"h": 16, "dp": np.array([1, 2])}).tolist()
+    [52.0, 36.0]
+    """
+    columns = {n: np.asarray(v, dtype=np.float64) for n, v in sizes.items() if isinstance(v, np.ndarray)}
+    known = {**formula.values, **{n: exact_size(n, v) for n, v in sizes.items() if n not in columns}}
+    found = plain(put(formula, {n: v for n, v in known.items() if n not in columns}))
+    pieces = spread(found)
+    if pieces:
+        return Arrays.of({"": Figure(tuple(pieces), found.denominator)}).values(columns)[""]
+    names = sorted({n for n in formula.inputs if n in columns})
+    grid = np.broadcast_arrays(*(columns[n] for n in names))
+    rows = zip(*(c.ravel() for c in grid), strict=True)
+    values = [float(found.evaluate({n: Fraction(v) for n, v in zip(names, row, strict=True)})) for row in rows]
+    return np.asarray(values).reshape(grid[0].shape)
 
 
 def _candidates(pieces: tuple[Polynomial, ...]) -> tuple[Polynomial, ...]:

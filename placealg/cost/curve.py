@@ -138,22 +138,32 @@ def check_known(formula: Formula, sizes: Mapping[str, Fraction]) -> None:
 
 
 def _pieces(found: Plain, name: str) -> list[Piece]:
-    """The sums whose maximum the data is; none where a function other than Max, or a falling one, stands in it."""
-    if found.denominator != ONE or any(c.function != "Max" for c in found.calls):
-        return []
-    sums = [found.numerator]
-    for call in reversed(found.calls):
-        spread: list[Polynomial] = []
-        for total in sums:
-            factor = total.coefficient(call.name)
-            if any(f.coefficient < 0 or any(CALL in n for n in f.names()) for f in factor.monomials()):
-                return []
-            spread += [total.without(call.name) + factor * argument for argument in call.arguments] \
-                if factor.terms else [total]
-        sums = spread
+    """The sums whose maximum the data is, by the powers of a size."""
     pieces: list[Piece] = []
-    for total in sums:
+    for total in spread(found) if found.denominator == ONE else ():
         piece = {dict(m.powers).get(name, 0): c for m, c in total.terms.items()}
         if piece not in pieces:
             pieces.append(piece)
     return pieces
+
+
+def spread(found: Plain) -> list[Polynomial]:
+    """The sums whose maximum the numerator is; none where a function other than Max, or a falling one, stands in it.
+
+    >>> from placealg.cost.formula import expression
+    >>> spread(plain(expression("dp + Max(h, 2*b)")))
+    [2*b + dp, dp + h]
+    """
+    if any(c.function != "Max" for c in found.calls):
+        return []
+    sums = [found.numerator]
+    for call in reversed(found.calls):
+        every: list[Polynomial] = []
+        for total in sums:
+            factor = total.coefficient(call.name)
+            if any(f.coefficient < 0 or any(CALL in n for n in f.names()) for f in factor.monomials()):
+                return []
+            every += [total.without(call.name) + factor * argument for argument in call.arguments] \
+                if factor.terms else [total]
+        sums = every
+    return sums

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import sympy
 
@@ -20,6 +20,9 @@ from placealg.cost.notation import latex_name, python_of, text_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Axis
+
+if TYPE_CHECKING:
+    from placealg.cost.arrays import Column
 
 UNITS = ("bytes", "elements", "flop", "1")
 CONVENTIONS = ("exact", "asymptotic")
@@ -115,11 +118,22 @@ class Formula:
         expr = self.expr.subs({symbol(n): _rational(v) for n, v in bound.items()})
         return replace(self, expr=expr, values=self.values.plus(bound))
 
-    def value(self, **sizes: Size) -> int | Fraction | None:
-        """The exact value at `sizes` and the defaults.
+    @overload
+    def value(self, **sizes: Size) -> int | Fraction | None: ...
+
+    @overload
+    def value(self, **sizes: Size | Column) -> Any: ...
+
+    def value(self, **sizes: Any) -> Any:
+        """The exact value at `sizes` and the defaults; where some are numpy arrays, doubles of the shape of all.
 
         None while a symbol is free, where the formula divides by zero, and where there is no closed form.
         """
+        if self.expr is not None and any(hasattr(size, "__array__") for size in sizes.values()):
+            from placealg.cost.arrays import at
+
+            self._bind(dict.fromkeys(sizes, 1))
+            return at(self, sizes)
         bound = {**self.values, **self._bind(sizes)}
         if self.expr is None:
             return None

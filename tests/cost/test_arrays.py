@@ -64,6 +64,17 @@ def test_scalars_columns_and_grids_are_taken() -> None:
         made.values({"h": np.array([1.0])})
 
 
+@pytest.mark.parametrize("text", ["w*h/dp + Max(h, 20*dp)", "h/(h + dp - 1)", "ceiling(h/dp)*w", "Min(h, dp)*w"])
+def test_a_formula_takes_arrays(text: str) -> None:
+    formula = pa.Formula.parse(text, "bytes", values={"w": 2})
+    h, dp = np.array([[4], [7]]), np.array([1, 2, 5])
+    found = formula.value(h=h, dp=dp)
+    want = [[float(formula.value(h=int(a), dp=int(b)) or 0) for b in dp] for a in h[:, 0]]
+    assert np.allclose(found, want, rtol=1e-14, atol=0)
+    with pytest.raises(pa.InputError, match="unknown symbol 'hh'"):
+        formula.value(hh=h)
+
+
 def test_more_configurations_than_a_chunk() -> None:
     many = np.arange(1, 20_001, dtype=np.float64)
     made = Arrays.of({"held": Figure((Polynomial.read("12*h"), Polynomial.read("h*h")))})

@@ -74,7 +74,8 @@ def decide_claim(one: Side, two: Side, claim: str, where: str = "", **sizes: Siz
     """Decide a claim about two programs of one model, for all sizes but those that have numbers.
 
     >>> from placealg.model.abstract import abstract
-    >>>     >>> from placealg.strategy.catalogue import dp, zero3
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import dp, zero3
     >>> one, two = (Side(s, derive(s, abstract()), {}, abstract()) for s in (zero3(), dp()))
     >>> answer = decide_claim(one, two, "communication.total <=", where="w == wire")
     >>> answer.verdict, answer.decisions[0].values

@@ -44,7 +44,7 @@ class Costs:
     >>> from placealg.strategy.catalogue import zero3
     >>> costs = Costs(derive(zero3(), abstract()))
     >>> costs.memory.states, costs.figures["communication.by_phase.forward"]
-    (Ψ·(w + g + o)/dp bytes, Ψ·m·w·(dp − 1)/dp bytes)
+    (Ψ·(w + g + o)/dp bytes, Ψ·w·m·(dp − 1)/dp bytes)
     """
 
     def __init__(self, step: Step, convention: str = "exact", unit: str = "bytes"):
@@ -132,7 +132,7 @@ class Costs:
         >>> from placealg.step.derive import derive
         >>> from placealg.strategy.catalogue import zero1
         >>> list(Costs(derive(zero1(), abstract())).named("communication"))
-        ['total', 'over dp', 'in backward', 'in update', 'host link', 'nvme link']
+        ['total', 'over dp', 'in reduce', 'in publish', 'host link', 'nvme link']
         """
         every = {**{f"memory.{name}": f for name, f in self.memory.items()}, **self.sent,
                  **({f"schedule.{name}": f for name, f in self.schedule.items()} if self.schedule else {})}

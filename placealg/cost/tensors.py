@@ -321,10 +321,7 @@ class _Walk:
             self.add(touch, target, box, self.graph.tensors[loop.slot])
 
     def redistribute(self, touch: Touch, part: Monomial) -> None:
-        """A collective, or its local kin: from the version that is there to the one named; gradients in place.
-
-        `part` of what a ring brings is held at a time.
-        """
+        """A collective, or its local kin: to the version named, `part` of which is held at once; gradients in place."""
         event = touch.event
         tensor = self.graph.tensors.get(event.tensor)
         found = self.find(event.value, event.version)

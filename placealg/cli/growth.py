@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE
+from placealg.cost.costs import Costs
 from placealg.cost.growth import grown
-from placealg.cost.leaves import leaves
 from placealg.errors import InputError
 from placealg.render.cost import value_of
 from placealg.render.text_layout import Cell, bold, dim, indent, line, table
@@ -21,7 +21,9 @@ def growth(chosen: Namespace, title: str, step: Step, sizes: Mapping[str, Fracti
     name = chosen.per or chosen.leading
     if chosen.format not in ("text", "json"):
         raise InputError(f"growth is told as text or json, not as {chosen.format}", where="--format")
-    found = grown(leaves(step, chosen.convention, chosen.unit), name, bool(chosen.leading))
+    figures = {path: f for path, f in Costs(step, chosen.convention, chosen.unit).figures.items()
+               if f.expr is not None or not path.startswith("schedule.")}
+    found = grown(figures, name, bool(chosen.leading))
     if chosen.format == "json":
         print_json({"version": 1, "of": title, "leading" if chosen.leading else "per": name, "figures": {
             path: {"expr": str(f.expr), "unit": f.unit, "value": _number(value_of(f, sizes))}

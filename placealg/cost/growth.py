@@ -8,7 +8,8 @@ from typing import Any
 
 import sympy
 
-from placealg.cost.formula import Formula, symbol, tidy
+from placealg.cost.algebra import tidy
+from placealg.cost.formula import Formula, symbol
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 

@@ -253,7 +253,7 @@ COST_KEYS = ["version", "strategy", "model", "sizes", "convention", "unit", "hyp
              "memory", "communication", "saved", "regions", "compute", "schedule"]
 PROVE_KEYS = ["version", "strategy", "model", "verdict", "class", "hypotheses", "not_covered", "decided",
               "obligations",
-              "counterexample", "certificate"]
+              "counterexample", "certificate", "kernel"]
 
 
 def test_json_shapes(placealg: Run) -> None:

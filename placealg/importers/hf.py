@@ -49,7 +49,7 @@ def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, st
     text = read_text(path) if path else packaged(trainer, Path(named).name)
     if not text:
         raise said.refuse(key, f"{key} names another file, {named}, which is not here", "give it with --with")
-    file = path or f"{Path(named).name} (as it comes with {trainer})"
+    file = path or Path(named).name
     inner = Said(table("deepspeed"), json_document(text, file), draft.options)
     said.read(key, f"{Path(named).name} decides the states")
     engine = Engine(draft, inner, draft.options.world_size, precision)

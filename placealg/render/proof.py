@@ -167,7 +167,7 @@ def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:
 def _ratio(mass: str | None) -> str:
     """The sum of the weights over the reference's, and what it means where the sums agree."""
     if mass == "1":
-        return "1: the weights sum to the reference's where counts are equal; each is wrong where they are not"
+        return "1  (the weights sum to the reference's; how they are spread is wrong)"
     return f"{mass}  (sum of got / sum of want)" if mass else ""
 
 

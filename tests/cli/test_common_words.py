@@ -48,6 +48,6 @@ def test_a_mean_of_local_means_under_unequal_counts_is_repaired_by_the_token_mea
     assert got.code == 1
     text = " ".join(got.out.split())
     assert 'repair loss = { preset = "token_mean" } in the file in place of what [loss] says' in text
-    assert "ratio 1: the weights sum to the reference's where counts are equal" in text
+    assert "ratio 1 (the weights sum to the reference's; how they are spread is wrong)" in text
     path.write_text('base = "dp"\nloss = { preset = "token_mean" }\n', encoding="utf-8")
     assert placealg("prove", str(path)).code == 0

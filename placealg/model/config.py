@@ -206,14 +206,14 @@ def _check(config: Config, family: Family, found: tuple[Kind, ...], sizes: Mappi
 
     style = found[0].layers.style
     if style.latent:
-        if sizes.get("kv", sizes["a"]) != sizes["a"]:
+        if config.key(family, "num_key_value_heads") and sizes.get("kv", sizes["a"]) != sizes["a"]:
             raise wrong(f"{said('kv')} is not {said('a')}: latent attention has keys and values for every head", "kv")
         if sizes["d_rope"] % 2:
             raise wrong(f"{said('d_rope')} is odd: positions rotate pairs; {sizes['d_rope'] + 1} would fit", "d_rope")
     elif sizes["h"] % sizes["a"] and sizes["d"] == sizes["h"] // sizes["a"] and not family.floors:
         raise wrong(f"{said('h')} is not divisible by {said('a')}", "a")
     for part, whole in (("kv", "a"), ("groups", "experts")):
-        if sizes.get(part) and whole in sizes and sizes[whole] % sizes[part]:
+        if sizes.get(part) and whole in sizes and sizes[whole] % sizes[part] and not (part == "kv" and style.latent):
             raise wrong(f"{said(whole)} is not divisible by {said(part)}", part)
     for part, whole in (("topk", "experts"), ("chosen_groups", "groups")):
         if part in sizes and sizes[part] > sizes.get(whole, 1):

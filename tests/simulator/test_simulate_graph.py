@@ -19,7 +19,7 @@ from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.transformer import LLAMA, Style, gpt, mla, mlp, transformer
 from placealg.prover.verdict import PROVED
-from placealg.simulator import Outcome, Setting, box, device, field, functions, redistribute, simulate, space
+from placealg.simulator import Outcome, Setting, box, device, field, functions, redistribute, simulate, space, unary
 from placealg.simulator.box import Box
 from placealg.simulator.field import PRIME, Array, Residues
 from placealg.simulator.reference import State, slots
@@ -82,7 +82,7 @@ def dual(monkeypatch: pytest.MonkeyPatch) -> int:
         return (large * large + 3) % modulus * (1 + numbers - large) % modulus
 
     monkeypatch.setattr(functions, "exponential", exponential)
-    for module in (box, field, functions, redistribute, space):
+    for module in (box, field, functions, redistribute, space, unary):
         monkeypatch.setattr(module, "PRIME", modulus)
         if hasattr(module, "inverse"):
             monkeypatch.setattr(module, "inverse", inverse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +43,7 @@ def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int)
     if varying and depth > MOST_LAYERS:
         raise InputError(f"{depth} layers, of which each is of one of several kinds: at most {MOST_LAYERS} are told "
                          "apart", where=config.place(names(family.sizes["L"])[0]))
+    _check_layers(config, varying.get("experts", ""), fields, depth, names(family.sizes["L"])[0])
     found: dict[Style, list[int]] = {}
     for i in range(depth if varying else 1):
         here = {**fields, LAYER: i}
@@ -51,6 +53,19 @@ def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int)
     if not varying:
         found = {style: list(range(min(depth, MOST_LAYERS))) for style in found}
     return _named(config, found)
+
+
+def _check_layers(config: Config, rule: str, fields: Mapping[str, Any], depth: int, count: str) -> None:
+    """An InputError where what a file gives for the layers that have experts speaks of layers that are not there."""
+    for name in (n for n in (names(rule) if rule else ()) if n in config.data):
+        value = fields.get(name)
+        if isinstance(value, list) and not all(isinstance(i, int) and 0 <= i < depth for i in value):
+            raise InputError(f"{name} = {shown(value)}: a list of layers, of 0 to {depth - 1}",
+                             where=config.place(name))
+        if isinstance(value, int) and name != LAYER and value < 0:
+            raise InputError(f"{name} = {value}: a whole number of at least 0", where=config.place(name))
+        if isinstance(value, int) and re.search(rf"\b{LAYER} (?:>=|<) {name}\b", rule) and value > depth:
+            raise InputError(f"{name} = {value} is more than {count} = {depth}", where=config.place(name))
 
 
 def _check_kind(config: Config, family: Family, fields: Mapping[str, Any]) -> None:

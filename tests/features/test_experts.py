@@ -298,6 +298,7 @@ def test_gates_among_all_or_among_the_chosen(tmp_path: Path) -> None:
     (MIXTRAL, {"num_experts": 8}, "'num_local_experts' and 'num_experts' are one field, and disagree"),
     (QWEN, {"num_experts_per_tok": 9}, "num_experts_per_tok = 9 is more than num_experts = 8"),
     (QWEN, {"mlp_only_layers": 1}, "mlp_only_layers"),
+    (QWEN, {"mlp_only_layers": [2]}, r"mlp_only_layers = \[2\]: a list of layers, of 0 to 1"),
     (QWEN, {"norm_topk_prob": 1}, "norm_topk_prob = 1 is not true or false"),
 ])
 def test_bad_fields(tmp_path: Path, base: dict[str, Any], table: dict[str, Any], message: str) -> None:

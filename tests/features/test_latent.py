@@ -272,6 +272,10 @@ def test_first_dense_layers_of_another_family(tmp_path: Path) -> None:
     ({"qk_rope_head_dim": 3}, "qk_rope_head_dim = 3 is odd: positions rotate pairs; 4 would fit"),
     ({"kv_lora_rank": 0}, "kv_lora_rank = 0: the rank of the latent from which keys and values come"),
     ({"scoring_func": "softmax"}, 'scoring_func = "softmax"'),
+    ({"first_k_dense_replace": 5}, "first_k_dense_replace = 5 is more than num_hidden_layers = 4"),
+    ({"first_k_dense_replace": -1}, "first_k_dense_replace = -1: a whole number of at least 0"),
+    ({"first_k_dense_replace": None}, "first_k_dense_replace"),
+    ({"num_nextn_predict_layers": -1}, "num_nextn_predict_layers = -1: the layers that predict tokens after the next"),
 ])
 def test_fields_that_contradict_each_other(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:

@@ -32,9 +32,10 @@ test: $(STAMP)  ## the default suite, doctests included
 test-slow: $(STAMP)  ## the long random runs, and every mutant of every program; goes on where the last run ended
 	PLACEALG_RESUME=1 PLACEALG_ASSURE=test-slow $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
 
-tiers: $(STAMP)  ## measure every case of the default suite, and write down which are slow (tests/slow_cases.txt)
+CASES ?= default
+tiers: $(STAMP)  ## measure the default suite (CASES=all: every case), and list what is slow in tests/slow_cases.txt
 	rm -f build/case_seconds.tsv
-	PLACEALG_MEASURE=1 $(BIN)/python -m pytest -q -n 2 -p no:benchmark
+	PLACEALG_MEASURE=$(CASES) $(BIN)/python -m pytest -q -n 2 -p no:benchmark
 	$(BIN)/python tests/tiers.py
 
 MUTANTS ?=  # which, and how: placealg.prover.ops.redistributions --every 4; --help says more

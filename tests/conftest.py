@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     So are those that slow_cases.txt names, which measurement moved there, unless they are being measured.
     """
     seen: Counter[tuple[str, str]] = Counter()
-    moved = frozenset() if os.environ.get("PLACEALG_MEASURE") else listed()
+    moved = frozenset() if os.environ.get("PLACEALG_MEASURE") == "all" else listed()
     for item in items:
         if item.nodeid in moved:
             item.add_marker(pytest.mark.slow)

@@ -1,4 +1,6 @@
-"""Which cases run by default, chosen by measurement: `make tiers` measures every case and writes slow_cases.txt.
+"""Which cases run by default, chosen by measurement: `make tiers` measures them, and adds to slow_cases.txt.
+
+`make tiers CASES=all` measures the slow ones, too, and writes the list anew.
 
 A case costs the processor time of its process and of those it starts, so that a busy machine changes nothing. Of every
 test function the cheapest cases stay in the default suite until they cost EACH seconds together; a first case that
@@ -20,6 +22,9 @@ import pytest
 LISTED = Path(__file__).with_name("slow_cases.txt")
 MEASURED = Path(__file__).resolve().parent.parent / "build" / "case_seconds.tsv"
 EACH, ALONE = 0.5, 1.5
+KEPT = ("tests/differential/test_random_", "tests/differential/test_differential.py")
+"""Beginnings of cases that stay whatever they cost: few random programs each, on which the engines must agree."""
+
 
 
 def listed() -> frozenset[str]:
@@ -36,7 +41,8 @@ def slow(measured: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str]]:
     """
     functions: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for seconds, case in measured:
-        functions[case.partition("[")[0] if "::" in case else case].append((seconds, case))
+        if not case.startswith(KEPT):
+            functions[case.partition("[")[0] if "::" in case else case].append((seconds, case))
     for cases in functions.values():
         spent = 0.0
         for number, (seconds, case) in enumerate(sorted(cases)):
@@ -78,12 +84,15 @@ def _running() -> Iterator[float]:
 def main() -> None:
     """Write slow_cases.txt from what was measured."""
     rows = [line.split("\t", 1) for line in MEASURED.read_text(encoding="utf-8").splitlines()]
-    found = sorted(slow((float(seconds), case) for seconds, case in rows), key=lambda row: row[1])
-    head = ("# Cases of the slow tier by measurement: processor seconds, node id. Written by `make tiers`.\n"
-            f"# {len(rows)} cases were measured, {sum(float(s) for s, _ in rows):.0f} s in all.\n")
-    LISTED.write_text(head + "".join(f"{seconds:.1f} {case}\n" for seconds, case in found), encoding="utf-8")
-    print(f"{len(found)} of {len(rows)} cases are slow; the others cost "
-          f"{sum(float(s) for s, _ in rows) - sum(s for s, _ in found):.0f} s of processor time")
+    measured = {case for _, case in rows}
+    kept = [(float(line.split(None, 1)[0]), case) for line in LISTED.read_text(encoding="utf-8").splitlines()
+            if line[:1] != "#" and (case := line.split(None, 1)[1]) not in measured]
+    found = sorted([*slow((float(seconds), case) for seconds, case in rows), *kept], key=lambda row: row[1])
+    LISTED.write_text("# Cases of the slow tier by measurement: processor seconds, node id. Written by `make tiers`.\n"
+                      + "".join(f"{seconds:.1f} {case}\n" for seconds, case in found), encoding="utf-8")
+    new = {case for _, case in found} & measured
+    print(f"{len(new)} of {len(rows)} cases became slow; the others cost "
+          f"{sum(float(s) for s, case in rows if case not in new):.0f} s of processor time")
 
 
 if __name__ == "__main__":

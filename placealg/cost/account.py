@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -72,9 +72,10 @@ class Account:
             kept |= used - {origin_of(event)} if event.verb in ("publish", "accumulate") else used
         return frozenset(arriving - kept)
 
-    def rest(self) -> Tally:
-        """What the device holds at a step boundary."""
-        state = self.visits[0].before if self.visits else initial(self.step)
+    def rest(self, values: Collection[str] = GROUP_VALUES) -> Tally:
+        """What the device holds at a step boundary, of some values."""
+        whole = self.visits[0].before if self.visits else initial(self.step)
+        state = {key: held for key, held in whole.items() if key[1] in values}
         (found,), _ = _Counting(self, "device").all((View(0, "", state, state),))
         return found
 
@@ -132,9 +133,9 @@ class Account:
                 copied = USE
             if ACC in types and (value == "grad" or (value == "grad_sum" and group in self.reduced_once)):
                 rests = copied = ACC
-            storage, *copies = mine.buffers
-            yield (rests, *storage)
-            yield from ((copied, share, units) for share, units in copies)
+            if mine.stored:
+                yield rests, mine.space, mine.stored
+            yield from ((copied, share, units) for share, units in mine.copied)
 
 
 class _Counting:

@@ -44,6 +44,10 @@ BALANCED = ("balanced_experts: the devices of an axis that splits experts receiv
 RINGS = "of what goes round a ring a device holds two blocks at a time, one in use and one that arrives"
 """What the figures of a program with rings take for granted besides."""
 
+SUMMED_IN_RINGS = ("a ring sums a gradient with its owner's part last, in n - 1 hops; PyTorch's starts at the owner "
+                   "and brings it home, which makes n")
+"""The same of a program with rings that sum gradients."""
+
 
 def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     """What the figures of a program take for granted; with `of_tensors` also those of a program of ops."""
@@ -56,9 +60,10 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     if graph is None or not of_tensors:
         return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
+    rings = [e for e in step.events if e.verb == RING]
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
     return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()),
-            *((RINGS,) if any(e.verb == RING for e in step.events) else ()), *missing)
+            *((RINGS,) if rings else ()), *((SUMMED_IN_RINGS,) if any(e.on_gradient for e in rings) else ()), *missing)
 
 
 def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: str = "exact",

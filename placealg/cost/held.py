@@ -33,13 +33,15 @@ class Held:
     """One value of one group on one tier: its content, its storage, and the copies gathered from it, one from another.
 
     A copy for which the storage has no room is a buffer of its own. `units` counts the units of which it is held at
-    once: one, and those that are prefetched; a copy has its own count.
+    once: one, and those that are prefetched; a copy has its own count. What was `fetched` and is then gathered arrives
+    in its place in the gathered copy, as in DeepSpeed, which lets the shard go before the all_gather.
     """
 
     content: Share
     space: Share
     copies: tuple[tuple[Share, int], ...] = ()
     units: int = 1
+    fetched: bool = False
 
     @property
     def readable(self) -> Share:
@@ -47,9 +49,14 @@ class Held:
         return self.copies[-1][0] if self.copies else self.content
 
     @property
-    def buffers(self) -> tuple[tuple[Share, int], ...]:
-        """(share, units) of what takes storage: what is held itself, and every copy that does not fit into that."""
-        return ((self.space, self.units), *((s, n) for s, n in self.copies if not self.space <= s))
+    def stored(self) -> int:
+        """The units of which what is held itself takes storage: what arrives in a gathered copy takes none."""
+        return max(self.units - self.copies[0][1], 0) if self.fetched and self.copies else self.units
+
+    @property
+    def copied(self) -> tuple[tuple[Share, int], ...]:
+        """(share, units) of every copy that takes storage: of what does not fit into what is held itself."""
+        return tuple((s, n) for s, n in self.copies if not self.space <= s)
 
     def gathered(self, axes: Share, units: int) -> Held:
         """With one more copy, gathered over `axes` from the last one."""
@@ -190,7 +197,7 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
             else:
                 share = origin.readable | owners(event)
                 share = share & held.content if held and event.where else share
-                new[key] = Held(share, share, units=1 + ahead)
+                new[key] = Held(share, share, units=1 + ahead, fetched=event.verb == "fetch")
         case "publish":
             origin = state.get(origin_of(event))
             gained = (origin.readable - axes) | owners(event) if origin else WHOLE

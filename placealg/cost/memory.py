@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from placealg.cost.activations import Picture
-from placealg.cost.amounts import Tally
 from placealg.cost.formula import Formula
 from placealg.cost.peak import peak
 from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, on_stage
@@ -22,10 +21,6 @@ from placealg.cost.walk import Walk, walked
 from placealg.notebook_display import Shown
 from placealg.placement import MEMORY_TIERS
 from placealg.step.program import Step
-from placealg.step.verbs import BYTES
-
-STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}
-"""State -> its values."""
 
 NO_ACTIVATIONS = "the abstract model has no activations"
 NO_GRAPH = "the step runs units whole; `placealg model` lists what their ops save"
@@ -66,8 +61,6 @@ def memory(step: Step | Walk, statistics: bool = False) -> Memory:
     walk = walked(step, statistics)
     amounts, rest = walk.amounts, walk.rest
     tensors = walk.tensors if walk.graph else None
-    parts = {state: Tally({k: n for k, n in rest.items() if k[2] in {BYTES[v] for v in values}})
-             for state, values in STATES.items()}
     states = amounts.formula(amounts.linear(rest), "bytes")
     transient = peak(amounts, walk.transient)
     activations = tensors.total() if tensors else Formula.none(
@@ -75,7 +68,7 @@ def memory(step: Step | Walk, statistics: bool = False) -> Memory:
     total = states.expr + transient.expr + (activations.expr if tensors else 0)
     notes = (activations.note or "states and transient only", transient.note)
     return Memory(
-        **{state: amounts.formula(amounts.linear(tally), "bytes") for state, tally in parts.items()},
+        **{state: amounts.formula(amounts.linear(tally), "bytes") for state, tally in walk.resting.items()},
         states=states,
         activations=activations,
         transient=transient,

@@ -17,7 +17,6 @@ from placealg.cost.activations import in_bytes
 from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.communication import LINKS, Row, instances_sum, rows, times_sum
 from placealg.cost.flop import work
-from placealg.cost.memory import STATES
 from placealg.cost.peak import Held, beyond
 from placealg.cost.shards import filled
 from placealg.cost.stage import StageStep
@@ -27,7 +26,6 @@ from placealg.placement import MEMORY_TIERS
 from placealg.polynomial import Polynomial
 from placealg.step.pipeline import IDLE
 from placealg.step.program import Step
-from placealg.step.verbs import BYTES
 
 ONE = Polynomial.number(1)
 
@@ -105,9 +103,7 @@ def sums(program: Step | Walk) -> FrozenMap[str, Figure]:
 
 def _memory(walk: Walk) -> dict[str, Figure]:
     amounts, rest = walk.amounts, walk.rest
-    parts = {state: Tally({k: n for k, n in rest.items() if k[2] in {BYTES[v] for v in values}})
-             for state, values in STATES.items()}
-    found = {f"memory.{state}": Figure((bytes_of(amounts, tally),)) for state, tally in parts.items()}
+    found = {f"memory.{state}": Figure((bytes_of(amounts, tally),)) for state, tally in walk.resting.items()}
     states = bytes_of(amounts, rest)
     transient = _largest(amounts, walk.transient)
     found |= {"memory.states": Figure((states,)), "memory.transient": Figure(transient)}

@@ -11,10 +11,13 @@ from functools import cached_property
 from placealg.cost.account import Account
 from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Amounts, Tally
-from placealg.cost.peak import Held, largest_held
+from placealg.cost.peak import Held, beyond, largest_held
 from placealg.cost.stage import StageStep, local
 from placealg.model.graph import Graph
 from placealg.step.program import Step
+
+STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}
+"""State -> its values."""
 
 
 class Walk:
@@ -62,10 +65,16 @@ class Walk:
         return self.account.rest()
 
     @cached_property
+    def resting(self) -> dict[str, Tally]:
+        """State -> those of these buffers that are its."""
+        return {state: self.account.rest(values) for state, values in STATES.items()}
+
+    @cached_property
     def transient(self) -> list[Held]:
-        """The candidates for the most that is held of states beyond rest."""
+        """The candidates for the most that is held of states, less what rests: what replaces a shard counts once."""
         pictures = self.account.pictures("device").distinct
-        return largest_held(self.amounts, [(Tally(states - self.rest), Picture()) for states in pictures])
+        most = largest_held(self.amounts, [(states, Picture()) for states in (self.rest, *pictures)])
+        return [(beyond(states, self.rest), Picture()) for states, _ in most]
 
     @cached_property
     def peak(self) -> list[Held]:

@@ -333,6 +333,21 @@ def test_materialized_gradients_rest_nowhere() -> None:
     assert memory(step).transient == bytes_of("g*Psi")
 
 
+def test_what_replaces_a_shard_counts_once() -> None:
+    """Whole gradients stand where a shard of them rests: g Psi/dp was in `states` and in `transient`."""
+    muon = step_of("zero1", optimizer={"name": "muon"})
+    held = memory(edit(muon, drop="update.*.grad_sum.all_gather[dp]"))
+    assert held.gradients == bytes_of("g*Psi/dp")
+    assert held.transient == bytes_of("g*Psi*(dp - 1)/dp + (o - 4)*Psi_unit") and held.total == held.peak
+
+
+@pytest.mark.parametrize(("name", "gradients"), [("dp", "acc*Psi"), ("zero1", "acc*Psi"), ("zero2", "g*Psi/dp")])
+def test_gradients_that_accumulate_in_bytes_of_their_own_are_gradients(name: str, gradients: str) -> None:
+    held = memory(step_of(name, types={"acc": "4"}))
+    assert held.gradients == bytes_of(gradients)
+    assert held.parameters + held.optimizer + held.gradients == held.states
+
+
 def test_a_matrix_optimizer_gathers_what_it_reads() -> None:
     plain, muon = step_of("zero1"), step_of("zero1", optimizer={"name": "muon"})
     more = communication(muon, unit="elements").total - communication(plain, unit="elements").total

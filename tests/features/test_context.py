@@ -9,6 +9,7 @@ import pytest
 from placealg.cost.activations import Activations
 from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.communication import communication
+from placealg.cost.document import SUMMED_IN_RINGS, assumed
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.errors import InputError
@@ -75,6 +76,11 @@ def test_a_ring_sends_each_block_of_keys_and_values_to_all_others(model: str) ->
     assert sent(step, "forward") == of("2*b*(s/cp)*(h*kv/a)*(cp - 1)")
     assert sent(step, "backward") == of("4*b*(s/cp)*(h*kv/a)*(cp - 1)")
     assert {e.verb for e in step.events if e.tensor.startswith("layer.") and e.axes} == {"shift"}
+
+
+@pytest.mark.parametrize(("text", "said"), [("cp_ring", True), ("cp", False)])
+def test_a_ring_says_in_how_many_hops_it_sums_gradients(text: str, said: bool) -> None:
+    assert (SUMMED_IN_RINGS in assumed(derive(parse_strategy(text), resolve_model("gpt")))) is said
 
 
 def blocks(text: str, moment: str, model: str = "llama-3-8b") -> dict[str, Formula]:

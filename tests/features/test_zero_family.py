@@ -156,11 +156,11 @@ def test_what_a_wire_type_rounds_is_not_covered() -> None:
 @pytest.mark.parametrize(("name", "host", "transient", "link"), [
     ("dp", "w*Psi", "w*Psi_unit", "(2*m + 1)*w*Psi"),
     ("zero1", "w*Psi", "w*Psi_unit", "(2*m + 1)*w*Psi"),
-    ("zero3", "w*Psi/dp", "(w + w/dp + g)*Psi_unit", "(2*m + 1)*w*Psi/dp"),
-    ("fsdp_no_reshard", "w*Psi/dp", "(w + w/dp)*Psi + g*Psi_unit", "(m + 1)*w*Psi/dp"),
-    ("mics", "w*Psi/dp_shard", "(w + w/dp_shard + g)*Psi_unit", "(2*m + 1)*w*Psi/dp_shard"),
+    ("zero3", "w*Psi/dp", "(w + g)*Psi_unit", "(2*m + 1)*w*Psi/dp"),
+    ("fsdp_no_reshard", "w*Psi/dp", "w*Psi + g*Psi_unit", "(m + 1)*w*Psi/dp"),
+    ("mics", "w*Psi/dp_shard", "(w + g)*Psi_unit", "(2*m + 1)*w*Psi/dp_shard"),
     ("zeropp", "w*Psi/(dp_replicate*dp_shard)",
-     "w*Psi/dp_shard + w*Psi/(dp_replicate*dp_shard) + (w + g)*Psi_unit", "(m + 1)*w*Psi/(dp_replicate*dp_shard)"),
+     "w*Psi/dp_shard + (w + g)*Psi_unit", "(m + 1)*w*Psi/(dp_replicate*dp_shard)"),
 ])
 def test_offloaded_parameters(name: str, host: str, transient: str, link: str) -> None:
     """Down for every use, up once per step; nothing else changes, and nothing rests on the device."""
@@ -187,7 +187,7 @@ def test_weights_are_fetched_before_they_are_gathered() -> None:
         "forward.fetch", "forward.gather[dp]", "forward.free",
         "backward.fetch", "backward.gather[dp]", "backward.free", "publish.offload"]
     assert memory(step_of("zero3*offload_parameters", "[schedule]\nprefetch = 1")).transient == bytes_of(
-        "(2*w + 2*w/dp + g)*Psi_unit")
+        "(2*w + g)*Psi_unit"), "a fetched shard arrives in its place in the gathered unit"
 
 
 def test_a_tied_parameter_is_fetched_once_per_microbatch() -> None:

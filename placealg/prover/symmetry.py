@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
+from placealg.arith import ONE
+from placealg.frozen import FrozenMap
 from placealg.prover.calculus.machine import Site
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import site_signature
@@ -21,7 +24,7 @@ def signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows | 
     """
     if flows:
         return (frozenset(site_signature(step, group, site, flows) for site in sites), _readers(step, group),
-                group.locality, group.whole_reads, group.split)
+                unnamed(group))
     units = [u.name for u in step.reference.units]
     order = {name: k for k, name in enumerate(units)}
     plain = _units_in_order(step, units)
@@ -38,8 +41,14 @@ def signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows | 
         elif event.unit in group.sites:
             yield event.phase, group.sites.index(event.unit)
     own = (e for e in step.events if e.group in ("", group.name))
-    return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites), group.locality,
-            group.whole_reads, group.statistic, group.frozen, group.stacked)
+    return (tuple(mark for e in own for mark in alike(e)), _readers(step, group), len(group.sites),
+            unnamed(group))
+
+
+def unnamed(group: Group) -> Group:
+    """A group without its names, its sizes and the name of its optimizer: what is left is all that a verdict reads."""
+    return replace(group, name="", unit="", sites=(), parameters=(), elements=(), count=ONE, optimizer="",
+                   types=FrozenMap(), rows=())
 
 
 def _units_in_order(step: Step, units: list[str]) -> bool:

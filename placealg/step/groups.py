@@ -130,6 +130,9 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
     for parameter in model.of_unit(unit.name):
         if not parameter.sites:
             raise InputError(f"parameter '{parameter.name}' of {model.name} is used by no unit")
+        if parameter.sites[0] != unit.name:
+            raise InputError(f"parameter '{parameter.name}' of {model.name} belongs to unit '{unit.name}', and unit "
+                             f"'{parameter.sites[0]}' uses it first: it belongs to that one")
         rule = _rule_of(strategy, parameter)
         axes = tuple(split.get(parameter.name, ()))
         key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,

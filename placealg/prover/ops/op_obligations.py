@@ -17,8 +17,9 @@ from placealg.prover.ops.findings import Demand, Part
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import dim_of
 from placealg.prover.ops.redistributions import uncovered
-from placealg.prover.ops.stages import before_its_uses, out_of_turn
+from placealg.prover.ops.stages import before_its_uses, out_of_turn, tied
 from placealg.step.event import POSITIONS, Event
+from placealg.step.pipeline import part_of
 from placealg.step.program import Group, Step
 
 WHOLE = Group("", "", (), (), ())
@@ -137,15 +138,17 @@ def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object
 
 
 def _mark(event: Event, site: Site, flows: Flows, step: Step) -> object:
-    """What an op does to one use of a parameter: reads it, draws, adds to its gradient."""
+    """What an op does to one use of a parameter: reads it, on which ranks, draws, adds to its gradient."""
     graph = step.reference.graph
     assert graph is not None
     op = graph.producer(event.tensor)
     assert op is not None
+    end = part_of(op.unit, graph) if tied(step.reference, site.parameter) else ""
     added = tuple(tuple(_share(p, site) for p in flows.at(position).of(event.path, site.parameter))
                   for position in POSITIONS) if event.on_gradient else ()
     reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(op, site.parameter))
-    return (event.phase, event.at, event.on_gradient, reads, op.draws_in(event.on_gradient), op == graph.ops[-1], added)
+    return (event.phase, event.at, event.where, end, event.on_gradient, reads, op.draws_in(event.on_gradient),
+            op == graph.ops[-1], added)
 
 
 def _share(part: Part, site: Site) -> object:

@@ -5,11 +5,12 @@ STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
 JUPYTER := .venv-notebooks
 TORCH  := .venv-torch
+MODELS := .venv-models
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-write coq browser \
-        clean
+.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-write models models-write coq \
+        browser clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
@@ -78,6 +79,20 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
 	$(TORCH)/bin/python tests/measure/torch_tables.py --write
 
+$(MODELS)/.stamp: models.lock pyproject.toml
+	@command -v python3.11 > /dev/null || { echo "models.lock is for CPython 3.11 on Linux, x86-64; there is no python3.11" >&2; exit 2; }
+	python3.11 -m venv $(MODELS)
+	$(MODELS)/bin/python -m pip install $(EXACT) -r models.lock 2> /dev/null || $(MODELS)/bin/python -m pip install $(EXACT) --extra-index-url https://download.pytorch.org/whl/cpu -r models.lock
+	$(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+ARGS ?=  # of models: types, --random N, --seed N; `make models ARGS=--help` says more
+models: $(MODELS)/.stamp  ## every decoder of transformers, built without memory, held against the families: minutes
+	PYTHONPATH=tests/model $(MODELS)/bin/python tests/model/real_models.py $(ARGS)
+
+models-write: $(MODELS)/.stamp  ## the same, and keep the table and docs/models.md
+	PYTHONPATH=tests/model $(MODELS)/bin/python tests/model/real_models.py --write
+
 import-table: $(STAMP)  ## what is read from the configurations in DIR=..., held against its expected.json
 	@$(BIN)/python tests/importers/import_table.py $(DIR) $(if $(PROVE),--prove)
 
@@ -92,5 +107,5 @@ browser: $(STAMP)  ## the report's page in a headless Chromium: it renders, its 
 	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py
 
 clean:      ## remove the environments and all caches
-	rm -rf $(VENV) $(JUPYTER) $(TORCH) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
+	rm -rf $(VENV) $(JUPYTER) $(TORCH) $(MODELS) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

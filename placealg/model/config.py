@@ -138,7 +138,9 @@ def _sizes(config: Config, family: Family, fields: Mapping[str, Any]) -> dict[st
         if value is None and symbol not in _MAY_BE_NONE:
             if symbol in ("groups", "chosen_groups"):
                 continue
-            raise InputError(f"missing field '{owner(text)}' ({_meaning(symbol)})", where=config.place(owner(text)))
+            key = config.key(family, owner(text))
+            what = f"{key} is null: {family.name} needs it" if key else f"missing field '{owner(text)}'"
+            raise InputError(f"{what} ({_meaning(symbol)})", where=config.place(key or owner(text)))
         key = next((k for n in named_in(text) if (k := config.key(family, n))), owner(text))
         found[symbol] = config.number(key, value or 0, _meaning(symbol), 0 if symbol in _MAY_BE_NONE else 1)
     return found

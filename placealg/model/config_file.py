@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.model.family import Family, aliases, families, family, refusals
+from placealg.model.family import Family, aliases, families, refusals
+from placealg.model.family import family as family_of
 
 _LARGEST = 10**12
 
@@ -79,7 +80,7 @@ class Config:
                              where=self.place("model_type"))
         name = aliases().get(said, said) if isinstance(said, str) else said
         if isinstance(name, str) and name in families():
-            return family(name)
+            return family_of(name)
         where = self.place("model_type")
         if name in (refusals() if isinstance(name, str) else ()):
             part = refusals()[name]
@@ -128,6 +129,8 @@ class Config:
                 rest = f"; left out it would be {shown(default)}" if default is not None else ""
                 raise InputError(f"{key} is null, which {family.name} has no meaning for{rest}", where=self.place(key))
             return None
+        if field in family.loose:
+            return value
         if isinstance(default, bool) and not isinstance(value, bool):
             raise InputError(f"{key} = {shown(value)} is not true or false", where=self.place(key))
         if isinstance(default, str) and not isinstance(value, str):
@@ -139,8 +142,9 @@ class Config:
     def _misspelt(self, family: Family, field: str) -> None:
         """An InputError where the file has another word in place of a field that it lacks."""
         known = {*family.fields, *family.nullable, *family.spelled}
-        near = difflib.get_close_matches(field, [k for k in self.data if k not in known], n=1, cutoff=0.92)
-        if near:
+        other = [k for k in self.data if k not in known and not k.startswith("_")]
+        near = difflib.get_close_matches(field, other, n=1, cutoff=0.92)
+        if near and not any(near[0] in read.fields or near[0] in read.nullable for read in map(family_of, families())):
             raise InputError(f"missing field '{field}'; did you mean it by '{near[0]}'?", where=self.place(near[0]))
 
     def whole(self, key: str, meaning: str, least: int) -> int:

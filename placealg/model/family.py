@@ -1,16 +1,19 @@
 """Families of models as data: one file per `model_type` says what of a configuration makes which blocks.
 
 A file has `source`; `like`, a family whose entries it takes over, and takes away by an empty text; `nullable`, the
-fields that may be null; `null`, those that are null where a configuration leaves them out; `floors`, that heads need
-not divide the hidden size; and tables. `fields`: field -> what transformers fills in where a configuration leaves it
-out. `spelled`: another name of a field. `sizes`: symbol -> expression. `style`: option of Style -> expression, of the
-layer `i` where it depends on it. `refused`: expression -> the part that no model here has. `names`: parameters, or what
-their names begin with -> the name in a checkpoint. `pattern`: what a family says of its layers in a word of its own ->
-expression; `kind` is one of KINDS.
+fields that may be null; `null`, those that are null where a configuration leaves them out; `loose`, those whose type is
+not that of what is filled in; `floors`, that heads need not divide the hidden size; and tables. `fields`: field -> what
+transformers fills in where a configuration leaves it out. `spelled`: another name of a field. `sizes`: symbol ->
+expression. `style`: option of Style -> expression, of the layer `i` where it depends on it. `refused`: expression ->
+the part that no model here has. `names`: parameters, or what their names begin with -> the name in a checkpoint;
+several that are one matrix there stand in one key, and "self_attn.{q,k}_proj" is a name for each. `pattern`: what a
+family says of its layers in a word of its own -> expression; `kind` is one of KINDS. A table may be written as a list
+of tables, which it joins.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -25,6 +28,7 @@ from placealg.model.style import Style
 FAMILIES = Path(__file__).parent / "families"
 
 _TABLES = ("fields", "spelled", "sizes", "style", "refused", "names", "pattern")
+_CHOICE = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _LISTS = ("aliases", "refused")
 
 KINDS = ("full_attention", "sliding_attention", "chunked_attention", "global", "local")
@@ -51,6 +55,7 @@ class Family:
     pattern: FrozenMap[str, str]
     lines: int
     floors: bool
+    loose: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
 
     def spellings(self, field: str) -> tuple[str, ...]:
@@ -95,9 +100,9 @@ def family(name: str) -> Family:
     tables: dict[str, Any] = {}
     for table in _TABLES:
         taken: dict[str, Any] = dict(getattr(base, table)) if base else {}
-        tables[table] = FrozenMap({**taken, **_READ[table](data.get(table, {}))})
+        tables[table] = FrozenMap({**taken, **_READ[table](_joined(data.get(table, {})))})
     unknown = set(tables["style"]) - {f.name for f in fields(Style)}
-    if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "floors"}:
+    if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "loose", "floors"}:
         raise ValueError(f"families/{name}.toml: {sorted(unknown) or sorted(data)} is not what a family says")
     for table in ("refused", "sizes", "spelled"):
         tables[table] = FrozenMap({key: said for key, said in tables[table].items() if said})
@@ -106,7 +111,8 @@ def family(name: str) -> Family:
     nullable = frozenset(data.get("nullable", ())) | null
     lines = sum(1 for line in (FAMILIES / f"{name}.toml").read_text(encoding="utf-8").splitlines() if line.strip())
     found = Family(name, data.get("source", ""), data.get("like", ""), nullable, **tables, lines=lines,
-                   floors=data.get("floors", False))
+                   floors=data.get("floors", False),
+                   loose=frozenset(data.get("loose", ())) | (base.loose if base else frozenset()))
     return replace(found, read=_fields_read(found))
 
 
@@ -125,12 +131,28 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _joined(table: Mapping[str, Any] | list[Mapping[str, Any]]) -> dict[str, Any]:
+    """A table, which a list gives part by part."""
+    parts = table if isinstance(table, list) else [table]
+    return {key: value for part in parts for key, value in part.items()}
+
+
 def _spread(table: Mapping[str, str]) -> dict[str, str]:
-    """A table with one entry for each word of its keys."""
-    return {word: said for key, said in table.items() for word in key.split()}
+    """A table with one entry for each word of its keys, in the order of the choices that its values have.
+
+    >>> _spread({"mlp.up mlp.down": "mlp.{up,down}_proj", "attn.q attn.k": "attn.qkv"})["mlp.down"]
+    'mlp.down_proj'
+    """
+    found = {}
+    for key, said in table.items():
+        choice = _CHOICE.search(said)
+        words = choice[1].split(",") if choice else [""] * len(key.split())
+        for name, word in zip(key.split(), words, strict=True):
+            found[name] = said.replace(choice[0], word) if choice else said
+    return found
 
 
-_READ: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+_READ: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     **dict.fromkeys(_TABLES, dict), "fields": _flat, "names": _spread,
 }
 """Table -> how its entries are read."""

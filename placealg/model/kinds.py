@@ -59,7 +59,8 @@ def _check_layers(config: Config, rule: str, fields: Mapping[str, Any], depth: i
     """An InputError where what a file gives for the layers that have experts speaks of layers that are not there."""
     for name in (n for n in (names(rule) if rule else ()) if n in config.data):
         value = fields.get(name)
-        if isinstance(value, list) and not all(isinstance(i, int) and 0 <= i < depth for i in value):
+        listed = re.search(rf"\b{LAYER} (?:not )?in \(?{name}\b", rule) is not None
+        if listed and isinstance(value, list) and not all(isinstance(i, int) and 0 <= i < depth for i in value):
             raise InputError(f"{name} = {shown(value)}: a list of layers, of 0 to {depth - 1}",
                              where=config.place(name))
         if isinstance(value, int) and name != LAYER and value < 0:

@@ -1,7 +1,8 @@
 """The expressions of family files: what a configuration's fields say, as a small part of Python.
 
 Names are fields, `i` is a layer's number; there are numbers, texts, lists, arithmetic, comparisons, `and`, `or`, `not`,
-`A if B else C`, subscripts, and `len`, `int`, `str` and `range` of such.
+`A if B else C`, subscripts, and `len`, `int`, `str` and `range` of such. `same` of a list with an entry for every layer
+is their one value, `spread` of pairs of a list and a number is the lists one after another, each that many times.
 """
 
 from __future__ import annotations
@@ -26,7 +27,24 @@ _COMPARED: Mapping[type, Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"len": len, "int": int, "str": str, "range": range}
+
+
+def _same(value: Any) -> Any:
+    """The one value of all entries of a list; what is no list is itself."""
+    if not isinstance(value, list):
+        return value
+    if not value or any(v != value[0] for v in value):
+        raise ValueError("its entries differ, and all layers have one here")
+    return value[0]
+
+
+def _spread(pairs: Any) -> list[Any]:
+    """The lists of pairs (list, number) one after another, each as often as its number says."""
+    return [entry for entries, times in pairs for _ in range(times) for entry in entries]
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"len": len, "int": int, "str": str, "range": range, "same": _same,
+                                                "spread": _spread}
 
 
 @lru_cache(maxsize=4096)
@@ -56,11 +74,19 @@ def evaluate(text: str, fields: Mapping[str, Any]) -> Any:
     16
     >>> evaluate("layer_types[i] == 'full_attention'", {"layer_types": ["full_attention"], "i": 0})
     True
+    >>> evaluate("spread(kinds)[i]", {"kinds": [[["global"], 1], [["local"], 3]], "i": 2})
+    'local'
+    >>> evaluate("i >= first", {"first": None, "i": 0})
+    Traceback (most recent call last):
+    placealg.errors.InputError: first is null, which has no meaning here
     """
     try:
         return _value(_parsed(text), fields)
-    except (TypeError, IndexError, ZeroDivisionError, ValueError) as error:
-        raise InputError(f"{text}: {error}") from None
+    except (TypeError, IndexError, ZeroDivisionError, ValueError, KeyError) as error:
+        null = [name for name in names(text) if name in fields and fields[name] is None]
+        if null:
+            raise InputError(f"{null[0]} is null, which has no meaning here") from None
+        raise InputError(f"{', '.join(n for n in names(text) if n != LAYER)}: {error}") from None
 
 
 def _dotted(node: ast.expr) -> str:

@@ -1,0 +1,105 @@
+"""The page docs/models.md, from the table that `make models-write` keeps."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from placealg.model.family import aliases, families, family, refusals
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "tests" / "data" / "model_counts.json"
+PUBLISHED = ROOT / "tests" / "data" / "published_models.json"
+PAGE = ROOT / "docs" / "models.md"
+
+
+def written(table: Mapping[str, Any]) -> str:
+    """The page: what is read, what is refused and by which part, and what was held against what."""
+    return "\n".join([*_head(table), *_types(table), *_refused(table), *_published(table)]) + "\n"
+
+
+def _head(table: Mapping[str, Any]) -> Iterator[str]:
+    causal, runs = table["causal"], table["random"].values()
+    read = [name for name in causal if name in families() or name in aliases()]
+    refused = [name for name in causal if name in refusals()]
+    equal = sum(run.get("equal", 0) for run in runs)
+    others = {what: sum(run.get(what, 0) for run in runs) for what in ("refused", "unbuildable", "wrong")}
+    published = table["published"].values()
+    yield from ("# Models", "")
+    yield (f"transformers {table['transformers']} has {len(causal)} types of models that it calls causal. "
+           f"**{len(read)} are read, {len(refused)} are refused by the part that no model here has, "
+           f"{len(causal) - len(read) - len(refused)} are neither.** The other {table['types_in_all'] - len(causal)} "
+           "types of its configurations (encoders, images, sound, parts of larger models) are refused, too.")
+    yield ""
+    yield ("`make models` builds each type on the meta device, in an environment of its own (models.lock), and holds "
+           "its parameters against the model here: the total, and every name of a parameter with its size, integer "
+           "for integer.")
+    yield ""
+    yield "| held against transformers | equal | refused here | not built there | wrong |"
+    yield "|---|---|---|---|---|"
+    defaults = [entry.get("outcome", "equal") for entry in table["types"].values()]
+    for label, found in (("the default configuration of each type", defaults),
+                         ("published configurations", ["equal" if isinstance(n, int) else n.split(":")[0]
+                                                       for n in published])):
+        yield f"| {label} | " + " | ".join(str(found.count(w)) for w in
+                                           ("equal", "refused", "unbuildable", "wrong")) + " |"
+    yield (f"| small random ones, fields left out or null at random | {equal} | {others['refused']} | "
+           f"{others['unbuildable']} | {others['wrong']} |")
+    yield ""
+    yield ("A random configuration that is refused has a part that no model here has (biases in experts, say), or "
+           "fields that contradict each other; one that is not built there makes transformers itself raise. What a "
+           "default configuration needs to be built at all is given with it (column *given*).")
+    yield ""
+    yield ("Layers that predict tokens after the next are built by transformers apart from the model "
+           "(`MtpModel`), and are an option here (`--mtp`).") if table["predicting"] else ""
+    yield ""
+
+
+def _types(table: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("## Read", "", "| model_type | like | lines of data | parameters of its default | given | random: "
+                "equal, refused, not built |", "|---|---|---|---|---|---|")
+    for name, entry in table["types"].items():
+        shown = f"{entry['parameters']:,}" if "parameters" in entry else f"{entry['outcome']}: {entry['why']}"
+        run = table["random"].get(name, {})
+        like = f"is {aliases()[name]}" if name in aliases() else family(name).like
+        lines = "" if name in aliases() else str(family(name).lines)
+        given = ", ".join(f"`{k}`" for k in entry.get("given", ()))
+        yield (f"| {name} | {like} | {lines} | {shown} | {given} | {run.get('equal', 0)}, {run.get('refused', 0)}, "
+               f"{run.get('unbuildable', 0)} |")
+    other = sorted(set(aliases()) - set(table["types"]))
+    yield ""
+    yield (f"Types that transformers lacks, whose blocks are those of a family: "
+           f"{', '.join(f'{name} ({aliases()[name]})' for name in other)}. No field of theirs is filled in.")
+    yield ""
+
+
+def _refused(table: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("## Refused", "", "| part that no model here has | types that transformers calls causal |", "|---|---|")
+    parts: dict[str, list[str]] = {}
+    for name in table["causal"]:
+        if name in refusals():
+            parts.setdefault(refusals()[name], []).append(name)
+    for part, names in sorted(parts.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield f"| {part} | {', '.join(names)} |"
+    yield ""
+
+
+def _published(table: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("## Published configurations", "",
+                "The fields that matter are in tests/data/published_models.json; the source of each is the config.json "
+                "of the model of that name, https://huggingface.co/ID/blob/main/config.json (`#TABLE` is a table "
+                "inside it).", "", "| model | model_type | parameters |", "|---|---|---|")
+    models = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
+    for name, count in table["published"].items():
+        shown = f"{count:,}" if isinstance(count, int) else count
+        more = table["predicting"].get(name)
+        tail = f", and {more:,} that predict later tokens" if more else ""
+        yield f"| {name} | {models[name]['model_type']} | {shown}{tail} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(json.loads(TABLE.read_text(encoding="utf-8"))), encoding="utf-8")
+    sys.exit(0)

@@ -1,0 +1,219 @@
+"""Every decoder of transformers on the meta device, held against the families here: counts and names of parameters.
+
+Run by `make models` (compare) and `make models-write` (keep the table and the page). A line per type goes to stdout.
+Needs transformers and torch, which models.lock has; the table that it writes is what the default tests read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import logging
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from models_page import PAGE, PUBLISHED, TABLE, written
+from random_configs import REQUIRED, draw
+
+from placealg.errors import InputError
+from placealg.model.config import from_config
+from placealg.model.family import aliases, families, refusals
+from placealg.model.model import Model
+from placealg.model.names import parameters_of
+
+SAMPLE = 3
+"""How many of the random configurations of a type are kept in the table."""
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+warnings.filterwarnings("ignore")
+
+
+@cache
+def _transformers() -> Any:
+    import transformers
+
+    transformers.logging.set_verbosity(logging.CRITICAL)
+    return transformers
+
+
+def causal() -> Mapping[str, str]:
+    """`model_type` -> the class with a language model's head, of all that transformers calls causal."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def types() -> frozenset[str]:
+    """Every `model_type` of which transformers has a configuration."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return frozenset(CONFIG_MAPPING_NAMES)
+
+
+def config_class(name: str) -> Any:
+    """The class that reads a configuration of this type."""
+    _transformers()
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[name]
+
+
+def built(name: str, table: Mapping[str, Any]) -> Any:
+    """The real model on the meta device."""
+    import torch
+
+    config = config_class(name).from_dict({**REQUIRED.get(name, {}), **table})
+    with torch.device("meta"):
+        return getattr(_transformers(), causal()[name])(config)
+
+
+def predicting(name: str, table: Mapping[str, Any]) -> int:
+    """The parameters of the layers that predict tokens after the next, which transformers builds apart."""
+    import torch
+    from transformers.modeling_layers import MtpModel
+
+    main = built(name, table)
+    shared = {id(p) for p in main.parameters()}
+    with torch.device("meta"):
+        made = MtpModel(main, main.config.num_mtp_layers)
+    return sum(p.numel() for p in made.parameters() if id(p) not in shared)
+
+
+def counted(model: Any) -> tuple[dict[str, int], set[str]]:
+    """Parameter -> elements, and which of them no gradient changes."""
+    return ({n: p.numel() for n, p in model.named_parameters()},
+            {n for n, p in model.named_parameters() if not p.requires_grad})
+
+
+def read(name: str, table: Mapping[str, Any], **options: Any) -> Model:
+    """The model here of the same configuration, written to a file as a user has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps({**table, "model_type": name}), encoding="utf-8")
+        return from_config(path, **options)
+
+
+def difference(model: Model, real: Mapping[str, int], fixed: set[str]) -> str:
+    """What differs in the total or in any parameter's name or size, in words; "" where nothing does."""
+    total = sum(real.values())
+    if model.total() != total:
+        return f"{model.total()} parameters, {total} in transformers"
+    sizes = {p.name: int(p.elements.evaluate(model.sizes)) for p in model.parameters}
+    here = {n: sum(sizes[p] for p in f.parameters) // f.parts for n, f in parameters_of(model).items()}
+    there = {n: k for n, k in real.items() if k}
+    wrong = [n for n in {**here, **there} if here.get(n) != there.get(n) and not (n in fixed and n in here)]
+    return f"{len(wrong)} names differ: {wrong[0]} has {here.get(wrong[0])} here, {there.get(wrong[0])} there" \
+        if wrong else ""
+
+
+def outcome(name: str, table: Mapping[str, Any], real_name: str = "") -> tuple[str, str, int]:
+    """("equal" | "refused" | "unbuildable" | "wrong", why, parameters) of one configuration."""
+    try:
+        real, fixed = counted(built(real_name or name, table))
+    except Exception as error:
+        return "unbuildable", f"{type(error).__name__}: {error}".replace("\n", " ")[:100], 0
+    try:
+        model = read(name, table)
+    except InputError as error:
+        return "refused", re.sub(r"^.*config\.json(:\d+)?: ", "", str(error)), 0
+    found = difference(model, real, fixed)
+    return ("wrong", found, 0) if found else ("equal", "", model.total())
+
+
+def published() -> dict[str, dict[str, Any]]:
+    """Model id -> its published configuration."""
+    return dict(json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"])
+
+
+def random_runs(name: str, wanted: int, seed: int) -> Iterator[tuple[dict[str, Any], str, str, int]]:
+    """Random configurations with their outcomes, until as many are equal as wanted or six times so many were drawn."""
+    rng = random.Random(f"{name} {seed}")
+    equal = 0
+    for k in range(6 * wanted):
+        table = {**REQUIRED.get(name, {}), **draw(name, config_class(name), rng, whole=k % 5 == 0)}
+        what, why, total = outcome(name, table)
+        equal += what == "equal"
+        yield table, what, why, total
+        if equal == wanted:
+            return
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true", help="keep the table and docs/models.md")
+    parser.add_argument("--random", type=int, default=200, metavar="N", help="so many of each type that are built")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("names", nargs="*", help="types; all by default")
+    args = parser.parse_args(argv)
+    start, wrong = time.perf_counter(), 0
+    parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "random": {}, "sample": []}
+    table: dict[str, Any] = {"transformers": _transformers().__version__, "types_in_all": len(types()),
+                             "seed": args.seed, "causal": sorted(causal()), **parts}
+    names = args.names or [n for n in sorted(causal()) if n in families() or n in aliases()]
+    for name in names:
+        given = REQUIRED.get(name, {})
+        what, why, total = outcome(name, given)
+        wrong += what == "wrong"
+        table["types"][name] = {"parameters": total} | ({"given": given} if given else {})
+        if what != "equal":
+            table["types"][name] = {"outcome": what, "why": why}
+        print(f"{name}: default {what} {why}", flush=True)
+    if not args.names:
+        for model_id, config in published().items():
+            fields = {k: v for k, v in config.items() if k != "model_type"}
+            name = config["model_type"]
+            what, why, total = outcome(name, fields, aliases().get(name, name) if name not in causal() else name)
+            wrong += what == "wrong"
+            table["published"][model_id] = total if what == "equal" else f"{what}: {why}"
+            print(f"{model_id}: {what} {why}", flush=True)
+    for name in names if args.random else ():
+        counts: collections.Counter[str] = collections.Counter()
+        for config, what, why, total in random_runs(name, args.random, args.seed):
+            counts[what] += 1
+            if what == "equal" and counts["equal"] <= SAMPLE:
+                table["sample"].append([name, config, total])
+            if what == "wrong":
+                print(f"WRONG {name} {json.dumps(config)}: {why}", flush=True)
+        wrong += counts["wrong"]
+        table["random"][name] = dict(sorted(counts.items()))
+        print(f"{name}: random {dict(counts)}", flush=True)
+    if args.write:
+        TABLE.write_text(_compact(table), encoding="utf-8")
+        PAGE.write_text(written(table), encoding="utf-8")
+    runs = sum(sum(c.values()) for c in table["random"].values())
+    equal = sum(c.get("equal", 0) for c in table["random"].values())
+    print(f"models: {len(names)} types, {len(table['published'])} published, {runs} random ({equal} equal), "
+          f"{wrong} wrong, {time.perf_counter() - start:.0f} s")
+    unknown = sorted(types() - {*families(), *aliases(), *refusals()})
+    if unknown:
+        print(f"neither read nor refused: {', '.join(unknown)}")
+    return 1 if wrong or unknown else 0
+
+
+def _compact(table: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry of each table."""
+    parts = []
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            rows = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
+            parts.append(f" {json.dumps(key)}: {{\n{rows}\n }}")
+        elif isinstance(value, list) and value:
+            rows = ",\n".join(f"  {json.dumps(v)}" for v in value)
+            parts.append(f" {json.dumps(key)}: [\n{rows}\n ]")
+        else:
+            parts.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

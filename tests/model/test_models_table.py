@@ -1,0 +1,109 @@
+"""What is read of configurations, held against the counts of transformers that `make models-write` keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models_page import PAGE, PUBLISHED, ROOT, TABLE, written
+
+from placealg.errors import InputError
+from placealg.model.config import from_config
+from placealg.model.family import aliases, families, family, refusals
+from placealg.model.names import parameters_of
+
+COUNTED: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+MODELS: dict[str, dict[str, Any]] = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
+
+
+def total(folder: Path, fields: dict[str, Any]) -> int:
+    path = folder / "config.json"
+    path.write_text(json.dumps(fields, indent=1), encoding="utf-8")
+    return from_config(path).total()
+
+
+def test_the_default_of_every_type(tmp_path: Path) -> None:
+    for name, entry in COUNTED["types"].items():
+        found = total(tmp_path, {"model_type": name, **entry.get("given", {})})
+        assert found == entry["parameters"], name
+
+
+def test_published_configurations(tmp_path: Path) -> None:
+    assert len(COUNTED["published"]) >= 100 and set(COUNTED["published"]) == set(MODELS)
+    for model_id, parameters in COUNTED["published"].items():
+        assert total(tmp_path, MODELS[model_id]) == parameters, model_id
+
+
+def test_random_configurations(tmp_path: Path) -> None:
+    assert {name for name, _, _ in COUNTED["sample"]} == set(COUNTED["types"])
+    for name, fields, parameters in COUNTED["sample"]:
+        assert total(tmp_path, {**fields, "model_type": name}) == parameters, (name, fields)
+
+
+def test_every_type_is_counted_and_none_is_wrong() -> None:
+    read = {*families(), *aliases()}
+    assert set(COUNTED["causal"]) <= {*read, *refusals()} and not read & set(refusals())
+    assert {name for name in COUNTED["causal"] if name in read} == set(COUNTED["types"]) == set(COUNTED["random"])
+    assert set(families()) <= set(COUNTED["types"])
+    assert not any(run.get("wrong") for run in COUNTED["random"].values())
+
+
+def test_a_changed_field_is_seen(tmp_path: Path) -> None:
+    fields = {**MODELS["Qwen/Qwen3-8B"], "head_dim": 64}
+    assert total(tmp_path, fields) != COUNTED["published"]["Qwen/Qwen3-8B"]
+
+
+def test_the_page_is_made_of_the_table() -> None:
+    assert PAGE.read_text(encoding="utf-8") == written(COUNTED)
+
+
+def test_a_family_takes_under_thirty_lines() -> None:
+    assert max(family(name).lines for name in families()) <= 30
+
+
+@pytest.mark.parametrize("model_id", ["Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V2-Lite"])
+def test_every_parameter_has_its_name_in_a_checkpoint(tmp_path: Path, model_id: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MODELS[model_id]), encoding="utf-8")
+    model = from_config(path)
+    named = parameters_of(model)
+    assert {p for found in named.values() for p in found.parameters} == {p.name for p in model.parameters}
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"first_k_dense_replace": None}, "config.json:3: first_k_dense_replace is null, which has no meaning here"),
+    ({"num_experts_per_tok": None}, "config.json:3: num_experts_per_tok is null: deepseek_v3 needs it"),
+    ({"hidden_size": None}, "config.json:3: hidden_size is null, which deepseek_v3 has no meaning for; left out"),
+])
+def test_a_null_is_told_from_an_absence(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        total(tmp_path, {"model_type": "deepseek_v3", **fields})
+
+
+def test_a_list_with_an_entry_for_each_layer(tmp_path: Path) -> None:
+    fields = {"model_type": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": [2] * 32}
+    assert total(tmp_path, fields) == total(tmp_path, {**fields, "moe_topk": 2})
+    with pytest.raises(InputError, match="moe_topk: its entries differ, and all layers have one here"):
+        total(tmp_path, {**fields, "moe_topk": [1] + [2] * 31})
+
+
+def test_kinds_of_layers_by_their_names(tmp_path: Path) -> None:
+    fields = {"model_type": "glm4_moe_lite", "num_hidden_layers": 3, "mlp_layer_types": ["dense", "sparse", "dense"]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    assert from_config(path).where["dense"] == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["vit", "sam", "roberta", "whisper", "timesfm", "qwen2_5_vl", "decision_transformer"])
+def test_a_type_of_another_kind_is_refused_by_its_part(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f'config.json:2: model_type "{name}" is not read: it has {refusals()[name]}'):
+        total(tmp_path, {"model_type": name})
+
+
+def test_the_family_that_docs_show_is_the_real_one() -> None:
+    page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
+    shown = page.partition("+++ b/placealg/model/families/arcee.toml\n")[2].partition("```")[0].splitlines()[1:]
+    file = (ROOT / "placealg" / "model" / "families" / "arcee.toml").read_text(encoding="utf-8")
+    assert [line.removeprefix("+") for line in shown] == file.splitlines()

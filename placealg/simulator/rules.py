@@ -37,7 +37,7 @@ def split_dim(entries: Sequence[str], op: Op, graph: Graph) -> str:
     regions = op.region.split(".")
     for entry in entries:
         where, _, word = entry.rpartition(".")
-        if where and where not in regions:
+        if where not in ("", op.output, *regions):
             continue
         if word == WHOLE:
             return WHOLE

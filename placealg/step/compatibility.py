@@ -18,6 +18,7 @@ from placealg.placement import Mode
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
 from placealg.step.trained import trained, trained_problems
+from placealg.step.whole import with_whole
 from placealg.strategy.options import LAYER, REGION, Path
 from placealg.strategy.spec import GroupRule, Strategy
 from placealg.strategy.validation import Problem
@@ -48,6 +49,7 @@ def check_fit(strategy: Strategy, model: Model) -> None:
 def check_sizes(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction]) -> None:
     """Raise InputError unless every dim divides by the axes that split it, at `sizes` of axes and symbols."""
     model = trained(strategy, model)
+    strategy = with_whole(strategy, model)
     for _path, error in _size_problems(strategy, model, {**strategy.mesh.sizes(), **sizes}, {**model.sizes, **sizes}):
         raise error
 
@@ -63,6 +65,7 @@ def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
         yield from _opaque_problems(strategy, model)
         return
     yield from _entry_problems(strategy, model)
+    strategy = with_whole(strategy, model)
     yield from _parameter_problems(strategy, model)
     yield from _size_problems(strategy, model, strategy.mesh.sizes(), model.sizes)
     yield from _mode_problems(strategy, model)
@@ -88,17 +91,21 @@ def _opaque_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
 
 def _entry_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
     graph, dims, regions = model.graph, _dims(model), _regions(model)
+    named = tuple(op.output for op in graph.ops)
     for axis, entries in strategy.dims.items():
         if axis == strategy.pipeline_axis:
             continue
         label = f"[dims] {axis} names"
         for at, entry in enumerate(entries):
             region, _, dim = entry.rpartition(".")
-            ops = [op for op in graph.ops if not op.row.view and (not region or region in op.region.split("."))]
+            ops = [op for op in graph.ops if not op.row.view
+                   and region in ("", op.output, *op.region.split("."))]
             here = ("dims", axis, at)
-            if region and region not in regions:
-                yield here, InputError(f"{label} region '{region}', which {model.name} lacks",
-                                       name=region.rpartition(".")[2], valid=regions)
+            if region and region not in (*regions, *named):
+                last = region.rpartition(".")[2]
+                meant = (last, regions) if "." not in region or last in regions else (region, named)
+                yield here, InputError(f"{label} region '{region}', which {model.name} lacks", name=meant[0],
+                                       valid=meant[1])
             elif dim != NONE and dim not in dims:
                 yield here, InputError(f"{label} dim '{dim}', which {model.name} lacks", name=dim, valid=dims)
             elif not any(splittable(op, d) for op in ops for d in entry_dims(entry, op, graph.iteration_dims(op))):
@@ -151,6 +158,7 @@ def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
     (a/kv, h/a, kv/tp)
     """
     model = trained(strategy, model)
+    strategy = with_whole(strategy, model)
     found = {size: None for size in model.graph.dims.values()}
     found |= {model.graph.dims[dim] / Monomial.of(*axes): None for dim, axes in _divided(strategy, model)}
     return tuple(size for size in found if any(power < 0 for _, power in size.powers))

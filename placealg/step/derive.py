@@ -23,6 +23,7 @@ from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
 from placealg.step.split import data_axes, place, split_dims, summed
 from placealg.step.trained import trained
+from placealg.step.whole import with_whole
 from placealg.strategy.options import DEFAULTS, LIFETIMES, TYPES
 from placealg.strategy.spec import Strategy
 from placealg.strategy.validation import check
@@ -36,6 +37,7 @@ def derive(strategy: Strategy, model: Model) -> Step:
     check(strategy)
     check_fit(strategy, model)
     model = trained(strategy, model)
+    strategy = with_whole(strategy, model)
     operations = operations_of(strategy, model)
     plans = _plans(strategy, model, operations)
     reference = reference_of(strategy, model, plans, operations)
@@ -60,6 +62,7 @@ def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...]
     >>> resting(parse_strategy("zero3"), abstract())
     {'layer.weight': (('dp',), 'device')}
     """
+    strategy = with_whole(strategy, model)
     plans = _plans(strategy, model, operations_of(strategy, model))
     return {plan.group.name: (plan.gathered, plan.weight_tier) for plan in plans}
 

@@ -133,10 +133,11 @@ class Placed:
 def entry_dims(entry: str, op: Op, dims: tuple[str, ...]) -> tuple[str, ...]:
     """The dim of `op` that an entry names; (NONE,) when the entry says that the op stays whole; () when neither.
 
-    `dim` speaks of any op that has the dim, `region.dim` and `region.none` of the ops of that region.
+    `dim` speaks of any op that has the dim, `region.dim` and `region.none` of the ops of that region, or of the op
+    that has this whole name.
     """
     region, _, dim = entry.rpartition(".")
-    if region and region not in op.region.split("."):
+    if region and region != op.output and region not in op.region.split("."):
         return ()
     if dim == NONE:
         return (NONE,)

@@ -54,6 +54,7 @@ ALTERNATIVES = {
     "gpt": ("dp", "tp", "tp_sp", "dp*recompute_full", "dp*recompute_selective", "cp_ulysses", "pp", "pp_gpipe",
             "pp_interleaved", "tp*pp", "tp_sp*pp"),
     "moe": ("dp", "tp"),
+    "deepseek-v3": ("dp*ep*tp", "zero1*ep*tp"),
 }
 
 

@@ -327,3 +327,38 @@ def test_models_by_name() -> None:
     assert resolve_model("mla") == mla() and resolve_model("deepseek-v3") == DEEPSEEK
     assert resolve_model("mla", flash=False, dropout=True) == MODELS["unfused"]
     assert {op.kind for op in from_config("deepseek-v3", flash=False).graph.ops} >= {"softmax", "add"}
+
+
+# --- a parameter that is declared whole
+
+WHOLE = {"groups": {"query_rope": {"match": "attn.q_rope.weight", "parameters": {"tp": "R"}}}}
+
+
+@pytest.mark.parametrize(("text", "split"), [("tp", ""), ("tp_sp", "seq"), ("zero3*tp_sp", "seq")])
+def test_what_a_group_declares_whole_is_held_whole_and_its_op_split_otherwise(text: str, split: str) -> None:
+    step, plain = step_of(text, "mla", **WHOLE), step_of(text, "mla")
+    group = step.reference.group("layer.attn.q_rope.weight")
+    assert "tp" not in group.split and step.reference.dims["tp"][0] == f"layer.attn.q_rope.{split or 'none'}"
+    more = (memory(step).parameters - memory(plain).parameters) * (8 if "zero3" in text else 1)
+    sizes = {"a": 4, "L": 3, "q_rank": 5, "d_rope": 6, "tp": 2, "dp": 8, "w": 2}
+    assert more.value(**{n: v for n, v in sizes.items() if n in more.inputs}) == 2 * 3 * 4 * 5 * 6 / 2
+    assert [e.axes for e in step.phase("reduce") if e.group == group.name and "tp" in e.axes] == [("tp",)] * bool(split)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["tp", "zero3*tp_sp", "tp*pp", "tp_sp*ep"])
+def test_what_is_declared_whole_is_proved_and_runs_as_on_one_device(text: str) -> None:
+    step = step_of(text, "moe" if "ep" in text else "mla", **WHOLE) if "ep" not in text else step_of(
+        text, "deepseek-v3", **WHOLE)
+    assert (prove(step).verdict, prove(step).klass) == (PROVED, PARAMETRIC)
+    assert simulate(step, Setting.equal(step.reference, dict.fromkeys(step.reference.mesh.names, 2), 2, 1)).equal
+
+
+@pytest.mark.parametrize(("entry", "told"), [
+    ("layer.attn.q_ropes.none", "region 'layer.attn.q_ropes', which mla lacks; did you mean 'layer.attn.q_rope'?"),
+    ("layer.attn.q_rope.vocab", "no op of layer.attn.q_rope can be split along vocab; valid: layer.attn.q_rope.batch"),
+])
+def test_an_entry_names_an_op_that_there_is(entry: str, told: str) -> None:
+    with pytest.raises(InputError, match=r"\[dims\] tp names") as error:
+        step_of("tp", "mla", dims={"tp": [entry, "heads"]})
+    assert told in str(error.value)

@@ -187,12 +187,16 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
     if dims[axes[-1]] == ["layer"]:
         schedule |= draw.choice(({"pipeline": "gpipe"}, {"pipeline": "1f1b"}, {"pipeline": "1f1b"},
                                  {"pipeline": "interleaved", "chunks": draw.choice((2, "v"))}))
+    groups: dict[str, Any] = {}
+    if draw.random() < 0.2:
+        whole = draw.choice(model.graph.parameters).name
+        groups["whole"] = {"match": whole, "parameters": {draw.choice(axes): "R"}}
     rings = [a for a in axes if a not in data and dims[a] != ["layer"] and draw.random() < 0.3]
     if rings:
         schedule["gather"] = dict.fromkeys(rings, "ring")
     loss = {"preset": draw.choice(("mean_of_means", "token_mean"))}
     said: dict[str, Any] = {"dims": dims, "states": {k: v for k, v in states.items() if v}, "schedule": schedule,
-                            "loss": loss}
+                            "loss": loss, "groups": groups}
     return strategy_on("random", dict.fromkeys(axes), **said), f"{said} on {model.name}"
 
 
@@ -205,6 +209,8 @@ def _entries(draw: Random, model: Model) -> list[str]:
     usual = [e for e in USUAL if e in known or "." in e]
     drawn = [draw.choice(usual) if draw.random() < 0.6 else draw.choice(known) if draw.random() < 0.5
              else f"{draw.choice(words)}.{draw.choice((*known, 'none', 'none'))}" for _ in range(draw.randint(1, 6))]
+    if draw.random() < 0.2:
+        drawn.insert(0, f"{draw.choice([op.output for op in model.graph.ops])}.{draw.choice((*known, 'none'))}")
     return list(dict.fromkeys(drawn))
 
 

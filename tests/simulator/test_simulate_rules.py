@@ -13,7 +13,7 @@ from placealg.step.pipeline import ORDERS, Pipeline, work
 from placealg.step.split import split_of
 
 ENTRIES = ("batch", "seq", "heads", "ffn", "vocab", "embed", "expert", "head_dim", "attn.seq", "core.heads",
-           "loss.none", "experts.expert", "norm1.none")
+           "loss.none", "experts.expert", "norm1.none", "layer.attn.q.none", "layer.attn.q.heads", "block.mlp.up.seq")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -42,6 +42,7 @@ class Style(TypedDict, total=False):
     flash: bool | None
     dropout: bool | None
     parallel: bool
+    fused: bool
 
 
 class Options(Style, total=False):
@@ -54,12 +55,12 @@ class Options(Style, total=False):
 
 def style(chosen: Namespace) -> Style:
     """The options of the model's transformer among the words of a command line."""
-    return Style(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
+    return Style(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused)
 
 
 def options(chosen: Namespace) -> Options:
     """The options of a case among the words of a command line."""
-    said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel)
+    said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused)
     if getattr(chosen, "precision", None):
         said["precision"] = chosen.precision
     if getattr(chosen, "loss", None):
@@ -83,7 +84,8 @@ def foreign(chosen: Namespace) -> Foreign | None:
 
 
 def _style(said: Options) -> Style:
-    return Style(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False))
+    return Style(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
+                 fused=said.get("fused", True))
 
 
 def default_model(*strategies: Strategy) -> str:

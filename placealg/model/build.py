@@ -139,7 +139,7 @@ class Builder:
         return self._op(name, "rename", (x,), rename=renamed, region=region)
 
     def unary(self, name: str, x: Tensor | str, function: str, region: str | None = None) -> Tensor:
-        """An elementwise function: gelu, silu, tanh, relu, clamp, sigmoid or reciprocal."""
+        """An elementwise function: gelu, silu, tanh, relu, clamp, sigmoid, reciprocal, rsqrt, one_plus or cube."""
         functions = [k.name for k in OPS.values() if k.family == "unary"]
         if function not in functions:
             raise InputError(f"op '{name}': unknown unary function '{function}'", name=function, valid=functions)
@@ -150,16 +150,28 @@ class Builder:
         return self._op(name, "dropout", (x,), region=region)
 
     def norm(self, name: str, x: Tensor | str, over: Dims, *, bias: bool = True, centred: bool | None = None,
-             weight: bool = True) -> Tensor:
+             weight: bool = True, fused: bool = True) -> Tensor:
         """`NAME.out`: layer norm with weight and bias, or, without bias, the root-mean-square norm with weight.
 
-        `centred` says that it is a layer norm where there is no bias; without `weight` it has no parameters.
+        `centred` says that it is a layer norm where there is no bias; without `weight` it has no parameters. A
+        root-mean-square norm that is not `fused` is written out, and keeps what it multiplies by its weight, too.
         """
         kind = "layer_norm" if (bias if centred is None else centred) else "rms_norm"
+        if kind == "rms_norm" and not fused:
+            return self._written_norm(name, x, over, weight)
         if not weight:
             return self._op(f"{name}.out", f"{kind}_plain", (x,), over=over)
         parameters = [self.parameter(f"{name}.{p}", over) for p in (("weight", "bias") if bias else ("weight",))]
         return self._op(f"{name}.out", kind, (x, *parameters), over=over)
+
+    def _written_norm(self, name: str, x: Tensor | str, over: Dims, weight: bool) -> Tensor:
+        """The root-mean-square norm as products, sums and a root."""
+        (read,) = known((str(x),), self._tensors, name)
+        square = self.mul(f"{name}.square", x, x)
+        total = self.sum(f"{name}.total", square, [d for d in read.dims if d not in _words(over)], region=name)
+        share = self.unary(f"{name}.rstd", self.scale(f"{name}.mean", total, "1/over"), "rsqrt")
+        standard = self.mul(f"{name}.standard" if weight else f"{name}.out", x, share)
+        return self.mul(f"{name}.out", standard, self.parameter(f"{name}.weight", over)) if weight else standard
 
     def softmax(self, name: str, x: Tensor | str, over: Dims, region: str | None = None,
                 sink: Tensor | str | None = None, **attrs: str) -> Tensor:

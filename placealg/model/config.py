@@ -48,7 +48,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None = None,
-                  parallel: bool = False) -> Model:
+                  parallel: bool = False, fused: bool = True) -> Model:
     """The model that a user names: one of SYMBOLIC, a shipped configuration, or the path of a config.json.
 
     The options are those of `from_config`; a model without attention takes none of them.
@@ -60,10 +60,11 @@ def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None 
     """
     if text in ("gpt", "mla"):
         model, style = (gpt, GPT) if text == "gpt" else (mla, MLA)
-        return model(_restyled(style, flash, dropout, parallel))
+        return model(_restyled(style, flash, dropout, parallel, fused))
     if text not in SYMBOLIC:
-        return from_config(text, flash=flash, dropout=dropout, parallel=parallel)
-    said = [name for name, value in (("flash", flash), ("dropout", dropout), ("parallel", parallel or None))
+        return from_config(text, flash=flash, dropout=dropout, parallel=parallel, fused=fused)
+    said = [name for name, value in (("flash", flash), ("dropout", dropout), ("parallel", parallel or None),
+                                  ("fused", None if fused else False))
             if value is not None]
     if said:
         raise InputError(f"{' and '.join(said)}: only a transformer has that choice, and {text} is none; "
@@ -71,20 +72,22 @@ def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None 
     return SYMBOLIC[text]()
 
 
-def _restyled(style: Style, flash: bool | None, dropout: bool | None, parallel: bool) -> Style:
+def _restyled(style: Style, flash: bool | None, dropout: bool | None, parallel: bool,
+              fused: bool) -> Style:
     """The style with the choices that were made."""
-    return replace(style, parallel=parallel, flash=style.flash if flash is None else flash,
+    return replace(style, parallel=parallel, fused=fused, flash=style.flash if flash is None else flash,
                    dropout=style.dropout if dropout is None else dropout)
 
 
 def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout: bool | None = None,
-                parallel: bool = False) -> Model:
+                parallel: bool = False, fused: bool = True) -> Model:
     """The model of a HuggingFace config.json, given its path, its folder, or a shipped name.
 
     Its `model_type` names a family (`placealg.model.family`), which says which fields are read and what transformers
     fills in for those that are not there. `PATH#text_config` reads a table inside the file. `flash` says whether
     attention is one op, `dropout` whether there is dropout; None is the family's own: GPT-2 has dropout and an unfused
-    attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J does. Every fault of name, file
+    attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J does. Where norms are not
+    `fused`, they and a gelu of a tanh are written out, and keep what eager code keeps. Every fault of name, file
     or field is an InputError with the file and the line.
 
     >>> model = from_config("llama-3.1-405b")
@@ -103,7 +106,7 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
             given = next((n for n in named_in(rule) if config.has(n)), named_in(rule)[0])
             raise InputError(f"{given} = {shown(fields.get(given))}: {family.name} then has {what}, which is not read "
                              "here", where=config.place(given))
-    found = tuple(restyled(kind, flash=flash, dropout=dropout, parallel=parallel or None)
+    found = tuple(restyled(kind, flash=flash, dropout=dropout, parallel=parallel or None, fused=fused)
                   for kind in kinds(config, family, fields, sizes["L"]))
     found, sizes = _counted(config, family, found, sizes)
     _check(config, family, found, sizes)

@@ -32,7 +32,7 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     if style.clip_experts:
         gate, up = (g.unary(f"{at}.expert.{n}.clipped", z, "clamp", region=f"{at}.expert")
                     for n, z in (("gate", gate), ("up", up)))
-    function = style.activation or "silu"
+    function = style.activation.replace("gelu_new", "gelu") or "silu"
     y = g.mul(f"{at}.expert.product", g.unary(f"{at}.expert.{function}", gate, function), up)
     down = _product(g, f"{at}.expert", "down", y, "ffn", "embed", route, style)
     y = _adapted(g, f"{at}.expert", y, down) if style.adapters else down

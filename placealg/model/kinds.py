@@ -19,10 +19,10 @@ from placealg.model.transformer import Layers
 MOST_LAYERS = 100_000
 """Of how many layers each is asked for its kind."""
 
-_FUNCTIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu",
+_FUNCTIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu",
               "gelu_python": "gelu", "quick_gelu": "gelu", "silu": "silu", "swish": "silu", "relu": "relu",
               "relu2": "relu2", "tanh": "tanh", "sigmoid": "sigmoid", "": ""}
-"""Activation in a configuration -> in a graph: forms of gelu have one op."""
+"""Activation in a configuration -> in a graph: forms of gelu have one op, but for one that may be written out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ class Style:
     follows attention probabilities, both outputs and the embedding. `flash` attention is one op. `tied` logits use
     the embedding. In a `parallel` block attention and MLP read one norm, or with `two_norms` each its own, and their
     outputs are added before the biases. Norms stand before attention and MLP (`pre_norm`), on what these make
-    (`post_norm`), or behind the residual sum (`residual_norm`).
+    (`post_norm`), or behind the residual sum (`residual_norm`). Where it is not `fused`, root-mean-square norms are
+    written out, and a gelu of a tanh (`activation` gelu_new), as eager code keeps them.
 
     `qk_norm` normalises queries and keys: per head, or, if it is "all", all heads at once, or "each" head with a
     weight of its own; `qk_layer_norm` says that it takes the mean away, `qk_norm_weight` and `qk_norm_bias` what it
@@ -55,6 +56,7 @@ class Style:
     norm_bias: bool = True
     dropout: bool = True
     flash: bool = False
+    fused: bool = True
     tied: bool = True
     parallel: bool = False
     two_norms: bool = False

@@ -194,7 +194,7 @@ def _inner(g: Builder, at: str, x: Tensor, style: Style, ffn: str) -> Tensor:
             logits = g.einsum(f"{path}.logits", x, g.parameter(f"{path}.weight", "embed"), to="batch seq")
             shared = g.mul(f"{path}.out", shared, g.unary(f"{path}.open", logits, "sigmoid"))
         y = g.add(f"{at}.combine.out", y, shared)
-    return g.norm(f"{at}.combine.norm", y, "embed", bias=False) if style.expert_norm else y
+    return g.norm(f"{at}.combine.norm", y, "embed", bias=False, fused=style.fused) if style.expert_norm else y
 
 
 def _mlp(g: Builder, at: str, x: Tensor, style: Style, tokens: str, ffn: str) -> Tensor:
@@ -202,13 +202,25 @@ def _mlp(g: Builder, at: str, x: Tensor, style: Style, tokens: str, ffn: str) ->
     names = ("gate", "up") if style.gated else ("up",)
     made = [g.linear(f"{at}.{n}", x, f"{tokens} {ffn}", f"embed {ffn}", ffn if style.mlp_bias else None)
             for n in names]
-    function = style.activation or ("silu" if style.gated else "gelu")
-    y = g.unary(f"{at}.{function.removesuffix('2')}", made[0], function.removesuffix("2"))
-    y = g.mul(f"{at}.square", y, y) if function == "relu2" else y
+    y = _activated(g, at, made[0], style)
     y = g.mul(f"{at}.product", y, made[1]) if style.gated else y
     if style.sub_norm:
-        y = g.norm(f"{at}.sub_norm", y, ffn, bias=False)
+        y = g.norm(f"{at}.sub_norm", y, ffn, bias=False, fused=style.fused)
     return g.linear(f"{at}.down", y, f"{tokens} embed", f"{ffn} embed")
+
+
+def _activated(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
+    """`x` under the activation; a gelu of a tanh is one op, or x/2 (1 + tanh(c (x + c' x**3)))."""
+    function = style.activation or ("silu" if style.gated else "gelu")
+    if function == "gelu_new" and not style.fused:
+        cube = g.scale(f"{at}.gelu.scaled_cube", g.unary(f"{at}.gelu.cube", x, "cube"), "0.044715")
+        inner = g.scale(f"{at}.gelu.inner", g.add(f"{at}.gelu.sum", x, cube), "(2/pi)**(1/2)")
+        tanh = g.unary(f"{at}.gelu.tanh", inner, "tanh")
+        half = g.scale(f"{at}.gelu.half", x, "1/2")
+        return g.mul(f"{at}.gelu", half, g.unary(f"{at}.gelu.opened", tanh, "one_plus"), region=at)
+    kind = "gelu" if function == "gelu_new" else function.removesuffix("2")
+    y = g.unary(f"{at}.{kind}", x, kind)
+    return g.mul(f"{at}.square", y, y) if function == "relu2" else y
 
 
 def _loss(g: Builder, x: Tensor | str, style: Style, dim: str = "embed", tokens: str = "batch seq") -> None:

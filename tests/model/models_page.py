@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "models.md"
 
 def written(table: Mapping[str, Any]) -> str:
     """The page: what is read, what is refused and by which part, and what was held against what."""
-    return "\n".join([*_head(table), *_types(table), *_refused(table), *_published(table)]) + "\n"
+    return "\n".join([*_head(table), *_types(table), *_refused(table), *_steps(table), *_published(table)]) + "\n"
 
 
 def _head(table: Mapping[str, Any]) -> Iterator[str]:
@@ -84,6 +84,31 @@ def _refused(table: Mapping[str, Any]) -> Iterator[str]:
             parts.setdefault(refusals()[name], []).append(name)
     for part, names in sorted(parts.items(), key=lambda item: (-len(item[1]), item[0])):
         yield f"| {part} | {', '.join(names)} |"
+    yield ""
+
+
+def _steps(table: Mapping[str, Any]) -> Iterator[str]:
+    from real_activations import CASES, RESIDUES
+
+    yield from ("## One real step", "",
+                "A small model of each family trains one step in float32 on the CPU, attention and norms written out "
+                "(`--no-flash --no-fused`). Bytes of parameters, gradients and moments and the flop of all products "
+                "are equal; what autograd saves is equal after the residues. Sizes and bytes as tests/model/"
+                "real_activations.py has them; r are the rotated elements of a head.", "",
+                "| residue | op | formula, bytes | what transformers keeps |", "|---|---|---|---|")
+    used = {residue for name in table["steps"] for residue in CASES[name].residues}
+    for name, residue in RESIDUES.items():
+        if name in used:
+            yield f"| {name} | {residue.op} | `{residue.formula}` | {residue.why} |"
+    yield from ("", "| model_type | parameters | flop | saved here | residues | saved there |",
+                "|---|---|---|---|---|---|")
+    for name, row in table["steps"].items():
+        told = ", ".join(f"{residue} {n:,}" for residue, n in row["residues"].items())
+        here, there = row["activations"]
+        yield f"| {name} | {row['parameters'][1]:,} | {row['flop'][1]:,} | {here:,} | {told} | {there:,} |"
+    yield ""
+    yield ("Choosing and weighting experts is a product of matrices here and is none there; that flop, "
+           "6·b·s·topk·h + 4·b·s·topk in a layer, is taken off mixtral's.")
     yield ""
 
 

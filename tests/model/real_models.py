@@ -39,7 +39,8 @@ warnings.filterwarnings("ignore")
 
 
 @cache
-def _transformers() -> Any:
+def transformers_package() -> Any:
+    """The package, without its warnings."""
     import transformers
 
     transformers.logging.set_verbosity(logging.CRITICAL)
@@ -62,7 +63,7 @@ def types() -> frozenset[str]:
 
 def config_class(name: str) -> Any:
     """The class that reads a configuration of this type."""
-    _transformers()
+    transformers_package()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     return CONFIG_MAPPING[name]
@@ -74,7 +75,7 @@ def built(name: str, table: Mapping[str, Any]) -> Any:
 
     config = config_class(name).from_dict({**REQUIRED.get(name, {}), **table})
     with torch.device("meta"):
-        return getattr(_transformers(), causal()[name])(config)
+        return getattr(transformers_package(), causal()[name])(config)
 
 
 def predicting(name: str, table: Mapping[str, Any]) -> int:
@@ -152,12 +153,14 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true", help="keep the table and docs/models.md")
     parser.add_argument("--random", type=int, default=200, metavar="N", help="so many of each type that are built")
+    parser.add_argument("--no-steps", dest="steps", action="store_false", help="without real steps of small models")
+    parser.add_argument("--keep", action="store_true", help="keep the random runs that the table has")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("names", nargs="*", help="types; all by default")
     args = parser.parse_args(argv)
     start, wrong = time.perf_counter(), 0
-    parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "random": {}, "sample": []}
-    table: dict[str, Any] = {"transformers": _transformers().__version__, "types_in_all": len(types()),
+    parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "steps": {}, "random": {}, "sample": []}
+    table: dict[str, Any] = {"transformers": transformers_package().__version__, "types_in_all": len(types()),
                              "seed": args.seed, "causal": sorted(causal()), **parts}
     names = args.names or [n for n in sorted(causal()) if n in families() or n in aliases()]
     for name in names:
@@ -176,6 +179,13 @@ def main(argv: list[str]) -> int:
             wrong += what == "wrong"
             table["published"][model_id] = total if what == "equal" else f"{what}: {why}"
             print(f"{model_id}: {what} {why}", flush=True)
+    if args.steps:
+        from real_activations import CASES, compared
+
+        for name in (n for n in CASES if n in names):
+            equal_here, table["steps"][name] = compared(name)
+            wrong += not equal_here
+            print(f"{name}: one real step {'equal' if equal_here else 'DIFFERS'}", flush=True)
     for name in names if args.random else ():
         counts: collections.Counter[str] = collections.Counter()
         for config, what, why, total in random_runs(name, args.random, args.seed):
@@ -187,6 +197,9 @@ def main(argv: list[str]) -> int:
         wrong += counts["wrong"]
         table["random"][name] = dict(sorted(counts.items()))
         print(f"{name}: random {dict(counts)}", flush=True)
+    if args.keep:
+        before = json.loads(TABLE.read_text(encoding="utf-8"))
+        table |= {key: before[key] for key in ("random", "sample", "seed")}
     if args.write:
         TABLE.write_text(_compact(table), encoding="utf-8")
         PAGE.write_text(written(table), encoding="utf-8")

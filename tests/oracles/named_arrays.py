@@ -203,6 +203,9 @@ FORWARD: Mapping[str, Callable[[float], float]] = {
     "clamp": lambda x: max(-0.5, min(x, 0.5)),
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "reciprocal": lambda x: 1 / x,
+    "rsqrt": lambda x: x ** -0.5,
+    "one_plus": lambda x: 1 + x,
+    "cube": lambda x: x ** 3,
 }
 
 
@@ -219,8 +222,8 @@ def _unary(function: str, xs: list[Array], p: Point, over: tuple[str, ...]) -> f
         return _weight(x[0] - x[1], p)
     if function == "minus_one_hot":
         return -1.0 if p[over[0]] == int(x[0]) else 0.0
-    if function in ("slope_of_gelu", "slope_of_silu", "slope_of_clamp"):
+    if function in ("slope_of_gelu", "slope_of_silu", "slope_of_clamp", "slope_of_cube"):
         f, h = FORWARD[function.removeprefix("slope_of_")], 1e-5
         return (f(x[0] + h) - f(x[0] - h)) / (2 * h)
     return {"tanh": 1 - x[0] ** 2, "relu": float(x[0] > 0), "sigmoid": x[0] * (1 - x[0]),
-            "reciprocal": -x[0] ** 2}[function.removeprefix("slope_of_")]
+            "reciprocal": -x[0] ** 2, "rsqrt": -x[0] ** 3 / 2, "one_plus": 1.0}[function.removeprefix("slope_of_")]

@@ -43,6 +43,7 @@ class Style(TypedDict, total=False):
     dropout: bool | None
     parallel: bool
     fused: bool
+    mtp: bool
 
 
 class Options(Style, total=False):
@@ -55,12 +56,14 @@ class Options(Style, total=False):
 
 def style(chosen: Namespace) -> Style:
     """The options of the model's transformer among the words of a command line."""
-    return Style(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused)
+    return Style(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
+                 mtp=chosen.mtp)
 
 
 def options(chosen: Namespace) -> Options:
     """The options of a case among the words of a command line."""
-    said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused)
+    said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
+                   mtp=chosen.mtp)
     if getattr(chosen, "precision", None):
         said["precision"] = chosen.precision
     if getattr(chosen, "loss", None):
@@ -85,7 +88,7 @@ def foreign(chosen: Namespace) -> Foreign | None:
 
 def _style(said: Options) -> Style:
     return Style(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
-                 fused=said.get("fused", True))
+                 fused=said.get("fused", True), mtp=said.get("mtp", False))
 
 
 def default_model(*strategies: Strategy) -> str:

@@ -15,7 +15,7 @@ from placealg.mesh import SYMBOLS
 from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.config_file import Config, shown
 from placealg.model.family import Family, lacking
-from placealg.model.kinds import Kind, evaluated, kinds, left_out, restyled
+from placealg.model.kinds import Kind, evaluated, kinds, left_out, predicted, restyled
 from placealg.model.model import Model, Parameter
 from placealg.model.names import CORRECTION, LAYER, checkpoint_names
 from placealg.model.rule import names as named_in
@@ -48,7 +48,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None = None,
-                  parallel: bool = False, fused: bool = True) -> Model:
+                  parallel: bool = False, fused: bool = True, mtp: bool = False) -> Model:
     """The model that a user names: one of SYMBOLIC, a shipped configuration, or the path of a config.json.
 
     The options are those of `from_config`; a model without attention takes none of them.
@@ -58,17 +58,18 @@ def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None 
     >>> resolve_model("gpt", flash=True).graph.producer("layer.attn.core.mixed").kind
     'flash'
     """
-    if text in ("gpt", "mla"):
+    if text in ("gpt", "mla") and not mtp:
         model, style = (gpt, GPT) if text == "gpt" else (mla, MLA)
         return model(_restyled(style, flash, dropout, parallel, fused))
     if text not in SYMBOLIC:
-        return from_config(text, flash=flash, dropout=dropout, parallel=parallel, fused=fused)
+        return from_config(text, flash=flash, dropout=dropout, parallel=parallel, fused=fused, mtp=mtp)
     said = [name for name, value in (("flash", flash), ("dropout", dropout), ("parallel", parallel or None),
-                                  ("fused", None if fused else False))
+                                  ("fused", None if fused else False), ("mtp", mtp or None))
             if value is not None]
     if said:
         raise InputError(f"{' and '.join(said)}: only a transformer has that choice, and {text} is none; "
-                         "say --model gpt")
+                         "say --model gpt" if "mtp" not in said else
+                         f"mtp: {text} has no layers that predict tokens after the next")
     return SYMBOLIC[text]()
 
 
@@ -80,14 +81,15 @@ def _restyled(style: Style, flash: bool | None, dropout: bool | None, parallel: 
 
 
 def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout: bool | None = None,
-                parallel: bool = False, fused: bool = True) -> Model:
+                parallel: bool = False, fused: bool = True, mtp: bool = False) -> Model:
     """The model of a HuggingFace config.json, given its path, its folder, or a shipped name.
 
     Its `model_type` names a family (`placealg.model.family`), which says which fields are read and what transformers
     fills in for those that are not there. `PATH#text_config` reads a table inside the file. `flash` says whether
     attention is one op, `dropout` whether there is dropout; None is the family's own: GPT-2 has dropout and an unfused
     attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J does. Where norms are not
-    `fused`, they and a gelu of a tanh are written out, and keep what eager code keeps. Every fault of name, file
+    `fused`, they and a gelu of a tanh are written out, and keep what eager code keeps. `mtp` adds the layers
+    that predict tokens after the next, and their losses. Every fault of name, file
     or field is an InputError with the file and the line.
 
     >>> model = from_config("llama-3.1-405b")
@@ -108,15 +110,16 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
                              "here", where=config.place(given))
     found = tuple(restyled(kind, flash=flash, dropout=dropout, parallel=parallel or None, fused=fused)
                   for kind in kinds(config, family, fields, sizes["L"]))
-    found, sizes = _counted(config, family, found, sizes)
+    further = _further(config, family, fields, found, sizes) if mtp else ()
+    found, further, sizes = _counted(config, family, found, further, sizes)
     _check(config, family, found, sizes)
     style = next(kind.layers.style for kind in found if kind.layers.unit in ("layer", found[0].layers.unit))
     dims, sizes, predicting = _dims(style, sizes)
-    layers = tuple(kind.layers for kind in found)
-    model = Model.of_graph(_name(path), transformer(style, dims, layers), sizes, source=str(config.path),
-                           left_out=left_out(config, found, predicting))
+    layers, more = (tuple(kind.layers for kind in kinds) for kinds in (found, further))
+    model = Model.of_graph(_name(path), transformer(style, dims, layers, more), sizes, source=str(config.path),
+                           left_out=left_out(config, found, 0 if mtp else predicting))
     model = replace(model, family=family.name, filled=tuple(f"{f} = {shown(fields[f])}" for f in filled),
-                    where=FrozenMap({kind.layers.unit: kind.where for kind in found}))
+                    where=FrozenMap({kind.layers.unit: kind.where for kind in (*found, *further)}))
     if CORRECTION in family.names:
         name = family.names[LAYER] + family.names[CORRECTION]
         scores = FrozenMap({"expert": Monomial.of("experts")})
@@ -149,14 +152,28 @@ def _sizes(config: Config, family: Family, fields: Mapping[str, Any]) -> dict[st
     return found
 
 
+def _further(config: Config, family: Family, fields: Mapping[str, Any], found: tuple[Kind, ...],
+             sizes: Mapping[str, int]) -> tuple[Kind, ...]:
+    """The layers that predict tokens after the next; an InputError where the configuration has none."""
+    named = named_in(family.sizes["mtp"]) if family.predicting else ()
+    if not named:
+        raise InputError(f"mtp: {family.name} has no layers that predict tokens after the next", where=str(config.path))
+    if not sizes.get("mtp"):
+        name = named[0]
+        raise InputError(f"mtp: {config.key(family, name) or name} says that no layer predicts tokens after the next",
+                         where=config.place(config.key(family, name) or name))
+    last = next(kind for kind in found if sizes["L"] - 1 in kind.where)
+    return predicted(config, family, fields, last, sizes["L"], sizes["mtp"])
+
+
 def _meaning(symbol: str) -> str:
     return SYMBOLS[symbol].meaning if symbol in SYMBOLS else _MEANING[symbol]
 
 
-def _counted(config: Config, family: Family, found: tuple[Kind, ...],
-             sizes: dict[str, int]) -> tuple[tuple[Kind, ...], dict[str, int]]:
+def _counted(config: Config, family: Family, found: tuple[Kind, ...], further: tuple[Kind, ...],
+             sizes: dict[str, int]) -> tuple[tuple[Kind, ...], tuple[Kind, ...], dict[str, int]]:
     """The kinds and the sizes with how many layers there are of each; with no experts anywhere their sizes go."""
-    experts = any(kind.layers.style.experts for kind in found)
+    experts = any(kind.layers.style.experts for kind in (*found, *further))
     if not experts and "f_dense" in sizes:
         sizes = {s: n for s, n in sizes.items() if s not in ("experts", "topk", "shared", "f_shared", "groups",
                                                               "chosen_groups")} | {"f": sizes["f_dense"]}
@@ -165,8 +182,9 @@ def _counted(config: Config, family: Family, found: tuple[Kind, ...],
     shared = experts and bool(sizes.get("f_shared" if found[0].layers.style.shared_own else "shared"))
     if not shared:
         sizes = {s: n for s, n in sizes.items() if s not in ("shared", "f_shared")}
-    found = tuple(restyled(kind, shared=shared and kind.layers.style.experts) for kind in found)
-    dense = experts and any(not kind.layers.style.experts for kind in found)
+    found, further = (tuple(restyled(kind, shared=shared and kind.layers.style.experts) for kind in kinds)
+                      for kinds in (found, further))
+    dense = experts and any(not kind.layers.style.experts for kind in (*found, *further))
     if dense and not sizes.get("f_dense"):
         raise InputError(f"missing field '{named_in(family.sizes['f_dense'])[0]}' ({_meaning('f_dense')})",
                          where=str(config.path))
@@ -174,7 +192,7 @@ def _counted(config: Config, family: Family, found: tuple[Kind, ...],
     if len(found) > 1:
         del sizes["L"]
         sizes |= {kind.layers.count: len(kind.where) for kind in found}
-    return found, sizes
+    return found, further, sizes
 
 
 _DIM_OF = {**LATENT, "position": "s_max", "expert": "experts", "choice": "topk", "shared": "shared",

@@ -7,8 +7,9 @@ transformers fills in where a configuration leaves it out. `spelled`: another na
 expression. `style`: option of Style -> expression, of the layer `i` where it depends on it. `refused`: expression ->
 the part that no model here has. `names`: parameters, or what their names begin with -> the name in a checkpoint;
 several that are one matrix there stand in one key, and "self_attn.{q,k}_proj" is a name for each. `pattern`: what a
-family says of its layers in a word of its own -> expression; `kind` is one of KINDS. A table may be written as a list
-of tables, which it joins.
+family says of its layers in a word of its own -> expression; `kind` is one of KINDS. `predicting`: option of Style ->
+expression, where the layers that predict tokens after the next differ from the last one. A table may be written as a
+list of tables, which it joins.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from placealg.model.style import Style
 
 FAMILIES = Path(__file__).parent / "families"
 
-_TABLES = ("fields", "spelled", "sizes", "style", "refused", "names", "pattern")
+_TABLES = ("fields", "spelled", "sizes", "style", "refused", "names", "pattern", "predicting")
 _CHOICE = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _LISTS = ("aliases", "refused")
 
@@ -53,6 +54,7 @@ class Family:
     refused: FrozenMap[str, str]
     names: FrozenMap[str, str]
     pattern: FrozenMap[str, str]
+    predicting: FrozenMap[str, Any]
     lines: int
     floors: bool
     loose: frozenset[str] = frozenset()
@@ -101,7 +103,7 @@ def family(name: str) -> Family:
     for table in _TABLES:
         taken: dict[str, Any] = dict(getattr(base, table)) if base else {}
         tables[table] = FrozenMap({**taken, **_READ[table](_joined(data.get(table, {})))})
-    unknown = set(tables["style"]) - {f.name for f in fields(Style)}
+    unknown = {*tables["style"], *tables["predicting"]} - {f.name for f in fields(Style)}
     if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "loose", "floors"}:
         raise ValueError(f"families/{name}.toml: {sorted(unknown) or sorted(data)} is not what a family says")
     for table in ("refused", "sizes", "spelled"):
@@ -117,7 +119,8 @@ def family(name: str) -> Family:
 
 
 def _fields_read(of: Family) -> tuple[str, ...]:
-    told = (*of.sizes.values(), *of.pattern.values(), *(v for v in of.style.values() if isinstance(v, str)),
+    options = (*of.style.values(), *of.predicting.values())
+    told = (*of.sizes.values(), *of.pattern.values(), *(v for v in options if isinstance(v, str)),
             *of.refused, *(v.removeprefix("=") for v in of.names.values() if v.startswith("=")))
     found = dict.fromkeys(name for text in told for name in names(text))
     return tuple(name for name in found if name not in of.pattern and name != LAYER)

@@ -55,6 +55,16 @@ def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int)
     return _named(config, found)
 
 
+def predicted(config: Config, family: Family, fields: Mapping[str, Any], last: Kind, depth: int,
+              count: int) -> tuple[Kind, ...]:
+    """The `count` layers that predict tokens after the next: units of their own, which are like the last layer."""
+    here = {**fields, LAYER: depth - 1}
+    options = {k: _said(config, v, here, family) if isinstance(v, str) else v for k, v in family.predicting.items()}
+    told: dict[str, Any] = {k: int(v or 0) if k in ("window", "chunk") else v for k, v in options.items()}
+    style = replace(last.layers.style, **told)
+    return tuple(Kind(Layers(f"mtp{k + 1}", "1", style), (depth + k,)) for k in range(count))
+
+
 def _check_layers(config: Config, rule: str, fields: Mapping[str, Any], depth: int, count: str) -> None:
     """An InputError where what a file gives for the layers that have experts speaks of layers that are not there."""
     for name in (n for n in (names(rule) if rule else ()) if n in config.data):

@@ -43,8 +43,9 @@ def checkpoint_names(model: Model, family: Family, fields: Mapping[str, Any]) ->
     """Parameter -> its name in a checkpoint, with {} for the number of the layer."""
     found = {}
     for p in model.parameters:
-        inner = p.name.partition(f"{LAYER}.")[2] if model.unit(p.unit).repeated else p.name
-        before = family.names[LAYER] if inner != p.name else ""
+        layered = model.unit(p.unit).repeated or p.unit in model.where
+        inner = p.name.removeprefix(f"{p.unit}.").removeprefix(f"{LAYER}.") if layered else p.name
+        before = family.names[LAYER] if layered else ""
         stem, _, last = inner.rpartition(".")
         said = family.names.get(inner) or family.names.get(stem, "")
         name = str(evaluate(said.removeprefix("="), fields)) if said.startswith("=") else said

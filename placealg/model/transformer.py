@@ -43,7 +43,7 @@ def mlp() -> Model:
     x = g.repeat("layer", "L", g.data("data.input", "batch embed"))
     _mlp(g, "layer.mlp", x, Style(), "batch", "ffn")
     g.biased("layer.mlp.down", "layer.mlp.down", "embed")
-    _loss(g, "layer.mlp.down.biased", replace(GPT, tied=False), tokens="batch")
+    g.sum("loss.sum", _loss(g, "head", "layer.mlp.down.biased", replace(GPT, tied=False), tokens="batch"))
     return Model.of_graph("mlp", g.build())
 
 
@@ -98,21 +98,23 @@ class Layers:
         return DEPTH if self.unit == DEPTH else f"{self.unit}.{DEPTH}"
 
 
-def transformer(style: Style, sizes: Mapping[str, Size], layers: tuple[Layers, ...] = ()) -> Graph:
+def transformer(style: Style, sizes: Mapping[str, Size], layers: tuple[Layers, ...] = (),
+                predicting: tuple[Layers, ...] = ()) -> Graph:
     """The graph of a decoder; `sizes` gives vocab, embed, heads or kv and group, head_dim, ffn.
 
     Its layers are L of one `style`, or, where they are of several kinds, `layers`. Activations have the dims batch (b)
     and seq (s), keys and values seq_kv. Learned positions need `position`, experts `expert` and `choice`, shared ones
     `shared`, or `shared_ffn` where they are of a width of their own, layers with an MLP among those of experts
     `dense_ffn`. Latent attention needs the dims of LATENT in place of head_dim; without `q_rank` its queries come from
-    the hidden state.
+    the hidden state. Each layer of `predicting` predicts one token further than the one before it.
     """
-    g = graph({"batch": "b", "seq": "s", "seq_kv": "s", **sizes})
+    more = {"embed_in": sizes["embed"]} if predicting else {}
+    g = graph({"batch": "b", "seq": "s", "seq_kv": "s", **more, **sizes})
     kinds = layers or _kinds(style)
     x = _embedding(g, style)
     if any(kind.style.positions == "alibi" and not kind.style.flash for kind in kinds):
         g.data(SLOPES, ("kv group" if style.grouped else "heads") + " seq_kv")
-    mixed = any(kind.style.experts for kind in kinds)
+    mixed = any(kind.style.experts for kind in (*kinds, *predicting))
     for kind in kinds:
         x = g.repeat(kind.unit, kind.count, x)
         x = _block(g, kind.at, x, kind.style, "dense_ffn" if mixed and not kind.style.experts else "ffn")
@@ -120,7 +122,11 @@ def transformer(style: Style, sizes: Mapping[str, Size], layers: tuple[Layers, .
         x = normed(g, "head.norm", x, style)
     if style.embedding_projection:
         x = g.linear("head.project", x, "batch seq embed_low", "embed embed_low")
-    _loss(g, x, style, "embed_low" if style.embedding_projection else "embed")
+    loss = _loss(g, "head", x, style, "embed_low" if style.embedding_projection else "embed")
+    for kind in predicting:
+        x, further = _predicted(g, kind, x, style, "dense_ffn" if mixed and not kind.style.experts else "ffn")
+        loss = g.add(f"{kind.unit}.losses", loss, g.scale(f"{kind.unit}.weighted", further, "its weight"))
+    g.sum("loss.sum", loss)
     return g.build()
 
 
@@ -223,14 +229,35 @@ def _activated(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     return g.mul(f"{at}.square", y, y) if function == "relu2" else y
 
 
-def _loss(g: Builder, x: Tensor | str, style: Style, dim: str = "embed", tokens: str = "batch seq") -> None:
+def _predicted(g: Builder, kind: Layers, x: Tensor, style: Style, ffn: str) -> tuple[Tensor, Tensor]:
+    """A layer that predicts one token further: what it makes, and the loss of each token.
+
+    It reads what comes before it and the embedding of the next token, each under a norm and through a product, which a
+    checkpoint keeps in one matrix; embedding and head are the model's (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    """
+    unit, dims = kind.unit, "embed embed_in"
+    tokens = g.ids(f"data.tokens_{unit}", "batch seq")
+    y = g.lookup(f"{unit}.tokens", g.parameter("embedding.weight", "vocab embed"), tokens, over="vocab")
+    y = g.scale(f"{unit}.embedding_scaled", y, "embedding_multiplier") if style.embedding_scale else y
+    halves = [g.rename(f"{unit}.{name}.read", normed(g, f"{unit}.{name}_norm", z, style), {"embed": "embed_in"})
+              for name, z in (("token", y), ("hidden", x))]
+    token, hidden = (g.einsum(f"{unit}.{name}", z, g.parameter(f"{unit}.{name}.weight", dims), to="batch seq embed")
+                     for name, z in zip(("token", "hidden"), halves, strict=True))
+    x = _block(g, kind.at, g.add(f"{unit}.both", token, hidden), kind.style, ffn)
+    x = normed(g, f"{unit}.norm", x, style)
+    return x, _loss(g, unit, x, style)
+
+
+def _loss(g: Builder, unit: str, x: Tensor | str, style: Style, dim: str = "embed",
+          tokens: str = "batch seq") -> Tensor:
+    """The loss of each token, from what enters the head; a unit beside the head has targets of its own."""
     name, dims = ("embedding.weight", f"vocab {dim}") if style.tied else ("head.weight", f"{dim} vocab")
-    logits = g.einsum("head.logits", x, g.parameter(name, dims), to=f"{tokens} vocab")
+    logits = g.einsum(f"{unit}.logits", x, g.parameter(name, dims), to=f"{tokens} vocab")
     if style.head_bias:
-        logits = g.add("head.biased", logits, g.parameter("head.bias", "vocab"))
+        logits = g.add(f"{unit}.biased", logits, g.parameter("head.bias", "vocab"))
     if style.logit_scale:
-        logits = g.scale("head.scaled", logits, "logit_scale")
+        logits = g.scale(f"{unit}.scaled", logits, "logit_scale")
     if style.logit_softcap:
-        logits = capped(g, "head.capped", logits)
-    g.cross_entropy("head.loss", logits, g.ids("data.targets", tokens), over="vocab")
-    g.sum("loss.sum", "head.loss")
+        logits = capped(g, f"{unit}.capped", logits)
+    targets = g.ids("data.targets" if unit == "head" else f"data.targets_{unit}", tokens)
+    return g.cross_entropy(f"{unit}.loss", logits, targets, over="vocab")

@@ -54,7 +54,8 @@ def _head(table: Mapping[str, Any]) -> Iterator[str]:
            "default configuration needs to be built at all is given with it (column *given*).")
     yield ""
     yield ("Layers that predict tokens after the next are built by transformers apart from the model "
-           "(`MtpModel`), and are an option here (`--mtp`).") if table["predicting"] else ""
+           "(`MtpModel`), and are an option here (`--mtp`), held against that: "
+           f"{', '.join(f'{name} {n:,}' for name, n in table['predicting'].items())}.") if table["predicting"] else ""
     yield ""
 
 

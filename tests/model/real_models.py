@@ -27,7 +27,7 @@ from random_configs import REQUIRED, draw
 
 from placealg.errors import InputError
 from placealg.model.config import from_config
-from placealg.model.family import aliases, families, refusals
+from placealg.model.family import aliases, families, family, refusals
 from placealg.model.model import Model
 from placealg.model.names import parameters_of
 
@@ -131,6 +131,17 @@ def outcome(name: str, table: Mapping[str, Any], real_name: str = "") -> tuple[s
     return ("wrong", found, 0) if found else ("equal", "", model.total())
 
 
+def further(name: str, table: Mapping[str, Any], real_name: str = "") -> tuple[int, int] | None:
+    """The parameters of the layers that predict later tokens, here and there; None where a model has none."""
+    if not family(aliases().get(name, name)).predicting:
+        return None
+    try:
+        here = read(name, table, mtp=True).total() - read(name, table).total()
+    except InputError:
+        return None
+    return here, predicting(real_name or name, table)
+
+
 def published() -> dict[str, dict[str, Any]]:
     """Model id -> its published configuration."""
     return dict(json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"])
@@ -171,6 +182,7 @@ def main(argv: list[str]) -> int:
         if what != "equal":
             table["types"][name] = {"outcome": what, "why": why}
         print(f"{name}: default {what} {why}", flush=True)
+        wrong += _told_further(table, name, further(name, given))
     if not args.names:
         for model_id, config in published().items():
             fields = {k: v for k, v in config.items() if k != "model_type"}
@@ -179,6 +191,8 @@ def main(argv: list[str]) -> int:
             wrong += what == "wrong"
             table["published"][model_id] = total if what == "equal" else f"{what}: {why}"
             print(f"{model_id}: {what} {why}", flush=True)
+            if name in causal():
+                wrong += _told_further(table, model_id, further(name, fields))
     if args.steps:
         from real_activations import CASES, compared
 
@@ -211,6 +225,17 @@ def main(argv: list[str]) -> int:
     if unknown:
         print(f"neither read nor refused: {', '.join(unknown)}")
     return 1 if wrong or unknown else 0
+
+
+def _told_further(table: dict[str, Any], name: str, found: tuple[int, int] | None) -> bool:
+    """Whether the layers that predict later tokens differ; what is equal is kept in the table."""
+    if found is None:
+        return False
+    here, there = found
+    print(f"{name}: mtp {'equal' if here == there else f'WRONG {here} {there}'}", flush=True)
+    if here == there:
+        table["predicting"][name] = here
+    return here != there
 
 
 def _compact(table: Mapping[str, Any]) -> str:

@@ -60,3 +60,13 @@ def test_a_family_is_proved_and_simulated(name: str, text: str) -> None:
     step = derive(parse_strategy(text), model(name))
     assert prove(step).verdict == PROVED
     assert simulate(step, next(iter(settings(step)))).difference is None
+
+
+@pytest.mark.parametrize("text", ["zero3", *(pytest.param(t, marks=pytest.mark.slow)
+                                             for t in ("dp", "tp_sp", "zero1*ep", "zero1*pp"))])
+def test_layers_that_predict_later_tokens_are_proved(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "deepseek_v3"}', encoding="utf-8")
+    step = derive(parse_strategy(text), from_config(path, mtp=True))
+    assert prove(step).verdict == PROVED
+    assert simulate(step, next(iter(settings(step)))).difference is None

@@ -1,4 +1,4 @@
-"""The buffers of one program's states: which are held at every event, on every tier, and which tensors beside them."""
+"""The buffers of one program: those of its states, at every event and on every tier, and the tensors held with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Numbered(Generic[T]):
-    """What is held at many places, where it is often the same: the `distinct` things, and `which` of them at each."""
+    """What is held at many places, often the same: the `distinct` values, and each place's number among them."""
 
     distinct: tuple[T, ...]
     which: tuple[int, ...]
@@ -30,7 +30,7 @@ class Numbered(Generic[T]):
 class View:
     """What is held at one visit: one instance of `unit` holds `work`, its other instances `others`.
 
-    `waits` names what the others hold: the number of the run of events, and whether they stand before or behind it.
+    `waits` names what the others hold: the number of the run of events, and whether they are before or behind it.
     """
 
     visit: int
@@ -55,14 +55,14 @@ class Account:
         self.reduced_once = frozenset(e.group for e in step.events if e.verb == "reduce" and e.value == "grad_sum")
 
     def _accumulates_in_place(self, group: str) -> bool:
-        """Whether nothing stands between a gradient's computation and its accumulation, in one layout."""
+        """Whether no event acts on a gradient before its accumulation, and both values have one layout."""
         grad, total = (group, "grad", "device"), (group, "grad_sum", "device")
         alike = all(v.before[grad].space == v.before[total].space for v in self.visits
                     if v.event.group == group and v.event.verb == "accumulate" and {grad, total} <= set(v.before))
         return alike and not any(e.group == group and "grad" in (e.value, e.source) for e in self.step.events)
 
     def _streamed(self) -> frozenset[Key]:
-        """The values that cross the host link only to be published or accumulated: that happens as they arrive."""
+        """The values that cross the host link only to be published or accumulated, which happens as they arrive."""
         arriving: set[Key] = set()
         kept: set[Key] = set()
         for event in self.step.phase(*STEP_PHASES):
@@ -73,14 +73,14 @@ class Account:
         return frozenset(arriving - kept)
 
     def rest(self, values: Collection[str] = GROUP_VALUES) -> Tally:
-        """What the device holds at a step boundary, of some values."""
+        """The buffers of some values that the device holds at a step boundary."""
         whole = self.visits[0].before if self.visits else initial(self.step)
         state = {key: held for key, held in whole.items() if key[1] in values}
         (found,), _ = _Counting(self, "device").all((View(0, "", state, state),))
         return found
 
     def tensors(self, activations: Activations) -> Numbered[Picture]:
-        """The tensors that are held at every visit; outside the microbatch loop none."""
+        """The tensors that are held at every visit; none outside the microbatch loop."""
         distinct: list[Picture] = [Picture()]
         which = [0] * len(self.visits)
         known: dict[tuple[int, ...], range] = {}
@@ -96,7 +96,7 @@ class Account:
 
     @cached_property
     def views(self) -> tuple[View, ...]:
-        """What is held at every event; inside a unit's loop, with the other instances before it and after it."""
+        """What is held at every event; twice in a unit's loop: with the other instances before and after their turn."""
         return tuple(self._views())
 
     def _views(self) -> Iterator[View]:
@@ -139,7 +139,7 @@ class Account:
 
 
 class _Counting:
-    """The buffers of states on one tier, kept up from view to view: only groups that changed are counted anew."""
+    """The buffers of states on one tier, updated from view to view: only groups that changed are counted again."""
 
     def __init__(self, account: Account, tier: str):
         self.account, self.tier = account, tier
@@ -148,7 +148,7 @@ class _Counting:
         self.waiting: dict[tuple[str, tuple[int, str]], Tally] = {}
 
     def all(self, views: Iterable[View]) -> tuple[tuple[Tally, ...], tuple[int, ...]]:
-        """The distinct pictures, and the number of each view's: that of the view before where nothing changed."""
+        """The distinct tallies, and the number of each view's tally: the previous view's if nothing changed."""
         distinct: list[Tally] = []
         which: list[int] = []
         made: dict[tuple[str, tuple[int, str]], int] = {}
@@ -163,7 +163,7 @@ class _Counting:
         return tuple(distinct), tuple(which)
 
     def _count(self, view: View) -> bool:
-        """Count the buffers of what is at work, and of the other instances of all units but the view's; any change."""
+        """Count the buffers at work, and those of other units' other instances; returns whether anything changed."""
         anew = view.unit != self.unit
         if anew:
             self.unit, self.before, self.tally = view.unit, {}, Tally()
@@ -181,7 +181,7 @@ class _Counting:
         return anew or bool(changed)
 
     def _with_others(self, view: View, key: tuple[str, tuple[int, str]]) -> Tally:
-        """What is counted, and the buffers of the view's unit's other instances."""
+        """The current tally, with the buffers of the other instances of the view's unit."""
         if key not in self.waiting:
             tally = Tally()
             for group in self.groups:

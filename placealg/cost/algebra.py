@@ -1,4 +1,4 @@
-"""What is done with the expressions of formulas: quotients, equality, limits, and the shorter of two forms."""
+"""Operations on the expressions of formulas: quotients, equality, limits, and the shorter of two forms."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import sympy
 from placealg.mesh import SYMBOLS
 
 FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
-"""The functions that a formula may have."""
+"""The functions that may occur in a formula."""
 
 POINTS = (0, 1)
-"""The numbers of the points at which formulas are told apart."""
+"""The numbers of the points at which formulas are evaluated to tell them apart."""
 
 
 def limit(expr: Any, size: Any) -> Any:
@@ -40,28 +40,28 @@ def _rises(expr: Any, size: Any) -> bool:
 
 
 def at_point(expr: Any, point: int) -> Any:
-    """The value at one of some points that no formula was made for: numbers of SymPy, which compare exactly."""
+    """The value at one of several arbitrary points: a SymPy number, which compares exactly."""
     return expr.xreplace({s: sympy.Rational(5 + (sum(map(ord, s.name)) * 7919 + 104729 * point) % 9973)
                           for s in expr.free_symbols})
 
 
 def agree(one: Any, other: Any) -> bool:
-    """Whether two expressions have one value where they are tried; those that are equal do."""
+    """Whether two expressions have equal values at the points tried, as equal expressions do."""
     return all(bool(at_point(one, point) == at_point(other, point)) for point in POINTS)
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether a difference cancels, every Max, Min and rounding taken for a symbol of its own."""
+    """Whether a difference cancels, with a symbol in place of every Max, Min and rounding."""
     known: dict[Any, Any] = {}
     return bool(sympy.cancel(sympy.together(_named(one, known) - _named(other, known))) == 0)
 
 
 _LONG = 100
-"""The operations beyond which a quotient stays as it was factored."""
+"""The number of operations from which a quotient is left as it was factored."""
 
 
 def quotient(one: Any, other: Any) -> Any:
-    """One expression over another, factored, and tidied unless it is long; functions of sizes count as symbols."""
+    """One expression over another, factored, and tidied unless it is long; functions of sizes are taken for symbols."""
     known: dict[Any, Any] = {}
     found = sympy.factor(_named(one, known) / _named(other, known))
     found = tidy(found) if sympy.count_ops(found) <= _LONG else found
@@ -71,7 +71,7 @@ def quotient(one: Any, other: Any) -> Any:
 
 
 def _named(expr: Any, known: dict[Any, Any]) -> Any:
-    """The expression with a symbol in the place of every function of sizes, one for those that are written alike."""
+    """The expression with a symbol in place of every function of sizes, the same one for equal text."""
     if not expr.args or not expr.has(*FUNCTIONS.values()):
         return expr
     arguments = [_named(a, known) for a in expr.args]

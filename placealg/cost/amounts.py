@@ -1,8 +1,8 @@
 """Amounts: numbers of elements per parameter group, opaque until a formula is written.
 
-An amount is a linear form over (group, part): part `one` is one instance of the group's unit, `others` all
-further instances. When all parts weigh alike the form is a multiple of Psi; what one unit has beyond the others
-is a multiple of Psi_unit when that unit is the largest; anything else is written in the model's own sizes.
+An amount is a linear form over (group, part): part `one` is one instance of the group's unit, `others` all further
+instances. If all parts have the same weight, the form is a multiple of Psi; what one unit has beyond the others is a
+multiple of Psi_unit if that unit is the largest; anything else is written in the model's own sizes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from placealg.polynomial import Polynomial, add
 from placealg.step.program import Group, Reference
 
 Part = tuple[str, str, Share]
-"""(group, `one` or `others`, the axes along which a share of it is filled up to a whole number)."""
+"""(group, `one` or `others`, the axes along which a share of it is padded to a whole number)."""
 
 EXACT: Share = frozenset()
-"""No axis: what is not filled up."""
+"""No axis: nothing is padded."""
 
 Linear = Mapping[Part, Any]
 """Part -> SymPy coefficient."""
@@ -40,7 +40,7 @@ Buffer = tuple[str, str, str, Share]
 """(group, part, element size, share)."""
 
 Tally = Counter[Buffer]
-"""Buffer -> how many such: memory, before any symbol is made."""
+"""Buffer -> its number of occurrences: memory, before any symbol is made."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Amounts:
 
     @cached_property
     def bulk(self) -> Part:
-        """The part with most of the parameters, free sizes taken as 16: what holds for it is written for Psi."""
+        """The part with most of the parameters, with free sizes taken as 16: Psi is written with its coefficient."""
 
         def size(part: Part) -> tuple[Fraction, bool]:
             terms = self.elements(part).terms.items()
@@ -109,9 +109,10 @@ class Amounts:
 
     @cached_property
     def values(self) -> FrozenMap[str, Fraction]:
-        """What is known as a number: types, microbatches (1 unless fixed), bound axes, the model's sizes, Psi.
+        """The numbers that are known: types, microbatches (1 unless fixed), bound axes, the model's sizes, Psi.
 
-        An interleaved pipeline takes microbatches in groups of as many as stages, so there m has no default.
+        An interleaved pipeline takes microbatches in groups as large as the number of stages, so there m has no
+        default.
         """
         ref = self.reference
         values = {n: s.default for n, s in SYMBOLS.items() if s.default is not None}
@@ -131,7 +132,7 @@ class Amounts:
 
     @cached_property
     def defined(self) -> FrozenMap[str, Any]:
-        """What the symbols that stand for amounts are in the model's sizes."""
+        """The symbols that stand for amounts -> their definition in the model's sizes."""
         if self.reference.abstract or not self.named:
             return FrozenMap()
         units = {"Psi_unit": sum((self.one[g.name] for g in self.of_unit(self.largest)), sympy.S.Zero)}
@@ -139,15 +140,15 @@ class Amounts:
 
     @cached_property
     def named(self) -> bool:
-        """Whether Psi and Psi_unit are written: not of a stage, which has a part of the parameters only."""
+        """Whether Psi and Psi_unit are written: not for a stage, which has only a part of the parameters."""
         return self.reference.pipeline is None
 
     def size(self, group: Group, name: str) -> Any:
-        """Bytes per element: a symbol, or the number that the group says instead, or arithmetic over both."""
+        """Bytes per element: a symbol, or the number that the group has in its place, or arithmetic over both."""
         return expression(name, SYMBOLS, lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n))
 
     def element(self, group: Group, name: str) -> Polynomial:
-        """The same as a sum of monomials."""
+        """Bytes per element as a sum of monomials; see `size`."""
         return Polynomial.read(name, {n: Polynomial.read(t) for n, t in group.types.items()})
 
     def linear(self, tally: Tally) -> dict[Part, Any]:
@@ -163,7 +164,8 @@ class Amounts:
     def write(self, form: Linear, name_unit: bool = False) -> tuple[Any, str]:
         """The expression of a linear form, and a note; `name_unit` writes the largest unit's excess in Psi_unit.
 
-        Of two exact forms, a multiple of Psi with what differs from it, and a sum over groups, the shorter one.
+        There are two exact forms, a multiple of Psi with what differs from it, and a sum over groups: the shorter is
+        taken.
         """
         weights = {part: form.get(part, sympy.S.Zero) for part in self.parts}
         base = weights[self.bulk] if self.named else sympy.S.Zero
@@ -174,7 +176,7 @@ class Amounts:
         return expr + self._filled(form), note
 
     def _filled(self, form: Linear) -> Any:
-        """What a form has of shares that are filled up, as an expression."""
+        """The terms of a form whose shares are padded, as an expression."""
         total = sympy.S.Zero
         for name, cut in dict.fromkeys((name, cut) for name, _, cut in form if cut):
             group = self.reference.group(name)
@@ -185,7 +187,7 @@ class Amounts:
         return total
 
     def share(self, group: Group, cut: Share) -> Any:
-        """Elements of the largest share of one instance, cut and filled up along `cut`, in the model's sizes."""
+        """Elements of the largest share of one instance, cut and padded along `cut`, in the model's sizes."""
         if not cut:
             return self.one[group.name]
         return sum((sympy.ceiling(sum(map(monomial, piece.lengths), sympy.S.Zero) / monomial(piece.ranks))
@@ -246,7 +248,7 @@ class Amounts:
                        defined=self.defined)
 
     def elements(self, part: Part) -> Polynomial:
-        """The elements of a part as a sum of monomials: numbers where the model's sizes are known."""
+        """The elements of a part as a sum of monomials: numbers if the model's sizes are known."""
         if part not in self._sums:
             self._sums[part] = self._sum(*part)
         return self._sums[part]
@@ -270,18 +272,18 @@ class Amounts:
         return Polynomial.collected(total)
 
     def _opaque(self, piece: Piece) -> Monomial:
-        """A piece as a monomial of which one power is a name for a whole quotient."""
+        """A piece as a monomial in which one factor is the name of a whole quotient."""
         lengths = " + ".join(str(self.known(length)) for length in piece.lengths)
         return Monomial.of(f"ceiling(({lengths})/({piece.ranks}))") * piece.width
 
     def known(self, value: Monomial) -> Monomial:
-        """The monomial with the model's numbers put in."""
+        """The monomial with the model's known sizes substituted."""
         if value not in self._known:
             self._known[value] = known(value, self.reference.sizes)
         return self._known[value]
 
     def known_sum(self, total: Polynomial) -> Polynomial:
-        """A sum with the model's numbers put in."""
+        """A sum with the model's known sizes substituted."""
         found: dict[Monomial, Fraction] = {}
         for term, coefficient in total.terms.items():
             add(found, self.known(term), coefficient)
@@ -292,7 +294,7 @@ class Amounts:
         return {}
 
     def spelled(self, part: Part) -> Polynomial:
-        """The same, where what the others of an abstract unit have is written as what is not one's: Psi less it."""
+        """The elements of a part; for an abstract unit, `others` is written as Psi less one instance."""
         if self.reference.abstract and part[1] == "others":
             return Polynomial.name("Psi") - self.elements((part[0], "one", part[2]))
         return self.elements(part)
@@ -321,7 +323,7 @@ class Amounts:
 
 
 def known(value: Monomial, sizes: Mapping[str, int]) -> Monomial:
-    """The monomial with the sizes that are numbers put in.
+    """The monomial with the sizes that are numbers substituted.
 
     >>> known(Monomial.parse("h*L/tp"), {"h": 8})
     8*L/tp
@@ -337,7 +339,7 @@ def known(value: Monomial, sizes: Mapping[str, int]) -> Monomial:
 
 
 def _bytes(size: str, group: Group) -> Monomial:
-    """Bytes per element as a monomial; a difference of two symbols is one of its own, and is not negative."""
+    """Bytes per element as a monomial; a difference of two symbols is one symbol of its own, which is not negative."""
     names = parse(size).names()
     if set(names) <= set(group.types):
         return Monomial.number(parse(size).evaluate({n: parse(group.types[n]).evaluate({}) for n in names}))

@@ -32,7 +32,7 @@ Column = npt.NDArray[np.float64]
 Columns = Mapping[str, Column]
 
 CHUNK = 8192
-"""How many configurations are evaluated at a time: so many doubles of each term stay in the processor's cache."""
+"""How many configurations are evaluated at a time: this many doubles of each term stay in the processor's cache."""
 
 UNIT = 2.0**-53
 _EXACT = 2**53
@@ -42,7 +42,7 @@ _EXACT = 2**53
 class Arrays:
     """Figures of the sizes in `names`, compiled: `coefficients` of `monomials`, a row per sum.
 
-    `slices` says which rows are the sums of each figure, and which row it is divided by.
+    `slices` says which rows are the sums of each figure, and by which row it is divided.
     """
 
     paths: tuple[str, ...]
@@ -54,7 +54,7 @@ class Arrays:
 
     @staticmethod
     def of(figures: Mapping[str, Figure], sizes: Mapping[str, Fraction | int] | None = None) -> Arrays:
-        """Figures with the numbers of `sizes` put in, exactly.
+        """Figures with the numbers of `sizes` substituted, exactly.
 
         >>> figures = {"held": Figure((Polynomial.read("w*h/dp"), Polynomial.read("2*h")))}
         >>> Arrays.of(figures, {"h": 10, "w": 16}).values({"dp": np.array([1.0, 8.0, 16.0])})["held"].tolist()
@@ -115,12 +115,15 @@ class Arrays:
         return found
 
     def _around(self, value: Column, most: Column) -> tuple[Column, Column]:
-        """The numbers between which a sum lies: `most`, computed like it, falls short of the terms by gamma at most."""
+        """Bounds of a sum from its computed value and `most`, the computed sum of its terms' absolute values.
+
+        `most` itself is too small by a factor of at most gamma, hence twice gamma times it.
+        """
         slack = 2 * self.gamma * most
         return _outward(value - slack, value + slack)
 
     def _parts(self, columns: Columns, coefficients: npt.NDArray[np.float64]) -> list[tuple[Column, Column | None]]:
-        """The largest of each figure's sums, and what it is divided by."""
+        """The largest of each figure's sums, and its divisor."""
         every = [np.asarray(columns[n], dtype=np.float64) for n in self.names if n in columns]
         missing = [n for n in self.names if n not in columns]
         if missing:
@@ -139,7 +142,7 @@ class Arrays:
         return [(top.reshape(shape), None if under is None else under.reshape(shape)) for top, under in found]
 
     def _terms(self, columns: Columns, many: int) -> npt.NDArray[np.float64]:
-        """The monomials, a row each; powers and products that several have are made once."""
+        """The monomials, a row each; powers and products that several of them share are computed once."""
         found = np.empty((max(len(self.monomials), 1), many))
         if not self.monomials:
             found[0] = 0.0
@@ -194,13 +197,13 @@ def at(formula: Formula, sizes: Mapping[str, Any]) -> Column:
 
 
 def _candidates(pieces: tuple[Polynomial, ...]) -> tuple[Polynomial, ...]:
-    """The sums of which one is the largest, whatever the sizes that are left: at least 1 each."""
+    """The sums of which one is the largest, whatever the sizes that are still free: at least 1 each."""
     named = {repr(piece): piece for piece in pieces}
     return tuple(named[name] for name in largest(named.items())) if len(named) > 1 else pieces
 
 
 def _outward(low: Column, high: Column) -> tuple[Column, Column]:
-    """Both ends one double further out, for the rounding of their own computation."""
+    """Both bounds, one double further out, for the rounding of their own computation."""
     return np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def factored(total: Polynomial) -> tuple[Monomial, Polynomial]:
-    """A sum as what all its terms have in common, and the rest.
+    """A sum as the common factor of all its terms, and the rest.
 
     >>> factored(Polynomial.of([Monomial.parse("4*b*s"), Monomial.parse("2*b*h")]))
     (2*b, h + 2*s)
@@ -30,14 +30,14 @@ def factored(total: Polynomial) -> tuple[Monomial, Polynomial]:
 
 
 def _shared(powers: list[int]) -> int:
-    """The power of one symbol that all terms have: as many as the least, above or below the line."""
+    """The power of one symbol that all terms have: the least, in the numerator or in the denominator."""
     return min(powers) if min(powers) > 0 else max(powers) if max(powers) < 0 else 0
 
 
 def at_most(small: Polynomial, large: Polynomial) -> bool:
-    """Whether `small` never exceeds `large`: what it has more of is covered, term by term, by what `large` has more of.
+    """Whether `small` never exceeds `large`: each of its excess terms is covered by excess terms of `large`.
 
-    Sizes are at least 1; all other symbols are positive. False where that is not plain to see.
+    Sizes are at least 1; all other symbols are positive. False if this test does not show it.
 
     >>> at_most(Polynomial.of([Monomial.parse("2*h/dp")]), Polynomial.of([Monomial.parse("2*h*L")]))
     True
@@ -56,7 +56,7 @@ def at_most(small: Polynomial, large: Polynomial) -> bool:
 
 
 def largest(amounts: Iterable[tuple[T, Polynomial]]) -> list[T]:
-    """The candidates for the maximum: every amount given is at most one of theirs."""
+    """The candidates for the maximum: every given amount is at most one of theirs."""
     best: list[tuple[T, Polynomial]] = []
     for name, amount in sorted(amounts, key=lambda a: -sum(a[1].terms.values())):
         if not any(at_most(amount, other) for _, other in best):
@@ -73,5 +73,5 @@ def _covers(large: Monomial, small: Monomial) -> bool:
 
 
 def _whole(name: str) -> bool:
-    """Whether the symbol is a size, at least 1: not bytes per element, nor an amount of its own."""
+    """Whether the symbol is a size, at least 1: neither bytes per element nor an amount."""
     return name.isidentifier() and (name not in SYMBOLS or SYMBOLS[name].assumption == "positive integer")

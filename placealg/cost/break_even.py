@@ -1,4 +1,4 @@
-"""Where two formulas are equal: their difference solved for one size, where that has a closed form."""
+"""The sizes at which two formulas are equal: their difference solved for one size, if that has a closed form."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HIGHEST = 2
 
 
 def crossings(left: Formula, right: Formula, name: str, sizes: Mapping[str, Fraction]) -> tuple[Formula, ...]:
-    """The values of the size `name` at which the formulas are equal, as formulas; none where they never are.
+    """The values of the size `name` at which the formulas are equal, as formulas; none if they never are.
 
-    Only roots of factors of degree 1 and 2 are given; a difference with others, or with a function of the size, and
-    formulas that are equal everywhere, are InputErrors.
+    Only roots of factors of degree 1 and 2 are given. It is an InputError if the difference has other factors or a
+    function of the size, or if the formulas are equal everywhere.
 
     >>> pairs, tokens = Formula.parse("b*topk*(ep - 1)/ep", "bytes"), Formula.parse("b*(ep - 1)", "bytes")
     >>> crossings(pairs, tokens, "ep", {})

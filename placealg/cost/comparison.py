@@ -1,4 +1,4 @@
-"""Comparisons as data: what is claimed of two figures, over which sizes, and how it was decided."""
+"""Comparisons as data: a claim about two figures, the sizes over which it is made, and how it was decided."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLAIM = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|==|<|>)\s*(?!iff\b)([^\s<>=]*)\s*(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is to be proved: a figure of one program, a relation, a figure of the other; `iff`, only where that holds.
+    """What is to be proved: a relation of a figure of one program to a figure of the other, perhaps `iff` a condition.
 
     >>> read_claim("memory.total <= iff topk < ep")
     Claim(left='memory.total', relation='<=', right='memory.total', iff='topk < ep')
@@ -31,7 +31,7 @@ class Claim:
 
 
 def read_claim(text: str) -> Claim:
-    """The claim `PATH RELATION [PATH] [iff CONDITION]`; without a second path it is the first one again."""
+    """The claim `PATH RELATION [PATH] [iff CONDITION]`; without a second path, both sides have the first one."""
     found = _CLAIM.match(text)
     if not found:
         raise InputError(f"'{text}' is not PATH RELATION [PATH] [iff CONDITION], with a relation of",
@@ -42,7 +42,7 @@ def read_claim(text: str) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The sizes over which formulas are compared, beyond that they are positive.
+    """The sizes over which formulas are compared, in addition to their being positive.
 
     `fixed` have numbers; `whole` are positive integers; of each pair of `ordered` the first never exceeds the second.
     """
@@ -54,9 +54,9 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether `left` stands in `relation` to `right` for all sizes of `over` where all of `given` hold.
+    """Whether `left` is in `relation` to `right` for all sizes of `over` that satisfy all of `given`.
 
-    `method` says how a verdict came about, or why there is none. A refutation has `sizes`, and both `values` there.
+    `method` says how a verdict was found, or why there is none. A refutation has `sizes`, and both `values` there.
     """
 
     verdict: str
@@ -79,7 +79,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The verdict on a claim: that of its only decision, or of an `iff`, one for each way."""
+    """The verdict on a claim: that of its only decision, or for an `iff`, of one decision each way."""
 
     verdict: str
     decisions: tuple[Decision, ...]

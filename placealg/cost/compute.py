@@ -1,8 +1,8 @@
 """Arithmetic against traffic: how much a device computes per byte that it sends, and how fast the wires must be.
 
 Nothing here is a time unless rates are given. Then a step takes at least as long as the arithmetic at the flop rate,
-and at least as long as the bytes over each set of axes at its bandwidth, what one device sends per second: the largest
-of these is the lower bound. They are not added, since a program may overlap all of them.
+and at least as long as the bytes over each set of axes at its bandwidth, which is what one device sends per second: the
+largest of these is the lower bound. They are not added, since a program may overlap all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placealg.errors import InputError
 from placealg.step.program import Step
 
 COMPUTE = "compute"
-"""The name of the arithmetic among the things that take time."""
+"""The name of the arithmetic in the table of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Compute:
               sizes: Mapping[str, Fraction]) -> dict[str, Fraction]:
         """The seconds that the arithmetic takes at `rate`, and each set of axes at its bandwidth, as far as known.
 
-        A step takes at least the largest of them. A set of axes that sends nothing is an InputError.
+        A step takes at least the largest of them. Naming a set of axes over which nothing is sent is an InputError.
         """
         unknown = next((axes for axes in bandwidth if axes not in {t.axes for t in self.traffic}), None)
         if unknown is not None:
@@ -81,5 +81,5 @@ def _per_byte(work: Formula, sent: Formula) -> Formula:
 
 
 def value_of(formula: Formula, sizes: Mapping[str, Fraction]) -> int | Fraction | None:
-    """The value at those of `sizes` that the formula has."""
+    """The formula's value at those of `sizes` on which it depends."""
     return formula.value(**{n: v for n, v in sizes.items() if n in formula.inputs})

@@ -28,14 +28,14 @@ from placealg.errors import InputError
 from placealg.step.program import Step
 
 SPARSE = ("communication.by_axes.", "communication.by_phase.", "communication.events.", "regions.")
-"""What the paths begin with that a program may lack because there is nothing: its figure is 0."""
+"""The prefixes of paths that a program may lack because it has no such part: the figure is then 0."""
 
 CALLED = {"by_axes": "over", "by_phase": "in"}
-"""The part of a path -> the word that stands for it on pages."""
+"""A part of a path -> the word for it on pages."""
 
 
 class Costs:
-    """The costs of the program that a device runs, all read off one walk; of a step with a pipeline its first stage's.
+    """The costs of the program that a device runs, read off one walk; with a pipeline, of its first stage's program.
 
     `convention` and `unit` are those of what is sent; memory is in bytes.
 
@@ -57,28 +57,28 @@ class Costs:
 
     @property
     def stage(self) -> str:
-        """Which stage of a pipeline the device belongs to, in words; "" without one."""
+        """The pipeline stage to which the device belongs, in words; "" without a pipeline."""
         return str(stage_of(self.step) or "")
 
     @cached_property
     def parameters(self) -> Formula:
-        """The number of parameters, all instances of all units of all stages included."""
+        """The number of parameters, in all instances of all units of all stages."""
         amounts = Amounts(self.walk.whole.reference) if isinstance(self.step, StageStep) else self.walk.amounts
         return amounts.made(amounts.total, "elements")
 
     @cached_property
     def memory(self) -> Memory:
-        """What the device holds."""
+        """The memory that the device takes."""
         return memory(self.walk)
 
     @cached_property
     def communication(self) -> Communication:
-        """What the device sends."""
+        """The volumes that the device sends."""
         return communication(self.walk, self.convention, self.unit)
 
     @cached_property
     def flop(self) -> Formula:
-        """What the device computes."""
+        """The arithmetic of the device."""
         return flop(self.walk)
 
     @cached_property
@@ -93,12 +93,12 @@ class Costs:
 
     @cached_property
     def regions(self) -> tuple[RegionCost, ...]:
-        """What is kept and sent, region by region."""
+        """The activations kept and the volumes sent, region by region."""
         return rows_by_region(self.walk, self.kept, self.communication)
 
     @cached_property
     def figures(self) -> dict[str, Formula]:
-        """Path -> formula; an event stands under its own path, a region under its name."""
+        """Path -> formula; an event has its own path, a region its name."""
         sent = self.communication
         order = dict(self.schedule.items()) if self.schedule else dict.fromkeys(
             ("bubble", "bubble_of_total", "in_flight"), Formula.none("1", NO_STAGES))
@@ -115,7 +115,7 @@ class Costs:
 
     @cached_property
     def sent(self) -> dict[str, Formula]:
-        """Path -> formula of what is sent: in total, over each set of axes, in each phase, over the links of tiers."""
+        """Path -> formula of a volume: in total, over each set of axes, in each phase, over the links of tiers."""
         sent = self.communication
         return {
             "communication.total": sent.total,
@@ -126,7 +126,7 @@ class Costs:
         }
 
     def named(self, *parts: str) -> dict[str, Formula]:
-        """Name on a page -> formula, of the figures whose paths begin with one of `parts`, events and regions apart.
+        """Name on a page -> formula, for figures whose paths begin with one of `parts`, without events and regions.
 
         >>> from placealg.model.abstract import abstract
         >>> from placealg.step.derive import derive
@@ -140,7 +140,7 @@ class Costs:
 
 
 def label(path: str) -> str:
-    """What pages call the figure at a path.
+    """The name on pages of the figure at a path.
 
     >>> label("communication.by_axes.dp"), label("communication.nvme_link"), label("schedule.in_flight")
     ('over dp', 'nvme link', 'in flight')
@@ -150,9 +150,9 @@ def label(path: str) -> str:
 
 
 def figure(path: str, own: Mapping[str, Formula], other: Mapping[str, Formula]) -> Formula:
-    """The figure at `path` of a program; 0 where only the other of two programs has it, since there is nothing here.
+    """The figure at `path` of a program; 0 if only the other of two programs has it, since there is nothing here.
 
-    An unknown path is an InputError with the nearest one, a figure without a closed form one with the reason.
+    An unknown path is an InputError with the nearest one, a figure without a closed form an InputError with the reason.
     """
     found = own.get(path)
     if found is None and path in other and path.startswith(SPARSE):

@@ -1,4 +1,4 @@
-"""A formula as a function of one size, the others being numbers: exact values, and the sizes at which it is small."""
+"""A formula as a function of one size, with numbers for the others: exact values, and the sizes that keep it small."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placealg.errors import InputError
 from placealg.polynomial import CALL, Plain, Polynomial
 
 SCANNED = 4096
-"""How far sizes are tried one by one where a formula is not known to fall."""
+"""The size up to which sizes are tried one by one if a formula is not known to fall."""
 
 _BEYOND = 2**40
 
@@ -22,7 +22,7 @@ Piece = Mapping[int, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A function of the size `name`; `pieces` are the sums whose maximum it is, or none where it is no maximum.
+    """A function of the size `name`; `pieces` are the sums whose maximum it is, empty if it is no such maximum.
 
     >>> held = Formula.parse("Psi*(w + g)/dp + b*Max(s, 6)", "bytes", values={"w": 2, "g": 2})
     >>> at = {"Psi": Fraction(100), "dp": Fraction(4), "b": Fraction(1), "s": Fraction(10)}
@@ -49,21 +49,22 @@ class Curve:
 
     @property
     def falls(self) -> bool:
-        """Whether it is plain that it never grows with the size."""
+        """Whether its pieces show that it never grows with the size."""
         return bool(self.pieces) and all((c >= 0) if p < 0 else (c <= 0)
                                          for piece in self.pieces for p, c in piece.items() if p)
 
     @property
     def floor(self) -> Fraction | None:
-        """What is left of a falling one however large the size is; None where that is not known."""
+        """The limit of a falling function for large sizes; None if that is not known."""
         if not self.falls or any(p > 0 and c for piece in self.pieces for p, c in piece.items()):
             return None
         return max(piece.get(0, Fraction(0)) for piece in self.pieces)
 
     def largest(self, limit: Fraction) -> int | None:
-        """The largest size at which it is at most `limit`; 0 where there is none, None where there is no largest.
+        """The largest size at which it is at most `limit`; 0 if there is none, None if there is no largest.
 
-        Each piece is solved; one of a degree above 1 must grow with the size. An InputError where it has no pieces.
+        Each piece is solved; one of a degree above 1 must grow with the size. It is an InputError if there are no
+        pieces.
         """
         if not self.pieces or any(p < 0 for piece in self.pieces for p in piece):
             raise InputError(f"what is held is no maximum of polynomials in {self.name}")
@@ -75,15 +76,15 @@ class Curve:
         return best if best >= 1 and self(best) <= limit else self._none()
 
     def _none(self) -> int:
-        """That no size is small enough; an InputError where a larger one might be."""
+        """The answer that no size is small enough; an InputError if a larger size might be."""
         if any(c < 0 for piece in self.pieces for p, c in piece.items() if p > 0):
             raise InputError(f"what is held falls with {self.name}")
         return 0
 
     def smallest(self, limit: Fraction, allowed: Iterable[int]) -> int | None:
-        """The smallest size at which it is at most `limit`, of those `allowed` (all, if none are listed); else None.
+        """The smallest size at which it is at most `limit`, among those `allowed` (all, if none are listed); else None.
 
-        Where it is not known to fall, sizes up to SCANNED are tried.
+        If it is not known to fall, sizes up to SCANNED are tried.
         """
         listed = sorted(allowed)
         if listed or not self.falls:
@@ -100,7 +101,7 @@ class Curve:
 
 
 def _top(piece: Piece, limit: Fraction, name: str) -> int | None:
-    """The largest size at which a piece is at most `limit`; None where no size is too large, 0 where all are."""
+    """The largest size at which a piece is at most `limit`; None if no size is too large, 0 if all are."""
     rising = {p: c for p, c in piece.items() if p and c}
     if not rising:
         return None if piece.get(0, Fraction(0)) <= limit else 0
@@ -123,7 +124,7 @@ def _at(piece: Piece, size: int) -> Fraction:
 
 
 def curve(formula: Formula, name: str, sizes: Mapping[str, Fraction]) -> Curve:
-    """The formula as a function of `name` at the other sizes and the defaults; an InputError where one is missing."""
+    """The formula as a function of `name` at the other sizes and the defaults; an InputError if one is missing."""
     known = {n: v for n, v in {**formula.values, **sizes}.items() if n != name}
     check_known(formula, {**known, name: Fraction(1)})
     found = plain(put(formula, known))
@@ -138,7 +139,7 @@ def check_known(formula: Formula, sizes: Mapping[str, Fraction]) -> None:
 
 
 def _pieces(found: Plain, name: str) -> list[Piece]:
-    """The sums whose maximum the data is, by the powers of a size."""
+    """The sums whose maximum the data is, each by powers of the size."""
     pieces: list[Piece] = []
     for total in spread(found) if found.denominator == ONE else ():
         piece = {dict(m.powers).get(name, 0): c for m, c in total.terms.items()}
@@ -148,7 +149,7 @@ def _pieces(found: Plain, name: str) -> list[Piece]:
 
 
 def spread(found: Plain) -> list[Polynomial]:
-    """The sums whose maximum the numerator is; none where a function other than Max, or a falling one, stands in it.
+    """The sums whose maximum the numerator is; none with a function other than Max, or a Max of negative factor.
 
     >>> from placealg.cost.formula import expression
     >>> spread(plain(expression("dp + Max(h, 2*b)")))

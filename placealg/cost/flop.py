@@ -1,8 +1,8 @@
 """Arithmetic: the multiply-adds of the products that a program runs, 2 flop each.
 
-Counted are einsums that contract a dim, and flash attention as the products it consists of; backward by its
-transposed products (flash: those of its vector-Jacobian product, which forms the scores again), recomputation as
-often as it runs. Attention is counted full. Norms, softmax and elementwise work are left out.
+Einsums that contract a dim are counted, and flash attention as the products of which it consists; backward by its
+transposed products (flash: those of its vector-Jacobian product, which forms the scores again), recomputation as often
+as it runs. Attention is counted in full, whatever its mask. Norms, softmax and elementwise work are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_FLOP = "the program runs a unit as one computation, whose operations are not 
 
 
 def flop(step: Step | Walk) -> Formula:
-    """What one device computes in a step, over all microbatches and layers."""
+    """The flop of one device in a step, over all microbatches and layers."""
     walk = walked(step)
     if walk.graph is None:
         return Formula.none("flop", NO_FLOP)
@@ -53,12 +53,12 @@ def work(walk: Walk) -> Iterator[tuple[Event, Monomial]]:
 
 
 def sparse_forward(graph: Graph, op: Op) -> Sparse:
-    """Along which dims the op computes only what is chosen: those of any operand."""
+    """The dims along which the op computes only what is chosen: those of any operand."""
     return FrozenMap({d: by for name in op.inputs for d, by in graph.tensors[name].sparse.items()})
 
 
 def sparse_backward(graph: Graph, op: Op) -> Sparse:
-    """Along which dims all products of the op's backward compute only what is chosen: each reads the gradient."""
+    """The dims along which all products of the op's backward compute only what is chosen: each reads the gradient."""
     steps = [b for b in backward(graph) if b.forward == op.output]
     arriving = sparse_gradients(graph).get(op.output, FrozenMap())
     found = [{**arriving, **{d: by for k, name in enumerate(op.inputs) if k != step.operand
@@ -69,7 +69,8 @@ def sparse_backward(graph: Graph, op: Op) -> Sparse:
 def products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
     """The products of which the op consists, each as the dims over which it runs.
 
-    Those of attention run over the same dims as those of its backward to the values: scores, and one with the values.
+    Those of attention, the scores and the product with the values, run over the same dims as the products in its
+    backward for the values.
     """
     if op.row.family == "flash":
         return _of_lines(graph, op, [b for b in backward(graph) if (b.forward, b.operand) == (op.output, 2)])
@@ -83,7 +84,7 @@ def backward_products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
 
 
 def _of_lines(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[str], ...]:
-    """The products among the lines of vector-Jacobian products; a line that several of them have runs once."""
+    """The products among the lines of vector-Jacobian products; a line that several of them share runs once."""
     dims = _dims(graph, op, steps)
     lines = dict.fromkeys(line for b in steps for line in b.steps)
     return tuple(frozenset().union(*(dims[n] for n in line.inputs)) for line in lines if _contracts(line, dims))
@@ -98,7 +99,7 @@ def _contracts(line: Line, dims: Mapping[str, frozenset[str]]) -> bool:
 
 
 def _dims(graph: Graph, op: Op, steps: list[BackwardOp]) -> dict[str, frozenset[str]]:
-    """Value of a vector-Jacobian product -> its dims: those of its role."""
+    """Value of a vector-Jacobian product -> its dims, those of its role."""
     result = frozenset(graph.tensors[op.output].dims)
     found = {role: frozenset(graph.tensors[n].dims) for role, n in zip(op.row.operands, op.inputs, strict=True)}
     first, second = (frozenset(graph.tensors[n].dims) for n in op.inputs[:2])

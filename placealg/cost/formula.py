@@ -1,6 +1,6 @@
 """Formula: a closed form with a unit and a convention, exact in every size.
 
-All symbols are positive; sizes are integers. Two formulas are equal when their difference cancels.
+All symbols are positive; sizes are integers. Two formulas are equal if their difference cancels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def symbol(name: str) -> Any:
 
 
 def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[str], Any] = symbol) -> Any:
-    """The SymPy expression of arithmetic over `symbols`, each written as `name` says.
+    """The SymPy expression of arithmetic over `symbols`, with each symbol made by `name`.
 
     >>> expression("(dp - 1)/dp")
     (dp - 1)/dp
@@ -49,11 +49,11 @@ def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Formula:
-    """A SymPy expression with its unit, its convention, and the values its symbols have by default.
+    """A SymPy expression with its unit, its convention, and the default values of its symbols.
 
-    `expr` None says that there is no closed form; `reason` says why. `note` says what a reader must know,
-    such as which unit is the largest. `axes` are the mesh axes, which may be bound though absent from `expr`.
-    `defined` says what symbols such as Psi are in other sizes, where they have no value themselves.
+    If `expr` is None there is no closed form, and `reason` says why. `note` says what a reader must know, such as which
+    unit is the largest. `axes` are the mesh axes, which may be bound though absent from `expr`. `defined` has the
+    definitions of symbols such as Psi in other sizes, for symbols that have no value themselves.
 
     >>> volume = Formula.parse("3*Psi*(dp - 1)/dp", "elements")
     >>> volume.ratio(Formula.parse("2*Psi*(dp - 1)/dp", "elements"))
@@ -96,7 +96,7 @@ class Formula:
 
     @staticmethod
     def none(unit: str, reason: str) -> Formula:
-        """No closed form, and why."""
+        """A formula without a closed form, with the reason."""
         return Formula(None, unit, reason=reason)
 
     @property
@@ -106,12 +106,12 @@ class Formula:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The symbols on which the value depends: those that occur, and those in which they are defined."""
+        """The symbols on which the value depends: those that occur, and those in their definitions."""
         more = (n for name in self.names if name in self.defined for n in _names(self.defined[name]))
         return tuple(dict.fromkeys((*self.names, *more)))
 
     def subs(self, **sizes: Size) -> Formula:
-        """The formula with `sizes` bound; an unknown symbol or a size that is none is an InputError."""
+        """The formula with `sizes` bound; an unknown symbol or an invalid size is an InputError."""
         bound = self._bind(sizes)
         if self.expr is None:
             return self
@@ -125,9 +125,9 @@ class Formula:
     def value(self, **sizes: Size | Column) -> Any: ...
 
     def value(self, **sizes: Any) -> Any:
-        """The exact value at `sizes` and the defaults; where some are numpy arrays, doubles of the shape of all.
+        """The exact value at `sizes` and the defaults; if some sizes are numpy arrays, an array of doubles.
 
-        None while a symbol is free, where the formula divides by zero, and where there is no closed form.
+        None while a symbol is free, if the formula divides by zero, and if there is no closed form.
         """
         if self.expr is not None and any(hasattr(size, "__array__") for size in sizes.values()):
             from placealg.cost.arrays import at
@@ -149,7 +149,7 @@ class Formula:
         return exact.numerator if exact.denominator == 1 else exact
 
     def amounts(self, sizes: Mapping[str, Size]) -> dict[str, int | Fraction]:
-        """The values of the defined symbols that occur and are not bound, where `sizes` and the defaults give them."""
+        """The values of defined symbols that occur and are not bound, if `sizes` and the defaults determine them."""
         found = {}
         for name in (n for n in self.names if n in self.defined and n not in {**self.values, **sizes}):
             value = replace(self, expr=self.defined[name], defined=FrozenMap()).value(
@@ -174,18 +174,18 @@ class Formula:
         return self._join(other, "subtract", lambda a, b: tidy(a - b))
 
     def tidied(self) -> Formula:
-        """The same formula in the shorter of its forms: what a difference leaves may be short."""
+        """The same formula in the shorter of its forms, since a difference may have a short one."""
         return self if self.expr is None else replace(self, expr=tidy(sympy.factor(self.expr)))
 
     def shortest(self) -> Formula:
-        """The shorter of two tidied forms: as it stands, and with defined symbols such as Psi written out."""
+        """The shorter of two tidied forms: as it is, and with symbols such as Psi replaced by their definitions."""
         if self.expr is None:
             return self
         whole = self.expr.xreplace({symbol(n): to for n, to in self.defined.items()})
         return min(self.tidied(), replace(self, expr=whole).tidied(), key=lambda form: len(form.text()))
 
     def falls(self) -> bool:
-        """Whether the value is negative wherever it is tried, at a few sizes; False where there is no value.
+        """Whether the value is negative at all of a few sizes that are tried; False if there is no value.
 
         >>> Formula.parse("w*(1 - dp)", "bytes").falls(), Formula.parse("w*(3 - dp)", "bytes").falls()
         (True, False)
@@ -236,7 +236,7 @@ class Formula:
         return leading(self, name)
 
     def per(self, name: str) -> Formula:
-        """What one more of the size `name` takes."""
+        """The increase of the formula if the size `name` grows by one."""
         from placealg.cost.growth import per
 
         return per(self, name)
@@ -249,11 +249,11 @@ class Formula:
         return bool(self.expr == other.expr or (agree(self.expr, other.expr) and equal(self.expr, other.expr)))
 
     def __hash__(self) -> int:
-        """Of the value at two points, since equal formulas may be written in many ways."""
+        """The hash of the value at two points, since equal formulas may be written in many ways."""
         return hash((self.unit, None if self.expr is None else tuple(at_point(self.expr, point) for point in POINTS)))
 
     def text(self) -> str:
-        """The formula in readable unicode, without its unit; "" when there is none.
+        """The formula in readable unicode, without its unit; "" if there is none.
 
         >>> Formula.parse("3*Psi*(dp - 1)/dp", "elements").text()
         '3·Ψ·(dp − 1)/dp'
@@ -282,13 +282,13 @@ class Formula:
         return f"${self.latex()}{unit}$"
 
     def markdown(self) -> str:
-        """The formula as Markdown with inline mathematics, its unit behind it."""
+        """The formula as Markdown with inline mathematics, followed by its unit."""
         if self.expr is None:
             return f"none ({self.reason})"
         return f"${self.latex()}$" + ("" if self.unit == "1" else f" {self.unit}")
 
     def python(self, name: str = "formula") -> str:
-        """A standalone Python function of the formula's symbols, with the defaults that it has; of fractions exact.
+        """A standalone Python function of the formula's symbols, with their defaults; exact for fractions.
 
         >>> print(Formula.parse("w*Psi/dp", "bytes", values={"w": 2}).python("weights"))
         def weights(Psi: float, dp: float, w: float = 2) -> float:
@@ -305,7 +305,7 @@ class Formula:
                 f'    """{self.unit}, {self.convention}."""\n    return {body}')
 
     def to_json(self, **sizes: Size) -> dict[str, Any]:
-        """The leaf `{expr, unit, value}` with `reason` where there is no expression; the value is at `sizes`."""
+        """The leaf `{expr, unit, value}`, with `reason` if there is no expression; the value is at `sizes`."""
         if self.expr is None:
             return {"expr": None, "unit": self.unit, "value": None, "reason": self.reason}
         value = self.value(**sizes)
@@ -334,7 +334,7 @@ def json_number(value: int | Fraction) -> int | float:
 
 
 def exact_size(name: str, size: Size) -> Fraction:
-    """`size` as an exact positive number, whole unless it is a number of bytes per element."""
+    """`size` as an exact positive number, an integer unless it is a number of bytes per element."""
     try:
         exact = Fraction(str(size)) if isinstance(size, float | str) else Fraction(size)
     except (TypeError, ValueError, ZeroDivisionError):

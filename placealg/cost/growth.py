@@ -1,4 +1,4 @@
-"""How a formula grows with one size: what grows fastest with it, and what one more of it takes."""
+"""How a formula grows with one size: its leading term, and its increase if the size grows by one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 
 HIGHEST = 8
-"""The power of a size that a formula's leading term may not reach."""
+"""The least power of a size that is too high for a formula's leading term."""
 
 OWN = ("communication.events.", "regions.")
-"""What the paths of figures begin with that a page of growth leaves out."""
+"""The prefixes of the paths that a page of growth leaves out."""
 
 
 def leading(formula: Formula, name: str) -> Formula:
-    """The term of a formula that grows fastest with a size; an InputError where it outgrows every power tried.
+    """The term of a formula that grows fastest with a size; an InputError if it outgrows every power tried.
 
     >>> leading(Formula.parse("b*s*h*(34 + 5*a*s/h)", "bytes"), "s")
     5·b·s²·a bytes
@@ -37,7 +37,7 @@ def leading(formula: Formula, name: str) -> Formula:
 
 
 def per(formula: Formula, name: str) -> Formula:
-    """What one more of a size takes: the formula there less the formula here.
+    """The increase of a formula if a size grows by one.
 
     >>> per(Formula.parse("L*(w + g)*h**2 + V*h*w", "bytes"), "L")
     h²·(w + g) bytes
@@ -53,7 +53,7 @@ def per(formula: Formula, name: str) -> Formula:
 
 
 def written_out(formula: Formula) -> Formula:
-    """The formula with the amounts that have a name, such as all parameters, in sizes of the model."""
+    """The formula with named amounts, such as all parameters, written in sizes of the model."""
     if formula.expr is None or not formula.defined:
         return formula
     defined = {symbol(name): expr for name, expr in formula.defined.items()}
@@ -61,7 +61,7 @@ def written_out(formula: Formula) -> Formula:
 
 
 def _over(expr: Any, power: Any) -> Any:
-    """An expression over a power of a positive size, which goes into every part of a maximum and of a sum."""
+    """An expression over a power of a positive size, divided term by term inside maxima and sums."""
     if isinstance(expr, sympy.Add | sympy.Max | sympy.Min):
         return expr.func(*(_over(part, power) for part in expr.args))
     if isinstance(expr, sympy.Mul):
@@ -72,7 +72,7 @@ def _over(expr: Any, power: Any) -> Any:
 
 
 def grown(figures: Mapping[str, Formula], name: str, fastest: bool) -> dict[str, Formula]:
-    """Every figure of a program that a size changes, as it grows with it: its leading term, or what one more takes."""
+    """Every figure of a program that depends on a size: its leading term in it, or its increase per unit of it."""
     found = {}
     every = {path: written_out(figure) for path, figure in figures.items() if not path.startswith(OWN)}
     for path, figure in every.items():

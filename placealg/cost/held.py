@@ -1,11 +1,11 @@
-"""What each device holds, event by event: the program interpreted over shares instead of numbers.
+"""What each device holds, event by event: an abstract interpretation of the program over shares instead of numbers.
 
-A *share* is the set of mesh axes over which a device holds only 1/n of a value. `visits` walks the program
-once per position of the microbatch loop, in the steady state (after one step), and says what is held before
-and after every event, and which values are still to be read. One instance stands for all of a unit's.
+A *share* is the set of mesh axes over which a device holds only 1/n of a value. `visits` walks the program once per
+position of the microbatch loop, in the steady state (after one step), and records what is held before and after every
+event, and which values are live: still to be read. One instance of a unit stands for all.
 
-Two shares are kept apart. `content` is what a device's values mean: a reduction to [S] leaves it only the
-owner's part. `space` is the storage: reductions work in place, so storage shrinks only by slice and free.
+Two shares are kept apart. `content` is what a device's values mean: a reduction to [S] leaves it only the owner's part.
+`space` is the storage: reductions work in place, so storage shrinks only by slice and free.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Key = tuple[str, str, str]
 
 WHOLE: Share = frozenset()
 COPIES = ("assign", "offload", "fetch")
-"""The verbs that replace a value by another."""
+"""The verbs that replace a value by a copy of another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """One value of one group on one tier: its content, its storage, and the copies gathered from it, one from another.
 
-    A copy for which the storage has no room is a buffer of its own. `units` counts the units of which it is held at
-    once: one, and those that are prefetched; a copy has its own count. What was `fetched` and is then gathered arrives
-    in its place in the gathered copy, as in DeepSpeed, which lets the shard go before the all_gather.
+    A copy that does not fit into the storage is a buffer of its own. `units` is the number of units of which it is held
+    at once: one, and those that are prefetched; a copy has its own number. What was `fetched` and is then gathered
+    arrives in its place in the gathered copy, as in DeepSpeed, which lets the shard go before the all_gather.
     """
 
     content: Share
@@ -45,26 +45,26 @@ class Held:
 
     @property
     def readable(self) -> Share:
-        """The share that a reader finds: the last gathered copy's while there is one."""
+        """The share that a reader finds: that of the last gathered copy, if there is one."""
         return self.copies[-1][0] if self.copies else self.content
 
     @property
     def stored(self) -> int:
-        """The units of which what is held itself takes storage: what arrives in a gathered copy takes none."""
+        """The number of units whose own storage is held: what arrives in a gathered copy has none."""
         return max(self.units - self.copies[0][1], 0) if self.fetched and self.copies else self.units
 
     @property
     def copied(self) -> tuple[tuple[Share, int], ...]:
-        """(share, units) of every copy that takes storage: of what does not fit into what is held itself."""
+        """(share, units) of every copy that takes storage because it does not fit into the value's own."""
         return tuple((s, n) for s, n in self.copies if not self.space <= s)
 
     def gathered(self, axes: Share, units: int) -> Held:
-        """With one more copy, gathered over `axes` from the last one."""
+        """The value with one more copy, gathered over `axes` from the last one."""
         share = self.readable - axes
         return self if share == self.readable else replace(self, copies=(*self.copies, (share, units)))
 
     def freed(self, axes: Share) -> Held:
-        """What is left of the copies where each rank keeps its part along `axes`."""
+        """The value whose copies keep, on each rank, only its part along `axes`."""
         kept: list[tuple[Share, int]] = []
         for share, units in self.copies:
             smaller = share | axes
@@ -80,8 +80,9 @@ State = Mapping[Key, Held]
 class Visit:
     """One event in the steady state: what is held before it, while it runs, and after it.
 
-    Only values that are still to be read are held. `run` numbers the maximal runs of events inside one unit's
-    loop; None outside. `position` is that in the microbatch loop; "" outside. `place` is the event's in the program.
+    Only live values are held, which are still to be read. `run` numbers the maximal runs of events inside one unit's
+    loop; None outside. `position` is the position in the microbatch loop; "" outside. `place` is the event's in the
+    program.
     """
 
     event: Event
@@ -104,17 +105,17 @@ def positions(microbatches: int | None) -> tuple[str, ...]:
 
 
 def active(event: Event, position: str) -> bool:
-    """Whether the event runs at `position`: outside the loop, `at` says nothing."""
+    """Whether the event runs at `position`; outside the loop, `at` has no meaning."""
     return event.phase not in LOOPED or takes_part(event.at, position)
 
 
 def unset(step: Step) -> State:
-    """What is held before `init`: weights, whatever they contain, whole but for what a rank never holds."""
+    """The state before `init`: weights with any content, whole but for what a rank never holds."""
     return {(g.name, "weight", "device"): Held(frozenset(g.split), frozenset(g.split)) for g in step.reference.groups}
 
 
 def initial(step: Step) -> State:
-    """What is held before the first step: what `init` makes of the weights."""
+    """The state before the first step: what `init` makes of the weights."""
     state = unset(step)
     for event in step.phase("init"):
         state = apply(step, state, event)
@@ -162,7 +163,7 @@ def _trace(step: Step) -> Iterator[Visited]:
 
 
 def _prefetched(step: Step, trace: list[Visited], k: int) -> int:
-    """Units fetched or gathered ahead at `k`: only what lives for one use comes ahead."""
+    """The number of units fetched or gathered ahead at `k`: only a copy that lives for one use is prefetched."""
     first, run, _, _ = trace[k]
     if first.verb not in ("gather", "fetch") or first.value != "weight" or not step.reference.prefetch:
         return 0
@@ -176,7 +177,7 @@ def _prefetched(step: Step, trace: list[Visited], k: int) -> int:
 
 
 def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, Held]:
-    """What is held after `event`, given what is held before it."""
+    """The state after `event`, given the state before it."""
     new = dict(state)
     for name in differentiated(step.reference, event):
         weight = state.get((name, "weight", "device"))
@@ -226,19 +227,19 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, H
 
 
 def origin_of(event: Event) -> Key:
-    """What the event copies, sends or sums; no device holds a value named ""."""
+    """The value that the event copies, sends or sums; no device holds a value named ""."""
     return event.group, event.origin, event.tiers[0]
 
 
 def differentiated(reference: Reference, event: Event) -> set[str]:
-    """The groups to whose gradients an event of backward adds."""
+    """The groups to whose gradients a backward event adds."""
     if event.verb != "compute" or event.phase != "backward":
         return set()
     return {group for group, value, _ in writes(event, reference) if value == "grad"}
 
 
 def first_contributions(step: Step) -> dict[str, Event]:
-    """Group -> the first op whose backward adds to its gradient: it sets it."""
+    """Group -> the first op whose backward contributes to its gradient, and so sets it."""
     found: dict[str, Event] = {}
     for event in step.phase("backward"):
         if event.on_gradient:
@@ -248,9 +249,9 @@ def first_contributions(step: Step) -> dict[str, Event]:
 
 
 def accesses(step: Step, event: Event, first: Mapping[str, Event] = FrozenMap()) -> tuple[set[Key], set[Key]]:
-    """(values that the event reads or works on in place, values that it makes afresh); a value's end is neither.
+    """(values that the event reads or works on in place, values that it makes anew); the end of a value is neither.
 
-    `first` are the first contributions to gradients, where several ops contribute.
+    `first` are the first contributions to gradients, if several ops contribute.
     """
     if event.verb == "free" and not event.axes:
         return set(), set()
@@ -261,9 +262,9 @@ def accesses(step: Step, event: Event, first: Mapping[str, Event] = FrozenMap())
 
 
 def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]]:
-    """For each event, the values live before it, while it runs, after it; the end of a step flows into its start.
+    """For each event, the values live before it, while it runs, after it; the end of a step is followed by its start.
 
-    A value that no event touches is live throughout: it rests. What rests keeps its place where a copy replaces it.
+    A value that no event touches is live throughout: it rests. A value at rest keeps its place when a copy replaces it.
     """
     first = first_contributions(step)
     uses = [accesses(step, e, first) for e in events]

@@ -9,14 +9,14 @@ from placealg.cost.formula import Formula
 from placealg.errors import InputError
 
 OPERATIONS = {"Add": "add", "Mul": "mul", "Max": "max", "Min": "min", "ceiling": "ceiling", "floor": "floor"}
-"""Class of a SymPy node -> the function of `render/report.js` that does it; powers are `pow(base, n)`."""
+"""Class of a SymPy node -> the function of `render/report.js` that computes it; powers are `pow(base, n)`."""
 
 SIZES = "x"
 """The name of the one argument: an object with a fraction per size."""
 
 
 def javascript(formula: Formula) -> str:
-    """An arrow function from sizes to the formula's exact value, or `null` where there is no closed form.
+    """An arrow function from sizes to the formula's exact value, or `null` if there is no closed form.
 
     Numbers are BigInt literals, so that nothing is rounded, however large.
 
@@ -29,7 +29,7 @@ def javascript(formula: Formula) -> str:
 
 
 def definitions(formula: Formula) -> dict[str, str]:
-    """Symbol that is defined in other sizes -> the arrow function of its value; those that have a value are left out.
+    """Symbol defined in other sizes -> the arrow function of its value; symbols that have a value are left out.
 
     >>> import placealg as pa
     >>> sorted(definitions(pa.memory(pa.zero1(), pa.gpt()).states))

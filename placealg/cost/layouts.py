@@ -39,7 +39,7 @@ MOST_SEQUENCES = 10**9
 class Layout:
     """Sizes of all axes, what a device of the fullest stage holds, sends and computes, and the largest b.
 
-    `microbatches` and `sequences` are those of a step, None where b is not known. `even` says that the stages of a
+    `microbatches` and `sequences` are those of a step, None if b is not known. `even` says that the stages of a
     pipeline are alike.
     """
 
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def per_byte(self) -> Fraction | None:
-        """Flop computed per byte sent, where both are known and something is sent."""
+        """Flop computed per byte sent, if both are known and something is sent."""
         return self.flop / self.sent if self.flop is not None and self.sent else None
 
 
@@ -62,10 +62,10 @@ def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: S
             kind: str = KINDS[0], margin: Margin = NO_MARGIN, batch: int | None = None) -> tuple[Layout, ...]:
     """Every way to give `devices` to the axes without a size that divides the model and fits, best first.
 
-    Best is most flop per byte sent, since a step is of more tokens in some layouts than in others; where flop are not
-    known, or every step has the sequences `batch`, least sent. Without a `limit` all that divide, whose largest
-    microbatch is None. A pipeline's axis takes any number of stages up to the layers; where that does not divide them,
-    the fullest stage counts.
+    Best is most flop per byte sent, since a step has more tokens in some layouts than in others; if the flop are not
+    known, or every step has `batch` sequences, least sent. Without a `limit`, all layouts that divide, with None as
+    their largest microbatch. A pipeline axis takes any number of stages up to the layers; if that does not divide the
+    layers, the fullest stage counts.
     """
     free = [a for a in strategy.mesh.names if a not in sizes]
     bound = prod(int(sizes[a]) for a in strategy.mesh.names if a in sizes)
@@ -112,14 +112,14 @@ def _ungrouped(strategy: Strategy, sizes: Sizes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """The formulas of the stages of one program: what each holds, sends and computes, ready to be evaluated."""
+    """The formulas of the stages of one program: what each stage holds, sends and computes, ready to be evaluated."""
 
     held: tuple[tuple[Plain, Formula], ...]
     sent: tuple[Plain, ...]
     work: tuple[Plain | None, ...]
 
     def at(self, sizes: Sizes, limit: Fraction | None) -> tuple[Fraction, Fraction, Fraction | None, int | None] | None:
-        """What the fullest stage holds, sends and computes, and the largest b; None where it does not fit."""
+        """What the fullest stage holds, sends and computes, and the largest b; None if it does not fit."""
         values = [data.evaluate(sizes) for data, _ in self.held]
         full = values.index(max(values))
         if limit is not None and values[full] > limit:
@@ -133,7 +133,7 @@ class _Program:
 
 
 def _program(step: Step, sizes: Sizes, uneven: bool, kind: str, margin: Margin) -> _Program | None:
-    """The program of a layout, where stages are `uneven` with a stage for itself; None where there is none."""
+    """The program of a layout, with a stage for itself if stages are `uneven`; None if there is none."""
     try:
         every = stages(step, sizes)
     except InputError:
@@ -151,7 +151,7 @@ def _put(formula: Formula, sizes: Sizes) -> Plain:
 
 
 def with_batch(strategy: Strategy, sizes: Sizes, batch: int) -> dict[str, Fraction] | None:
-    """The sizes with m, or where m is known with b, such that a step has `batch` sequences; None where none is whole.
+    """The sizes with m, or with b if m is known, such that a step has `batch` sequences; None if no integer does.
 
     >>> from placealg.strategy.catalogue import zero3
     >>> with_batch(zero3(), {"dp": Fraction(8), "b": Fraction(2)}, 64)["m"]
@@ -170,7 +170,7 @@ def with_batch(strategy: Strategy, sizes: Sizes, batch: int) -> dict[str, Fracti
 
 
 def sequences(strategy: Strategy, sizes: Sizes) -> int | None:
-    """The sequences of a step: b of every microbatch on every rank that splits the batch; None where b is not known."""
+    """The sequences of a step: b of every microbatch on every rank that splits the batch; None if b is not known."""
     if "b" not in sizes:
         return None
     ranks = prod((sizes[a] for a in strategy.batch_axes), start=Fraction(1))

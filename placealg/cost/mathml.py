@@ -29,7 +29,7 @@ def mathml(formula: Formula) -> tuple[str, ...]:
 
 
 def _signed(expr: Any) -> list[tuple[str, str]]:
-    """The terms of a sum, each with the sign that stands before it."""
+    """The terms of a sum, each with its sign."""
     found = []
     for k, (minus, term) in enumerate(in_terms(expr)):
         form = ' form="infix"' if k else ""
@@ -65,5 +65,5 @@ def _product(expr: Any) -> str:
 
 
 def _atom(expr: Any) -> str:
-    """A factor, in brackets where it is a sum."""
+    """A factor, in brackets if it is a sum."""
     return f"<mrow><mo>(</mo>{_written(expr)}<mo>)</mo></mrow>" if expr.is_Add else _written(expr)

@@ -1,12 +1,11 @@
 """Memory per device, in bytes: what rests, what is held beyond that while the step runs, and the host's part.
 
-Conventions. A gathered unit is a buffer of its own beside the shard. Backward accumulates in place unless
-something else touches `grad` between the computation and its accumulation; then a full-size `grad` of one unit
-exists, in the element size `g` of gradients. Collectives and casts work in place: `publish` writes into the
-weights. What crosses the host link only to be published or accumulated is so as it arrives, without a buffer.
-Sizes of elements are those of verbs.BYTES. A share is 1/n of a group: sizes are taken to divide, unless the strategy
-fills shares up (shards.py). Tensors of an op graph are those of activations.py; an op makes a new buffer, an all_reduce
-works in place.
+Conventions. A gathered unit is a buffer of its own beside the shard. Backward accumulates in place unless something
+else touches `grad` between the computation and its accumulation; then a full-size `grad` of one unit exists, in the
+element size `g` of gradients. Collectives and casts work in place: `publish` writes into the weights. A value that
+crosses the host link only to be published or accumulated is consumed as it arrives, without a buffer. Element sizes are
+those of verbs.BYTES. A share is 1/n of a group: sizes are taken to divide, unless the strategy pads shares (shards.py).
+Tensors of an op graph are those of activations.py; an op makes a new buffer, an all_reduce works in place.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ NO_GRAPH = "the step runs units whole; `placealg model` lists what their ops sav
 
 @dataclass(frozen=True, slots=True)
 class Memory(Shown):
-    """Bytes per device. `total` = states + transient (+ activations where they have a formula), without host.
+    """Bytes per device. `total` = states + transient (+ activations if they have a formula), without host.
 
-    `parameters`, `optimizer`, `gradients` and their sum `states` rest on the device at a step boundary.
-    `activations` is what forward keeps for backward. `transient` is the most that is held of states beyond rest at
-    once; `peak` the most that is held at once, with all tensors that are there; `host` and `nvme` the most that those
-    tiers hold at once for this device.
+    `parameters`, `optimizer`, `gradients` and their sum `states` rest on the device at a step boundary. `activations`
+    is what forward keeps for backward. `transient` is the most that is held of states at once beyond those at rest;
+    `peak` the most that is held at once, with all tensors at that moment; `host` and `nvme` the most that those tiers
+    hold at once for this device.
     """
 
     parameters: Formula
@@ -55,8 +54,8 @@ class Memory(Shown):
 def memory(step: Step | Walk, statistics: bool = False) -> Memory:
     """The memory of a step program on its most loaded device (memory has one convention: exact).
 
-    `statistics` counts the row statistics that norms keep for backward. Of a step with a pipeline: a device of the
-    first stage, or of the one whose program the step is.
+    `statistics` counts the row statistics that norms keep for backward. With a pipeline, it is the memory of a device
+    of the first stage, or of the stage whose program the step is.
     """
     walk = walked(step, statistics)
     amounts, rest = walk.amounts, walk.rest
@@ -80,10 +79,10 @@ def memory(step: Step | Walk, statistics: bool = False) -> Memory:
 
 
 def chosen(step: Step, stage: int | str | None = None, sizes: Sizes = NO_SIZES) -> Step:
-    """The program of the device whose costs are told: of a step with a pipeline that of a stage, else the step.
+    """The program of the device whose costs are reported: with a pipeline that of a stage, else the step itself.
 
     `stage` is a number from 0, `first` or `last`. Without one it is the stage whose `memory(...).total` is the largest
-    at `sizes` and what is bound; the first where that is no number.
+    at `sizes` and bound sizes; the first if that is not a number.
     """
     if stage is not None or step.reference.pipeline is None or isinstance(step, StageStep):
         return step if stage is None else on_stage(step, stage, sizes)
@@ -101,7 +100,7 @@ def chosen(step: Step, stage: int | str | None = None, sizes: Sizes = NO_SIZES) 
 
 
 def _total(step: StageStep) -> Formula:
-    """The `total` of `memory`, alone."""
+    """The `total` of `memory`, computed by itself."""
     walk = Walk(step)
     states = walk.amounts.formula(walk.amounts.linear(walk.rest), "bytes")
     transient = peak(walk.amounts, walk.transient)

@@ -50,7 +50,7 @@ def _key(term: Any) -> tuple[Any, ...]:
 
 
 def in_terms(expr: Any) -> list[tuple[bool, Any]]:
-    """The terms of a sum in the order in which they are written, each as (whether it is taken off, what)."""
+    """The terms of a sum in the order in which they are written: (whether it is subtracted, the term)."""
     ordered = sorted(sympy.Add.make_args(expr), key=lambda t: (bool(t.could_extract_minus_sign()), _key(t)))
     return [(True, -term) if term.could_extract_minus_sign() else (False, term) for term in ordered]
 
@@ -88,7 +88,7 @@ def _atom(expr: Any) -> str:
 
 
 def python_of(expr: Any) -> str:
-    """The expression in Python, exact for fractions wherever a size stands in it: no literal is divided by another.
+    """The expression in Python, exact for fractions of sizes: no literal is divided by another.
 
     >>> h, tp = sympy.symbols("h tp")
     >>> python_of(3 * h / 2 + sympy.ceiling(h / tp) - 1)
@@ -124,5 +124,5 @@ def _python_product(expr: Any) -> str:
 
 
 def _python_atom(expr: Any) -> str:
-    """A factor, in brackets where it is a sum."""
+    """A factor, in brackets if it is a sum."""
     return f"({python_of(expr)})" if expr.is_Add or expr.could_extract_minus_sign() else python_of(expr)

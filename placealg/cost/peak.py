@@ -1,4 +1,4 @@
-"""The most that is held at once: of all pictures of a step, those that some sizes make the largest."""
+"""The most that is held at once: among all moments of a step, those that are the largest for some sizes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from placealg.cost.formula import Formula
 from placealg.polynomial import Polynomial
 
 Held = tuple[Tally, Picture]
-"""What is held of states, and of tensors."""
+"""The states and the tensors that are held."""
 
 NOTHING: Held = (Tally(), Picture())
 
 
 def peak(amounts: Amounts, best: Iterable[Held], rest: Held = NOTHING, waiting: Any = None) -> Formula:
-    """The largest of some candidates as a Formula: `rest`, and a Max where sizes decide what comes to it.
+    """The largest of some candidates as a Formula: `rest`, plus a Max of what the candidates add to it.
 
-    Where other microbatches are in flight too, `waiting` is what the tensors of `rest` take, in bytes, of all of them.
+    If several microbatches are in flight, `waiting` is the size in bytes of the tensors of `rest` in all of them.
     """
     best = list(best)
     more = [amounts.write(amounts.linear(beyond(states, rest[0])), name_unit=True) for states, _ in best]
@@ -36,7 +36,7 @@ def peak(amounts: Amounts, best: Iterable[Held], rest: Held = NOTHING, waiting: 
 
 
 def largest_held(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
-    """The candidates for the largest of several pictures: first among those with equal states, then of all."""
+    """The candidates for the largest of several moments: first among those with equal states, then among all."""
     sums = dict[Any, Polynomial]()
     by_states: dict[Any, dict[Any, Held]] = {}
     for states, tensors in pictures:
@@ -52,7 +52,7 @@ def largest_held(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
 
 
 def beyond(held: Counter[Any], rest: Counter[Any]) -> Any:
-    """What is held beyond `rest`; negative where it is less."""
+    """The difference of what is held and `rest`; negative where `rest` has more."""
     more = type(held)(held)
     more.subtract(rest)
     return type(held)({key: n for key, n in more.items() if n})

@@ -1,4 +1,4 @@
-"""What makes up the most that a device holds: states, activations, and what the largest moment adds to them."""
+"""The parts of the most that a device holds: states, activations, and what the largest moment adds to them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 
 MOMENT = "largest moment"
-"""The part of the peak that is neither a state at rest nor kept for backward."""
+"""The part of the peak that neither rests as a state nor is kept for backward."""
 
 
 def moment(held: Memory, kind: str, sizes: Mapping[str, Fraction]) -> tuple[tuple[str, Formula], ...]:
-    """(name, formula) of the terms that sum to the `peak`, or to the `total`, at sizes; those that are 0 left out.
+    """(name, formula) of the terms that sum to the `peak`, or to the `total`, at sizes; terms of 0 are left out.
 
-    Of a maximum, the argument that is largest at these sizes stands. What the largest moment adds is negative where
+    A maximum is replaced by the argument that is largest at these sizes. What the largest moment adds is negative if
     activations are gone by then.
 
     >>> from placealg.cost.memory import memory

@@ -38,7 +38,7 @@ def plain(expr: Any) -> Plain:
 
 
 def put(formula: Formula, sizes: Mapping[str, Fraction]) -> Any:
-    """The expression of a formula with sizes put in, and with what its symbols are defined as where they have none."""
+    """The expression of a formula with sizes substituted, and definitions for symbols that have no value."""
     expr = formula.expr.xreplace({symbol(n): to for n, to in formula.defined.items() if n not in sizes})
     return expr.xreplace({symbol(n): sympy.Rational(v.numerator, v.denominator) for n, v in sizes.items()})
 
@@ -55,14 +55,14 @@ def difference(larger: Formula, smaller: Formula, sizes: Mapping[str, Fraction])
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A comparison of sizes: the sum `terms` stands in `relation` (>=, > or ==) to 0. `text` is as it was written."""
+    """A comparison of sizes: the sum `terms` is in `relation` (>=, > or ==) to 0. `text` is the user's text."""
 
     text: str
     terms: Polynomial
     relation: str
 
     def opposites(self) -> tuple[Condition, ...]:
-        """What holds where the condition does not: one of these."""
+        """The alternatives of which one holds where the condition does not."""
         less = -self.terms
         if self.relation == "==":
             return (Condition(f"{self.text} from above", self.terms, ">"),
@@ -71,7 +71,7 @@ class Condition:
 
 
 def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction]) -> tuple[Condition, ...]:
-    """Comparisons joined by `and`, over `symbols`; those that are known are put in.
+    """Comparisons joined by `and`, over `symbols`, with known sizes substituted.
 
     >>> conditions("tp >= 2 and m > 4", ("tp", "m"), {})
     (Condition(text='tp >= 2', terms=tp - 2, relation='>='), Condition(text='m > 4', terms=m - 4, relation='>'))
@@ -97,11 +97,11 @@ def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction])
 
 
 HIGHEST = 8
-"""The highest power that a condition may have."""
+"""The highest power that may occur in a condition."""
 
 
 def _height(value: Expr) -> int:
-    """The highest power to which something in an expression is raised, powers of powers multiplied."""
+    """The highest power in an expression, with powers of powers multiplied."""
     inside = max((_height(a) for a in value.args), default=1)
     return abs(int(value.value)) * inside if value.op == "**" else inside
 
@@ -130,7 +130,7 @@ def _named(expr: Any, calls: dict[Any, Call]) -> Any:
 
 
 def _fraction(expr: Any) -> tuple[Polynomial, Polynomial]:
-    """An expression as a sum of monomials over another, which is 1 where no sum divides."""
+    """An expression as a sum of monomials over another, which is 1 if nothing is divided by a sum."""
     spread = sympy.expand(expr)
     try:
         return _terms(spread), ONE
@@ -140,7 +140,7 @@ def _fraction(expr: Any) -> tuple[Polynomial, Polynomial]:
 
 
 def _terms(expr: Any) -> Polynomial:
-    """A spread sum; what is none is an InputError."""
+    """An expanded sum; anything else is an InputError."""
     return Polynomial.of(sorted((_monomial(t) for t in sympy.Add.make_args(expr) if t != 0), key=lambda m: m.powers))
 
 

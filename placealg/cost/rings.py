@@ -1,7 +1,7 @@
-"""What goes round a ring: two of its blocks are held at a time, one in use and one that arrives.
+"""The memory of rings: two blocks of a value are held at a time, one in use and one that arrives.
 
-A version that a ring brings passes by if no event of another phase reads it: then no device holds it whole. The
-gradient that a ring sums is made block by block as well, each block where it stands when its turn comes.
+A version that a ring brings is never held whole by a device if no event of another phase reads it. The gradient that a
+ring sums is made block by block as well, each block on the rank that it has reached, at that turn.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from placealg.step.event import Event
 RING = "shift"
 
 BLOCKS = 2
-"""How many blocks of what goes round a device holds at a time, beside the one that it owns."""
+"""The number of blocks of a ring's value that a device holds at a time, beside the one that it owns."""
 
 
 def part(axes: Iterable[str]) -> Monomial:
-    """The part of a value that its blocks in a ring over some axes are.
+    """The fraction of a value that its blocks in a ring over some axes make up.
 
     >>> part(("cp",))
     2/cp
@@ -28,7 +28,7 @@ def part(axes: Iterable[str]) -> Monomial:
 
 
 def brought(event: Event, later: Sequence[Event]) -> Monomial:
-    """The part that is held at a time of a version that an event makes; 1 where that is no ring, or it is kept.
+    """The fraction of a version that is held at a time if a ring brings it; 1 for other events, or if it is kept.
 
     `later` are the events that follow.
     """
@@ -40,7 +40,7 @@ def brought(event: Event, later: Sequence[Event]) -> Monomial:
 
 
 def summed(events: Iterable[Event]) -> dict[str, tuple[tuple[str, Monomial], ...]]:
-    """Gradient -> (the label of a version that a ring sums, the part of it that is held at a time)."""
+    """Gradient -> (the label of a version that a ring sums, the fraction of it that is held at a time)."""
     found: dict[str, tuple[tuple[str, Monomial], ...]] = {}
     for event in events:
         if event.verb == RING and event.on_gradient:

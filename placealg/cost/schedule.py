@@ -1,6 +1,6 @@
 """The schedule of a pipeline in closed form: how long a stage waits, and how many forwards it has run ahead.
 
-Both follow from the order's lines in step/pipeline.py, which the generated schedules are held against.
+Both follow from the order's formulas in step/pipeline.py, which are compared with generated schedules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What the order of a pipeline costs, of unit 1.
+    """The costs of a pipeline's order, of unit 1.
 
     `bubble` is the time that a stage waits over the time that it works, `bubble_of_total` over the time of the step;
     `in_flight` the most microbatches that the stage has run forward and not backward, a chunk being 1/v of one.
@@ -48,7 +48,7 @@ def schedule(step: Step | Walk) -> Schedule | None:
 
 
 def assumed(step: StageStep) -> tuple[str, ...]:
-    """What the figures of a stage take for granted."""
+    """The assumptions behind the figures of a stage."""
     stage, pipeline = step.stage, step.stage.pipeline
     axis = pipeline.axis
     most = ", the most loaded" if step.most_loaded else ""

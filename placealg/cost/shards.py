@@ -1,7 +1,7 @@
-"""Shares that are no whole numbers: what a device holds, and what goes over the wire, where they are filled up.
+"""Shares that are not whole numbers: what a device holds, and what it sends, if shares are padded.
 
 Along the axes that split a group's parameters by their dims sizes divide, as the split rule demands. Along the others
-the share of an uneven cut is filled up to the largest one: so much does every rank hold, and send.
+an uneven share is padded to the largest one: every rank holds, and sends, that much.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Piece:
 
 
 def filled(reference: Reference, group: Group, share: Share) -> Share:
-    """The axes of a share along which it is filled up; none where the strategy does not say so."""
+    """The axes of a share along which it is padded; none unless the strategy asks for it."""
     cut = share - frozenset(group.split) if reference.pad != "none" else frozenset()
     if cut and reference.abstract:
         raise InputError(f'[shards] pad = "{reference.pad}" needs the shapes of parameters, which {reference.model} '
@@ -35,9 +35,9 @@ def filled(reference: Reference, group: Group, share: Share) -> Share:
 
 
 def largest_share(reference: Reference, group: Group, cut: Share) -> tuple[Piece, ...]:
-    r"""What the device that holds most has of one instance, cut and filled up along `cut`.
+    r"""The share of one instance on the device that holds most, cut and padded along `cut`.
 
-    It is told as if the axes that split the group by its dims did not: their sizes, which divide, come on top.
+    It is stated as if the axes that split the group by its dims did not: their sizes, which divide, are applied on top.
 
     >>> from placealg.model.transformer import mlp
     >>> from placealg.step.derive import derive
@@ -56,9 +56,9 @@ def largest_share(reference: Reference, group: Group, cut: Share) -> tuple[Piece
 
 
 def _rows(reference: Reference, group: Group) -> Iterable[tuple[Monomial, Monomial, Monomial]]:
-    """Per parameter: its elements, how many rows they make, and the ranks between which its dims already split these.
+    """Per parameter: its elements, the number of its rows, and the ranks between which its dims already split these.
 
-    What is not split by its rows is split by what else it has: that leaves the number of rows as it is.
+    An axis that does not split the rows splits another dim, which leaves the number of rows as it is.
     """
     for parameter, elements, rows in zip(group.parameters, group.elements, group.rows, strict=True):
         splits = reference.split_dims.get(parameter, FrozenMap())

@@ -1,10 +1,11 @@
 """The schedules of a pipeline: that they run without a deadlock, how long they take, and what is in flight.
 
 Orders with one chunk per stage have start times in closed form, in items of equal length. The solver shows for all
-numbers of stages p and microbatches m that along every edge of the schedule (what a stage does next, what an item
-waits for) the times grow, so that there is no cycle; that every item starts when one of its predecessors ends, so that
-no schedule of the same order is shorter; and where it ends. For the interleaved order times that grow, though not the
-least ones, exclude a cycle for all sizes; how long it takes is read off generated schedules, on a grid.
+numbers of stages p and microbatches m that the times grow along every edge of the wait-for graph (from what a stage
+does to what it does next, from what an item waits for to the item), so that there is no cycle; that every item starts
+when one of its predecessors ends, so that no schedule of the same order is shorter; and when it ends. For the
+interleaved order, times that grow, though they are not the least ones, exclude a cycle for all sizes; how long it takes
+is read off generated schedules, on a grid.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ OUT_OF_ORDER = "an item stands before another in its stage's order, and does not
 TOO_EARLY = "an item does not start after what it waits for"
 
 GRID = (5, 3, 4)
-"""The most stages, chunks per stage, and microbatches per stage of the schedules that are walked."""
+"""The most stages, chunks per stage, and microbatches per stage of the schedules that are generated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
     """A statement about all schedules of one order, and how it ended: PARAMETRIC (all sizes) or BOUNDED (its grid).
 
-    Where the solver was asked: what was `known`, and the ways to fail, each with what it says, none of which can be.
+    If the solver was asked: its premises (`known`), and the ways to fail, each with its wording, none of which can
+    happen.
     """
 
     order: str
@@ -47,14 +49,14 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When stage i of p starts the forward and the backward of microbatch k, of m: terms over p, i, m, k."""
+    """The start times of the forward and the backward of microbatch k, of m, on stage i of p: terms over p, i, m, k."""
 
     forward: Callable[[Any, Any, Any, Any], Any]
     backward: Callable[[Any, Any, Any, Any], Any]
 
     @property
     def of(self) -> Mapping[str, Callable[[Any, Any, Any, Any], Any]]:
-        """Phase -> its times."""
+        """Phase -> its start times."""
         return {"forward": self.forward, "backward": self.backward}
 
 
@@ -68,7 +70,7 @@ TIMES: Mapping[str, Times] = {
 
 
 def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
-    """What is known of every schedule of a pipeline's order: it ends, how long it takes, what is in flight.
+    """The facts about every schedule of a pipeline's order: it ends, how long it takes, what is in flight.
 
     >>> [(fact.verdict, fact.cls) for fact in schedule_facts(Pipeline("pp"))]
     [('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC')]
@@ -84,7 +86,7 @@ def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
 
 
 def acyclic(pipeline: Pipeline) -> Fact:
-    """The fact that the schedules of a pipeline's order have no cycle: no stage waits for what waits for it."""
+    """The fact that schedules of a pipeline's order have no cycle: no stage waits for one that waits for it."""
     return _acyclic(pipeline.order)
 
 
@@ -95,15 +97,17 @@ def _acyclic(order: str) -> Fact:
 
 GROWING = Times(lambda p, i, ahead, n: 2 * n + 2 * i,
                 lambda p, i, ahead, n: 2 * n + 2 * (2 * (p - 1) + ahead) + 1 - 2 * i)
-"""Times for the n-th forward and the n-th backward of stage i in the interleaved order, which starts ahead = (v - 1)*p
-forwards more on every stage than on the last one it must: they grow along every edge, whatever v is."""
+"""Times of the n-th forward and the n-th backward of stage i in the interleaved order: they grow along every edge.
+
+Stage i starts with 2*(p - 1 - i) + ahead forwards, ahead = (v - 1)*p; the times grow whatever v is.
+"""
 
 
 def numbered(order: str, times: Times = GROWING) -> Fact:
-    """That times grow along a stage's order, and from what an item waits for, in the interleaved order.
+    """The fact that times grow along a stage's order, and from what an item waits for, in the interleaved order.
 
-    Items are numbered as a stage runs them: an item of the next chunk comes p numbers later, the backward through the
-    last chunk as many numbers before its forward as `ahead` says.
+    Items are numbered as a stage runs them: the item of the next chunk has a number that is p higher, a backward
+    through the last chunk one that is `ahead` lower than its forward's.
     """
     p, i, total, n, k, ahead = z3.Ints("p i total n k ahead")
     known = [p >= 1, i >= 0, i < p, total >= 1, ahead >= 0, n >= 0, n < total, k >= 0, k < total]
@@ -126,7 +130,7 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
 
 
 def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
-    """That the start times are those of the order, for all p and m; `ahead` and `times` default to the order's."""
+    """The facts that the start times are those of the order, for all p and m; `ahead` and `times` default to it."""
     p, i, m, n, k = z3.Ints("p i m n k")
     at = times or TIMES[order]
     known = [p >= 1, i >= 0, i < p, m >= 1, n >= 0, n < m, k >= 0, k < m]
@@ -161,9 +165,10 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
 
 
 def held(order: str, claim: str = "") -> Fact:
-    """That at most so many forwards of a stage have no backward, and at some time so many; `claim` defaults to them.
+    """The fact that at most `claim` forwards of a stage have no backward, and at some time so many.
 
-    Of ahead and m*v only their size matters, so that it holds for all p, i, m and v.
+    `claim` defaults to the order's formula. Only the sizes of ahead and m*v matter, so that it holds for all p, i, m
+    and v.
     """
     claim = claim or in_flight(Pipeline("pp", order))
     total, n, k, p, i, ahead = z3.Ints("total n k p i ahead")
@@ -186,7 +191,7 @@ def held(order: str, claim: str = "") -> Fact:
 
 
 def walked(pipeline: Pipeline) -> Fact:
-    """That the generated schedules have no cycle and take as long as said, on a grid of p, v and m."""
+    """The fact that the generated schedules have no cycle and the stated length, on a grid of p, v and m."""
     import networkx as nx
 
     stages, chunks, groups = GRID
@@ -216,20 +221,20 @@ _PHASES = ("forward", "backward")
 
 
 def _out_of_order(where: Callable[[str, Any], Any], when: Callable[[str, Any], Any], n: Any, k: Any) -> Any:
-    """That an item of a stage, the n-th of its phase, stands before another, the k-th, and does not start before it."""
+    """The formula that the n-th item of a phase comes before the k-th of another, and does not start before it."""
     return z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, k) <= when(one, n),
                           z3.BoolVal(True) if one != other else n != k)
                    for one in _PHASES for other in _PHASES))
 
 
 def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:
-    """(phase, where it is so, phase and stage of the item of the same microbatch that it waits for), of one chunk."""
+    """(phase, condition, phase and stage of the item of the same microbatch that it waits for), for one chunk."""
     return (("forward", i > 0, "forward", i - 1), ("backward", i == p - 1, "forward", i),
             ("backward", i < p - 1, "backward", i + 1))
 
 
 def _term(text: str, **names: Any) -> Any:
-    """Arithmetic over p, i, m and v as a solver's term; v is a number, so that products stay linear."""
+    """Arithmetic over p, i, m and v as a term of the solver; v is a number, so that products stay linear."""
     return parse(text).fold(lambda number: int(number), names.__getitem__, {"Min": _least})
 
 
@@ -238,7 +243,7 @@ def _least(one: Any, other: Any) -> Any:
 
 
 def _asked(order: str, statement: str, known: list[Any], *failures: tuple[str, Any]) -> Fact:
-    """The fact that no sizes of which `known` is true let one of the failures happen."""
+    """The fact that no sizes that satisfy `known` let one of the failures happen."""
     answer = PROCESS.ask([*known, z3.Or([formula for _, formula in failures])])
     found = Fact(order, statement, PROVED, PARAMETRIC, "", tuple(known), failures)
     if answer.status == UNSAT:

@@ -1,4 +1,4 @@
-"""What a proof run says: one Verdict per obligation, one Report overall, at most one Counterexample."""
+"""The results of a proof run: one Verdict per obligation, one Report overall, at most one Counterexample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OBLIGATIONS: Mapping[str, str] = {
     "schedule": "no cycle, no deadlock, one order of collectives per group",
     "vacuity": "the premises are satisfiable, and every `where` selects some rank",
 }
-"""Obligation identifier -> what it says; the order is the order of reports."""
+"""Obligation identifier -> its statement; reports list obligations in this order."""
 
 NOT_COVERED = (
     "floating-point order and precision",
@@ -60,10 +60,10 @@ NOT_COVERED = (
 """What no verdict covers."""
 
 BLOCKING = "a send that waits for its receiver: stages go on once a message is on its way"
-"""What no verdict on a pipeline covers, besides."""
+"""What no verdict on a pipeline covers, in addition to NOT_COVERED."""
 
 _WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gradients while they are reduced")}
-"""Element size on the wire -> that at rest, and of what."""
+"""Key of an element size on the wire -> the key of the size at rest, and what is sent."""
 
 
 def _of_pipelines(reference: Reference) -> Iterator[str]:
@@ -97,11 +97,11 @@ def not_covered(reference: Reference) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """How many instances of an obligation were decided by what; the sum is the number of instances.
+    """How many instances of an obligation each means decided; the sum is the number of instances.
 
-    `data`: the values that the calculus found are right as they stand, on every rank, so that no formula is made.
-    `construction`: it holds by how every program is built. `simplification`: a formula is made, and rewriting alone
-    shows that it has no model. `solver`: the rest.
+    `data`: the values that the calculus found are right as they are, on every rank, so that no formula is made.
+    `construction`: the instance holds by how every program is built. `simplification`: a formula is made, and rewriting
+    alone shows that it has no model. `solver`: the rest.
 
     >>> Decided(data=3, solver=1).shares()
     {'data': 0.75, 'construction': 0.0, 'simplification': 0.0, 'solver': 0.25}
@@ -117,20 +117,20 @@ class Decided:
 
     @property
     def instances(self) -> int:
-        """How many there are."""
+        """The number of instances."""
         return sum(self.counts().values())
 
     def counts(self) -> dict[str, int]:
-        """How many instances were decided by what."""
+        """Means -> the number of instances that it decided."""
         return {name: getattr(self, name) for name in DECIDERS}
 
     def shares(self) -> dict[str, float]:
-        """The share of the instances that was decided by what, between 0 and 1; 0 of none."""
+        """Means -> the share of the instances that it decided, between 0 and 1; 0 if there are no instances."""
         return {name: count / self.instances if self.instances else 0.0 for name, count in self.counts().items()}
 
 
 DECIDERS = ("data", "construction", "simplification", "solver")
-"""By what an instance of an obligation is decided: the fields of Decided."""
+"""The means by which an instance of an obligation is decided: the fields of Decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A named assumption of a verdict: over what it is made, or what it says.
+    """A named assumption of a verdict: its statement, the axes over which it is made, or the number that it fixes.
 
     >>> Hypothesis("equal_counts", over=("dp", "microbatch")), Hypothesis("microbatches", is_=1)
     (equal_counts over {dp, microbatch}, microbatches = 1)
@@ -167,7 +167,7 @@ class Hypothesis:
 
     @property
     def text(self) -> str:
-        """The hypothesis as reports and certificates have it."""
+        """The hypothesis as reports and certificates print it."""
         if self.is_ is not None:
             return f"{self.name} = {self.is_}"
         return f"{self.name} over {{{', '.join(self.over)}}}" if self.over else f"{self.name}: {self.says}"
@@ -178,7 +178,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One edit of the program that makes it provable, what it costs per step, and what it is in the program's file."""
+    """One edit of the program that makes it provable, its cost per step, and its text in a program's file."""
 
     edit: str
     cost: str
@@ -189,10 +189,10 @@ class Repair:
 class Counterexample(Shown):
     """A concrete failure: the smallest sizes found, where it shows, and both runs' numbers.
 
-    `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want
-    over the unit class under equal counts, as a formula in the axis sizes where one exists: the printed `ratio`.
-    `single_device` and `distributed` are the numbers of the replay on the simulator. `line` is where a file says the
-    event, 0 where it is derived. `tokens` are the numbers of tokens of the run, cell by cell, where they differ.
+    `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want over the unit
+    class under equal counts, as a formula in the axis sizes where one exists: the printed `ratio`. `single_device` and
+    `distributed` are the numbers of the replay on the simulator. `line` is the event's line in a program's file, 0 if
+    the event is derived. `tokens` are the numbers of tokens of the run, cell by cell, if they differ.
     """
 
     obligation: str
@@ -214,7 +214,7 @@ class Counterexample(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A certificate as it was written: its folder, the number of its files, the SHA-256 of its manifest."""
+    """A certificate on disk: its folder, the number of its files, the SHA-256 of its manifest."""
 
     path: str
     files: int
@@ -254,16 +254,16 @@ class Report(Shown):
 
     @property
     def decided(self) -> Decided:
-        """How many instances of all obligations were decided by what; groups treated alike count one by one."""
+        """How many instances of all obligations each means decided; groups that share a proof count one by one."""
         return sum((v.decided for v in self.obligations), Decided())
 
     @property
     def why_undecided(self) -> str:
-        """The first reason for which an obligation was left open."""
+        """The first reason for which an obligation is UNDECIDED."""
         return next((v.reason for v in self.obligations if v.verdict == UNDECIDED and v.reason), "")
 
     def refuted(self) -> tuple[str, ...]:
-        """The identifiers that were refuted, in table order."""
+        """The identifiers of refuted obligations, in table order."""
         return tuple(i for i in OBLIGATIONS if any(v.verdict == REFUTED for v in self.of(i)))
 
     def to_json(self, timing: bool = True) -> dict[str, Any]:
@@ -298,7 +298,8 @@ class Report(Shown):
 def overall(verdicts: Iterable[Verdict]) -> tuple[Conclusion, str | None]:
     """The verdict of the whole and its class: REFUTED, else UNDECIDED, else PROVED with the weakest class.
 
-    Every identifier of OBLIGATIONS must occur; one that is absent or NOT_CHECKED leaves UNDECIDED.
+    Every identifier of OBLIGATIONS must occur; one that is absent or NOT_CHECKED makes the whole UNDECIDED, unless
+    another is refuted.
     """
     seen = list(verdicts)
     if any(v.verdict == REFUTED for v in seen):

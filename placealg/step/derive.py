@@ -1,7 +1,7 @@
 """Derivation: a strategy and a model become a Step, by the rules of `rules.py` and `operations.py` and nothing else.
 
-A model with an op graph is derived op by op; of one about whose network nothing is said, every unit is one
-computation on the rank's tokens.
+A model with an op graph is derived op by op; in a model without one, every unit is one computation on the rank's
+tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from placealg.strategy.validation import check
 
 
 def derive(strategy: Strategy, model: Model) -> Step:
-    """The step program of `strategy` on `model`, with the reference that it is to be held against.
+    """The step program of `strategy` on `model`, with the reference against which it is checked.
 
     The number of events does not depend on layers, microbatches or devices.
     """
@@ -45,7 +45,7 @@ def derive(strategy: Strategy, model: Model) -> Step:
 
 
 def operations_of(strategy: Strategy, model: Model) -> Operations | None:
-    """The model's graph placed by the strategy's lists of dims; None where units run whole."""
+    """The model's graph placed by the strategy's lists of dims; None if units run whole."""
     if model.opaque:
         return None
     lists = {axis: strategy.dims.get(axis, ()) for axis in strategy.mesh.names}
@@ -118,7 +118,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
 
 
 def strategy_types(strategy: Strategy) -> FrozenMap[str, str]:
-    """Bytes per element by symbol: what the strategy says, else the defaults; of others those of w, g and act."""
+    """Bytes per element by symbol: the strategy's, else the default; a symbol with neither is left out."""
     said = strategy.tables.get("types", FrozenMap())
     return FrozenMap({s: str(strategy.option("types", s)) for s in TYPES if s in DEFAULTS["types"] or s in said})
 
@@ -135,7 +135,7 @@ def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:
 
 
 def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The events, those of equal paths told apart by their copy."""
+    """The events, with those of equal paths numbered as copies."""
     seen: Counter[str] = Counter()
     numbered = []
     for event in events:
@@ -219,7 +219,7 @@ def _count(averaging: Averaging, phase: str, loss: str) -> Iterator[Event]:
 
 
 def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:
-    """What of `plan` is on a device for one `lifetime`: the axes that are gathered so, and what is fetched.
+    """The part of `plan` that is on a device for one `lifetime`: the axes gathered for it, and whether it is fetched.
 
     A tied group lives for a microbatch. In a pipeline the microbatches of a stage overlap: a copy that outlives its
     forward lives for the step. What is fetched lives as long as any copy that is gathered from it.

@@ -25,7 +25,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "move": (*CHANGES, "before", "after"),
     "insert": ("before", "after"),
 }
-"""Action -> the keys that may stand beside it. `insert` holds its fields in a table: `path`, or FIELDS."""
+"""Action -> the keys that may accompany it. `insert` has its fields in a table: `path`, or FIELDS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Edit:
 
     @property
     def place(self) -> str:
-        """`FILE:LINE`, "" for an edit that stands in no file."""
+        """`FILE:LINE`; "" for an edit that is in no file."""
         return f"{self.file}:{self.line}" if self.file else ""
 
 
@@ -161,7 +161,7 @@ def apply_edits(step: Step, edits: Sequence[Edit]) -> Step:
 
 
 class _Draft:
-    """The unedited events, and what the edits say about each of them."""
+    """The unedited events, and the edits of each of them."""
 
     def __init__(self, step: Step):
         self.reference = step.reference
@@ -234,7 +234,7 @@ class _Draft:
             self.beside.setdefault((index, edit.before), []).append(self.checked(with_fields(event, fields)))
 
     def check_phase(self, phase: str, index: int, before: bool) -> None:
-        """Raise InputError where an event of `phase` cannot stand beside the event at `index`."""
+        """Raise InputError if an event of `phase` cannot be next to the event at `index`."""
         first, last = (index - 1, index) if before else (index, index + 1)
         around = [phase_order(e.phase) for e in self.base[max(first, 0):last + 1]]
         low, high = (around[0] if first >= 0 else 0), (around[-1] if last < len(self.base) else len(PHASES))

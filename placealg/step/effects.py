@@ -1,8 +1,8 @@
-"""What every verb does to what it acts on: one table, keyed by verb and by the kind of the event's subject.
+"""The effect of every verb on its subject: one table, keyed by verb and by the kind of the event's subject.
 
 Programs, their graph and the prover read it. The simulator does not: it is written from the meaning of the verbs alone,
-and a test holds what it touches against this table. A verb whose computation differs from value to value has a row for
-the value beside, or in place of, that for the kind.
+and a test compares what it touches with this table. A verb whose computation differs from value to value has a row for
+the value in addition to, or in place of, the row for the kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class SubjectKind(Enum):
-    """What an event acts on."""
+    """The kinds of subjects on which events act."""
 
     GROUP = "a value of a parameter group"
     GLOBAL = "a value that the whole step has"
@@ -22,7 +22,7 @@ class SubjectKind(Enum):
 
 
 class Access(Enum):
-    """What an event reads or writes, told from the event; `graph.py` makes storages of it."""
+    """What an event reads or writes, as a function of the event; `graph.py` turns it into storages."""
 
     ORIGIN = "the value that it copies, sends or sums, on the tier that it reads"
     OWN = "the value itself, on the tier that it writes"
@@ -46,14 +46,14 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an event does, and which of its fields say something.
+    """What an event does, and which of its fields have a meaning.
 
-    `fresh`: what it writes and does not read is made afresh, whatever was held and wherever. `sums`: over ranks, so
-    that it has an operator. `divides`: by its divisor. `dims`: the fields that name a dim of the tensor, as S(dim).
-    `rows`: the events of the redistribution table that it is. `axes`: it is local, and says axes. `labelled`: it may
-    act on a version. `sourced`: `from` may name another value to read. `copies`: from one value or tier to another.
-    `at_home`: it runs in the unit of its tensor. `owners`: along its axes it asks who owns what. `of_parts`: what it
-    does where it starts from partial sums.
+    `fresh`: what it writes and does not read is made anew, whatever was held and wherever. `sums`: it sums over ranks,
+    and so has an operator. `divides`: it divides by its divisor. `dims`: the fields that name a dim of the tensor, as
+    S(dim). `rows`: the events of the redistribution table that it is. `axes`: it is local, and has axes all the same.
+    `labelled`: it may act on a labelled version. `sourced`: `from` may name another value to read. `copies`: it copies
+    from one value or tier to another. `at_home`: it runs in the unit of its tensor. `owners`: it uses the owner
+    function along its axes. `of_parts`: its effect if it starts from partial sums.
     """
 
     reads: tuple[Access, ...] = (Access.ORIGIN,)
@@ -78,7 +78,7 @@ class Effect:
 
 
 def _moved(**said: object) -> Effect:
-    """A version of a tensor, or of a gradient, from another."""
+    """The effect of making one version of a tensor, or of a gradient, from another."""
     return replace(_MOVED, **said)  # type: ignore[arg-type]
 
 
@@ -143,16 +143,16 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
     ("store", _GROUP): Effect(writes=()), ("store", _GLOBAL): Effect(writes=()),
     ("load", _GROUP): Effect((), sourced=False), ("load", _GLOBAL): Effect((), sourced=False),
 }
-"""(verb, kind of subject or value) -> its effect. A divisor that counts tokens is read besides."""
+"""(verb, kind of subject or value) -> its effect. An event whose divisor names `count` reads the count, too."""
 
 
 def effects(verb: str) -> Iterator[Effect]:
-    """Every effect of a verb, on whatever it acts."""
+    """Every effect of a verb, for all of its subjects."""
     return (effect for (name, _), effect in EFFECTS.items() if name == verb)
 
 
 def effect_of(verb: str, value: str, kind: SubjectKind, from_parts: bool = False) -> Effect | None:
-    """The effect of a verb on a value of this kind; None where the verb applies to no such thing.
+    """The effect of a verb on a value of this kind; None if the verb does not apply to it.
 
     >>> [effect_of("shift", "layer.out", SubjectKind.TENSOR, from_parts).dims for from_parts in (False, True)]
     [('from',), ('to',)]

@@ -93,7 +93,7 @@ def _graph_of(reference: Reference) -> Graph:
 
 
 def _versions(event: Event, _reference: Reference) -> Iterator[Storage]:
-    """The version on which an event acts, and those from which it would come."""
+    """The version on which an event acts, and those from which it derives."""
     yield from (("", version.text, "device") for version in event.acted_on.origins())
 
 
@@ -102,7 +102,7 @@ def _version(event: Event, _reference: Reference) -> Iterator[Storage]:
 
 
 def _labelled(event: Event, version: Version) -> Iterator[Storage]:
-    """A version; what is added under a gradient's label is part of the gradient."""
+    """A version; the part of a gradient under a label also belongs to the whole gradient."""
     yield "", version.text, "device"
     if event.on_gradient and version.label:
         yield "", version.tensor, "device"
@@ -126,7 +126,7 @@ def _used(event: Event, reference: Reference) -> Iterator[Group]:
 
 
 def _run(event: Event, reference: Reference) -> Iterator[Storage]:
-    """What a whole unit reads."""
+    """The storages that a whole unit reads."""
     units = [u.name for u in reference.units]
     here = units.index(event.unit)
     yield from ((g.name, "weight", "device") for g in _used(event, reference))
@@ -142,7 +142,7 @@ def _run(event: Event, reference: Reference) -> Iterator[Storage]:
 
 
 def _ran(event: Event, reference: Reference) -> Iterator[Storage]:
-    """What a whole unit makes."""
+    """The storages that a whole unit writes."""
     if event.phase == "forward":
         yield event.unit, "activation", "device"
     else:
@@ -166,7 +166,7 @@ _WRITES: Mapping[Access, Accessed] = {
 
 
 def creates(event: Event, reference: Reference) -> Iterator[Storage]:
-    """Those of the written storages that the event makes afresh, whatever they held and wherever."""
+    """The written storages that the event makes anew, whatever they held and wherever."""
     if event.effect.fresh:
         kept = set(reads(event, reference))
         yield from (storage for storage in writes(event, reference) if storage not in kept)
@@ -175,8 +175,8 @@ def creates(event: Event, reference: Reference) -> Iterator[Storage]:
 def graph(reference: Reference, events: tuple[Event, ...]) -> Any:
     """A networkx.DiGraph: a node per event path, an edge from each storage's last writer to its later readers.
 
-    An edge carries `values`, the names of what flows. Edges run along program order inside one step, so the graph
-    has no cycle unless paths repeat.
+    An edge carries `values`, the names of the values that flow. Edges run along program order inside one step, so the
+    graph has no cycle unless paths repeat.
     """
     import networkx as nx
 

@@ -1,8 +1,8 @@
 """Lowering: a program whose units run whole, as a program of ops.
 
 The user's program has one computation per unit, `forward.layer.compute`. Every unit is one op of kind `unit`, from what
-enters it and its parameters to what leaves it, and all units stand in a chain. A lowered program runs these ops on
-tensors, as any program does that runs op by op; each of its events keeps the path of the event that it stands for.
+enters it and its parameters to what leaves it, and all units form a chain. A lowered program runs these ops on tensors,
+as any program does that runs op by op; each of its events keeps the path of the event for which it stands.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MATRIX = FrozenMap({"row": Monomial.of("r"), "column": Monomial.of("c")})
 
 
 def lowered(step: Step) -> Step:
-    """The step as ops on tensors; the step itself where it runs op by op.
+    """The step as ops on tensors; the step itself if it runs op by op.
 
     >>> import placealg as pa
     >>> step = lowered(pa.derive(pa.dp(), pa.abstract()))
@@ -116,10 +116,10 @@ def _backward(event: Event, reference: Reference, graph: Graph, op: Op) -> Itera
 
 
 def _version(name: str, reference: Reference) -> str:
-    """What is read of a tensor: of data the rank's own tokens."""
+    """The version of a tensor that is read: for data, the rank's own tokens."""
     return f"{name}@{'_'.join(reference.data_axes)}" if name == DATA and reference.data_axes else name
 
 
 def _standing(event: Event, verb: str, value: str, **fields: object) -> Event:
-    """An event on a tensor that stands for one of the program: where, when and in whose loop that runs."""
+    """An event on a tensor that stands for one of the program, and runs where, when and in whose loop that does."""
     return replace(event, verb=verb, value=value, said=event.path, **fields)  # type: ignore[arg-type]

@@ -80,12 +80,12 @@ class Step(Shown):
         return f"{found.rule.name}: {found.rule.why}"
 
     def ranks(self, axis: str = "") -> frozenset[int]:
-        """The ranks that events name as such, along one axis or along any: those of a `where`, and roots."""
+        """The ranks that events name by number, along one axis or along any: in a `where`, or as a root."""
         where = {c.rank for e in self.events for c in e.where if c.rank is not None and axis in ("", c.axis)}
         return frozenset(where | {e.root for e in self.events if e.root and (not axis or axis in e.axes)})
 
     def enough(self, axis: str = "") -> int:
-        """The least size at which every rank exists that events name, along one axis or along any."""
+        """The least size at which every rank exists that events name by number, along one axis or along any."""
         return max((rank + 1 for rank in self.ranks(axis)), default=1)
 
     @property

@@ -1,9 +1,9 @@
 """Recomputation: what a region drops when its forward ends, and what the backward replays of it.
 
-A region whose activations are `M` keeps what it reads from outside, in the layout in which it stands outside; the
-backward makes the rest again, redistributions into the region included. The policy says how much: `whole` (all of
-it), `by_dependency` (what some backward op of the region reads, and what that needs), `early_stop` (in program
-order, until the last value that some backward op of the region reads is there).
+A region whose activations are `M` keeps what it reads from outside, in the layout that this has outside; the backward
+recomputes the rest, redistributions into the region included. The policy says how much: `whole` (all of it),
+`by_dependency` (what some backward op of the region reads, and what that needs), `early_stop` (in program order, until
+the last value that some backward op of the region reads is there).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Item:
 
     @property
     def makes(self) -> Value:
-        """The result of the op, or the tensor in the layout to which it is taken."""
+        """The result of the op, or the tensor in the layout to which it is moved."""
         if isinstance(self.what, Move):
             return self.what.tensor, self.what.target
         return self.what.op.output, self.what.result
@@ -51,8 +51,8 @@ class Item:
 class Need:
     """A tensor that the backward of the op at `item` reads, its layout, and the place of the item that makes it.
 
-    `beside` is the row of the op table where the op keeps it beside its result. `drawn` says that making it takes no
-    operand: the mask of a dropout, which is drawn again.
+    `beside` is the row of the op table if the op keeps the tensor beside its result. `drawn` says that making it takes
+    no operand: the mask of a dropout, which is drawn again.
     """
 
     item: int
@@ -81,7 +81,7 @@ def members(graph: Graph, region: str) -> tuple[Op, ...]:
 def forward(placed: Placed, unit: str) -> tuple[Item, ...]:
     """The ops of `unit` and the redistributions of activations between them, in program order.
 
-    What enters a repeated unit is laid out before its first instance, so that is not part of it.
+    What enters a repeated unit is redistributed before its first instance, so that is not included.
     """
     graph, loop = placed.graph, placed.graph.loop(unit)
     items: list[Item] = []
@@ -186,7 +186,7 @@ def _inside(placed: Placed, unit: str, region: str) -> tuple[int, ...]:
 
 
 def _ended(placed: Placed, unit: str, inside: Collection[int]) -> Iterator[int]:
-    """Those of the items `inside` whose value nothing outside reads."""
+    """The items of `inside` whose value nothing outside reads."""
     items = forward(placed, unit)
     outside = {maker for k, item in enumerate(items) if k not in inside for _, maker in item.reads}
     graph = placed.graph

@@ -23,10 +23,10 @@ PER_DEVICE = "batch"
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """One saved storage: the tensor, the layout in which it is held, and the ops for whose backward it is.
+    """One saved storage: the tensor, the layout in which it is held, and the ops for whose backward it is saved.
 
-    `mode` is R (held as used) or S* (held as the shard of a gathered value). `again` is the move by which the
-    backward brings it into the layout in which it is used; None when it is held so.
+    `mode` is R (held as used) or S* (held as the shard of a gathered value). `again` is the move by which the backward
+    brings it into the layout in which it is used; None if it is held in that layout.
     """
 
     tensor: Tensor
@@ -41,7 +41,7 @@ class SavedTensor:
 
     @property
     def mode(self) -> Mode:
-        """How it is held."""
+        """The mode in which it is held."""
         return Mode.R if self.again is None else Mode.GATHERED
 
 
@@ -58,8 +58,8 @@ def saved_tensors(placed: Placed, unit: str, sharded: Collection[str] = (), stat
                   recomputed: Collection[str] = (), replay: str = "whole") -> tuple[SavedTensor, ...]:
     """The storages that the backward of `unit` reads, and that forward therefore keeps.
 
-    On the axes of `sharded` gathered values are held as shards. Of the regions `recomputed` only what their replay
-    reads is kept. `statistics` counts the row statistics of norms.
+    On the axes of `sharded` gathered values are held as shards. The regions in `recomputed` keep only what their replay
+    reads. `statistics` counts the row statistics of norms.
     """
     found: dict[tuple[str, Layout], SavedTensor] = {}
     for tensor, use, reader, before in _reads(placed, unit, statistics, recomputed, replay):
@@ -77,7 +77,7 @@ Read = tuple[Tensor, Layout, str, Layout | None]
 
 
 def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[str], replay: str) -> Iterator[Read]:
-    """Everything but parameters that the unit's backward reads, replays included, and does not make itself."""
+    """Everything but parameters that the unit's backward, with its replays, reads and does not make itself."""
     items = forward(placed, unit)
     replays = {k: operands for region in recomputed
                for k, operands in replayed_items(placed, unit, region, replay).items()}
@@ -101,7 +101,7 @@ def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[s
 
 
 def _source(before: Layout | None, use: Layout, sharded: Collection[str]) -> Layout | None:
-    """The shards from which a gathered use came, on the axes where shards are held; None when nothing was gathered."""
+    """The shards from which a gathered use came, on the axes where shards are held; None if nothing was gathered."""
     if before is None:
         return None
     axes = [a for a in sharded if before[a].kind is Kind.S and use[a].kind in (Kind.R, Kind.I)]

@@ -51,7 +51,7 @@ def subjects(reference: Reference) -> Subjects:
 
 
 def read_path(text: Any, reference: Reference, known: Subjects) -> Event:
-    """The event that a path `<phase>.<subject>.<verb>[axes]#copy` names, with no other field said."""
+    """The event that a path `<phase>.<subject>.<verb>[axes]#copy` names, with no other field set."""
     found = _PATH.match(text) if isinstance(text, str) and len(text) <= _MAX_PATH else None
     if not found:
         raise InputError(f"path is {shown(text)}: expected PHASE.SUBJECT.VERB[AXES]")
@@ -75,7 +75,7 @@ def read_path(text: Any, reference: Reference, known: Subjects) -> Event:
 
 
 def _named(subject: str, verb: str, reference: Reference) -> Event | None:
-    """The event on a tensor, a gradient or a whole unit that a subject names though the verb applies to none."""
+    """The event that a subject names on a tensor, a gradient or a whole unit to which the verb does not apply."""
     if verb == "compute" and subject in [u.name for u in reference.units]:
         return default_event("", verb, "activation", "", subject)
     if subject in tensor_values(reference):
@@ -98,7 +98,7 @@ def write_program(step: Step, strategy: Strategy | None = None, model: str = "")
 
 
 def event_keys(event: Event, known: Subjects) -> Iterator[tuple[str, Any]]:
-    """The keys that write an event: its path, and what does not follow from it."""
+    """(key, value) pairs that write an event: its path, and what does not follow from the path."""
     plain = replace(known[event.verb].get(event.subject, default_event("", event.verb, "")), phase=event.phase,
                     axes=event.axes, copy=event.copy)
     yield "path", event.path
@@ -117,9 +117,9 @@ def loops_of(reference: Reference) -> dict[str, str | int]:
 
 def read_program(tables: Sequence[Mapping[str, Any]], reference: Reference, positions: Positions = NOWHERE,
                  loops: Mapping[str, Any] | None = None) -> tuple[Event, ...]:
-    """The events of a whole program's [[event]] tables, held against the names that `reference` knows.
+    """The events of a whole program's [[event]] tables, checked against the names that `reference` knows.
 
-    `loops` is the file's [loops]: what it says must be what strategy and model say.
+    `loops` is the file's [loops], which must agree with strategy and model.
     """
     _check_loops(loops or {}, reference, positions)
     known = subjects(reference)

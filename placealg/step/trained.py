@@ -1,4 +1,4 @@
-"""What of a model a strategy trains: its [adapters], and the groups that it says are frozen."""
+"""The part of a model that a strategy trains: its [adapters], and the groups that it declares frozen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trained(strategy: Strategy, model: Model) -> Model:
 
 
 def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
-    """Everything that [adapters] and frozen groups say and a model cannot have, each with the path of its key."""
+    """Everything in [adapters] and in frozen groups that does not fit a model, each with the path of its key."""
     rules = [rule for rule in strategy.groups if rule.frozen]
     patterns, also = strategy.option("adapters", "match"), strategy.option("adapters", "train")
     found: list[Problem] = []

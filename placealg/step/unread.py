@@ -1,4 +1,4 @@
-"""What an edit inserts and nobody reads: most likely a typing error, since the program runs as without it."""
+"""Inserted events whose results nothing reads: most likely a typing error, since the program runs as without them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from placealg.step.graph import reads, writes
 from placealg.step.program import LOOPED, Step
 
 WITHIN_A_STEP = ("grad", "count", *PARTIALS)
-"""The values beside tensors of which nothing is left when the next step begins."""
+"""The values, besides tensors, that no step leaves to the next."""
 
 
 def unread(step: Step, inserted: Iterable[Event]) -> tuple[Event, ...]:
-    """Those of the inserted events whose results no later event of the step reads.
+    """The inserted events whose results no later event of the step reads.
 
-    What lives on from step to step counts as read, and what is written in the loop over microbatches is read by the
-    next one's events too.
+    A value that lasts from step to step counts as read; what is written in the loop over microbatches may be read by
+    events of the next iteration.
     """
     order = {event.path: k for k, event in enumerate(step.events)}
     found = []

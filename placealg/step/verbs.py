@@ -1,35 +1,34 @@
-"""What each verb means: one table, which the simulator executes, the prover abstracts and users read.
+"""The meaning of every verb: one table, which the simulator executes, the prover abstracts and users read.
 
-The machine. On every rank, every value of every parameter group is a table element -> number. An element that
-has no entry is *not held*. A number that no event defined is *garbage*. Storage is kept apart by tier.
-`where` selects (rank, element) pairs; outside them nothing changes. own(i) is the owner of element i
-along an axis, under the event's layout. step, rng, count, a group's partial norm and its flag skip have no elements and
-no tier: coordinate 0 of every axis owns them. `at` says nothing outside the loop over microbatches.
+The machine. On every rank, every value of every parameter group is a table element -> number. An element that has no
+entry is *not held*. A number that no event defined is *garbage*. Storage is kept apart by tier. `where` selects (rank,
+element) pairs; outside them nothing changes. own(i) is the owner of element i along an axis, under the event's layout.
+step, rng, count, a group's partial norm and its flag skip have no elements and no tier: coordinate 0 of every axis owns
+them. `at` has no meaning outside the loop over microbatches.
 
-Of a parameter that is split along an axis by one of its dims, a rank begins with the elements whose index it owns
-there, and holds others where they are gathered along that axis: a collective along another axis then leaves those as
-they are, a local event acts on all that the rank holds. Before init, weight is the initial value on the mesh's first
-rank (along such axes: on each owner) and garbage elsewhere; before resume it is garbage everywhere. Nothing else is
-held. Activations, the loss among them, live for one microbatch.
+If a parameter is split along an axis by one of its dims, a rank begins with the elements whose index it owns there, and
+holds others while they are gathered along that axis: a collective along another axis then leaves those as they are, a
+local event acts on all that the rank holds. Before init, weight is the initial value on the mesh's first rank (along
+such axes: on each owner) and garbage elsewhere; before resume it is garbage everywhere. Nothing else is held.
+Activations, the loss among them, live for one microbatch.
 
-Whether a number overflows is a predicate of the number. A rank skips the step where it holds a flag skip, of whatever
-group, that is not 0: then its updates of master and step change nothing. A flag stays until it is made again. The
-random stream belongs to the step that ran, skipped or not: its update is never left out.
+Whether a number overflows is a predicate of the number. A rank skips the step if it holds a flag skip, of any group,
+that is not 0: then its updates of master and step change nothing. A flag stays until it is computed again. The random
+stream belongs to the step that ran, skipped or not: its update is never left out.
 
-Tensors of the op graph. A rank holds a *box* of a tensor: for each dim a set of indices; own(d, i) is the owner
-of index i of dim d along an axis, the same for all tensors; a rename carries indices over. Data are held whole on
-every rank. A copy made by redistribution has a label: T@tp, and T@tp/cp derived from it. Reading T@tp/cp reads
-T@tp/cp if it is held, else T@tp, else T. Every (tensor, label) has a gradient, to which backward adds under the label
-that forward used; reading a gradient takes the sum over its label and all that derive from it, held where one of
-them is and garbage where only some are. The mask of a dropout is drawn again wherever it is read.
+Tensors of the op graph. A rank holds a *box* of a tensor: for each dim a set of indices; own(d, i) is the owner of
+index i of dim d along an axis, the same for all tensors; a rename carries indices over. Data are held whole on every
+rank. A copy made by redistribution has a label: T@tp, and T@tp/cp derived from it. Reading T@tp/cp reads T@tp/cp if it
+is held, else T@tp, else T. Every (tensor, label) has a gradient, to which backward adds under the label that forward
+used; reading a gradient takes the sum over its label and all that derive from it, held where one of them is and garbage
+where only some are. The mask of a dropout is drawn again wherever it is read.
 
 A pipeline. Along a pipeline axis every instance of a unit has a stage, the one rank that holds its parameters; an event
-on one of its tensors acts there alone, in every microbatch, in the order of the schedule. What stands before the
-repeated units runs with the first of their instances, the rest with the last. A tied parameter lives on the stages of
+on one of its tensors acts there alone, in every microbatch, in the order of the schedule. What comes before the
+repeated units runs with the first of their instances, the rest with the last. A tied parameter is held on the stages of
 all its uses: its events act on those, and a collective along the axis is among them. On any other parameter there is no
-collective along the axis: its ranks would wait for those of other stages without end. Events on no tensor and no group
-run on every rank; where a stage has several chunks, once in each microbatch, with the first of them, a count with the
-last.
+collective along the axis: its ranks would wait for those of other stages forever. Events on no tensor and no group run
+on every rank; if a stage has several chunks, once in each microbatch, with the first of them, a count with the last.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from placealg.placement import Kind
 class Verb:
     """A verb: local or collective, the values it applies to, whether it needs axes, its meaning.
 
-    `kinds` are the kind that a collective takes along its axes and the one that it makes of it (a reduction may say
-    another): a row of placement.REDISTRIBUTIONS. `origin` is the value that it reads in place of its own.
+    `kinds` are the kinds before and after a collective along its axes (a reduction may name another): a row of
+    placement.REDISTRIBUTIONS. `origin` is the value that it reads in place of its own.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Verb:
 
 TENSOR, GRADIENT, REGION, SLOT = "a tensor", "a tensor's gradient", "a region", "what enters a repeated unit"
 HANDED_ON, HANDED = "what an instance of a repeated unit hands on", "what it is handed"
-"""What a verb applies to beside the named values."""
+"""What a verb applies to in addition to the named values."""
 
 _STATES = ("weight", "master", "moments")
 _GRADIENTS = ("grad", "grad_sum")

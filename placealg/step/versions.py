@@ -1,6 +1,6 @@
 """Versions of tensors: a tensor as its op made it, or a copy that redistributions made, known by its label.
 
-A label names the way on which a copy came about: T@tp came from T, T@tp/cp from T@tp.
+A label records how a copy was derived: T@tp from T, T@tp/cp from T@tp.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Version(NamedTuple):
         return self.text
 
     def origins(self) -> Iterator[Version]:
-        """It and those from which it would come, what the op made last.
+        """The version and those from which it derives, ending with what the op made.
 
         >>> list(Version("x", "tp/cp").origins())
         [x@tp/cp, x@tp, x]
@@ -42,7 +42,7 @@ class Version(NamedTuple):
         return (Version(self.tensor, label) for label in origins(self.label))
 
     def derives_from(self, other: Version) -> bool:
-        """Whether it is the other version, or comes from it.
+        """Whether it is the other version, or derives from it.
 
         >>> Version("x", "tp/cp").derives_from(Version("x", "tp")), Version("x", "tp2").derives_from(Version("x", "tp"))
         (True, False)
@@ -52,7 +52,7 @@ class Version(NamedTuple):
 
     @property
     def source(self) -> Version:
-        """The version from which it came.
+        """The version from which it was derived.
 
         >>> Version("x", "tp/cp").source, Version("x").source
         (x@tp, x)
@@ -61,7 +61,7 @@ class Version(NamedTuple):
 
 
 def origins(label: str) -> Iterator[str]:
-    """The label of a version and those of the versions from which it would come, the tensor's own, "", last.
+    """The label of a version and the labels from which it derives, ending with "", the tensor's own.
 
     >>> list(origins("tp/cp"))
     ['tp/cp', 'tp', '']

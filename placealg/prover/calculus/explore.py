@@ -1,8 +1,8 @@
 """Every state that a run can reach, abstractly: initialise, then steps until no state is new, then resume.
 
-Behind a step a checkpoint may be saved, or none: a step is followed from both states. Steps from an initial state
-close when every state after a step has been seen before: from then on all steps are alike. That is the induction over
-steps. What is saved is resumed from, by resumed runs, too, until no state is new.
+After a step a checkpoint may or may not be saved: the next step is followed from both states. The steps from an initial
+state are closed when every state after a step has been seen before: from then on all steps are alike, which is the
+induction over steps. Every saved checkpoint is resumed from, also one that a resumed run saved, until no state is new.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, 
 
 OUTSIDE = Iteration("", False)
 AGAIN = "middle, again"
-"""The position of what a second passive middle microbatch reads otherwise than the first: it needs one m more."""
+"""The position of reads that only a second consecutive middle microbatch makes: they need an m that is one larger."""
 
 _LONGEST_CHAIN = 4
 _MOST_RESUMES = 4
@@ -32,7 +32,7 @@ _MOST_RESUMES = 4
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The events that touch one group, by phase: its own, the global ones, and clips and updates."""
+    """The events that concern one group, by phase: its own, those without a group, and all clips and updates."""
 
     init: tuple[Event, ...]
     step: tuple[Event, ...]
@@ -41,7 +41,10 @@ class Program:
 
     @staticmethod
     def of(step: Step, group: Group, parameter: str = "") -> Program:
-        """The part of `step` that one group sees; of the ops, those that use `parameter` or draw random numbers."""
+        """The part of `step` that one group sees.
+
+        An op event is part of it only if it uses `parameter`, draws random numbers or starts backward.
+        """
         mine = tuple(e for e in step.events if (e.group in ("", group.name) or e.verb in READERS)
                      and (not e.on_tensor or concerns(e, parameter, step.reference)))
         for event in mine:
@@ -59,9 +62,9 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One abstract step: where it started, where it ended (with its log), whether it stands for every m of its case.
+    """One abstract step: its start, its end (with the log), and whether it holds for every m of its case (`whole`).
 
-    `end` is the state behind a save, `unsaved` that of a step which is not saved.
+    `end` is the state after a save, `unsaved` the state if the step is not saved.
     """
 
     case: Case
@@ -73,17 +76,17 @@ class Run:
 
     @property
     def later(self) -> tuple[Machine, ...]:
-        """The states in which the next step may start: behind a save, and without one where that is another."""
+        """The states in which the next step may start: after a save, and without one if that state differs."""
         saved, unsaved = self.end.next_step(), self.unsaved.next_step()
         return (saved,) if saved.snapshot() == unsaved.snapshot() else (saved, unsaved)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Steps from an initial state, each state once; `closed` when every state after a step is among them.
+    """The steps from an initial state, one for each state; `closed` if every state after a step is among them.
 
-    `lasting` are the steps behind which no state is new, the last step where there is none. `resumes` says how often
-    the run was resumed.
+    `lasting` are the steps after which no state is new, or the last step if there are none. `resumes` is the number of
+    times that the run was resumed.
     """
 
     runs: tuple[Run, ...]
@@ -93,9 +96,9 @@ class Chain:
 
 
 def initial(reference: Reference, group: Group, site: Site, flows: Flows | None) -> Machine:
-    """Before `init`: rank 0 of the mesh holds the initial weights, every other copy is garbage.
+    """The state before `init`: rank 0 of the mesh holds the initial weights, every other copy is garbage.
 
-    Along the axes that split the parameter itself each owner holds its elements, and nobody else any.
+    Along the axes that split the parameter itself each owner holds its elements, and no other rank holds any.
     """
     machine = Machine(reference, group, site, flows)
     first = [(a, "0") for a in reference.mesh.names if a not in group.split]
@@ -117,13 +120,13 @@ def initialised(reference: Reference, group: Group, site: Site, program: Program
 
 
 def checkpoint(machine: Machine) -> dict[str, Version]:
-    """Where what `machine` stored is held; that it is right is the store's own obligation."""
+    """The states that `machine` stored, CURRENT where they are held: the store has its own obligation on them."""
     return {k: versions.each(v, lambda leaf: UNHELD if versions.trusted(leaf) == UNHELD else CURRENT)
             for k, v in machine.stored.items()}
 
 
 def resumed(machine: Machine, program: Program) -> Machine:
-    """A machine switched on for `resume`, where `machine` had stored."""
+    """A machine that has run `resume` from what `machine` stored."""
     fresh = Machine(machine.reference, machine.group, machine.site, machine.flows, stored=checkpoint(machine))
     fresh.versions["weight", "device"] = versions.where(machine.owners, GARBAGE, UNHELD)
     execute(fresh, program.resume).stored.clear()
@@ -131,9 +134,9 @@ def resumed(machine: Machine, program: Program) -> Machine:
 
 
 def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Run:
-    """One step, for every m of `case`."""
+    """The run of one step from `start`, for every m of `case`."""
     machine = start.copy()
-    machine.count = None  # a step forgets what was counted before it, in init and resume, too
+    machine.count = None  # a step starts without the counts of earlier steps, of init and of resume
     whole = True
     for looped, events in itertools.groupby(program.step, key=lambda e: e.phase in LOOPED):
         if not looped:
@@ -156,9 +159,9 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
 
 
 def result(machine: Machine) -> Read:
-    """What a step is for: some rank holds the new parameters, as weights or as master weights, whoever reads them.
+    """The read that judges a step: some rank holds the new parameters, as weights or as master weights.
 
-    Where none does, it is a rank that should that the read is about.
+    If no rank holds them, the read is about a rank that should.
     """
     want = machine.after("weight")
     held = [machine.versions[key] for key in sorted(machine.versions, reverse=True) if key[0] in ("weight", "master")]
@@ -171,13 +174,13 @@ def result(machine: Machine) -> Read:
 
 
 def _left(machine: Machine) -> str:
-    """The event that leaves the parameters of a step: their update, or, of what is frozen, the save that reads them."""
+    """The event that produces the parameters of a step: their update, or the save that reads them if frozen."""
     phase, verb = ("save", "weight.store") if machine.group.frozen else ("update", "update")
     return f"{phase}.{machine.group.name}.{verb}"
 
 
 def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:
-    """One microbatch, forward and backward."""
+    """Run the loop's body for one iteration: forward, then backward."""
     behind = tuple(itertools.dropwhile(lambda e: e.phase != "backward", body))
     overlap = machine.reference.pipeline is not None
     start = machine.copy()
@@ -199,10 +202,11 @@ def _run(machine: Machine, events: tuple[Event, ...], iteration: Iteration) -> N
 
 
 def _apart(start: Machine, between: Machine, end: Machine, event: Event, iteration: Iteration) -> None:
-    """In a pipeline, forwards of later microbatches run between a forward and its backward.
+    """Raise NoRule unless microbatches that overlap in a pipeline leave the same state as one after the other.
 
-    That makes no difference where, after the first forward and before the last backward, no copy of a state changes,
-    a forward changes no gradient and a backward no count: this is checked here; else nothing is claimed.
+    In a pipeline, forwards of later microbatches run between a forward and its backward. That makes no difference if,
+    after the first forward and before the last backward, no copy of a state changes, no forward changes a gradient and
+    no backward changes a count.
     """
     changed: list[tuple[str, str]] = []
     if between.count != end.count and iteration.position not in ("last", "only"):
@@ -217,7 +221,7 @@ def _apart(start: Machine, between: Machine, end: Machine, event: Event, iterati
 
 
 def _in_turn(start: Machine, between: Machine, behind: tuple[Event, ...]) -> None:
-    """Behind the first backward event there is no forward, and no count that another forward has changed."""
+    """Raise NoRule if a forward follows the first backward, or a backward divides by a count that forwards change."""
     for event in behind:
         if event.phase != "backward":
             raise NoRule(event.path, "a forward behind a backward of its microbatch, in a pipeline")
@@ -226,7 +230,7 @@ def _in_turn(start: Machine, between: Machine, behind: tuple[Event, ...]) -> Non
 
 
 def settled(machine: Machine) -> Machine:
-    """The state when every update in it was right."""
+    """The state if every update in it was right."""
     state = machine.copy()
     state.versions = {k: versions.each(v, versions.trusted) for k, v in machine.versions.items()}
     state.stored = {k: versions.each(v, versions.trusted) for k, v in machine.stored.items()}
@@ -234,18 +238,18 @@ def settled(machine: Machine) -> Machine:
 
 
 def shapes(reference: Reference) -> tuple[tuple[Case, ...], ...]:
-    """The cases by class of m; only m = 1 when the strategy fixes a single microbatch."""
+    """The cases, grouped by class of m; only m = 1 if the strategy fixes a single microbatch."""
     chosen = [c for c in CASES if reference.microbatches != 1 or c.least == 1]
     return tuple(tuple(g) for _, g in itertools.groupby(chosen, key=lambda c: c.shape))
 
 
 def chain(start: Machine, program: Program, case: Case) -> Chain:
-    """Steps from `start`, with and without a save behind each, until no state is new."""
+    """The steps from `start`, with and without a save after each, until no state is new."""
     return _follow((start,), program, case, settled)
 
 
 def _follow(states: Sequence[Machine], program: Program, case: Case, trusted: Callable[[Machine], Machine]) -> Chain:
-    """Steps from every one of `states` until no state, `trusted`, is new."""
+    """The steps from each of `states` until no state is new once `trusted` has been applied to it."""
     seen, runs, lasting = list[object](), list[Run](), list[Run]()
     for index in range(_LONGEST_CHAIN):
         later = list[Machine]()
@@ -265,7 +269,7 @@ def _follow(states: Sequence[Machine], program: Program, case: Case, trusted: Ca
 
 
 def again(steps: Chain, program: Program, case: Case) -> tuple[tuple[Chain, ...], bool]:
-    """Steps of the runs resumed from what `steps` and resumed runs saved; whether no run is left out."""
+    """The chains of runs resumed from every checkpoint that `steps` and resumed runs saved; whether these are all."""
     found, new = list[Chain](), steps.runs if program.resume else ()
     saved, seen = list[dict[str, Version]](), [r.start.snapshot() for r in steps.runs]
     for resumes in range(1, _MOST_RESUMES + 1):
@@ -284,7 +288,7 @@ def again(steps: Chain, program: Program, case: Case) -> tuple[tuple[Chain, ...]
 
 
 def top(steps: Chain) -> Machine:
-    """The state in which every copy that `steps` know is held everywhere and right."""
+    """The top state of the lattice: every copy that occurs in `steps` is held everywhere and right."""
     like = steps.runs[0].end
     state = Machine(like.reference, like.group, like.site, like.flows)
     state.versions = {key: CURRENT for run in steps.runs for key in run.end.versions}
@@ -292,11 +296,10 @@ def top(steps: Chain) -> Machine:
 
 
 def observed(run: Run, program: Program) -> tuple[tuple[Read, ...], bool]:
-    """What shows whether the updates of `run` were right: its result, what it stores, what later passes read, store.
+    """The reads that show whether the updates of `run` were right, and whether these are all.
 
-    An update that reads a whole matrix shows others of that step, too.
-
-    Later steps are followed, trusting their own updates, until no state is new: else what is returned is not all.
+    They are the step's result, what it stores, what later steps read as weights and store, and what updates that read
+    whole matrices read of other elements. Later steps are followed, trusting their own updates, until no state is new.
     """
     flag = f"right{run.end.steps}:"
 
@@ -312,7 +315,7 @@ def observed(run: Run, program: Program) -> tuple[tuple[Read, ...], bool]:
 
 
 def matrices(machine: Machine) -> Iterator[Read]:
-    """What updates that read whole matrices find of an element when they update another one of its matrix."""
+    """The reads of this element by updates of another element of its matrix, if updates read whole matrices."""
     if machine.group.locality != "elementwise":
         for update in machine.updates:
             others = [(axis, p if axis in machine.group.stacked else correct.other_position(p))
@@ -323,7 +326,7 @@ def matrices(machine: Machine) -> Iterator[Read]:
 
 
 def trusting(machine: Machine, flag: str) -> Machine:
-    """The state and its log when every update was right but those whose name begins with `flag`."""
+    """The state and its log if every update was right except those whose name begins with `flag`."""
     def change(leaf: versions.Leaf) -> versions.Leaf:
         if not isinstance(leaf, versions.Guarded):
             return leaf

@@ -1,7 +1,7 @@
-"""The loop over microbatches, for every m at once: the places at which a unit's microbatch can stand.
+"""The loop over microbatches, for every m at once: the possible positions of the unit's microbatch.
 
-A unit's microbatch is the only one, the first, in the middle, or the last. Runs of passive middle
-microbatches are passed over by their fixpoint, which is sound where the body is idempotent on the state.
+The unit's microbatch is the only one, the first, in the middle, or the last. A run of middle microbatches without the
+unit is replaced by its fixed point, which is sound where the loop's body is idempotent on the state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Where the unit's microbatch stands: the iterations, and the smallest m; `exact` when m is that number."""
+    """One position of the unit's microbatch: the loop's iterations, and the least m; `exact` if m is that number."""
 
     iterations: tuple[Iteration, ...]
     least: int

@@ -1,4 +1,4 @@
-"""Solvers and what they said: queries, premises, lemmas, certificates, counterexamples, and the second engine.
+"""Solvers and their answers: queries, premises, lemmas, certificates, counterexamples, and the second engine.
 
 Read `symbols.py` (where the calculus becomes solver terms) and `solver.py` (the one module that runs Z3) first.
 """

@@ -18,14 +18,14 @@ from placealg.step.program import Step
 
 
 class Unproved(Exception):
-    """The solver did not prove a lemma: what rests on it is open."""
+    """The solver did not prove a lemma, so that what depends on it is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lemma:
-    """A closed form: what it says, its summand f(k) and its partial sum S(k).
+    """A closed form: its statement, its summand f(k) and its partial sum S(k).
 
-    `verbs` are those whose transfer rules use it; all rules may where it names none.
+    `verbs` are those whose transfer rules use it; if it is empty, every rule may.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Lemma:
 
 _tau, _k, _value, _c, _n = z3.Ints("tau k value c n")
 _behind = z3.If(_c >= _tau, _c - _tau, _c - _tau + _n)
-"""How many ranks lie between rank tau and rank c, the way that blocks go round a ring of n."""
+"""The number of ranks from rank tau on to rank c, in the direction in which blocks travel round a ring of n."""
 
 _f = z3.Function("f", z3.IntSort(), z3.IntSort())
 
@@ -67,7 +67,7 @@ def used(step: Step) -> tuple[Lemma, ...]:
 
 
 def proved_lemmas(chosen: Iterable[Lemma] = LEMMAS) -> tuple[str, ...]:
-    """Lemmas, each proved by the solver in this process, as `name: statement`; raises Unproved for one that is not."""
+    """The lemmas as `name: statement`, each proved by the solver in this process; raises Unproved if one is not."""
     return tuple(_proved(lemma) for lemma in chosen)
 
 

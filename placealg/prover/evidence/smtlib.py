@@ -1,8 +1,7 @@
 """Formulas as SMT-LIB 2 text that any solver reads, the same text for the same formula.
 
-Symbols are quoted where they must be, conjunctions and sums of nothing are written as what they are, a part that a
-conjunction or a disjunction has twice is written once, and a term that occurs often is defined once. Nothing else is
-simplified.
+Symbols are quoted if they have to be, empty conjunctions and sums are written as their values, a repeated operand of a
+conjunction or a disjunction is written once, and a term that occurs often is defined once. Nothing else is simplified.
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ def read_header(text: str) -> dict[str, list[str]]:
 
 
 def foreign(text: str) -> str:
-    r"""What a text has that is never written here: a command that does more than declare, define, assert and ask.
+    r"""What a text has that is never written here: a command other than declare, define, assert and check-sat; or "".
 
-    To a solver a text is a program: an option may name a file that the solver overwrites.
+    A solver executes its input: an option may name a file that the solver overwrites.
 
     >>> foreign("(declare-const x Int) ; x\n(assert (> x |(y|))\n(check-sat)\n")
     ''
@@ -133,7 +132,7 @@ def _terms(roots: Iterable[Any]) -> Iterator[Any]:
 
 
 class Writer:
-    """Writes formulas that share terms: a term that stands in several places is defined before its first use."""
+    """Writes formulas that share terms: a term that occurs several times is defined before its first use."""
 
     def __init__(self, formulas: Iterable[Any]):
         formulas = list(formulas)
@@ -143,7 +142,7 @@ class Writer:
         self._named = 0
 
     def write(self, formula: Any) -> tuple[list[str], str]:
-        """(definitions that the text needs beyond earlier ones, the text of the formula)."""
+        """(definitions that the text needs in addition to earlier ones, the text of the formula)."""
         defined: list[str] = []
         return defined, self._write(formula, defined)
 

@@ -1,4 +1,4 @@
-"""That the premises can hold: nothing is proved from premises that contradict each other."""
+"""The check against vacuous proofs: the premises have models, since contradictory premises would prove everything."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def vacuity_sizes(step: Step) -> tuple[int, int]:
 
 
 def occurrences(step: Step) -> dict[str, Any]:
-    """What would be vacuous -> a formula without a model if it is: the premises on counts, and every `where`.
+    """What would be vacuous -> a formula that has no model if it is: the premises on counts, and every `where`.
 
-    Of an axis that is written out, ranks that it lacks at that size say nothing.
+    If an axis is written out, a `where` that names a rank beyond its size is left out.
     """
     sizes = step.reference.unrolled
     data = step.reference.data_axes

@@ -1,7 +1,7 @@
-"""The sizes over which a comparison is decided: positive integers and rationals, what is whole, what is assumed.
+"""The sizes over which a comparison is decided: positive integers and rationals, whole quotients, premises.
 
-Sizes that depend on each other are written in free ones: where a/kv is whole, a is kv times another size; where
-tp >= 2, tp is 2 and a rest. Every value of the original sizes that is allowed comes from some value of the free ones.
+Sizes that depend on each other are expressed by free ones: if a/kv is an integer, a is kv times another size; if tp >=
+2, tp is 2 and a rest. Every allowed value of the original sizes comes from some value of the free ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from placealg.arith import Monomial
 from placealg.polynomial import REST, Polynomial
 
 RELATIONS = (">=", ">", "==")
-"""How a premise stands to 0."""
+"""The relations of a premise to 0."""
 
 Premise = tuple[Polynomial, str]
 """A sum, and its relation to 0."""
@@ -26,9 +26,9 @@ _RATIONAL = tuple(Fraction(t) for t in ("1", "2", "4", "12", "1/2", "1/8", "1/10
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Which sizes there are: `rational` names are positive rationals, all others integers of at least 1.
+    """The allowed sizes: `rational` names are positive rationals, all others integers of at least 1.
 
-    `whole` are quotients that are positive integers; `premises` hold besides.
+    The quotients in `whole` are positive integers, and the `premises` hold.
     """
 
     whole: tuple[Monomial, ...] = ()
@@ -36,7 +36,7 @@ class Domain:
     rational: frozenset[str] = frozenset()
 
     def allows(self, sizes: Mapping[str, Fraction]) -> bool:
-        """Whether sizes are among them, exactly."""
+        """Whether sizes belong to the domain, evaluated exactly."""
         return (all(v > 0 and (n in self.rational or v.denominator == 1) for n, v in sizes.items())
                 and all((v := m.evaluate(sizes)) >= 1 and v.denominator == 1 for m in self.whole)
                 and all(_stands(p.evaluate(sizes), relation) for p, relation in self.premises))
@@ -46,7 +46,7 @@ class Domain:
         return {n for m in self.whole for n in m.names()} | {n for p, _ in self.premises for n in p.names()}
 
     def whole_names(self, names: Iterable[str]) -> bool:
-        """Whether all of them are integers."""
+        """Whether all the names are integers."""
         return not any(n.rstrip(REST) in self.rational for n in names)
 
 
@@ -56,31 +56,31 @@ def _stands(value: Fraction, relation: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Sizes written in free ones, step by step: each step puts a sum in the place of a size."""
+    """The sizes of a domain expressed by free ones, step by step: each step substitutes a sum for one size."""
 
     domain: Domain
     steps: tuple[tuple[str, Polynomial], ...]
 
     def same_sign(self, value: Polynomial) -> Polynomial:
-        """A sum in the free sizes, without denominators, that has the sign of `value` everywhere."""
+        """A sum in the free sizes, without denominators, that has the same sign as `value` everywhere."""
         for name, put in self.steps:
             value = value.cleared().put(name, put)
         return value.cleared()
 
     def written(self, name: str) -> Polynomial:
-        """One size in the free ones."""
+        """One size, expressed by the free ones."""
         value = Polynomial.name(name)
         for step, put in self.steps:
             value = value.put(step, put)
         return value
 
     def free(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The free sizes in which `names` are written."""
+        """The free sizes that express `names`."""
         found = dict.fromkeys(n for name in names for n in self.written(name).names())
         return tuple(found)
 
     def sizes(self, names: Iterable[str], free: Mapping[str, Fraction]) -> dict[str, Fraction]:
-        """The original sizes at values of the free ones."""
+        """The original sizes, at values of the free ones."""
         known = dict(free)
         for name, put in reversed(self.steps):
             known[name] = put.evaluate(known)
@@ -88,7 +88,7 @@ class Freed:
 
 
 def freed(domain: Domain) -> Freed:
-    """The sizes of a domain in free ones, as far as its premises say so.
+    """The sizes of a domain expressed by free ones, as far as its premises allow.
 
     >>> domain = Domain((Monomial.parse("a/kv"),), ((Polynomial.of([Monomial.of("tp"), Monomial.number(-2)]), ">="),))
     >>> freed(domain).steps
@@ -113,7 +113,7 @@ def freed(domain: Domain) -> Freed:
 
 
 def _step(premise: Polynomial, relation: str, domain: Domain) -> tuple[str, Polynomial] | None:
-    """The size that a premise bounds from below, or settles, as that bound and a rest."""
+    """The size that a premise bounds from below or determines, and its substitute: the bound, and a rest if needed."""
     for sum_ in (premise, -premise) if relation == "==" else (premise,):
         for name in sum_.names():
             by = sum_.coefficient(name).monomials()
@@ -130,7 +130,7 @@ def _step(premise: Polynomial, relation: str, domain: Domain) -> tuple[str, Poly
 
 
 def points(free: tuple[str, ...], rational: frozenset[str], many: int) -> Iterator[dict[str, Fraction]]:
-    """Values of free sizes to try: the least, one or two of them larger, then drawn ones; the same every time."""
+    """Values of free sizes to try: the least, then one of them larger, then random ones; the same every time."""
     least = {n: Fraction(0 if n.endswith(REST) else 1) for n in free}
     values = {n: _RATIONAL if n.rstrip(REST) in rational else tuple(map(Fraction, _SMALL)) for n in free}
     yield least
@@ -144,6 +144,6 @@ def points(free: tuple[str, ...], rational: frozenset[str], many: int) -> Iterat
 
 
 def smaller(value: Fraction, least: Fraction) -> Iterator[Fraction]:
-    """Values to try in the place of a larger one, the least first."""
+    """Smaller values to try for a value, the least first."""
     found = dict.fromkeys([least, *(Fraction(n) for n in (1, 2, 3, 4, 8, 16, 64, 1024)), Fraction(value // 2)])
     return iter([v for v in found if least <= v < value])

@@ -1,4 +1,4 @@
-"""A program of the kernel as a Coq file, its theorem with a proof of one line; and what coqc says of it."""
+"""A program of the kernel as a Coq file, with a one-line proof of its theorem; and coqc's answer to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placealg.errors import InputError
 from placealg.prover.kernel.program import Term, coq_text
 
 VERSION = "8.16"
-"""The version of Coq by which the theory is checked."""
+"""The version of Coq with which the theory is checked."""
 
 CLOSED = "Closed under the global context"
 _KERNEL = ("Syntax", "Semantics", "Check", "Decide", "Algebra", "Facts", "Events", "Units", "Loops", "Steps", "Sound")
@@ -24,7 +24,7 @@ _PROGRAM = re.compile(r"^Definition strategy : program :=\n(.*?)\.\n\n", re.MULT
 
 
 def sha256(program: Term) -> str:
-    """The digest of a program: of its text as Coq reads it."""
+    """The digest of a program's text as Coq reads it."""
     return _digest(coq_text(program))
 
 
@@ -58,7 +58,7 @@ def _wrapped(text: str) -> str:
 
 
 def check_unedited(path: Path) -> None:
-    """Raise InputError where the program of a printed file is not the one that its digest names."""
+    """Raise InputError unless the program of a printed file has the digest that the file names."""
     text = path.read_text(encoding="utf-8")
     said, program = _DIGEST.search(text), _PROGRAM.search(text)
     if said is None or program is None:
@@ -68,7 +68,7 @@ def check_unedited(path: Path) -> None:
 
 
 def coq_version() -> str:
-    """The version of coqc, "" where there is none."""
+    """The version of coqc; "" if there is none."""
     if shutil.which("coqc") is None:
         return ""
     said = subprocess.run(["coqc", "--version"], capture_output=True, text=True, check=False).stdout
@@ -77,7 +77,7 @@ def coq_version() -> str:
 
 
 def by_coqc(text: str, theory: Path) -> str:
-    """What coqc makes of a file: "" where it is proved without axioms, else why not, in one line.
+    """coqc's answer to a file: "" if it is proved without axioms, else why not, in one line.
 
     `theory` is the folder of the Coq sources; they are compiled in a folder of their own.
     """

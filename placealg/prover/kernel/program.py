@@ -1,4 +1,4 @@
-"""A step as the data that the verified checker reads: a program of `proofs/coq/kernel/Syntax.v`, or why it is none.
+"""A step as the data that the verified checker reads: a program of `proofs/coq/kernel/Syntax.v`, or why there is none.
 
 Axes, groups and units are numbers, in the order in which the reference lists them. Nothing is guessed and nothing left
 out: an event, a field or a part of the reference that the language lacks is refused by name.
@@ -33,7 +33,7 @@ FIELDS = ("axes", "data", "clips", "repeated", "groups", *_PHASES)
 
 
 def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
-    """The program of a step as a term; its ops folded to units. Raises Outside where the language lacks something.
+    """The program of a step as a term; its ops folded to units. Raises Outside if the language lacks something.
 
     >>> import placealg as pa
     >>> program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})[1:6]
@@ -112,7 +112,7 @@ class _Writer:
                 yield from (self.whole(e) for e in plain)
 
     def fields(self, events: Iterable[Event], inside: bool) -> None:
-        """Refuse what no event of the language has."""
+        """Raise Outside if an event has a field that the language lacks."""
         for e in events:
             if e.at:
                 raise Outside(e.path, f"at = {', '.join(e.at)}")
@@ -126,7 +126,7 @@ class _Writer:
                 raise Outside(e.path, "a divisor that counts tokens outside of a microbatch")
 
     def instr(self, e: Event) -> Term:
-        """What happens to one instance of a unit."""
+        """An event on one instance of a unit, as a term."""
         if not e.group:
             if e.verb != "compute" or e.where or e.phase not in ("forward", "backward"):
                 raise Outside(e.path, f"{e.verb} of {e.value}")
@@ -137,7 +137,7 @@ class _Writer:
         return ("On", self.groups[e.group], make(self, e))
 
     def whole(self, e: Event) -> Term:
-        """What happens to values of no group."""
+        """An event on a value that belongs to no group, as a term."""
         if e.where:
             raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
         if e.value == "loss" and e.verb in ("compute", "scale"):
@@ -149,7 +149,7 @@ class _Writer:
         raise Outside(e.path, f"{e.verb} of {e.value}")
 
     def norm(self, e: Event) -> Term:
-        """The partial norm of a group."""
+        """The partial norm of a group, as a term."""
         return ("Norm", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
 
     def along(self, e: Event) -> list[Term]:
@@ -157,14 +157,14 @@ class _Writer:
         return [self.axes[a] for a in e.axes]
 
     def place(self, where: tuple[Clause, ...]) -> list[Term]:
-        """A `where`; of fixed ranks the language has the first alone."""
+        """A `where` as terms; the only fixed rank in the language is the first."""
         for clause in where:
             if clause.rank:
                 raise Outside("", f"where = {clause}")
         return [("Owner" if c.rank is None else "First", self.axes[c.axis]) for c in where]
 
     def ratio(self, e: Event) -> Term:
-        """One over the divisor."""
+        """One over the divisor, as a term."""
         over: list[Term] = []
         under: list[Term] = []
         if e.divisor.coefficient != Fraction(1):
@@ -274,7 +274,7 @@ _EVENTS: Mapping[str, Callable[[_Writer, Event], Term]] = {
 
 
 def coq_text(term: Term) -> str:
-    """A term as Coq reads it.
+    """A term in Coq's syntax.
 
     >>> coq_text(("Each", 0, True, [("On", 1, ("Keep", ("At", "Weight", "Device"), [0]))]))
     '(Each 0 true [On 1 (Keep (At Weight Device) [0])])'

@@ -1,8 +1,8 @@
 """Units as wholes: a step that runs op by op and splits nothing but the batch, as one that runs unit by unit.
 
-Where every axis splits the batch alone, a rank runs each op on its own sequences exactly as the single device does: the
+If every axis splits the batch alone, a rank runs each op on its own sequences exactly as the single device does: the
 ops of a unit, all of them, each once, in the graph's order and with nothing between them, are the unit's computation.
-Whatever differs from that is refused, by the event that differs.
+Anything else is refused, naming the event that differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placealg.step.program import Step
 
 @dataclass(frozen=True, slots=True)
 class Outside(Exception):
-    """A program is outside of what can be said: which event (or "" for what the step refers to), and why."""
+    """The kernel's language cannot express a program: the event (or "" for a part of the reference), and the reason."""
 
     event: str
     reason: str
@@ -29,9 +29,9 @@ class Outside(Exception):
 
 
 def whole_units(step: Step) -> Step:
-    """The step with one computation in place of the ops of a unit; itself where it runs unit by unit.
+    """The step with one computation in place of the ops of a unit; the step itself if it runs unit by unit.
 
-    Raises Outside where an axis splits more than the batch, or where a unit's ops are not all of it, in order.
+    Raises Outside if an axis splits more than the batch, or a unit's events are not all its ops, in order.
 
     >>> import placealg as pa
     >>> [e.path for e in whole_units(pa.derive(pa.dp("dp"), pa.gpt())).phase("forward")][:3]
@@ -80,7 +80,7 @@ def _place(event: Event) -> tuple[str, str]:
 
 
 def _whole_loss(step: Step, event: Event) -> Event:
-    """The loss's own event reads what the graph's last op sums."""
+    """The loss event without operands, if these are what the graph's last op sums."""
     graph, loss = step.reference.graph, event.value == "loss" and event.verb == "compute"
     return replace(event, reads=()) if graph and loss and event.reads == graph.ops[-1].inputs else event
 
@@ -100,7 +100,7 @@ def _backward(op: Op) -> tuple[str, tuple[str, ...]]:
 
 def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str, ...]]],
            slices: dict[str, str]) -> None:
-    """Hold a run of events against the ops that it has to run; slices of the data stand wherever they are made."""
+    """Raise Outside unless a run of events is exactly the wanted ops; slices of the data may occur anywhere in it."""
     graph = step.reference.graph
     assert graph is not None
     loop = graph.loop(run[0].unit)

@@ -1,4 +1,4 @@
-"""Ops as rules on what every rank holds: forward on exact operands, backward linear in the gradient."""
+"""Ops as transfer rules on what every rank holds: forward on exact operands, backward linear in the gradient."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from placealg.step.program import Reference
 
 
 class Operators:
-    """The ops of one microbatch at work on its tensors; what they demand and contribute goes into `flow`.
+    """The ops of one microbatch, executed on its tensors; their demands and contributions go into `flow`.
 
-    `passes` counts the instances of a repeated unit, `split` is how the loss was split when it was summed, and `lost`
-    says of a result that nobody holds which event read what was not there.
+    `passes` counts the instances of a repeated unit, `split` is the split of the loss when it was summed, and `lost`
+    maps a result that no rank holds to the event that read a missing operand and to that operand.
     """
 
     def __init__(self, reference: Reference, tensors: Tensors, flow: Flow, stages: Stages):
@@ -36,7 +36,7 @@ class Operators:
         self.began = False
 
     def demand(self, event: Event, name: str, held: Sum, says: str = "") -> Sum:
-        """What must be exact; where it is not, that is a fault, and what follows goes on as if it were."""
+        """Demand that a value is exact; if it is not, that is a fault, and the execution goes on as if it were."""
         mask = paths.mask_of(held)
         path = event.path
         if not held and not says:
@@ -48,7 +48,7 @@ class Operators:
         return paths.exact(mask) if held else ()
 
     def compute(self, event: Event) -> None:
-        """An op, or an op's backward."""
+        """Execute an op, or an op's backward."""
         op = self.graph.producer(event.tensor)
         assert op is not None
         labels = [v.label for v in event.operands] or [""] * len(op.inputs)
@@ -91,7 +91,10 @@ class Operators:
         return paths.contracted(whole, dims, self.tag(op.output))
 
     def complete(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
-        """An operand whose rows the op takes statistics of, or mixes: all of a row must be there, or be merged."""
+        """An operand of whose rows the op takes statistics, or which it mixes.
+
+        Whole rows must be held, or their statistics merged over the axes that split them.
+        """
         if name != op.inputs[0] and op.row.family != "flash":
             return held
         split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
@@ -102,11 +105,11 @@ class Operators:
         return paths.exact(paths.mask_of(held) - split) if split and op.row.over else held
 
     def tag(self, name: str) -> str:
-        """The name of a contraction, of its own in every instance of a repeated unit."""
+        """The name of a contraction, different in every instance of a repeated unit."""
         return name + "'" * (self.passes - 1)
 
     def transpose(self, event: Event, op: Op, labels: list[str]) -> None:
-        """The backward of an op: to every operand that needs a gradient, what the op's gradient contributes."""
+        """Execute the backward of an op: add its gradient's contribution to every operand that needs a gradient."""
         last = op == self.graph.ops[-1]
         if last and self.began:
             self.flow.open.append(Demand(event.path, "starts the backward once more", (), frozenset()))
@@ -123,7 +126,7 @@ class Operators:
         return (Value((Term(Monomial.of(SEED)),)),) if self.split is not None else ()
 
     def deposit(self, event: Event, op: Op, k: int, name: str, label: str, held: Sum) -> None:
-        """Add what operand `k` received to its gradient; a parameter's goes to the machine of its group."""
+        """Add what operand `k` received to its gradient; for a parameter, to the flow's contributions."""
         use = f"{op.output}/{k}"
         if self.graph.tensors[name].kind != "parameter":
             if not self.tensors.add(name, label, use, held):
@@ -136,7 +139,7 @@ class Operators:
         self.flow.add(Part(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split, stage))))
 
     def contribution(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
-        """What one operand's gradient receives: linear in what arrives, and exact in all that is read beside it."""
+        """The contribution to one operand's gradient: linear in what arrives; all else that is read must be exact."""
         of, tag = tuple(self.graph.tensors[step.of].dims), self.tag(f"{step.forward}.grad.{step.operand}")
         if step.kind == "vjp":
             return self.product(event, op, step, labels, arriving)
@@ -152,22 +155,22 @@ class Operators:
         return paths.narrowed(paths.contracted([arriving, *read], of, tag), alone)
 
     def complete_rows(self, event: Event, op: Op, held: Sum) -> Sum:
-        """A gradient whose rows the op's backward mixes."""
+        """A gradient whose rows the op's backward mixes: whole rows must be held."""
         split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
         if split:
             self.demand(event, op.output + GRAD, (), f"works on a part of the rows of {op.output}{GRAD}")
         return paths.each(held, lambda v: replace(v, mask=v.mask - split))
 
     def operand(self, event: Event, op: Op, k: int, labels: list[str]) -> Sum:
-        """Operand `k` as the backward reads it, in its own version: one tensor may be two operands in two versions."""
+        """Operand `k` as the backward reads it, in its own version: a tensor may be two operands in two versions."""
         return self.saved(event, op, op.inputs[k], self.tensors.read(op.inputs[k], labels[k]))
 
     def saved(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
-        """A value that the backward reads beside the gradient: it must be exact."""
+        """A value that the backward reads besides the gradient: it must be exact."""
         return self.demand(event, name, self.stages.here(op.unit, held))
 
     def played(self, event: Event, op: Op, role: str, labels: list[str]) -> Sum:
-        """What plays a role in the backward: an operand, the result, or what the op kept."""
+        """The value of a role in the backward: an operand, the result, or what the op kept."""
         if role in op.row.operands:
             return self.operand(event, op, op.row.operands.index(role), labels)
         name = named(op, role)
@@ -200,5 +203,5 @@ class Operators:
 
 
 def _undefined(held: Sum) -> bool:
-    """Whether what is held is garbage, or counts as it should and is whole on some ranks only."""
+    """Whether a value is garbage, or has the right weights but is whole on some ranks only."""
     return any(v.garbage for v in held) or all(v.terms == paths.exact()[0].terms for v in held)

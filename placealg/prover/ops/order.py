@@ -1,11 +1,10 @@
-"""The order in which a flow can be followed: what an instance of a repeated unit reads, it has made.
+"""The order in which a flow can be followed: an instance of a repeated unit reads only what it made itself.
 
-The flow follows one instance of a repeated unit for all of them. What it finds in one is so in every other where an
-instance reads only what it made itself and what it was handed: where data are copied before anybody in the loop reads
-the copy, an op's result is moved behind the op (of what backward makes again, the result that forward kept is there),
-and nothing is done to the last instance alone that all of them read
-again; where a gradient is redistributed after all uses have added to it, and before the op reads it. A program that
-does anything in another order is left open.
+The flow follows one instance of a repeated unit for all of them. This is sound if an instance reads only what it made
+itself and what it was handed. So data are copied before anything in the loop reads the copy; the result of an op is
+redistributed after the op (what backward recomputes is there already, as forward kept it); nothing is done only to the
+last instance of what all instances read again; a gradient is redistributed after all uses have added to it, and before
+the op reads it. A program in any other order is left open.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from placealg.step.versions import Version
 
 
 def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
-    """The events on tensors of one microbatch that stand where they are not followed, and why."""
+    """The events on tensors of one microbatch whose order is not followed, each with the reason."""
     listed = [e for e in events if e.on_tensor or e.value == "loss"]
     for phase in ("forward", "backward"):
         order = _Order(graph)
@@ -40,7 +39,7 @@ def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str
 
 
 def _of_the_last_alone(events: list[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
-    """What changes a tensor for the last instance of a repeated unit alone, or reads it when others have run again."""
+    """Events that change a tensor only for a repeated unit's last instance, or read it after others ran again."""
     back = [e for e in events if e.phase == "backward"]
     for loop in graph.loops:
         read = {version for e in back if e.unit == loop.unit for version in _reads(e, graph)}
@@ -54,7 +53,7 @@ def _of_the_last_alone(events: list[Event], graph: Graph) -> Iterator[tuple[Even
 
 
 class _Order:
-    """What one phase has read, moved and added so far."""
+    """What one phase has read, redistributed and added so far."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
@@ -64,7 +63,10 @@ class _Order:
         self.consumed: set[str] = set()
 
     def value(self, event: Event) -> str:
-        """An event on a tensor, or a loss: copies of data stand before their readers, moves behind the op."""
+        """What is wrong with an event on a tensor or a loss: data are copied before readers, results moved after ops.
+
+        "" if nothing is.
+        """
         why, version = "", Version(event.tensor, event.version)
         makes = event.on_tensor and bool(event.effect.writes) and self.graph.loop(event.unit) is not None
         if makes and event.unit in self.read.get(version, ()) and self.outlives(event):
@@ -85,12 +87,12 @@ class _Order:
         return kind == "data" or (event.phase == "forward" and self.graph.producer(event.tensor) is None)
 
     def reading(self, event: Event) -> None:
-        """Keep what an event reads, and in which unit."""
+        """Record what an event reads, and in which unit."""
         for version in _reads(event, self.graph):
             self.read.setdefault(version, set()).add(event.unit)
 
     def gradient(self, event: Event) -> str:
-        """An event on a gradient: all uses add before it is redistributed, which is before the op reads it."""
+        """What is wrong with an event on a gradient: all uses add, then it is redistributed, then the op reads it."""
         self.reading(event)
         name = event.tensor
         if event.effect.of_op or event.verb == "send":
@@ -115,9 +117,9 @@ def _from(version: Version) -> frozenset[Version]:
 
 
 def _reads(event: Event, graph: Graph) -> frozenset[Version]:
-    """The versions of tensors that an event reads, and those that they would come from.
+    """The versions of tensors that an event reads, and those from which they would be resolved.
 
-    What a redistribution acts on itself is not among them, nor what enters the first instance alone, or is handed on.
+    A redistribution's own operand is not among them, nor what enters only the first instance, nor what is handed on.
     """
     return frozenset(v for read in _named(event, graph) for v in _from(read))
 
@@ -142,7 +144,7 @@ def _named(event: Event, graph: Graph) -> Iterator[Version]:
 
 
 def _adds(event: Event, graph: Graph) -> Iterator[Version]:
-    """The versions to whose gradients an op's backward adds, or what enters a repeated unit hands on."""
+    """The versions to whose gradients an op's backward adds, or to which a repeated unit hands back its gradient."""
     op = graph.producer(event.tensor)
     given = list(event.operands)
     if event.verb == "assign":

@@ -1,4 +1,4 @@
-"""Redistributions of tensors and of their gradients, as rules on what every rank holds: one for each verb."""
+"""Redistributions of tensors and of their gradients, as transfer rules on what every rank holds: one for each verb."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from placealg.step.verbs import MESSAGES
 
 
 def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> str:
-    """What about an event of the loop over microbatches no rule covers; "" when a rule covers it whole.
+    """The aspect of an event of the loop over microbatches that no rule covers; "" if a rule covers it whole.
 
-    Stages run their microbatches in different orders: where they all meet in one event they may wait for each other.
+    Stages run their microbatches in different orders: in an event in which all take part they may wait for each other.
     """
     if pipeline and pipeline.axis in event.axes and event.verb not in MESSAGES and event.phase in LOOPED:
         return f"{event.verb} of {event.value} among stages of {pipeline.axis} inside the loop over microbatches"
@@ -58,9 +58,9 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
 
 
 def _elsewhere(event: Event, graph: Graph) -> bool:
-    """Whether a tensor is moved on another stage than that of its op, or, of data, than those of their readers.
+    """Whether a tensor is moved on another stage than that of its op, or, for data, than those of its readers.
 
-    What the last instance of the last repeated unit hands on stands on the stage of what follows, too.
+    What the last instance of the last repeated unit hands on is also on the stage of what follows.
     """
     name, here = event.tensor, part_of(event.unit, graph)
     if name not in graph.tensors:
@@ -95,7 +95,7 @@ def _all_to_all(tensors: Tensors, event: Event) -> None:
 
 
 def _shift(tensors: Tensors, event: Event) -> None:
-    """A ring of as many turns as there are other ranks brings each what lemma `ring` says: every block, once."""
+    """A ring with as many turns as there are other ranks: by lemma `ring` every rank receives every block, once."""
     (_reduce_scatter if event.source == "P" else _all_gather)(tensors, event)
 
 
@@ -106,7 +106,7 @@ def _slice(tensors: Tensors, event: Event) -> None:
 
 
 def _pad(tensors: Tensors, event: Event) -> None:
-    """The whole dim is held: what is split in another way, too, is in no sum of this calculus then."""
+    """The whole dim is held, 0 where a rank does not own it; garbage if the dim is also split in another way."""
     held, dim = tensors.here(event), dim_named(event.source)
     split = frozenset((a, p) for a, p in paths.mask_of(held) if dim_of(p) == dim)
     if split <= {(a, at(dim)) for a in event.axes}:
@@ -127,4 +127,4 @@ MOVES: Mapping[str, Callable[[Tensors, Event], None]] = {
     "free": _free, "all_gather": _all_gather, "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale, "shift": _shift,
 }
-"""Verb -> its rule on a tensor."""
+"""Verb -> its transfer rule on a tensor."""

@@ -12,6 +12,7 @@ from placealg.cli.glosses import (
     ASSUMED,
     CUTOFF_SAYS,
     DTENSOR,
+    HELD_LESS,
     HYPOTHESES,
     KIND_FORMULAS,
     MODE_FORMULAS,
@@ -22,8 +23,8 @@ from placealg.cli.glosses import (
 )
 from placealg.cli.keys import fields, keys
 from placealg.cli.published import names as published
+from placealg.cost.certain import LEAST
 from placealg.cost.communication import communication
-from placealg.cost.document import BALANCED
 from placealg.cost.memory import memory
 from placealg.errors import InputError, shown
 from placealg.mesh import SYMBOLS
@@ -85,11 +86,9 @@ def explanations(wanted: str = "") -> Iterator[Explained]:
     yield from _theorems()
     for name, sentences in HYPOTHESES.items():
         yield Explained(name, "hypothesis", sentences, *ASSUMED[name], "placealg/prover/examine.py, hypotheses")
-    name, _, says = BALANCED.partition(": ")
-    yield Explained(name, "hypothesis", (
-        f"{says[0].upper()}{says[1:]}.", "Costs assume it of a program that splits experts; runs and proofs do not.",
-        "Where a router sends more to some experts than to others, their devices hold and send more than is told."),
-        *ASSUMED[name], "placealg/cost/document.py, BALANCED")
+    for name, says in LEAST.items():
+        yield Explained(name, "hypothesis", (f"{says[0].upper()}{says[1:]}.", *HELD_LESS[name]), *ASSUMED[name],
+                        "placealg/cost/certain.py, LEAST")
 
 
 def explain(name: str) -> list[Explained]:

@@ -73,8 +73,31 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
                       "a file of [[event]] tables without resume.*"),
     "balanced_experts": ("every device of an expert axis receives b·s·topk/n pairs per microbatch and data rank",
                          "placealg cost dp*ep --model moe"),
+    "even_shares": ("a share of x elements over n ranks has x/n", "zero3 without [shards] pad"),
+    "copies_apart": ("while a unit is used, shard and copy are both held: w/n + w bytes a parameter", "zero3"),
+    "fresh_results": ("what an op reads and what it makes are held at once", "gpt, at every op but a renaming"),
+    "saved_as_listed": ("an operand is kept iff the gradient of another operand needs it", "placealg model gpt"),
+    "loss_as_run": ("the bytes a logit of the way that is named", "placealg fit tp --loss fused"),
 }
 """Hypothesis -> as a formula or statement, and where it is assumed."""
+
+HELD_LESS: Mapping[str, tuple[str, str]] = {
+    "even_shares": ("Where rows do not divide, some device holds a larger share than is told.",
+                    "[shards] pad says how shares are filled up, and then they are counted as they are."),
+    "copies_apart": ("What is fetched from another tier is none: it arrives in its place in the copy.",
+                     "A runtime that gathers into a buffer of which the shard is a part holds w/n bytes less."),
+    "fresh_results": ("What an op reads is held until the op is done, unless nothing reads it later.",
+                      "A kernel that overwrites what it reads, or an op that is fused with the next, holds less."),
+    "saved_as_listed": ("`placealg model NAME` lists what is saved.",
+                        "A fused kernel that computes a part again, or keeps it in fewer bytes, holds less; a region "
+                        "that is M, and act_linear in [types], say so."),
+    "loss_as_run": ("The logits are the largest tensor of many steps, and the ways to run a loss differ by them.",
+                    "Where another way is taken, --loss names it, and its bytes are counted."),
+    "balanced_experts": (
+        "Costs assume it of a program that splits experts; runs and proofs do not.",
+        "Where a router sends more to some experts than to others, their devices hold and send more than is told."),
+}
+"""Hypothesis of what is counted -> what it means where it does not hold."""
 
 THEOREM: Mapping[str, tuple[tuple[str, str, str], str, str, str]] = {
     "forward and backward": (

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from placealg.cost.certain import LEAST, certain_if
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula, Size, exact_size, json_number
 from placealg.cost.memory import chosen
@@ -37,8 +38,7 @@ OF_TENSORS = (
 ROUNDED = "a weight on the wire takes no buffer of its own: only what it becomes, w or use bytes each, is counted"
 """What the figures take for granted besides where gathered weights have an element size of their own."""
 
-BALANCED = ("balanced_experts: the devices of an axis that splits experts receive equally many pairs of a token and an "
-            "expert")
+BALANCED = f"balanced_experts: {LEAST['balanced_experts']}"
 """What the figures of a program whose experts are split take for granted besides."""
 
 RINGS = "of what goes round a ring a device holds two blocks at a time, one in use and one that arrives"
@@ -57,6 +57,7 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
     if any(e.bytes == WIRE_W for e in step.events):
         every = (*every, ROUNDED)
+    every = (*every, f"memory is what the program must hold, never more, under {', '.join(certain_if(step))}")
     if graph is None or not of_tensors:
         return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from placealg.cost.certain import LEAST, certain_if
 from placealg.cost.compute import COMPUTE, Compute, value_of
 from placealg.cost.formula import json_number
 from placealg.cost.layouts import Layout
@@ -123,13 +124,18 @@ def _stage(found: Fit, last: bool, width: int, gib: bool, measured: Fraction | N
         facts += [[dim("measured" if k == 0 else ""), text] for k, text in enumerate(_measured(found, measured, scale))]
     if last:
         facts += [[dim("loss" if k == 0 else ""), note] for k, note in enumerate(_loss(found))]
-        facts += [[dim("convention"), CONVENTIONS[found.kind]]]
+        facts += [[dim("convention"), CONVENTIONS[found.kind]], [dim("certain"), certain(found)]]
         facts += [[dim("left out" if k == 0 else ""), text] for k, text in enumerate(left_out(found))]
     return lines + indent(table(facts, "ll", width - 2, wrap={1: 30}))
 
 
 def _device(found: Fit) -> str:
     return f"a device of {found.stage}" if found.step.reference.pipeline else "a device"
+
+
+def certain(found: Fit) -> str:
+    """Under what it is certain that less memory than is counted does not do."""
+    return f"that less does not do, under {', '.join(certain_if(found.step))}: placealg explain NAME"
 
 
 def left_out(found: Fit) -> list[str]:
@@ -275,7 +281,7 @@ def document(sized: Sized) -> dict[str, Any]:
             "terms": [{"name": t.name, **leaf(t.formula), "share": float(t.value / f.value) if f.value else None}
                       for t in f.terms],
             "in_the_way": f.largest.name, "largest_b": f.microbatch,
-            "left_out": left_out(f),
+            "left_out": left_out(f), "certain_if": {name: LEAST[name] for name in certain_if(f.step)},
             "inequality": f"{f.formula.expr} <= {json_number(f.memory)}",
             "smallest": {d.axis: {"degree": d.smallest, "power_of_two": d.power, "divisors": list(d.tried),
                                   "stays": None if d.left is None else json_number(d.left)} for d in f.degrees},

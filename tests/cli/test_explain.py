@@ -14,6 +14,7 @@ from placealg.cli.examples import programs
 from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
 from placealg.cli.keys import FIELD_SAYS, GRAMMAR
+from placealg.cost.certain import LEAST
 from placealg.placement import KINDS, MODES, REDISTRIBUTIONS
 from placealg.prover.evidence.cutoff import LEMMA
 from placealg.prover.evidence.lemmas import LEMMAS
@@ -50,7 +51,7 @@ TABLES = {
     "rule": lambda: set(rules()) | {e.rule.name for step in programs().values() for e in step.events},
     "obligation": lambda: OBLIGATIONS,
     "strategy": lambda: [n for e in catalogue().values() for n in (e.name, *e.aliases)],
-    "hypothesis": lambda: {*HYPOTHESES, "balanced_experts"},
+    "hypothesis": lambda: {*HYPOTHESES, *LEAST},
     "theorem": lambda: {*coq_theorems(), "forward and backward", "gradient and state"},
     "lemma": lambda: {*(lemma.name for lemma in LEMMAS), LEMMA.partition(":")[0]},
     "verb": lambda: VERBS,

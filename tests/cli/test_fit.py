@@ -467,8 +467,8 @@ def test_json_has_a_fixed_shape(placealg: Run) -> None:
     assert found["version"] == 1
     (stage,) = found["stages"]
     assert list(stage) == ["stage", "convention", "fits", "memory", "held", "left", "needs_at_least", "reserve",
-                           "activation_factor", "terms", "in_the_way", "largest_b", "left_out", "inequality",
-                           "smallest"]
+                           "activation_factor", "terms", "in_the_way", "largest_b", "left_out", "certain_if",
+                           "inequality", "smallest"]
     assert stage["inequality"].endswith(" <= 80000000000")
     assert abs(sum(t["share"] for t in stage["terms"]) - 1) < 1e-9
     bound = found["compute"]["lower_bound"]
@@ -518,3 +518,18 @@ def test_nothing_is_wider_than_the_page(columns: str, placealg: Run, monkeypatch
     out = placealg("fit", "zero3*tp_sp", "--model", "llama-3-70b", "--device-memory", "80GB", "--set", "s=8192",
                    "--devices", "256", "--flops", "400TFLOPS", "--bandwidth", "dp=50GB/s").out
     assert [text for text in out.splitlines() if len(text) > int(columns)] == []
+
+
+@pytest.mark.parametrize(("strategy", "model", "under"), [
+    ("zero3", "abstract", ["even_shares", "copies_apart"]),
+    ("zero3*offload_parameters", "abstract", ["even_shares"]),
+    ("tp", "gpt2", ["even_shares", "fresh_results", "saved_as_listed", "loss_as_run"]),
+])
+def test_it_says_under_what_less_does_not_do(placealg: Callable[..., Outcome], strategy: str, model: str,
+                                             under: list[str]) -> None:
+    sizes = ("--set", "Psi=1000000", "Psi_unit=1000", "dp=2") if model == "abstract" else ("--set", "tp=2", "s=128")
+    got = placealg("fit", strategy, "--model", model, "--device-memory", "1MB", *sizes, "--format", "json")
+    assert got.code == 1
+    (stage,) = json.loads(got.out)["stages"]
+    assert list(stage["certain_if"]) == under
+    assert all(placealg("explain", name).code == 0 for name in under)

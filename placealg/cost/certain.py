@@ -1,0 +1,44 @@
+"""Under which named hypotheses what is counted is the least that a step needs, so that what does not fit cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placealg.cost.stage import local
+from placealg.step.event import LOOPED, dim_of
+from placealg.step.program import Step
+
+LEAST: Mapping[str, str] = {
+    "even_shares": "every shard is exactly 1/n of its tensor",
+    "copies_apart": "a gathered copy of a weight is a buffer of its own beside the shard that rests on the device",
+    "fresh_results": "an op makes its result in a buffer of its own; collectives of one size and casts work in place",
+    "saved_as_listed": "an op saves for its backward what its kind does, with act bytes an element of an activation",
+    "loss_as_run": "the cross entropy is run as --loss says",
+    "balanced_experts": "the devices of an axis that splits experts receive equally many pairs of a token and an "
+                        "expert",
+}
+"""Hypothesis -> what it says: an implementation for which it does not hold may need less than is counted."""
+
+
+def certain_if(step: Step) -> tuple[str, ...]:
+    """The names of the hypotheses under which a device cannot do with less memory than is counted.
+
+    >>> import placealg as pa
+    >>> certain_if(pa.derive(pa.dp(), pa.abstract())), certain_if(pa.derive(pa.zero3(), pa.abstract()))
+    (('even_shares',), ('even_shares', 'copies_apart'))
+    """
+    step = local(step)
+    reference, graph = step.reference, step.reference.graph
+    routed = {d for t in graph.tensors.values() for d in t.sparse} if graph else set()
+    split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
+    fetched = {e.group for e in step.events if e.verb == "fetch" and e.value == "weight" and e.phase in LOOPED}
+    gathered = {e.group for e in step.events if e.verb == "gather"} - fetched
+    holds = {
+        "even_shares": reference.pad == "none",
+        "copies_apart": bool(gathered),
+        "fresh_results": graph is not None,
+        "saved_as_listed": graph is not None,
+        "loss_as_run": graph is not None and any(op.kind == "cross_entropy" for op in graph.ops),
+        "balanced_experts": bool(routed & split),
+    }
+    return tuple(name for name in LEAST if holds[name])

@@ -45,8 +45,10 @@ Weighting = Callable[[Monomial], Monomial]
 def reference_weight(reference: Reference) -> Monomial:
     """The weight of one unit in the single-device gradient.
 
-    `token_mean`: 1/|B|. `microbatch_mean`: 1/(m * tokens of the unit's microbatch).
+    `token_mean`: 1/|B|. `microbatch_mean`: 1/(m * tokens of the unit's microbatch). `sum`: 1.
     """
+    if reference.weighting == "sum":
+        return ONE
     if reference.weighting == "microbatch_mean":
         return ONE / (Monomial.of("m") * Monomial.of(count_name({MICROBATCH: UNIT})))
     return ONE / Monomial.of(count_name({}))

@@ -36,18 +36,26 @@ def placements(strategy: Strategy) -> list[Line]:
     return table(rows, "l" + "c" * len(axes), gap=3)
 
 
+_COUNTS = {"mean_of_means": "mean of local means", "token_mean": "token mean", "sum": "sum over tokens"}
+_HOW = {"all_reduce": "summed whole", "reduce_scatter": "summed for their owners"}
+
+
 def settings(strategy: Strategy) -> list[tuple[str, str]]:
     """What the strategy says beside its placements, as (subject, text)."""
     name, locality, _ = strategy.optimizer()
     clip = "clipped by the global norm" if strategy.option("optimizer", "clip") == "global_norm" else "not clipped"
     loss = strategy.loss()
     assume = ", ".join(str(a).replace("_", " ") for a in loss["assume"])
-    count = {"mean_of_means": "mean of local means", "token_mean": "token mean"}[str(loss["preset"])]
+    count = _COUNTS[str(loss["preset"])]
     everywhere = (*strategy.data_axes, "microbatch")
     if loss["count_axes"] and set(loss["count_axes"]) != set(everywhere):
         count += f", tokens counted over {' and '.join(map(str, loss['count_axes']))} only"
     if loss["reference"] == "microbatch_mean":
         count += ", held against the mean of every microbatch's mean"
+    if strategy.option("schedule", "microbatch_mean") == "gradients":
+        count += ", the mean over microbatches taken by gradients"
+    if strategy.option("optimizer", "norm") == "split_axes":
+        clip += ", summed over the axes that split gradients"
     rows = [
         ("optimizer", f"{name}, {locality}; gradients {clip}"),
         ("loss", count + (f", assuming {assume}" if assume else ", assuming nothing")),
@@ -56,6 +64,10 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     resting = [f"{state} on the {strategy.tier(state)}" for state in STATES if strategy.tier(state) != "device"]
     if resting:
         rows.append(("offloaded", ", ".join(resting)))
+    for key, told in (("reduction", "gradients"), ("wire", "wire")):
+        said = strategy.option("schedule", key)
+        if said:
+            rows.append((told, ", ".join(f"{_HOW.get(how, f'{how} bytes')} along {a}" for a, how in said.items())))
     lifetimes = dict(strategy.option("schedule", "lifetime"))
     if lifetimes:
         rows.append(("lifetime", ", ".join(f"{life} along {axis}" for axis, life in lifetimes.items())))

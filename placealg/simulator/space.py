@@ -352,15 +352,17 @@ def weights(space: Space) -> dict[int, Fraction]:
     """Sequence -> the reference weight of each of its tokens, in the loss whose sequence it is."""
     found, microbatches = dict[int, Fraction](), range(space.setting.microbatches)
     length = math.prod(space.sizes[d] for d in space.loss_dims if d != BATCH)
-    if space.reference.weighting not in ("token_mean", "microbatch_mean"):
-        raise InputError(f"unknown reference weighting '{space.reference.weighting}'",
-                         name=space.reference.weighting, valid=("token_mean", "microbatch_mean"))
+    weighting = space.reference.weighting
+    if weighting not in ("token_mean", "microbatch_mean", "sum"):
+        raise InputError(f"unknown reference weighting '{weighting}'", name=weighting,
+                         valid=("token_mean", "microbatch_mean", "sum"))
     for loss in space.reference.losses:
         inside = {k: space.sequences(k, loss) for k in microbatches}
         every = sum(map(len, inside.values()))
         for ids in inside.values():
-            count = every if space.reference.weighting == "token_mean" else len(microbatches) * len(ids)
-            found |= dict.fromkeys(ids, Fraction(1, count * length) if ids else network.ZERO)
+            count = every if weighting == "token_mean" else len(microbatches) * len(ids)
+            each = Fraction(1) if weighting == "sum" else Fraction(1, count * length) if ids else network.ZERO
+            found |= dict.fromkeys(ids, each)
     return found
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model
@@ -69,8 +69,15 @@ def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...]
 
 def _plans(strategy: Strategy, model: Model, operations: Operations | None) -> tuple[Plan, ...]:
     if operations is None:
-        return group_parameters(strategy, model)
-    return group_parameters(strategy, model, summed(operations.placed), split_dims(operations.placed))
+        plans = group_parameters(strategy, model)
+    else:
+        plans = group_parameters(strategy, model, summed(operations.placed), split_dims(operations.placed))
+    reduced = {a: None for plan in plans if not plan.group.frozen for a in plan.summed}
+    for axis in {a: None for plan in plans for a in plan.wires}:
+        if axis not in reduced:
+            raise InputError(f"{strategy.name} on {model.name}: wire of {axis}: no gradient is reduced over {axis}",
+                             valid=tuple(reduced))
+    return plans
 
 
 def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
@@ -79,6 +86,9 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     if model.statistics and len(model.losses) > 1:
         raise InputError(f"model '{model.name}' has several losses and running statistics: it is not said of whose "
                          "tokens")
+    if model.statistics and strategy.loss()["divisor"] == "one":
+        raise InputError(f"model '{model.name}' has running statistics, which are means: a loss that is a sum divides "
+                         "by nothing")
     for p in model.parameters:
         if p.name in model.statistics and len(p.sites) > 1:
             raise InputError(f"statistic '{p.name}' of model '{model.name}' is used by {', '.join(p.sites)}: it is not "
@@ -154,22 +164,25 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     for plan in plans:
         yield from rules.clear_gradients(plan) if not plan.group.frozen else ()
         yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
-    if MICROBATCH in averaging.counted:
+    if MICROBATCH in averaging.counted and averaging.by != ONE:
         for loss in model.losses:
             yield from _count(averaging, "prepare", loss)
 
     yield from _forward(strategy, model, plans, operations)
-    if averaging.counted and MICROBATCH not in averaging.counted:
+    if averaging.counted and averaging.by != ONE and MICROBATCH not in averaging.counted:
         for loss in model.losses:
             yield from _count(averaging, "forward", loss)
     for plan in plans:
         yield from rules.take_statistic(plan, averaging) if plan.group.statistic else ()
     yield from operations.forward("loss") if operations else ()
     for loss in model.losses:
-        yield Event("forward", "compute", "loss", unit=loss, divisor=Monomial.of(averaging.divisor),
+        by = averaging.by
+        yield Event("forward", "compute", "loss", unit=loss, divisor=by,
                     reads=operations.reads(model.graph.ops[-1]) if operations else (), rule=Rule(
-                        "loss", f"the loss is the sum over the rank's own tokens, divided by {averaging.divisor}"))
-    for loss in model.losses if MICROBATCH not in averaging.counted else ():
+                        "loss", "the loss is the sum over the rank's own tokens" + (
+                            "" if by == ONE else f", divided by {averaging.divisor}")))
+    of_loss = MICROBATCH not in averaging.counted and strategy.option("schedule", "microbatch_mean") == "loss"
+    for loss in model.losses if of_loss else ():
         yield Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of("m"), rule=Rule(
             "loss", "the step's loss is the mean over microbatches"))
     yield from operations.backward("loss") if operations else ()
@@ -178,6 +191,8 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     for plan in plans:
         yield from rules.free(plan, "reduce", _living(strategy, plan, "step"))
         if not plan.group.frozen:
+            if not of_loss and MICROBATCH not in averaging.counted and not plan.group.statistic:
+                yield from rules.mean_of_microbatches(plan)
             yield from rules.average_shares(plan, averaging)
             yield from rules.reduce_once(plan, averaging)
 
@@ -188,9 +203,10 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
             yield from rules.flag_overflow(plan)
         yield from rules.agree_to_skip(counted, strategy.mesh.names, strategy.pipeline_axis)
     if strategy.option("optimizer", "clip") == "global_norm":
+        over = rules.norm_axes(counted, strategy.mesh.names, strategy.option("optimizer", "norm"))
         for plan in counted:
-            yield from rules.partial_norm(plan)
-        yield from rules.total_norm(strategy.mesh.names)
+            yield from rules.partial_norm(plan, over)
+        yield from rules.total_norm(over)
         for plan in counted:
             yield from rules.clip(plan)
     passing = [p for p in updated if p.state_tier != p.update_tier]
@@ -224,7 +240,7 @@ def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:
     A tied group lives for a microbatch. In a pipeline the microbatches of a stage overlap: a copy that outlives its
     forward lives for the step. What is fetched lives as long as any copy that is gathered from it.
     """
-    lives = {a: strategy.lifetime(a) for a in plan.gathered}
+    lives = {a: plan.lifetimes[a] for a in plan.gathered}
     shortest = "use"
     if len(plan.group.sites) > 1:
         shortest = "step" if strategy.pipeline_axis else "microbatch"

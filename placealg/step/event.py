@@ -331,8 +331,8 @@ class LoopUnit:
 class Reference:
     """What the single device does, and the facts of mesh, data and model that give it meaning.
 
-    `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|, or
-    microbatch_mean. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is
+    `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|,
+    microbatch_mean, or sum, 1. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is
     skipped whose gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are
     deviations from logical keys of random streams. `types` are the default bytes per element, `sizes` the model's
     symbols that are known as numbers. `graph` is the op graph of a step that runs op by op, `split_dims` the dim by

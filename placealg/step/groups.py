@@ -27,7 +27,9 @@ class Plan:
     `scattered`: gradients rest sharded. `summed`: the gradient of one rank is a partial sum. Along the axes of
     `group.split` all of this is settled: a rank holds, uses and updates what it owns; along those in `cut` it holds
     parts of each matrix, along the others whole ones, of its stage. `tiers` says where parameters and the optimizer
-    state rest, `gather_bytes` the element size of gathered weights ("" for their own).
+    state rest, `gather_bytes` the element size of gathered weights ("" for their own), `lifetimes` how long a gathered
+    copy lives along each of `gathered`. Along `all_reduced` gradients are summed whole before an owner keeps its part;
+    `wires` are the bytes of an element while it is reduced, where they differ along an axis.
     """
 
     group: Group
@@ -40,6 +42,9 @@ class Plan:
     materialized: bool
     gather_bytes: str = ""
     cut: tuple[str, ...] = ()
+    all_reduced: tuple[str, ...] = ()
+    wires: FrozenMap[str, str] = FrozenMap()
+    lifetimes: FrozenMap[str, str] = FrozenMap()
 
     @property
     def reduced_each_microbatch(self) -> tuple[str, ...]:
@@ -215,4 +220,7 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
         materialized=any(gradients.mode(a) is Mode.M for a in axes),
         gather_bytes=WIRE_W if WIRE_W in said else "",
         cut=tuple(a for a, dim in dims.items() if dim != LAYER and a not in group.stacked),
+        all_reduced=tuple(a for a, how in strategy.option("schedule", "reduction").items() if how == "all_reduce"),
+        wires=FrozenMap({**strategy.option("schedule", "wire"), **(rule.wire if rule else {})}),
+        lifetimes=FrozenMap({a: (rule.lifetime if rule else {}).get(a, strategy.lifetime(a)) for a in axes}),
     )

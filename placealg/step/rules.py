@@ -30,6 +30,11 @@ class Averaging:
     counted: tuple[str, ...]
     data: tuple[str, ...]
 
+    @property
+    def by(self) -> Monomial:
+        """What the local sum is divided by; 1 where the loss is a sum."""
+        return ONE if self.divisor == "one" else Monomial.of(self.divisor)
+
     def op(self, axes: tuple[str, ...]) -> tuple[str, Monomial]:
         """(operator, divisor) of a reduction over `axes`."""
         averaged = tuple(a for a in axes if a in self.data and a not in self.counted)
@@ -160,9 +165,8 @@ def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
     group = plan.group.name
     axes = plan.reduced_each_microbatch
     if axes:
-        op, divisor = averaging.op(axes)
-        yield Event("backward", "reduce", "grad", group, axes=axes, op=op, divisor=divisor, source="P", to="S",
-                    rule=Rule("reduce_gradient", f"gradients rest S over {_names(axes)}: reduced every microbatch"))
+        yield from _reduced(plan, averaging, axes, Event("backward", "reduce", "grad", group, to="S", rule=Rule(
+            "reduce_gradient", f"gradients rest S over {_names(axes)}: reduced every microbatch")))
     whole = tuple(a for a in plan.scattered if a not in plan.summed)
     if whole:
         yield Event("backward", "slice", "grad", group, axes=whole, rule=Rule(
@@ -172,6 +176,28 @@ def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
                     bytes="g", rule=Rule("offload", f"{_rests(plan)}: a gradient follows its final reduction there"))
     yield Event("backward", "accumulate", "grad_sum", group, tier=plan.grad_sum_tier, rule=Rule(
         "accumulate", "the step's gradient is the sum over its microbatches"))
+
+
+def _reduced(plan: Plan, averaging: Averaging, axes: tuple[str, ...], event: Event) -> Iterator[Event]:
+    """The reduction of `event` over some axes: one for all axes of equal bytes.
+
+    Where owners are to keep their parts of a whole sum, that sum, and then a slice.
+    """
+    whole = tuple(a for a in axes if a in plan.all_reduced) if event.to == "S" else ()
+    for to, among in ((event.to, tuple(a for a in axes if a not in whole)), ("I", whole)):
+        for wire in dict.fromkeys(plan.wires.get(a, "") for a in among):
+            here = tuple(a for a in among if plan.wires.get(a, "") == wire)
+            op, divisor = averaging.op(here)
+            yield replace(event, axes=here, op=op, divisor=divisor, source="P", to=to, bytes=wire)
+    if whole:
+        yield replace(event, verb="slice", axes=whole, to="", rule=Rule(
+            "reduce_gradient", f"what is summed whole over {_names(whole)} is kept by its owner"))
+
+
+def mean_of_microbatches(plan: Plan) -> Iterator[Event]:
+    """Where the loss does not, the accumulated gradient takes the mean over microbatches."""
+    yield Event("reduce", "scale", "grad_sum", plan.group.name, divisor=Monomial.of("m"), tier=plan.grad_sum_tier,
+                rule=Rule("loss", "the step's loss is the mean over microbatches, which gradients take"))
 
 
 def average_shares(plan: Plan, averaging: Averaging) -> Iterator[Event]:
@@ -190,11 +216,10 @@ def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
     for to in ("S", "I"):
         axes = tuple(a for a in plan.reduced_once if (a in plan.owned) == (to == "S"))
         if axes:
-            op, divisor = averaging.op(axes)
             why = (f"the optimizer is sharded over {_names(axes)}: each rank needs only what it updates" if to == "S"
                    else f"every rank along {_names(axes)} updates its own copy: all need the whole sum")
-            yield Event("reduce", "reduce", "grad_sum", group, axes=axes, op=op, divisor=divisor,
-                        source="P", to=to, rule=Rule("reduce_gradient", why))
+            yield from _reduced(plan, averaging, axes, Event("reduce", "reduce", "grad_sum", group, to=to,
+                                                             rule=Rule("reduce_gradient", why)))
     if plan.updates_on_host and not plan.accumulates_on_host:
         yield Event("reduce", "offload", "grad_sum", group, tier="device->host", bytes="g",
                     where=owners(plan.owned), rule=Rule(
@@ -216,9 +241,16 @@ def agree_to_skip(plans: Iterable[Plan], axes: tuple[str, ...], pipeline: str) -
             "skip_on_overflow", f"gradients are split over {_names(parted)}: all ranks skip the step, or none"))
 
 
-def partial_norm(plan: Plan) -> Iterator[Event]:
-    """Each element is counted once: at its owner where it shards, at one marked rank where it replicates."""
-    where = tuple(Clause(a) if a in plan.grad_sum_axes else Clause(a, 0) for a in plan.axes)
+def norm_axes(plans: Iterable[Plan], axes: tuple[str, ...], how: str) -> tuple[str, ...]:
+    """The axes over which the norm is summed: all, or those along which some gradient is split."""
+    parted = {a for p in plans for a in (*p.grad_sum_axes, *p.group.split)}
+    return tuple(a for a in axes if how == "all_axes" or a in parted)
+
+
+def partial_norm(plan: Plan, over: tuple[str, ...]) -> Iterator[Event]:
+    """Each element is counted once along the axes of the sum: at its owner where it shards, else at one marked rank."""
+    where = tuple(Clause(a) if a in plan.grad_sum_axes else Clause(a, 0) for a in plan.axes
+                  if a in over or a in plan.grad_sum_axes)
     where += owners(plan.group.split)
     yield Event("update", "norm", "norm", plan.group.name, where=where, tier=plan.update_tier, rule=Rule(
         "clip_by_global_norm", "each element counts once: at its owner where it shards, at rank 0 where it replicates"))

@@ -13,14 +13,15 @@ from typing import Any
 from placealg.placement import MODES
 from placealg.strategy.file import COUNTS, EXPECT, TOP
 from placealg.strategy.options import (
-    DEFAULTS,
     GATHERS,
     LIFETIMES,
     OPTIMIZERS,
     RANK,
+    REDUCTIONS,
     REGION,
     SCHEMA,
     TABLES,
+    TYPES,
     Key,
     accepted,
 )
@@ -91,7 +92,7 @@ def _bytes() -> Schema:
 
 def _types() -> Schema:
     return {"type": "object", "properties": {PRESET: {"enum": list(precisions())},
-                                              **{name: _bytes() for name in DEFAULTS["types"]}},
+                                              **{name: _bytes() for name in TYPES}},
             "additionalProperties": False}
 
 
@@ -120,6 +121,8 @@ _KINDS: Mapping[str, Callable[[], Schema]] = {
     "layers": lambda: {"type": "array", "items": _whole(1)},
     "lifetimes": lambda: _by_name({"enum": list(LIFETIMES)}),
     "gathers": lambda: _by_name({"enum": list(GATHERS)}),
+    "reductions": lambda: _by_name({"enum": list(REDUCTIONS)}),
+    "wires": lambda: _by_name(_bytes()),
     "count_axes": lambda: {"anyOf": [{"const": "data"}, dict(_STRINGS)]},
     "streams": lambda: {**_STRINGS, "items": {"type": "string", "pattern": r"^(rank|local)\(\w+\)$"}},
 }

@@ -28,6 +28,7 @@ REGION = "region:"
 
 LIFETIMES = ("use", "microbatch", "step")
 GATHERS = ("at_once", "ring")
+REDUCTIONS = ("reduce_scatter", "all_reduce")
 PADS = ("none", "rows", "elements")
 
 OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -47,6 +48,7 @@ Stern 2018); LAMB's trust ratio is a quotient of their norms (You et al. 2020).
 LOSSES: Mapping[str, Mapping[str, Any]] = {
     "mean_of_means": {"divisor": "tokens", "count_axes": None, "assume": ("equal_counts",)},
     "token_mean": {"divisor": "count", "count_axes": "data", "assume": ()},
+    "sum": {"divisor": "one", "count_axes": "data", "assume": (), "reference": "sum"},
 }
 """Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
 
@@ -55,9 +57,10 @@ RANK = "adapter_rank"
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
-                 "gather": {}, "pipeline": "1f1b", "chunks": 1, "stages": ()},
+                 "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss", "pipeline": "1f1b", "chunks": 1,
+                 "stages": ()},
     "parameters": {"tier": "device"},
-    "optimizer": {"name": "adamw", "clip": "global_norm", "skip": "none", "tier": "device"},
+    "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
@@ -92,20 +95,23 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "dims": {"*": Key("dims")},
     "states": {**_MODES, "activations": Key("activations")},
     "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types"),
-               "frozen": Key("flag")},
+               "lifetime": Key("lifetimes"), "wire": Key("wires"), "frozen": Key("flag")},
     "adapters": {"match": Key("patterns"), "rank": Key("rank"), "train": Key("patterns")},
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
                  "sharing": Key("choice", ("shared", "per_use")),
-                 "gather": Key("gathers"), "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")),
+                 "gather": Key("gathers"), "reduction": Key("reductions"), "wire": Key("wires"),
+                 "microbatch_mean": Key("choice", ("loss", "gradients")),
+                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")),
                  "chunks": Key("chunks"), "stages": Key("layers")},
     "parameters": {"tier": Key("choice", MEMORY_TIERS)},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
-                  "clip": Key("choice", ("global_norm", "none")), "skip": Key("choice", ("overflow", "none")),
+                  "clip": Key("choice", ("global_norm", "none")),
+                  "norm": Key("choice", ("all_axes", "split_axes")), "skip": Key("choice", ("overflow", "none")),
                   "tier": Key("choice", MEMORY_TIERS)},
-    "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count")),
+    "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count", "one")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
-             "reference": Key("choice", ("token_mean", "microbatch_mean"))},
+             "reference": Key("choice", ("token_mean", "microbatch_mean", "sum"))},
     "types": {PRESET: Key("choice", tuple(precisions())), **{name: Key("bytes") for name in TYPES}},
     "random": {"dropout": Key("streams")},
     "shards": {"pad": Key("choice", PADS)},
@@ -116,14 +122,17 @@ TABLES: Mapping[str, str] = {
     "mesh": "the axes of the device mesh, the first one major",
     "dims": "what each axis splits, the first entry that applies to an op; an axis that splits nothing says []",
     "states": "the mode of each state along each axis, and of a region's activations; R where nothing is said",
-    "groups": "other placements, types or another optimizer for the parameters whose names match a pattern, or that "
-              "they are frozen",
+    "groups": "other placements, types, lifetimes, bytes on the wire or another optimizer for the parameters whose "
+              "names match a pattern, or that they are frozen",
     "adapters": "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
                 "other parameter is frozen",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
-                "again, whether uses share a redistribution, what is gathered in a ring, a pipeline's order and stages",
+                "again, whether uses share a redistribution, what is gathered in a ring, how gradients are reduced and "
+                "in how many bytes along an axis, where the mean over microbatches is taken, a pipeline's order and "
+                "stages",
     "parameters": "the tier on which parameters rest",
-    "optimizer": "the optimizer, what its update reads, clipping, when a step is skipped, the tier of its state",
+    "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
+                 "skipped, the tier of its state",
     "loss": "how the local sum of the loss is divided, and what that assumes",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
              "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
@@ -152,6 +161,8 @@ KINDS: Mapping[str, str] = {
     "layers": "a list of the layers of each stage, whole numbers of at least 1",
     "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
     "gathers": "{ AXIS = HOW, ... }; HOW is " + ", ".join(f'"{how}"' for how in GATHERS),
+    "reductions": '{ AXIS = HOW, ... }; HOW is ' + ", ".join(f'"{how}"' for how in REDUCTIONS),
+    "wires": '{ AXIS = BYTES, ... }; BYTES is a positive number, such as 2 or "1/2"',
     "count_axes": '"data" (every axis that splits the batch, and microbatch), or a list of axes',
     "streams": 'a list of "rank(AXIS)", "local(DIM)"',
 }

@@ -51,7 +51,7 @@ def matches(pattern: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """Different placements, types or optimizer for the parameters whose names match a pattern; or they are frozen.
+    """Different placements, types, lifetimes or optimizer for the parameters whose names match; or they are frozen.
 
     What is frozen takes no gradient and has no optimizer state.
     """
@@ -62,6 +62,8 @@ class GroupRule:
     types: FrozenMap[str, str] = FrozenMap()
     optimizer: str = ""
     frozen: bool = False
+    lifetime: FrozenMap[str, str] = FrozenMap()
+    wire: FrozenMap[str, str] = FrozenMap()
 
     def matches(self, parameter: str) -> bool:
         """Whether the rule speaks of a parameter; a leading `*.` of the pattern may be left out.
@@ -318,8 +320,8 @@ def _groups(base: Strategy, tables: Mapping[str, Any], axes: tuple[str, ...], wh
                 rule = replace(rule, match=read)
             elif key == "types":
                 rule = replace(rule, types=read)
-            elif key == "frozen":
-                rule = replace(rule, frozen=read)
+            elif key in ("frozen", "lifetime", "wire"):
+                rule = replace(rule, **{key: read})
             elif key == "optimizer":
                 chosen, placement = read
                 rule = replace(rule, optimizer=chosen or rule.optimizer,

@@ -164,3 +164,24 @@ def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
         if not any(p.mode(axis) is Mode.GATHERED for p in gathered):
             yield ("schedule", "lifetime", axis), InputError(
                 f"[schedule] lifetime of {axis}: parameters are not S* on {axis}, so nothing is gathered there")
+    for rule in strategy.groups:
+        mine = rule.states.get("parameters", strategy.state("parameters"))
+        for axis in rule.lifetime:
+            if mine.mode(axis) is not Mode.GATHERED and strategy.state("parameters").mode(axis) is not Mode.GATHERED:
+                yield ("groups", rule.name, "lifetime", axis), InputError(
+                    f"[groups.{rule.name}] lifetime of {axis}: its parameters are not S* on {axis}, so nothing is "
+                    "gathered there")
+    owned = [strategy.state("gradients"), strategy.state("optimizer"), *(
+        rule.states[state] for rule in strategy.groups for state in ("gradients", "optimizer") if state in rule.states)]
+    for axis in strategy.option("schedule", "reduction"):
+        if not any(p.sharded(axis) for p in owned):
+            yield ("schedule", "reduction", axis), InputError(
+                f"[schedule] reduction of {axis}: neither gradients nor the optimizer state are S on {axis}, so that "
+                "every rank needs the whole sum; leave it out")
+    if strategy.option("schedule", "microbatch_mean") == "gradients" and "microbatch" in (
+            strategy.loss()["count_axes"] or ()):
+        yield ("schedule", "microbatch_mean"), InputError(
+            "[schedule] microbatch_mean is 'gradients', but the loss is divided by the tokens of all microbatches, or "
+            "by nothing: no mean over microbatches is taken; leave it out")
+    if strategy.option("optimizer", "norm") != "all_axes" and strategy.option("optimizer", "clip") == "none":
+        yield ("optimizer", "norm"), InputError("[optimizer] norm: clip is 'none', and no norm is taken; leave it out")

@@ -17,6 +17,7 @@ from placealg.strategy.options import (
     NONE,
     OPTIMIZERS,
     RANK,
+    REDUCTIONS,
     REGION,
     SCHEMA,
     Key,
@@ -196,8 +197,21 @@ def _by_axis(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Whe
     for axis, chosen in table.items():
         with placed(where, *path, axis):
             known_axis(label, axis, axes)
-            _choice(f"{label} of {axis}", Key("choice", LIFETIMES if key.kind == "lifetimes" else GATHERS), chosen)
+            _choice(f"{label} of {axis}", Key("choice", _OF_AXES[key.kind]), chosen)
     return FrozenMap(table)
+
+
+_OF_AXES = {"lifetimes": LIFETIMES, "gathers": GATHERS, "reductions": REDUCTIONS}
+"""Kind of a table of axes -> what may be said of each."""
+
+
+def _wires(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:
+    read = {}
+    for axis, number in _table(label, value).items():
+        with placed(where, *path, axis):
+            known_axis(label, axis, axes)
+            read[axis] = _bytes(f"{label} of {axis}", key, number)
+    return FrozenMap(read)
 
 
 def _count_axes(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) -> str | tuple[str, ...]:
@@ -230,5 +244,6 @@ _READERS: Mapping[str, Callable[..., Any]] = {
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
     "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
     "flag": _flag, "patterns": _patterns, "rank": _rank,
-    "lifetimes": _by_axis, "gathers": _by_axis, "count_axes": _count_axes, "streams": _streams,
+    "lifetimes": _by_axis, "gathers": _by_axis, "reductions": _by_axis, "wires": _wires,
+    "count_axes": _count_axes, "streams": _streams,
 }

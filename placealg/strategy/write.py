@@ -74,6 +74,7 @@ def _group(rule: GroupRule) -> dict[str, Any]:
         said["optimizer"] = {"name": rule.optimizer, **said["optimizer"]} if "optimizer" in said else rule.optimizer
     if rule.types:
         said["types"] = {symbol: _bytes(text) for symbol, text in rule.types.items()}
-    if rule.frozen:
-        said["frozen"] = True
+    for key, value in (("lifetime", rule.lifetime), ("wire", rule.wire), ("frozen", rule.frozen)):
+        if value:
+            said[key] = value
     return said

@@ -350,7 +350,7 @@ def test_what_a_group_declares_whole_is_held_whole_and_its_op_split_otherwise(te
 def test_what_is_declared_whole_is_proved_and_runs_as_on_one_device(text: str) -> None:
     step = step_of(text, "moe" if "ep" in text else "mla", **WHOLE) if "ep" not in text else step_of(
         text, "deepseek-v3", **WHOLE)
-    assert (prove(step).verdict, prove(step).klass) == (PROVED, PARAMETRIC)
+    assert (prove(step).verdict, prove(step).cls) == (PROVED, PARAMETRIC)
     assert simulate(step, Setting.equal(step.reference, dict.fromkeys(step.reference.mesh.names, 2), 2, 1)).equal
 
 

@@ -194,9 +194,17 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
     rings = [a for a in axes if a not in data and dims[a] != ["layer"] and draw.random() < 0.3]
     if rings:
         schedule["gather"] = dict.fromkeys(rings, "ring")
-    loss = {"preset": draw.choice(("mean_of_means", "token_mean"))}
+    loss = {"preset": draw.choice(("mean_of_means", "mean_of_means", "token_mean", "sum"))}
+    if loss["preset"] == "mean_of_means" and draw.random() < 0.2:
+        schedule["microbatch_mean"] = "gradients"
+    schedule["reduction"] = {a: "all_reduce" for a in data if kind[a] != "R" and draw.random() < 0.3}
+    gathered = [a for a in data if kind[a] == "zero3"]
+    if gathered and not groups:
+        groups["living"] = {"match": draw.choice(model.graph.parameters).name,
+                            "lifetime": {draw.choice(gathered): draw.choice(("microbatch", "step"))}}
     said: dict[str, Any] = {"dims": dims, "states": {k: v for k, v in states.items() if v}, "schedule": schedule,
-                            "loss": loss, "groups": groups}
+                            "loss": loss, "groups": groups,
+                            "optimizer": {"norm": draw.choice(("all_axes", "split_axes"))}}
     return strategy_on("random", dict.fromkeys(axes), **said), f"{said} on {model.name}"
 
 

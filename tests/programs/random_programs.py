@@ -52,13 +52,21 @@ def placements(draw: st.DrawFn) -> Strategy:
                  "skip": draw(st.sampled_from(["none", "none", "overflow"])),
                  "tier": draw(st.sampled_from(["device", "device", "host", "nvme"]))}
     parameters = {"tier": draw(st.sampled_from(["device", "device", "host", "nvme"]))}
-    loss: dict[str, Any] = {"preset": draw(st.sampled_from(["mean_of_means", "token_mean"]))}
+    if optimizer["clip"] != "none":
+        optimizer["norm"] = draw(st.sampled_from(["all_axes", "split_axes"]))
+    loss: dict[str, Any] = {"preset": draw(st.sampled_from(["mean_of_means", "mean_of_means", "token_mean", "sum"]))}
     if not draw(st.integers(0, 5)):
         loss["assume"] = ()
     if loss["preset"] == "token_mean" and draw(st.booleans()):
         loss["count_axes"] = tuple(a for a in axes if dims[a])
+    schedule: dict[str, Any] = {"lifetime": FrozenMap(lifetime)}
+    owned = [a for a in axes if "S" in (states["optimizer"][a], states["gradients"][a])]
+    schedule["reduction"] = {a: draw(st.sampled_from(["reduce_scatter", "all_reduce"])) for a in owned}
+    schedule["wire"] = {a: 4 for a in axes if dims[a] and not draw(st.integers(0, 3))}
+    if loss["preset"] == "mean_of_means":
+        schedule["microbatch_mean"] = draw(st.sampled_from(["loss", "loss", "gradients"]))
     return strategy_on("random", dict.fromkeys(axes), dims=dims, states=states, parameters=parameters,
-                       schedule={"lifetime": FrozenMap(lifetime)}, optimizer=optimizer, loss=loss)
+                       schedule=schedule, optimizer=optimizer, loss=loss)
 
 
 @st.composite

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from placealg.render.compare import Comparison
     from placealg.render.svg import Picture
     from placealg.simulator import Outcome, Setting
-    from placealg.step.derive import derive
+    from placealg.step.derive import derive, groups_by_name
     from placealg.step.edit import edit
     from placealg.step.program import Step
     from placealg.strategy.catalogue import (
@@ -81,6 +81,7 @@ _HOME = {
     "graph": "placealg.model.build",
     **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.model.transformer"),
     "derive": "placealg.step.derive",
+    "groups_by_name": "placealg.step.derive",
     "edit": "placealg.step.edit",
     "Step": "placealg.step.program",
     "Formula": "placealg.cost.formula",
@@ -100,7 +101,7 @@ __all__ = [
     "abstract", "Answer", "catalogue", "Communication", "communication", "compare", "Comparison", "Costs", "costs",
     "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit",
     "ep", "Formula", "from_torch", "fsdp",
-    "fsdp_no_reshard", "gpt", "graph", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
+    "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
     "Model", "moe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b",
     "pp_gpipe",
     "pp_interleaved", "prove", "recompute_full", "recompute_selective", "read", "Report", "Setting",

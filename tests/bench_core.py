@@ -45,6 +45,24 @@ def test_cost(benchmark: Any, strategy: str, model: str) -> None:
     assert benchmark(lambda: (memory(step), communication(step)))
 
 
+LARGEST = ("moonshotai/Kimi-K2-Instruct", "meta-llama/Llama-4-Maverick-17B-128E#text_config", "zai-org/GLM-4.5",
+           "openai/gpt-oss-120b")
+
+
+@pytest.mark.parametrize("model_id", LARGEST)
+def test_derive_and_cost_of_the_largest(benchmark: Any, model_id: str, tmp_path: Path) -> None:
+    models = json.loads((Path(__file__).parent / "data" / "published_models.json").read_text())["models"]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(models[model_id]))
+    strategy = parse_strategy("zero1*tp_sp*pp_1f1b*ep")
+
+    def run() -> Any:
+        step = derive(strategy, resolve_model(str(path)))
+        return memory(step), communication(step)
+
+    assert benchmark(run)
+
+
 @pytest.mark.parametrize(("strategy", "model"), CASES)
 def test_prove(benchmark: Any, strategy: str, model: str) -> None:
     step = derive(parse_strategy(strategy), resolve_model(model))

@@ -65,7 +65,7 @@ a key that no list knows and whose name speaks of placement (`--ignore KEY` read
 |---|---|
 | `--world-size N`, or `--nodes N --per-node N` | the number of devices |
 | `--model NAME` | the model: a shipped name or a config.json |
-| `--with FILE` | a further file that the configuration names |
+| `--with FILE` | a further file that the configuration names, or the config.json of its model |
 | `--env NAME=VALUE`, `--args WORD` | a script's environment, and its arguments |
 | `--key KEY=VALUE` | another value of a key, or of a template's placeholder |
 | `--framework NAME=VERSION` | the defaults of a version or a date: `deepspeed=0.16`, `torchtitan=2025-06` |

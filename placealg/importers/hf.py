@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from placealg.errors import InputError
 from placealg.importers.beside import beside
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
@@ -16,6 +17,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.said import Said
 from placealg.importers.tables import table
+from placealg.model.config import resolve_model
 
 OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
               "adamw_bnb_8bit": "adamw", "adamw_8bit": "adamw", "paged_adamw_8bit": "adamw",
@@ -67,8 +69,19 @@ def read_ddp(draft: Draft, loaded: int, key: str) -> None:
                          "master")
 
 
+def config_beside(draft: Draft, name: str) -> str:
+    """The path of a model's config.json: one of --with, that in the folder `name`, or one beside the file; or ""."""
+    folder = Path(draft.said.document.file).parent
+    given = [Path(file) for file in draft.options.files if Path(file).name == "config.json"]
+    inside = [folder / name / "config.json"] if name and ".." not in Path(name).parts else []
+    for path in (*given, *inside, folder / "config.json"):
+        if path.is_file() and "model_type" in read_text(path):
+            return str(path)
+    return ""
+
+
 def read_model_name(draft: Draft, key: str) -> None:
-    """The model by its name on the hub."""
+    """The model by its name on the hub, or by the config.json that lies there."""
     said = draft.said
     name = str(said.raw(key) or "")
     if kind := kind_without_graph(Path(name).name):
@@ -77,6 +90,14 @@ def read_model_name(draft: Draft, key: str) -> None:
     if shipped:
         draft.model = shipped
         said.read(key, f"model {shipped}")
+    elif name and (config := config_beside(draft, name)):
+        try:
+            family = resolve_model(config).family
+        except InputError as error:
+            said.unsaid(key, f"{name}: {error.what}; figures and proof stand on a stand-in", "--model config.json")
+            return
+        draft.model = config
+        said.read(key, f"the model of {Path(config).parent.name}/config.json, of the family {family}")
     elif name:
         said.unsaid(key, f"{name}: its config.json is not here; figures and proof stand on a stand-in",
                     "--model config.json")

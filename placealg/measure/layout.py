@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from placealg.errors import InputError
+from placealg.model.names import split_of_name
 from placealg.strategy.spec import Strategy, strategy_on
 
 DIMS: Mapping[str, str] = {
@@ -20,7 +21,7 @@ DIMS: Mapping[str, str] = {
     "ffn": r"\b(up|gate|down|w[123]|fc[12]|(up|gate|down)_proj|c_fc|linear_fc[12])\b",
     "vocab": r"\b(tokens|embed_tokens|tok_embeddings|wte|lm_head|logits|output|embedding)\b",
 }
-"""Dim -> what the modules are called whose parameters it splits; the first row that matches holds."""
+"""Dim -> what modules are called whose parameters it splits, where no family has the name; the first row holds."""
 
 NORM = re.compile(r"norm|\bln_|layernorm", re.IGNORECASE)
 """What the modules are called that stand between the products."""
@@ -86,13 +87,17 @@ def _dims(split: set[str], present: set[str]) -> list[str]:
     """The entries of an axis along which these parameters are split, and others are placed."""
     found: set[str] = set()
     for name in sorted(split):
-        words = name.replace(".", " ")
-        dim = next((dim for dim, pattern in DIMS.items() if re.search(pattern, words)), "")
+        words, known = name.replace(".", " "), split_of_name(name)
+        dim = known if known in DIMS else next((d for d, pattern in DIMS.items() if re.search(pattern, words)), "")
         if not dim:
             raise InputError(f"parameter '{name}' is split, and its name does not tell by which dim", valid=DIMS)
         found.add(dim)
     entries = [dim for dim in DIMS if dim in found]
-    return ["loss.none", *entries, "seq"] if any(NORM.search(name) for name in present - split) else entries
+    return ["loss.none", *entries, "seq"] if any(_is_norm(name) for name in present - split) else entries
+
+
+def _is_norm(name: str) -> bool:
+    return split_of_name(name) == "norm" or NORM.search(name) is not None
 
 
 def _kept(model: nn.Module) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
+from placealg.model.family import families, family
 from placealg.model.rule import evaluate
 
 if TYPE_CHECKING:
@@ -39,18 +41,18 @@ class Found:
     parts: int = 1
 
 
-def checkpoint_names(model: Model, family: Family, fields: Mapping[str, Any]) -> FrozenMap[str, str]:
+def checkpoint_names(model: Model, of: Family, fields: Mapping[str, Any]) -> FrozenMap[str, str]:
     """Parameter -> its name in a checkpoint, with {} for the number of the layer."""
     found = {}
     for p in model.parameters:
         layered = model.unit(p.unit).repeated or p.unit in model.where
         inner = p.name.removeprefix(f"{p.unit}.").removeprefix(f"{LAYER}.") if layered else p.name
-        before = family.names[LAYER] if layered else ""
+        before = of.names[LAYER] if layered else ""
         stem, _, last = inner.rpartition(".")
-        said = family.names.get(inner) or family.names.get(stem, "")
+        said = of.names.get(inner) or of.names.get(stem, "")
         name = str(evaluate(said.removeprefix("="), fields)) if said.startswith("=") else said
         if name:
-            found[p.name] = before + name + ("" if inner in family.names else f".{last}")
+            found[p.name] = before + name + ("" if inner in of.names else f".{last}")
     return FrozenMap(found)
 
 
@@ -75,6 +77,42 @@ def parameters_of(model: Model) -> FrozenMap[str, Found]:
         for k, number in enumerate(model.where[p.unit]):
             found[p.name.replace(NUMBER, str(number))] = Found((), p.unit, k)
     return FrozenMap(found)
+
+
+_DIMS: Mapping[str, str] = {"attn": "heads", "mlp": "ffn", "expert": "ffn", "shared_expert": "ffn",
+                            "embedding": "vocab", "head": "vocab"}
+"""The first word of a part here -> the dim along which its matrices are split."""
+
+
+@cache
+def _modules() -> Mapping[str, str]:
+    """The end of a module's name in any family's checkpoints -> the dim that splits it, "norm" of a norm."""
+    found: dict[str, str] = {}
+    for name in families():
+        for part, said in family(name).names.items():
+            if part in (LAYER, CORRECTION) or said.startswith("="):
+                continue
+            words = part.removesuffix(".weight").removesuffix(".bias").split(".")
+            norm = any("norm" in word for word in words) or part == "norm"
+            dim = "norm" if norm else _DIMS.get(words[0], "") if len(words) < 3 or words[0] == "expert" else ""
+            if dim and not (dim == "vocab" and len(words) > 1):
+                found.setdefault(said.replace(f".{HEAD}", ""), dim)
+    return found
+
+
+def split_of_name(name: str) -> str:
+    """The dim along which tensor parallelism splits a parameter of this name in a checkpoint: heads, ffn or vocab.
+
+    "norm" of a norm, "" where no family has such a name. The names are those of all families.
+
+    >>> split_of_name("model.layers.3.self_attn.q_proj.weight"), split_of_name("transformer.h.0.mlp.c_fc.weight")
+    ('heads', 'ffn')
+    >>> split_of_name("model.layers.3.input_layernorm.weight"), split_of_name("fc.weight")
+    ('norm', '')
+    """
+    words = name.removesuffix(".weight").removesuffix(".bias").split(".")
+    ends = (".".join(words[k:]) for k in range(len(words)))
+    return next((_modules()[end] for end in ends if end in _modules()), "")
 
 
 def _of_heads(model: Model, p: Parameter, name: str) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ def model_page(model: Model, width: int) -> list[Line]:
         lines += prose(f"{model.name}: {readable(_total(model))} parameters", width, "bold", 2)
     if model.sizes:
         lines += indent(prose(", ".join(f"{n} = {v}" for n, v in model.sizes.items()), width - 2, "dim"))
+    if model.filled:
+        lines += indent(prose(f"filled in  {', '.join(model.filled)}, which the file leaves out", width - 2, hang=11))
     for part in model.left_out:
         lines += indent(prose(f"left out  {part}", width - 2, hang=10))
     dims = ", ".join(f"{d} = {readable(str(n))}" for d, n in model.graph.dims.items())

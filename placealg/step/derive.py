@@ -14,6 +14,7 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model
+from placealg.model.names import parameters_of
 from placealg.step import rules
 from placealg.step.compatibility import check_fit, pipeline_of
 from placealg.step.event import MICROBATCH
@@ -65,6 +66,20 @@ def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...]
     strategy = with_whole(strategy, model)
     plans = _plans(strategy, model, operations_of(strategy, model))
     return {plan.group.name: (plan.gathered, plan.weight_tier) for plan in plans}
+
+
+def groups_by_name(strategy: Strategy, model: Model) -> FrozenMap[str, str]:
+    """Name in a checkpoint, or in the module that it is loaded into -> the strategy's group of its parameter.
+
+    >>> from placealg.model.config import from_config
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> groups_by_name(parse_strategy("zero3"), from_config("llama-3-8b"))["model.layers.7.mlp.up_proj.weight"]
+    'layer.weight'
+    """
+    plans = _plans(strategy, model, operations_of(strategy, model))
+    group_of = {p: plan.group.name for plan in plans for p in plan.group.parameters}
+    return FrozenMap({name: group_of[found.parameters[0]] for name, found in parameters_of(model).items()
+                      if found.parameters})
 
 
 def _plans(strategy: Strategy, model: Model, operations: Operations | None) -> tuple[Plan, ...]:

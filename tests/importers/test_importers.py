@@ -144,3 +144,22 @@ def test_what_is_written_reads_back_equal(path: Path) -> None:
     assert file.strategy.name == reading.strategy.name
     assert len(file.left_out) == len(reading.approximated)
     assert bool(model_text(reading)) == (file.model == "model.config.json")
+
+
+AXOLOTL = "base_model: {name}\nfsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\nmicro_batch_size: 1\n" \
+          "datasets:\n  - path: mine\n"
+
+
+def test_a_model_by_the_configuration_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (tmp_path / "run.yaml").write_text(AXOLOTL.format(name="mine"))
+    (folder / "config.json").write_text('{"model_type": "qwen3_moe"}')
+    reading = read(str(tmp_path / "run.yaml"))
+    assert reading.model == str(folder / "config.json")
+    assert any("of the family qwen3_moe" in item.text for item in reading.read)
+    (folder / "config.json").write_text('{"model_type": "mamba"}')
+    reading = read(str(tmp_path / "run.yaml"))
+    assert reading.model is None and any("it has state-space layers" in item.text for item in reading.unsaid)
+    (folder / "config.json").unlink()
+    assert any("its config.json is not here" in item.text for item in read(str(tmp_path / "run.yaml")).unsaid)

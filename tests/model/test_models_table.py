@@ -12,7 +12,11 @@ from models_page import PAGE, PUBLISHED, ROOT, TABLE, written
 from placealg.errors import InputError
 from placealg.model.config import from_config
 from placealg.model.family import aliases, families, family, refusals
-from placealg.model.names import parameters_of
+from placealg.model.names import parameters_of, split_of_name
+from placealg.render.listing import model_page
+from placealg.render.text_layout import plain
+from placealg.step.derive import derive, groups_by_name
+from placealg.strategy.expression import parse_strategy
 
 COUNTED: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
 MODELS: dict[str, dict[str, Any]] = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
@@ -130,3 +134,42 @@ def test_a_model_without_layers_that_predict_later_tokens(tmp_path: Path, fields
     path.write_text(json.dumps(fields, indent=1), encoding="utf-8")
     with pytest.raises(InputError, match=message):
         from_config(path, mtp=True)
+
+
+@pytest.mark.parametrize("model_id", ["moonshotai/Kimi-K2-Instruct", "openai/gpt-oss-120b", "zai-org/GLM-4.5",
+                                      "meta-llama/Llama-4-Maverick-17B-128E#text_config"])
+def test_a_program_does_not_grow_with_layers(tmp_path: Path, model_id: str) -> None:
+    """Twelve layers and eight times so many have as many events: what is derived is one body for each kind of layer."""
+    events = set()
+    for depth in (12, 96):
+        path = tmp_path / "config.json"
+        fields = {k: v for k, v in MODELS[model_id].items() if k != "layer_types"}
+        path.write_text(json.dumps({**fields, "num_hidden_layers": depth}), encoding="utf-8")
+        events.add(len(derive(parse_strategy("zero1*tp_sp*ep"), from_config(path)).events))
+    assert len(events) == 1
+
+
+def test_names_of_a_checkpoint_have_groups(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MODELS["Qwen/Qwen3-30B-A3B"]), encoding="utf-8")
+    model = from_config(path)
+    found = groups_by_name(parse_strategy("zero1*ep"), model)
+    assert set(found) == set(parameters_of(model))
+    assert found["model.layers.47.mlp.experts.down_proj"] != found["model.layers.47.self_attn.q_proj.weight"]
+
+
+@pytest.mark.parametrize(("name", "dim"), [
+    ("model.layers.0.self_attn.k_proj.weight", "heads"), ("transformer.h.0.attn.c_attn.weight", "heads"),
+    ("gpt_neox.layers.1.attention.query_key_value.bias", "heads"), ("model.decoder.layers.2.fc1.weight", "ffn"),
+    ("model.layers.0.mlp.experts.gate_up_proj", "ffn"), ("lm_head.weight", "vocab"), ("transformer.wte.weight", "vocab"),
+    ("model.layers.0.self_attn.q_norm.weight", "norm"), ("model.layers.0.mlp.gate.weight", ""), ("net.0.weight", ""),
+])
+def test_what_a_name_of_any_family_is_split_by(name: str, dim: str) -> None:
+    assert split_of_name(name) == dim
+
+
+def test_the_model_page_says_what_was_filled_in(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "mixtral", "num_hidden_layers": 2}', encoding="utf-8")
+    page = "\n".join(plain(line) for line in model_page(from_config(path), 200))
+    assert "filled in  hidden_size = 4096" in page and "num_hidden_layers = 2" not in page

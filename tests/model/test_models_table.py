@@ -161,7 +161,8 @@ def test_names_of_a_checkpoint_have_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "dim"), [
     ("model.layers.0.self_attn.k_proj.weight", "heads"), ("transformer.h.0.attn.c_attn.weight", "heads"),
     ("gpt_neox.layers.1.attention.query_key_value.bias", "heads"), ("model.decoder.layers.2.fc1.weight", "ffn"),
-    ("model.layers.0.mlp.experts.gate_up_proj", "ffn"), ("lm_head.weight", "vocab"), ("transformer.wte.weight", "vocab"),
+    ("model.layers.0.mlp.experts.gate_up_proj", "ffn"), ("lm_head.weight", "vocab"),
+    ("transformer.wte.weight", "vocab"),
     ("model.layers.0.self_attn.q_norm.weight", "norm"), ("model.layers.0.mlp.gate.weight", ""), ("net.0.weight", ""),
 ])
 def test_what_a_name_of_any_family_is_split_by(name: str, dim: str) -> None:

@@ -84,7 +84,7 @@ class Config:
         where = self.place("model_type")
         if name in (refusals() if isinstance(name, str) else ()):
             part = refusals()[name]
-            inner = next((k for k in ("text_config", "llm_config") if isinstance(self.data.get(k), dict)), "")
+            inner = next((k for k in ("text_config", "llm_config") if self._reads(k)), "")
             hint = f"; its language model alone is read as {self.path}#{inner}" if inner else ""
             raise InputError(f"model_type {shown(name)} is not read: it has {part}{hint}", where=where)
         if "auto_map" in self.data:
@@ -93,6 +93,12 @@ class Config:
         near = str(name) if _misspelled(str(name)) else ""
         raise InputError(f"model_type {shown(name)} is not read, and no model of transformers has it",
                          where=where, name=near, valid=families() if near else ())
+
+    def _reads(self, table: str) -> bool:
+        """Whether a table inside is a configuration of a family that is read."""
+        inside = self.data.get(table)
+        name = inside.get("model_type") if isinstance(inside, dict) else None
+        return isinstance(name, str) and aliases().get(name, name) in families()
 
     def key(self, family: Family, field: str) -> str | None:
         """The spelling under which the file gives `field`; two that disagree are an InputError."""

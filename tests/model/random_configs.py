@@ -42,6 +42,8 @@ REQUIRED: Mapping[str, Mapping[str, Any]] = {
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "n_group": 1, "topk_group": 1,
               "first_k_dense_replace": 1},
     "nemotron": {"num_key_value_heads": 8},
+    "cohere_compass_text": {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0}
+                                                for kind in ("full_attention", "sliding_attention")}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dbrx": {"attn_config": {"rope_theta": 10000.0}},
 }

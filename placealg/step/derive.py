@@ -18,7 +18,7 @@ from placealg.model.names import parameters_of
 from placealg.step import rules
 from placealg.step.compatibility import check_fit, pipeline_of
 from placealg.step.event import MICROBATCH
-from placealg.step.groups import Plan, group_parameters
+from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
@@ -256,7 +256,7 @@ def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:
     forward lives for the step. What is fetched lives as long as any copy that is gathered from it.
     """
     lives = {a: plan.lifetimes[a] for a in plan.gathered}
-    shortest = "use"
+    shortest = LEAF if LEAF in lives.values() else "use"
     if len(plan.group.sites) > 1:
         shortest = "step" if strategy.pipeline_axis else "microbatch"
     elif strategy.pipeline_axis:
@@ -269,36 +269,63 @@ def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:
 
 def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
              operations: Operations | None) -> Iterator[Event]:
+    short = ("use",) if operations else ("use", LEAF)       # a unit that runs whole is one leaf
     for unit in model.units:
         if operations:
             yield from operations.entering(unit.name)
         starting = [p for p in plans if p.group.sites[0] == unit.name]
         for plan in starting:
-            for lifetime in ("microbatch", "use"):
+            for lifetime in ("microbatch", *short):
                 yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime))
         if operations:
-            yield from operations.forward(unit.name)
+            yield from _leaf_by_leaf(strategy, starting, model, "forward", operations.forward(unit.name))
         else:
             yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
                 "compute", "the unit runs on the rank's tokens of the microbatch"))
         for plan in starting:
-            yield from rules.free(plan, "forward", _living(strategy, plan, "use"))
+            for lifetime in short:
+                yield from rules.free(plan, "forward", _living(strategy, plan, lifetime))
+
+
+def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase: str,
+                  events: Iterable[Event]) -> Iterator[Event]:
+    """The events of a unit, what lives for a leaf module gathered before its first op and freed behind its last.
+
+    A leaf's parameters are gathered together. Where no op of the phase is one of the leaf's, it is not gathered.
+    """
+    stream = list(events)
+    before: dict[int, list[Event]] = {}
+    behind: dict[int, list[Event]] = {}
+    for plan in plans:
+        living = _living(strategy, plan, LEAF)
+        leaf = leaf_of(plan.group.parameters[0])
+        at = [k for k, e in enumerate(stream) if e.verb == "compute" and (op := model.graph.producer(e.tensor))
+              and any(model.graph.tensors[name].kind == "parameter" and leaf_of(name) == leaf for name in op.inputs)]
+        if at:
+            before.setdefault(at[0], []).extend(rules.gather(plan, phase, living))
+            behind.setdefault(at[-1], []).extend(rules.free(plan, phase, living))
+    for k, event in enumerate(stream):
+        yield from before.get(k, ())
+        yield event
+        yield from behind.get(k, ())
 
 
 def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging,
               operations: Operations | None) -> Iterator[Event]:
+    short = ("use",) if operations else ("use", LEAF)
     for unit in reversed(model.units):
         ending = [p for p in plans if p.group.sites[0] == unit.name]
         used = operations is None or operations.differentiates(unit.name)
         for plan in ending if used else ():
-            yield from rules.gather(plan, "backward", _living(strategy, plan, "use"))
+            for lifetime in short:
+                yield from rules.gather(plan, "backward", _living(strategy, plan, lifetime))
         if operations:
-            yield from operations.backward(unit.name)
+            yield from _leaf_by_leaf(strategy, ending, model, "backward", operations.backward(unit.name))
         else:
             yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(
                 "compute", "the unit's gradients, from what its forward kept"))
         for plan in ending:
-            for lifetime in ("use", "microbatch") if used else ("microbatch",):
+            for lifetime in (*short, "microbatch") if used else ("microbatch",):
                 yield from rules.free(plan, "backward", _living(strategy, plan, lifetime))
         for plan in ending:
             yield from rules.reduce_microbatch(plan, averaging) if not plan.group.frozen else ()

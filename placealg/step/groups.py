@@ -110,6 +110,9 @@ Split = Mapping[str, Mapping[str, str]]
 
 _NOTHING: FrozenMap[str, Any] = FrozenMap()
 
+LEAF = "leaf"
+"""The lifetime of a copy that is gathered for the ops of one leaf module."""
+
 
 def group_parameters(strategy: Strategy, model: Model, summed: Summed = _NOTHING,
                      split: Split = _NOTHING) -> tuple[Plan, ...]:
@@ -140,7 +143,9 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
                              f"'{parameter.sites[0]}' uses it first: it belongs to that one")
         rule = _rule_of(strategy, parameter)
         axes = tuple(split.get(parameter.name, ()))
-        key = (parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
+        lives = {a: (rule.lifetime if rule else {}).get(a, strategy.lifetime(a)) for a in strategy.mesh.names}
+        leaf = leaf_of(parameter.name) if LEAF in lives.values() else ""
+        key = (leaf, parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
                summed.get(parameter.name), parameter.name in model.statistics, _frozen(model, parameter),
                _stacked(_optimizer(strategy, rule, parameter, model.abstract)[0], parameter,
                         split.get(parameter.name, {})))
@@ -164,6 +169,15 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
                         statistic, _frozen(model, parameters[0]),
                         _stacked(optimizer, parameters[0], split.get(parameters[0].name, {}))), rule
+
+
+def leaf_of(parameter: str) -> str:
+    """The module that holds a parameter: its name without the last word.
+
+    >>> leaf_of("layer.attn.q.weight")
+    'layer.attn.q'
+    """
+    return parameter.rpartition(".")[0]
 
 
 def _frozen(model: Model, parameter: Parameter) -> bool:

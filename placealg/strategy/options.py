@@ -26,7 +26,8 @@ DATA_DIMS = ("batch", "seq", "seq_kv")
 REGION = "region:"
 """What begins a key of activations that names a region of the model rather than an axis."""
 
-LIFETIMES = ("use", "microbatch", "step")
+LIFETIMES = ("leaf", "use", "microbatch", "step")
+"""How long a gathered copy lives, from the shortest: one leaf module's ops, a unit's, a microbatch, a step."""
 GATHERS = ("at_once", "ring")
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 PADS = ("none", "rows", "elements")

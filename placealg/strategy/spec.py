@@ -142,7 +142,7 @@ class Strategy(Shown):
         return said[key] if key in said else DEFAULTS[table][key]
 
     def lifetime(self, axis: str) -> str:
-        """How long a gathered unit lives along `axis`: use, microbatch or step."""
+        """How long a gathered copy lives along `axis`: leaf, use, microbatch or step."""
         return str(dict(self.option("schedule", "lifetime")).get(axis, "use"))
 
     @property

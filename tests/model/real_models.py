@@ -163,7 +163,7 @@ def random_runs(name: str, wanted: int, seed: int) -> Iterator[tuple[dict[str, A
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true", help="keep the table and docs/models.md")
-    parser.add_argument("--random", type=int, default=200, metavar="N", help="so many of each type that are built")
+    parser.add_argument("--random", type=int, default=60, metavar="N", help="so many of each type that are built")
     parser.add_argument("--no-steps", dest="steps", action="store_false", help="without real steps of small models")
     parser.add_argument("--keep", action="store_true", help="keep the random runs that the table has")
     parser.add_argument("--seed", type=int, default=0)

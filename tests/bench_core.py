@@ -54,7 +54,7 @@ def test_derive_and_cost_of_the_largest(benchmark: Any, model_id: str, tmp_path:
     models = json.loads((Path(__file__).parent / "data" / "published_models.json").read_text())["models"]
     path = tmp_path / "config.json"
     path.write_text(json.dumps(models[model_id]))
-    strategy = parse_strategy("zero1*tp_sp*pp_1f1b*ep")
+    strategy = parse_strategy("zero1*tp_sp*ep")
 
     def run() -> Any:
         step = derive(strategy, resolve_model(str(path)))

@@ -1,7 +1,7 @@
 """Activations: what forward keeps for backward, and what is held of tensors at every event, in closed form.
 
 Element sizes are `act` for activations and their gradients, 1 byte for masks, 4 for statistics and ids. One microbatch
-is in flight, or on a stage of a pipeline as many as its order allows. Of a repeated unit one instance is at work; all
+is in flight, or on a stage of a pipeline as many as its order allows. One instance of a repeated unit is at work; all
 others hold what they keep for backward, or wait.
 """
 
@@ -32,7 +32,7 @@ from placealg.step.verbs import VERBS
 from placealg.strategy.options import ACT_LINEAR
 
 ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4", ACT_LINEAR: ACT_LINEAR}
-"""What one element takes, in bytes."""
+"""Kind of element -> its size in bytes."""
 
 NOTE = "activations are those of one microbatch, without the data of the batch"
 IN_FLIGHT = "activations are those of all microbatches in flight, without the data of the batch"
@@ -44,19 +44,19 @@ _LAYERS = frozenset(name for name in SYMBOLS if name == "L" or name.startswith("
 _SIZE = {name: Monomial.parse(size) for name, size in ELEMENT.items()}
 
 READ, AGAIN, REPLAY = "read by the backward of", "gathered again for the backward of", "read to recompute"
-"""What a storage is kept for."""
+"""The reasons for which a storage is kept."""
 
 Picture = Counter[tuple[Monomial, str, str]]
-"""(elements on a device, what one takes, unit whose other instances hold it; "" for the one at work) -> how many."""
+"""(elements on a device, kind of element, unit whose other instances hold it; "" for the one at work) -> number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """One storage that forward keeps for backward.
 
-    `tensor` is its version, `layout` how it is split, `mode` R (as its readers use it) or S* (the shard of a value
-    that backward gathers again); `readers` are the ops for which it is kept, `why` says how they use it, `count` is the
-    number of instances that keep it, `bytes` what all of them take.
+    `tensor` is its version, `layout` how it is split, `mode` R (as its readers use it) or S* (the shard of a value that
+    backward gathers again); `readers` are the ops for which it is kept, `why` says how they use it, `count` is the
+    number of instances that keep it, `bytes` the size of all of these.
     """
 
     tensor: str
@@ -89,7 +89,7 @@ class Activations:
         return tuple(k for k, event in enumerate(self.step.events) if event.phase in LOOPED)
 
     def walk(self, places: tuple[int, ...] | None = None) -> tuple[Touch, ...]:
-        """What the events of one microbatch do to tensors: those at `places` of the program, or all."""
+        """The effect of one microbatch's events on tensors: of the events at `places` of the program, or of all."""
         chosen = self.looped if places is None else places
         if chosen not in self.walked:
             events = [self.step.events[k] for k in chosen]
@@ -124,7 +124,7 @@ class Activations:
                    sympy.S.Zero)
 
     def waited_sum(self) -> Polynomial:
-        """The same as a sum of monomials, with the model's numbers put in."""
+        """The bytes of `waited` as a sum of monomials, with the model's known sizes substituted."""
         total = Polynomial()
         for (_, times), picture in self._between().items():
             many = self.stage.sum(times) if self.stage else Polynomial.number(1)
@@ -132,7 +132,7 @@ class Activations:
         return total
 
     def _between(self) -> dict[tuple[str, str], Picture]:
-        """(unit, microbatches in flight) -> what its instances hold between forward and backward, of one microbatch."""
+        """(unit, microbatches in flight) -> what its instances hold of one microbatch between forward and backward."""
         walked = self.walk()
         if boundary(walked) == len(walked):
             return {}
@@ -144,7 +144,7 @@ class Activations:
         return found
 
     def flights(self, unit: str) -> str:
-        """How many microbatches hold at once what a unit's instances on the device keep for backward; see `Stage`."""
+        """The number of microbatches for which a unit's instances here hold what backward needs; see `Stage`."""
         if unit not in self.flown:
             self.flown[unit] = "1" if self.stage is None else self.stage.flights(part_of(unit, self.graph))
         return self.flown[unit]
@@ -154,10 +154,10 @@ class Activations:
         return self.stage.write(text) if self.stage else sympy.S.One
 
     def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool) -> tuple[str, str]:
-        """(unit that keeps a storage, how many microbatches do): that of its name if each of its instances does, else
-        its first reader's.
+        """(unit that keeps a storage, number of microbatches): the unit of its name, or else of its first reader.
 
-        What leaves a repeated unit, and is kept besides what enters the next instance, is kept once per chunk.
+        It is the unit of its name if each of that unit's instances keeps it. What leaves a repeated unit, and is kept
+        in addition to what enters the next instance, is kept once per chunk.
         """
         unit = unit_of(version[0])
         if repeated:
@@ -174,16 +174,16 @@ class Activations:
         return {version: storage for storage, version in sorted(names.items(), key=lambda s: list(before).index(s[1]))}
 
     def waiting(self, walked: tuple[Touch, ...]) -> dict[str, Picture]:
-        """Repeated unit -> what those of its instances hold that are not at work."""
+        """Repeated unit -> what each of its instances that are not at work holds."""
         return {unit: self.picture(set(found.values()), unit, walked) for unit, found in self.others(walked).items()
                 if self.units[unit] != ONE}
 
     def picture(self, held: Iterable[Storage], unit: str = "", walked: tuple[Touch, ...] = ()) -> Picture:
-        """What some storages take, in one instance or in all others of `unit`; with `walked` while they wait."""
+        """The picture of some storages, in one instance or in all others of `unit`; with `walked`, while these wait."""
         return Picture((self.elements(s), self.element(s, walked), unit) for s in held)
 
     def element(self, storage: Storage, walked: tuple[Touch, ...]) -> str:
-        """What an element of a storage takes: of what only linear ops wait for, as the strategy says of these."""
+        """The kind of element of a storage: ACT_LINEAR's, if the strategy has it, while only linear ops wait for it."""
         element = storage.tensor.element
         if not walked or element != "act" or ACT_LINEAR not in self.step.reference.types:
             return element
@@ -193,7 +193,7 @@ class Activations:
         return ACT_LINEAR if linear and all(linear) else element
 
     def elements(self, storage: Storage) -> Monomial:
-        """Elements on one device."""
+        """The number of a storage's elements on one device."""
         if storage not in self.sizes:
             self.sizes[storage] = local(storage.tensor, storage.box, self.split_batch) * storage.part
         return self.sizes[storage]
@@ -201,7 +201,7 @@ class Activations:
     def others(self, walked: tuple[Touch, ...]) -> dict[str, dict[Version, Storage]]:
         """Repeated unit -> what each of its instances keeps from its forward to its backward.
 
-        What leaves one instance enters the next: of the two names the latter counts.
+        What leaves one instance enters the next: only the name under which it enters is counted.
         """
         start = boundary(walked)
         found: dict[str, dict[Version, Storage]] = {u: {} for u in self.units if self.graph.loop(u)}
@@ -243,7 +243,7 @@ class Activations:
                     self.amounts.made(times, "1"), self.amounts.made(size, "bytes"))
 
     def total(self) -> Formula:
-        """What forward keeps for backward, in all."""
+        """The bytes of everything that forward keeps for backward."""
         notes = [NOTE if self.stage is None else IN_FLIGHT, *([] if self.statistics else [STATISTICS])]
         notes += [f"the loss is run {run.name} (--loss): it holds {run.most} at most" for run in self.runs()]
         return self.amounts.made(self.waited(), "bytes", note="; ".join(notes))
@@ -259,7 +259,7 @@ class Activations:
 
 
 def region(graph: Graph, name: str) -> str:
-    """The region of the op that makes a tensor, or keeps it beside its result; of what enters a unit, the unit."""
+    """The region of the op that makes a tensor, or keeps it beside its result; the unit for what enters a unit."""
     op = graph.producer(name) or graph.producer(name.rpartition(".")[0])
     return op.region if op else unit_of(name)
 
@@ -270,7 +270,7 @@ def boundary(walked: Sequence[Touch]) -> int:
 
 
 def layout_text(box: Box) -> str:
-    """How a version is split, for readers.
+    """The split of a version in words.
 
     >>> layout_text(frozenset({("tp", "seq"), ("dp", "batch")}))
     'batch over dp, seq over tp'
@@ -290,7 +290,7 @@ def in_bytes(amounts: Amounts, picture: Picture) -> Polynomial:
 
 
 def written(amounts: Amounts, picture: Picture) -> Any:
-    """The expression of a picture: what all layers of a kind hold, factored, and the rest."""
+    """The expression of a picture: for each kind of layer what all its layers hold, factored, and the rest."""
     layered: dict[frozenset[str], dict[Monomial, Fraction]] = {}
     for term, coefficient in in_bytes(amounts, picture).terms.items():
         layered.setdefault(_LAYERS.intersection(term.names()), {})[term] = coefficient
@@ -303,7 +303,7 @@ def written(amounts: Amounts, picture: Picture) -> Any:
 
 
 def collected(terms: Iterable[Any]) -> Any:
-    """A sum of expressions written by what they have in common: those of all layers of a kind, then the rest."""
+    """A sum of expressions, factored by kind of layer: the terms of each kind together, then the rest."""
     layered: dict[frozenset[str], Any] = {}
     for term in terms:
         kind = frozenset(name for name in _LAYERS if term.has(symbol(name)))
@@ -312,7 +312,7 @@ def collected(terms: Iterable[Any]) -> Any:
 
 
 def _uses(storage: Storage, walked: tuple[Touch, ...]) -> dict[str, tuple[str, ...]]:
-    """Use -> the ops for whose backward a storage is kept: read, gathered again, or read to compute them again."""
+    """Use -> the ops for whose backward a storage is kept: read, gathered again, or read to recompute."""
     found: dict[str, dict[str, None]] = {READ: {}, AGAIN: {}, REPLAY: {}}
     copies: set[Version] = set()
     for touch in walked[boundary(walked):]:

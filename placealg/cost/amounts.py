@@ -199,7 +199,7 @@ class Amounts:
         return set().union(*(e.free_symbols for e in self.one.values())) - {symbol("Psi_unit")}
 
     def of_group(self, group: Group, coefficient: Any, cut: Share) -> Any:
-        """All instances of one group, each element weighing `coefficient`, as an expression; see `share` for `cut`."""
+        """All instances of one group, with `coefficient` per element, as an expression; see `share` for `cut`."""
         if cut:
             return tidy(coefficient) * monomial(group.count) * self.share(group, cut)
         if self.reference.groups == (group,) and self.named:

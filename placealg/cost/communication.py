@@ -1,12 +1,12 @@
-"""Communication per device and step: what every event sends, by the table of placement.SENT and nothing else.
+"""Communication per device and step: the volume of every event, by the table of placement.SENT and nothing else.
 
 Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other axes at
-that moment, in the element size that the event says, else `wire` for gradients of parameters, `act` for tensors of the
+that moment, in the element size that the event names, else `wire` for gradients of parameters, `act` for tensors of the
 op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its statistics over axes
-sends an all_reduce of one number per row for each. From stage to stage of a pipeline goes what the device holds of the
-tensor, once per neighbour, chunk and microbatch; receiving is no sending. The asymptotic convention replaces (n - 1) by
-n in that factor, and nothing else. Totals are one training step; scalars (norm, skip, count) and events of init, save
-and resume are listed, not added up.
+sends an all_reduce of one number per row for each. From stage to stage of a pipeline a device sends what it holds of
+the tensor, once per neighbour, chunk and microbatch; receiving does not count. The asymptotic convention replaces (n -
+1) by n in that factor, and nothing else. Totals are one training step; scalars (norm, skip, count) and events of init,
+save and resume are listed, not added up.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LINKS = ("offload", "fetch")
 """The verbs that move data over a link between two tiers."""
 
 SENT_ON = "send"
-"""What goes from one stage of a pipeline to the next."""
+"""The verb of messages from one stage of a pipeline to the next."""
 
 SCALARS = "scalars, listed and left out of totals"
 OUTSIDE = "not part of a training step, left out of totals"
-"""Why an event's volume is not in the totals."""
+"""The reason for which an event's volume is not in the totals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Sent:
 class Communication(Shown):
     """Volumes per device and step: in total, per set of axes, per phase, per event; and over the links between tiers.
 
-    `host_link` is that between device and host, `nvme_link` that between host and nvme.
+    `host_link` is the link between device and host, `nvme_link` the one between host and nvme.
     """
 
     total: Formula
@@ -143,13 +143,13 @@ class Row:
     cut: Share = EXACT
 
     def weight(self, amounts: Amounts) -> Any:
-        """What it sends in all microbatches, per element, scalar or instance, as an expression."""
+        """The volume in all microbatches, per element, scalar or instance, as an expression."""
         size = amounts.size(self.group, self.size) if self.group else expression(self.size)
         factor = sent_factor(self.collective, self.event.axes, self.convention, self.ranks)
         return factor * _times(self.event) * size * monomial(self.moved)
 
     def sum(self, amounts: Amounts) -> Polynomial:
-        """The same as a sum of monomials."""
+        """The volume in all microbatches, per element, scalar or instance, as a sum of monomials."""
         n = Polynomial.of([self.ranks or Monomial.of(*sorted(self.event.axes))])
         text = SENT.get(self.collective, "1")
         factor = Polynomial.read(text.replace("n - 1", "n") if self.convention == "asymptotic" else text, {"n": n})
@@ -196,7 +196,7 @@ def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator
 
 
 def _ranks(step: Step, event: Event) -> Monomial | None:
-    """How many ranks a collective joins, where not all along its axes: on a pipeline's, those that hold its group."""
+    """The number of ranks that a collective joins, if not all along its axes: on a pipeline's, its group's holders."""
     stage = stage_of(step)
     if stage is None or not event.group or stage.pipeline.axis not in event.axes:
         return None
@@ -231,7 +231,7 @@ def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -
 
 
 def _held_at(walk: Walk) -> Iterator[tuple[int, Event, State]]:
-    """Every event of the program, in order, with its place and what is held before it."""
+    """(place, event, what is held before it) for every event of the program, in order."""
     step, seen = walk.step, walk.account.visits
     before = {v.place: v.before for v in reversed(seen)}
     state: State = unset(step)
@@ -245,7 +245,7 @@ def _held_at(walk: Walk) -> Iterator[tuple[int, Event, State]]:
 
 
 def collective_of(event: Event) -> str:
-    """The collective that an event is: the redistribution of its verb's kinds; "" for one that sends nothing.
+    """The collective that an event performs: the redistribution of its verb's kinds; "" if the event sends nothing.
 
     >>> collective_of(Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="I"))
     'all_reduce'
@@ -265,7 +265,7 @@ def collective_of(event: Event) -> str:
 
 @lru_cache(maxsize=256)
 def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: Monomial | None = None) -> Any:
-    """What one device sends, as a factor of the tensor, on the product of `axes`, or on so many `ranks`.
+    """The volume of one device, as a multiple of the tensor, on the product of `axes`, or on a number of `ranks`.
 
     >>> sent_factor("all_reduce", ("dp",), "exact"), sent_factor("all_reduce", ("dp",), "asymptotic")
     (2*(dp - 1)/dp, 2)
@@ -285,9 +285,9 @@ def _size_of(event: Event) -> str:
 
 
 def _times(event: Event) -> Any:
-    """How often an event of one instance runs per step: by its positions in the microbatch loop.
+    """How often an event of one instance runs per step, by its positions in the microbatch loop.
 
-    A loop of m microbatches has `middle` ones m - 2 times, `first` and `last` once, or `only` once when m = 1.
+    A loop of m microbatches has `middle` ones m - 2 times, `first` and `last` once, or `only` once if m = 1.
     """
     return expression(" + ".join(_runs(event)))
 
@@ -313,7 +313,7 @@ def executions(step: Step, event: Event) -> Any:
 
 
 def _instances(step: Step, event: Event) -> Any:
-    """How many instances of the event's unit there are; of a message, how many of them send one."""
+    """The number of instances of the event's unit; for a message, the number of them that send one."""
     stage = stage_of(step)
     if stage is not None and event.verb == SENT_ON:
         return stage.write(stage.messages(event.unit, event.phase))
@@ -322,7 +322,7 @@ def _instances(step: Step, event: Event) -> Any:
 
 
 def instances_sum(step: Step, event: Event) -> Polynomial:
-    """How many instances of the event's unit there are, as a sum of monomials."""
+    """The number of instances of the event's unit, as a sum of monomials; for a message, as in `_instances`."""
     stage = stage_of(step)
     if stage is not None and event.verb == SENT_ON:
         return stage.sum(stage.messages(event.unit, event.phase))

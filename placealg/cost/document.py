@@ -25,7 +25,7 @@ ASSUMED = (
     "4 of the o bytes per element are the fp32 master copy, the other o - 4 the moments",
     "a gradient is reduced in place: where wire exceeds g, the wire - g more bytes of a unit are not counted",
 )
-"""What every figure takes for granted."""
+"""The assumptions behind every figure."""
 
 OF_TENSORS = (
     "b is the sequences of one device and microbatch, however many axes split the batch",
@@ -33,24 +33,24 @@ OF_TENSORS = (
     "token ids and other data of the batch are no activations; norms keep no row statistics",
     "a product takes 2 flop per multiply-add; attention is counted full, norms and elementwise work are not",
 )
-"""What the figures of a program of ops take for granted besides."""
+"""The further assumptions behind the figures of a program of ops."""
 
 ROUNDED = "a weight on the wire takes no buffer of its own: only what it becomes, w or use bytes each, is counted"
-"""What the figures take for granted besides where gathered weights have an element size of their own."""
+"""The further assumptions if gathered weights have an element size of their own."""
 
 BALANCED = f"balanced_experts: {LEAST['balanced_experts']}"
 """What the figures of a program whose experts are split take for granted besides."""
 
 RINGS = "of what goes round a ring a device holds two blocks at a time, one in use and one that arrives"
-"""What the figures of a program with rings take for granted besides."""
+"""The further assumptions behind the figures of a program with rings."""
 
 SUMMED_IN_RINGS = ("a ring sums a gradient with its owner's part last, in n - 1 hops; PyTorch's starts at the owner "
                    "and brings it home, which makes n")
-"""The same of a program with rings that sum gradients."""
+"""The further assumptions behind the figures of a program with rings that sum gradients."""
 
 
 def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
-    """What the figures of a program take for granted; with `of_tensors` also those of a program of ops."""
+    """The assumptions behind the figures of a program; with `of_tensors` also those of a program of ops."""
     missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
     step = local(step)
     graph = step.reference.graph
@@ -71,8 +71,8 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
               unit: str = "bytes", stage: int | str | None = None) -> dict[str, Any]:
     """The document `cost` (version 1): symbols stay in `expr`; each `value` is at `sizes` and the defaults.
 
-    `unit` is that of communication; memory is in bytes. Volumes keep m, whose default is 1. Of a step with a pipeline
-    every figure is that of `stage`, which `chosen` reads.
+    `unit` is that of communication; memory is in bytes. Volumes keep m, whose default is 1. With a pipeline, every
+    figure is that of `stage`, as in `chosen`.
     """
     step = chosen(step, stage, {n: exact_size(n, v) for n, v in (sizes or {}).items()})
     costs = Costs(step, convention, unit)

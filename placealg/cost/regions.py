@@ -1,4 +1,4 @@
-"""Costs by region of the model: what is kept for backward and what is sent, each at the op that makes the tensor."""
+"""Costs by region of the model: what is kept for backward and what is sent, by the region that makes the tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placealg.step.program import Step
 class RegionCost:
     """One region: what its ops keep for backward, and what the collectives on its tensors send.
 
-    Collectives on parameters and their gradients stand at their unit.
+    Collectives on parameters and their gradients are listed at their unit.
     """
 
     region: str

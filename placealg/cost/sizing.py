@@ -1,7 +1,7 @@
 """Whether a program fits in a device's memory: what it holds, what is left, and which sizes would fit.
 
-What is held against the memory is the `peak`: the most that a device holds at any moment of the step, with the tensors
-that its ops work on. The `total` adds maxima that need not come together, and leaves out those tensors.
+The `peak` is compared with the memory: the most that a device holds at any moment of the step, with the tensors that
+its ops work on. The `total` adds maxima that need not occur together, and leaves out those tensors.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 
 KINDS = ("peak", "total")
-"""What may be held against the memory of a device."""
+"""The figures that may be compared with the memory of a device."""
 
 RESERVE = "reserve"
 """The part that is set aside for what no formula counts."""
 
 REST = ("parameters", "optimizer", "gradients")
-"""The parts that rest on a device: the activation factor leaves them as they are."""
+"""The parts that rest on a device, to which the activation factor does not apply."""
 
 MOST_DEVICES = 2**20
-"""The largest degree of an axis that is tried where its sizes must divide."""
+"""The largest size of an axis that is tried if it must divide the model."""
 
 Sizes = Mapping[str, Fraction]
 
@@ -46,7 +46,7 @@ NO_SIZES: Sizes = FrozenMap()
 class Stage:
     """Devices that are all alike: their name, the program that they run, and what each of them holds.
 
-    `of_any` says that the formulas are those of any number of stages that divides the layers, from two on.
+    `of_any` says that the formulas hold for any number of stages from two on that divides the layers.
     """
 
     name: str
@@ -82,8 +82,9 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What is set aside for what no formula counts: `factor` times all that is held beyond the states at rest, and
-    `reserve` bytes.
+    """What is set aside for what no formula counts.
+
+    It is `factor` times all that is held beyond the states at rest, and `reserve` bytes.
 
     >>> held = Formula.parse("Psi*w", "bytes")
     >>> Margin(Fraction(10), Fraction(3, 2)).on(held + Formula.parse("b*s*act", "bytes"), held)
@@ -94,12 +95,12 @@ class Margin:
     factor: Fraction = Fraction(1)
 
     def on(self, held: Formula, states: Formula) -> Formula:
-        """What is held, and what is set aside besides."""
+        """The formula of what is held and what is set aside in addition."""
         found = held if self.factor == 1 else states + (held - states) * self.factor
         return found if not self.reserve else found + Formula.parse(str(self.reserve), "bytes")
 
     def to_hold(self, measured: Fraction, held: Fraction, states: Fraction) -> tuple[Fraction, Fraction | None]:
-        """The reserve, and the factor (None where nothing but states is held), with which `held` is `measured`."""
+        """The reserve, and the factor (None if nothing but states is held), with which `held` becomes `measured`."""
         return measured - held, (measured - states) / (held - states) if held > states else None
 
 
@@ -117,10 +118,10 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Degree:
-    """The smallest size of an axis with which it fits, the other sizes as they are; None where none does.
+    """The smallest size of an axis with which it fits, the other sizes as they are; None if none does.
 
-    `power` is the smallest power of two. `left` is what no size of the axis takes away, where that is known. `tried`
-    are the sizes that divide the model, or none where every one does.
+    `power` is the smallest power of two. `left` is what remains however large the axis is, if that is known. `tried`
+    are the sizes that divide the model, empty if every size does.
     """
 
     axis: str
@@ -136,8 +137,8 @@ class Fit:
     """What one stage holds at its sizes against the `memory` of a device, in bytes.
 
     `terms` sum to `value`, of which `counted` bytes follow from formulas, `states` of these at rest; the rest is the
-    `margin`. `rising` is what does not depend on b, and what each b adds, where that is linear.
-    `microbatch` is the largest b with which it fits, 0 where none does, None where b does not matter.
+    `margin`. `rising` is what does not depend on b, and what each b adds, if that is linear. `microbatch` is the
+    largest b with which it fits, 0 if none does, None if b does not matter.
     """
 
     stage: str
@@ -162,7 +163,7 @@ class Fit:
 
     @property
     def left(self) -> Fraction:
-        """What remains of the memory; negative where it does not fit."""
+        """What remains of the memory; negative if it does not fit."""
         return self.memory - self.value
 
     @property
@@ -173,9 +174,9 @@ class Fit:
 
 def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes,
         kind: str = KINDS[0], margin: Margin = NO_MARGIN) -> tuple[Fit, ...]:
-    """Each stage against the memory of a device, the tightest first.
+    """Each stage compared with the memory of a device, the tightest first.
 
-    `sizes` are those of all axes, and of what the model leaves open.
+    `sizes` are those of all axes, and those that the model leaves open.
 
     >>> from placealg.model.config import resolve_model
     >>> from placealg.step.derive import derive
@@ -218,7 +219,7 @@ def held_against(stage: Stage, kind: str, margin: Margin = NO_MARGIN) -> Formula
 
 
 def number_of(formula: Formula, sizes: Sizes) -> Fraction:
-    """The value at `sizes`; an InputError that names the sizes which are missing."""
+    """The value at `sizes`; an InputError that names the sizes that are missing."""
     check_known(formula, sizes)
     return Fraction(value_of(formula, sizes) or 0)
 
@@ -232,9 +233,9 @@ def degree(formula: Formula, axis: str, strategy: Strategy, model: Model, limit:
 
 
 def dividing(axis: str, strategy: Strategy, model: Model, sizes: Sizes) -> tuple[int, ...]:
-    """The sizes of an axis that divide what it splits, the other sizes as they are; none listed where all do.
+    """The sizes of an axis that divide what it splits, the other sizes as they are; empty if all do.
 
-    Of a pipeline's axis those from 2 on that divide the layers: the sizes for which stages are alike.
+    For a pipeline axis, the sizes from 2 on that divide the layers, for which stages are alike.
     """
     common, known = 0, {**{n: Fraction(v) for n, v in model.sizes.items()}, **sizes}
     if axis == strategy.pipeline_axis:
@@ -249,7 +250,7 @@ def dividing(axis: str, strategy: Strategy, model: Model, sizes: Sizes) -> tuple
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """The divisors of a number up to MOST_DEVICES; none of 0."""
+    """The divisors of a number up to MOST_DEVICES; none for 0."""
     return tuple(n for n in range(1, min(number, MOST_DEVICES) + 1) if number % n == 0)
 
 

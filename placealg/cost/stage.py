@@ -1,9 +1,9 @@
 """One stage of a pipeline: the program that its devices run, and how much of it is in flight.
 
-A rank on stage i holds and runs its own instances of the repeated units; what stands before them lives on the first
-stage, what stands behind them on the last, a tied parameter on all stages that use it. So a stage's program is the
-step without the rest, on a reference that counts its instances alone, and every figure is read off that program as
-off any other. Costs of a step with a pipeline are those of one stage: the first, where none is chosen.
+A rank on stage i holds and runs its own instances of the repeated units; what comes before them is on the first stage,
+what comes after them on the last, a tied parameter on all stages that use it. So a stage's program is the step without
+the rest, on a reference that counts its instances alone, and every figure is read off that program as off any other.
+Costs of a step with a pipeline are those of one stage: the first, if none is chosen.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Sizes = Mapping[str, int | Fraction]
 NO_SIZES: Sizes = FrozenMap()
 
 _PERIODS = 4
-"""After so many groups of microbatches the interleaved order repeats itself."""
+"""The number of groups of microbatches after which the interleaved order repeats itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A stage: its number (None: the last of unknown many), and its instances of each repeated unit, chunk by chunk.
 
-    `ranks` is the number of stages where it is known. `instances` counts a repeated unit's instances on the stage:
-    their number, or the unit's count over the axis where sizes are symbols or divide. `chunks` lists, where numbers
-    are known, the units of all layers of every chunk of the model; `microbatches` is m where it is known.
+    `ranks` is the number of stages if it is known. `instances` is a repeated unit's number of instances on the stage: a
+    number, or the unit's count over the axis if sizes are symbols or divide. `chunks` lists, if numbers are known, the
+    units of all layers of every chunk of the model; `microbatches` is m if it is known.
     """
 
     pipeline: Pipeline
@@ -51,12 +51,12 @@ class Stage:
 
     @property
     def first(self) -> bool:
-        """Whether it runs what stands before the repeated units."""
+        """Whether it runs what comes before the repeated units."""
         return self.number == 0
 
     @property
     def last(self) -> bool:
-        """Whether it runs what stands behind the repeated units."""
+        """Whether it runs what comes after the repeated units."""
         return self.number is None or (self.ranks is not None and self.number == self.ranks - 1)
 
     @property
@@ -69,7 +69,7 @@ class Stage:
         return ("the last stage" if self.number is None else f"stage {self.number}") + many
 
     def has(self, part: str) -> bool:
-        """Whether a part lives here: FIRST, LAST or a repeated unit."""
+        """Whether a part is on this stage: FIRST, LAST or a repeated unit."""
         return {FIRST: self.first, LAST: self.last}.get(part, part in self.instances)
 
     def write(self, text: str) -> Any:
@@ -81,7 +81,7 @@ class Stage:
                                        {"p": p, "i": i, "m": symbol("m"), "v": v}.__getitem__))
 
     def sum(self, text: str) -> Polynomial:
-        """The same as a sum of monomials."""
+        """Arithmetic over p, i, m and v as a sum of monomials."""
         p = Polynomial.name(self.pipeline.axis) if self.ranks is None else Polynomial.number(self.ranks)
         one = Polynomial.number(1)
         i = p - one if self.last else Polynomial.number(self.number or 0)
@@ -92,7 +92,7 @@ class Stage:
     def in_flight(self) -> str:
         """The most microbatches that the stage has run forward and not backward, a chunk being 1/v of one.
 
-        This and what follows is arithmetic over p, i, m and v, for `write` and `sum`.
+        Like the properties below it is arithmetic over p, i, m and v, for `write` and `sum`.
         """
         return f"({in_flight(self.pipeline)})/v"
 
@@ -103,16 +103,16 @@ class Stage:
 
     @property
     def bubble(self) -> Any:
-        """How long the stage waits, over how long it works."""
+        """The time that the stage waits over the time that it works."""
         return sympy.factor(self.write(f"({IDLE})/(m*v)"))
 
     @property
     def bubble_of_total(self) -> Any:
-        """How long the stage waits, over how long the step takes."""
+        """The time that the stage waits over the time of the step."""
         return sympy.factor(self.write(f"({IDLE})/(m*v + {IDLE})"))
 
     def flights(self, part: str) -> str:
-        """How many microbatches of what a part keeps are held at once; a part is FIRST, LAST or a repeated unit."""
+        """The most microbatches of which a part's kept tensors are held at once; FIRST, LAST or a repeated unit."""
         if part in (FIRST, LAST):
             return in_flight(self.pipeline, part)
         if self.number is None or self.ranks is None or self.even:
@@ -129,7 +129,7 @@ class Stage:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The repeated units of the model, where numbers are known."""
+        """The repeated units of the model, if numbers are known."""
         return tuple(dict.fromkeys(unit for chunk in self.chunks for unit in chunk))
 
     @property
@@ -138,7 +138,7 @@ class Stage:
         return all(sorted(chunk) == sorted(self.own[0]) for chunk in self.own)
 
     def messages(self, unit: str, phase: str) -> str:
-        """How many messages per microbatch its instances of a unit send: one per chunk with a neighbour elsewhere."""
+        """The number of messages per microbatch from its instances of a unit: one per chunk with a neighbour away."""
         if self.ranks == 1:
             return "0"
         if self.ranks and len(self.units) > 1:
@@ -167,12 +167,12 @@ def stage_of(step: Step) -> Stage | None:
 
 
 def local(step: Step) -> Step:
-    """The program that a device runs: the step, or of one with a pipeline its first stage's."""
+    """The program that a device runs: the step, or with a pipeline its first stage's."""
     return on_stage(step) if step.reference.pipeline and not isinstance(step, StageStep) else step
 
 
 def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> StageStep:
-    """The program of one stage: a number from 0, `first` or `last`; `sizes` are numbers beyond those that are bound.
+    """The program of one stage: a number from 0, `first` or `last`; `sizes` are numbers in addition to bound ones.
 
     >>> import placealg as pa
     >>> on_stage(pa.derive(pa.parse_strategy("zero1*pp[4]"), pa.gpt()), "last").stage.instances
@@ -215,9 +215,9 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
 
 
 def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str, ...]:
-    """The stages of which one is the most loaded: the ends, and those that run more of something than all before them.
+    """The stages of which one is the most loaded: the ends, and those that run more of something than all before.
 
-    Earlier stages have no fewer microbatches in flight. The first alone where the number of stages is not known.
+    Earlier stages have no fewer microbatches in flight. Only the first if the number of stages is not known.
     """
     ranks = locate(reference, "first", sizes).ranks
     if ranks is None:
@@ -236,7 +236,7 @@ def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str
 
 
 def _number(stage: int | str, axis: str, ranks: int | None) -> int | None:
-    """The number that a user's word for a stage means; None for the last of unknown many."""
+    """The number of the stage that a user names; None for the last of unknown many."""
     text = {"first": "0"}.get(str(stage).strip(), str(stage).strip())
     if text == "last":
         return None if ranks is None else ranks - 1
@@ -269,7 +269,7 @@ def _instances(reference: Reference, pipeline: Pipeline, number: int | None, ran
 
 
 def _reference(whole: Reference, stage: Stage) -> Reference:
-    """The reference with what lives on the stage, along all axes but the pipeline's."""
+    """The reference restricted to what is on the stage, along all axes but the pipeline's."""
     graph, axis = whole.graph, stage.pipeline.axis
     assert graph is not None
     parts = {u.name: part_of(u.name, graph) for u in whole.units}

@@ -1,7 +1,7 @@
-"""Every figure of a program as the largest of some sums of monomials: what `Costs` writes as formulas, without SymPy.
+"""Every figure of a program as the largest of some sums of monomials: the figures of `Costs`, without SymPy.
 
-Sums are in the model's own sizes, with those put in that are numbers. They are read off the same walk as the formulas,
-by code that shares with them the buffers, the pictures and the rows of events, and nothing that writes expressions.
+Sums are in the model's own sizes, with known numbers substituted. They are read off the same walk as the formulas, by
+code that shares with them the buffers, the pictures and the rows of events, and nothing that writes expressions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONE = Polynomial.number(1)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The largest of some sums, over a sum that is positive.
+    """The largest of some sums, divided by a sum that is positive.
 
     >>> Figure((Polynomial.read("h/dp"), Polynomial.read("2*w"))).value({"h": 12, "dp": 2, "w": 2})
     Fraction(6, 1)
@@ -51,13 +51,13 @@ class Figure:
         return tuple(sorted({n for s in sums for name in s.names() for n in _inside(name)}))
 
     def put(self, sizes: Mapping[str, Fraction | int]) -> Figure:
-        """The figure with numbers in the place of some sizes; pieces that become alike are one."""
+        """The figure with numbers substituted for some sizes; equal pieces are merged."""
         pieces = dict.fromkeys(_put(piece, sizes) for piece in self.pieces)
         return Figure(tuple(pieces), _put(self.over, sizes))
 
 
 def exact(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Fraction:
-    """The exact value of a sum; a name that is arithmetic has the value of it."""
+    """The exact value of a sum; a name that is arithmetic has the value of that arithmetic."""
     known = dict(sizes)
     for name in total.names():
         if name not in known and not name.isidentifier():
@@ -91,7 +91,7 @@ def _put(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Polynomial:
 def sums(program: Step | Walk) -> FrozenMap[str, Figure]:
     """Path -> figure: memory, what is sent in all, over each set of axes and by each collective, flop and schedule.
 
-    `sent.AXES.COLLECTIVE` is what one kind of collective sends over one set of axes, `runs.AXES` how many run.
+    `sent.AXES.COLLECTIVE` is what one kind of collective sends over one set of axes, `runs.AXES` the number of runs.
 
     >>> import placealg as pa
     >>> sums(pa.derive(pa.zero3(), pa.abstract()))["memory.states"].pieces[0]

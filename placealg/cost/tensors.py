@@ -1,9 +1,9 @@
-"""What a device holds of the tensors of an op graph, event by event: the program interpreted over boxes.
+"""What a device holds of the tensors of an op graph, event by event: an abstract interpretation over boxes.
 
-A *box* says along which axes a version of a tensor is split, and by which dims. A version stays from the event that
+A *box* says along which axes a version of a tensor is split, and by which dims. A version is live from the event that
 makes it to the last event that reads it by name, or to the event that frees it; a view shares its operand's storage.
-The walk covers one microbatch and, of a repeated unit, one instance. On a stage of a pipeline, what the stage before
-or behind made arrives by recv, laid out as it was made there.
+The walk covers one microbatch and one instance of a repeated unit. On a stage of a pipeline, what the stage before or
+after made arrives by recv, in the layout in which it was made there.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Box = frozenset[tuple[str, str]]
 """(axis, dim by which it splits)."""
 
 IN_PLACE = ("all_reduce", "scale")
-"""The redistributions that need no second buffer where nothing reads their source later."""
+"""The redistributions that need no second buffer if no later event reads their source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What one version takes: the elements of a tensor in a box; a view has that of what it shows.
+    """The storage of one version: the elements of a tensor in a box; a view has the storage of what it shows.
 
-    `part` of them are held at a time: two blocks of what goes round a ring.
+    `part` is the fraction held at a time: two blocks of a value in a ring.
     """
 
     version: Version
@@ -50,10 +50,10 @@ class Storage:
 
 @dataclass(slots=True)
 class Touch:
-    """One event's work on tensors: the versions that it reads, what it makes, and what lies around it.
+    """One event's work on tensors: the versions that it reads, what it makes, and what is held around it.
 
-    `source` is what a redistribution takes, `box` how the iteration space of a compute is split. `before` is all that
-    is held and still to be read when the event begins, `during` all storages that are held while it runs.
+    `source` is the input of a redistribution, `box` the split of a compute's iteration space. `before` is all that is
+    held and live when the event begins, `during` all storages that are held while it runs.
     """
 
     event: Event
@@ -72,7 +72,7 @@ def batch_axes(step: Step) -> tuple[str, ...]:
 
 
 def local(tensor: Tensor, box: Box, split_batch: Iterable[str] = ()) -> Monomial:
-    """Elements on one device; the batch's size is one device's, so what the axes `split_batch` leave whole has more."""
+    """Elements on one device; the batch's size is one device's, so along `split_batch` an unsplit batch has more."""
     elements = tensor.elements
     for axis, dim in box:
         if dim != PER_DEVICE:
@@ -86,8 +86,8 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
             arriving: Mapping[str, Box] = FrozenMap()) -> tuple[Touch, ...]:
     """The walk over the events of one microbatch, in order.
 
-    Data are no storage of the step, they come with the batch; row statistics of norms count with `statistics` only.
-    `arriving` says how that is laid out which another stage sends forward.
+    Data are not storage of the step, because they come with the batch; row statistics of norms count only with
+    `statistics`. `arriving` are the layouts of what another stage sends forward.
     """
     if reference.graph is None:
         return ()
@@ -126,7 +126,7 @@ def entering(reference: Reference, events: Iterable[Event]) -> dict[str, Box]:
 
 @dataclass(slots=True)
 class _Walk:
-    """The interpreter: what is held of every version, and what each event makes of it."""
+    """The interpreter: the storage held of every version, and the effect of each event."""
 
     reference: Reference
     graph: Graph
@@ -151,7 +151,7 @@ class _Walk:
                      for t in self.graph.tensors.values() if t.kind == "data"}
 
     def run(self, event: Event, place: int) -> Touch:
-        """Interpret one event, at its place among those walked over: what it read, wrote, and what was live before."""
+        """Interpret one event, at its place in the walk: what it read, wrote, and what was live before."""
         touch = Touch(event, dict(self.held))
         if event.verb == "compute" and event.on_gradient:
             self.differentiate(touch)
@@ -170,7 +170,7 @@ class _Walk:
         return touch
 
     def during(self, touch: Touch, held: frozenset[Storage]) -> frozenset[Storage]:
-        """What is held while an event runs; of a cross entropy the buffers with which it is run."""
+        """What is held while an event runs; for a cross entropy, the buffers of its implementation."""
         op = self.graph.producer(touch.event.tensor)
         if op is None or touch.event.verb != "compute" or not (run := self.runs.get(op.output)):
             return held
@@ -182,7 +182,7 @@ class _Walk:
             for one in mine[:1] for k, element in enumerate(elements)}
 
     def find(self, name: str, label: str) -> Version | None:
-        """The version that a reader finds: the one named, or one from which it would derive."""
+        """The version that a reader finds: the one named, or the nearest from which it derives."""
         return next(((name, made) for made in origins(label) if (name, made) in self.held), None)
 
     def below(self, name: str, label: str = "") -> list[Version]:
@@ -190,13 +190,13 @@ class _Walk:
         return [(n, at) for n, at in self.held if n == name and (not label or f"{at}/".startswith(f"{label}/"))]
 
     def read(self, touch: Touch, texts: Iterable[str]) -> list[Storage | None]:
-        """Note what is read; None where nothing is held."""
+        """Record what is read; None if nothing is held."""
         found = [self.find(*Parsed.parse(text)) for text in texts]
         touch.reads.update({v: self.held[v] for v in found if v})
         return [self.held[v] if v else None for v in found]
 
     def make(self, touch: Touch, version: Version, box: Box, tensor: Tensor, part: Monomial = ONE) -> None:
-        """New storage for a version."""
+        """Make new storage for a version."""
         part = part * self.chunks.get(tensor.name.removesuffix(GRAD), ONE)
         self.held[version] = Storage(version, box, tensor, part)
         self.known[version[0]] = box
@@ -225,7 +225,7 @@ class _Walk:
         return frozenset(box), read, complete
 
     def box_of(self, version: Version) -> Box:
-        """The box of a version in the dims of its own tensor; a view's storage has those of what it shows."""
+        """The box of a version in the dims of its own tensor; a view's storage is in the dims of what it shows."""
         storage, name = self.held[version], version[0].removesuffix(GRAD)
         owner = storage.tensor.name.removesuffix(GRAD)
         if owner == name:
@@ -235,7 +235,7 @@ class _Walk:
         return frozenset((axis, mine.get(back.get(dim, dim), back.get(dim, dim))) for axis, dim in storage.box)
 
     def compute(self, touch: Touch) -> None:
-        """A forward op: its result and what it keeps; of a dropout without its operand, the mask alone."""
+        """Interpret a forward op: its result and what it keeps; only the mask, for a dropout without its operand."""
         op = self.graph.producer(touch.event.value)
         if op is None:
             return
@@ -257,7 +257,7 @@ class _Walk:
                 self.make(touch, (tensor.name, ""), there, tensor)
 
     def differentiate(self, touch: Touch) -> None:
-        """The backward of an op: reads its result's gradient and saved values, adds to its operands' gradients."""
+        """Interpret an op's backward: it reads its result's gradient and saved values, adds to operands' gradients."""
         op = self.graph.producer(touch.event.tensor)
         if op is None:
             return
@@ -286,7 +286,7 @@ class _Walk:
                     self.add(touch, target, mine, tensor)
 
     def add(self, touch: Touch, target: Version, box: Box, tensor: Tensor) -> None:
-        """A contribution to a gradient: new storage, or added to what is there."""
+        """Add a contribution to a gradient: new storage, or added to what is there."""
         if target in self.held:
             touch.reads[target] = self.held[target]
             box &= self.box_of(target)
@@ -295,11 +295,11 @@ class _Walk:
         self.make(touch, target, box, self.gradient(tensor), Monomial.product(rounds))
 
     def gradient(self, tensor: Tensor) -> Tensor:
-        """What the gradient of a tensor takes."""
+        """The tensor of a gradient, with its element size and sparse dims."""
         return replace(tensor, element="act", sparse=self.sparse.get(tensor.name, FrozenMap()))
 
     def enter(self, touch: Touch) -> None:
-        """What enters a repeated unit is what comes before it, and its gradient goes there."""
+        """Interpret the assignment to a slot: what enters a repeated unit, or the gradient that goes back from it."""
         loop = self.graph.slot(touch.event.tensor)
         if loop is None:
             return
@@ -321,7 +321,7 @@ class _Walk:
             self.add(touch, target, box, self.graph.tensors[loop.slot])
 
     def redistribute(self, touch: Touch, part: Monomial) -> None:
-        """A collective, or its local kin: to the version named, `part` of which is held at once; gradients in place."""
+        """Interpret a redistribution: it makes the named version, `part` of it held at once; gradients in place."""
         event = touch.event
         tensor = self.graph.tensors.get(event.tensor)
         found = self.find(event.value, event.version)
@@ -343,7 +343,7 @@ class _Walk:
         self.make(touch, (event.value, event.version), box, tensor, part)
 
     def message(self, touch: Touch) -> None:
-        """What is sent is read as it is; what is received is held from then on, unless it is there already."""
+        """Interpret a message: what is sent is read as it is; what is received is held from then on."""
         event = touch.event
         name = event.tensor
         found = self.below(event.value) if event.on_gradient else [v for v in [self.find(event.value, "")] if v]
@@ -356,7 +356,7 @@ class _Walk:
                       self.gradient(tensor) if event.on_gradient else tensor)
 
     def free(self, event: Event) -> None:
-        """A version ends, or what a region made and nothing outside reads."""
+        """End a version, or what a region made and no op outside reads."""
         ended = {(event.value, event.version)} if event.value in self.graph.tensors else self.inside(event.value)
         for version in ended:
             self.held.pop(version, None)
@@ -387,5 +387,5 @@ def _names(graph: Graph, tensor: str) -> Mapping[str, str]:
 
 
 def _along(box: Box, tensor: Tensor) -> Box:
-    """The part of a box that speaks of the tensor's dims."""
+    """The part of a box on the tensor's dims."""
     return frozenset((axis, dim) for axis, dim in box if dim in tensor.dims)

@@ -1,7 +1,7 @@
-"""The program of one device, walked over once: what every figure of its cost is read off.
+"""The program of one device, walked over once: every figure of its cost is read off this walk.
 
 `Walk` holds what several figures share: the amounts of its parameter groups, the states that are held at every event,
-the tensors that one microbatch makes, and which pictures of both can be the largest.
+the tensors that one microbatch makes, and which moments of both can be the largest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradie
 
 
 class Walk:
-    """What is read off one program, each thing once; of a step with a pipeline, off its first stage's program.
+    """What is read off one program, each thing once; with a pipeline, off its first stage's program.
 
     `statistics` counts the row statistics that norms keep for backward.
 
@@ -41,7 +41,7 @@ class Walk:
 
     @property
     def whole(self) -> Step:
-        """The step of which the program is a stage, or the program itself."""
+        """The step to which a stage's program belongs, or the program itself."""
         return self.step.whole if isinstance(self.step, StageStep) else self.step
 
     @cached_property
@@ -56,7 +56,7 @@ class Walk:
 
     @cached_property
     def tensors(self) -> Activations:
-        """The tensors of one microbatch; none where units run whole."""
+        """The tensors of one microbatch; none if units run whole."""
         return Activations(self.step, self.amounts, self.statistics)
 
     @cached_property
@@ -66,12 +66,12 @@ class Walk:
 
     @cached_property
     def resting(self) -> dict[str, Tally]:
-        """State -> those of these buffers that are its."""
+        """State -> its buffers at a step boundary."""
         return {state: self.account.rest(values) for state, values in STATES.items()}
 
     @cached_property
     def transient(self) -> list[Held]:
-        """The candidates for the most that is held of states, less what rests: what replaces a shard counts once."""
+        """The candidates for the most that is held of states, less what rests; what replaces a shard counts once."""
         pictures = self.account.pictures("device").distinct
         most = largest_held(self.amounts, [(states, Picture()) for states in (self.rest, *pictures)])
         return [(beyond(states, self.rest), Picture()) for states, _ in most]
@@ -93,5 +93,5 @@ class Walk:
 
 
 def walked(program: Step | Walk, statistics: bool = False) -> Walk:
-    """The walk over a program, or the one that is given."""
+    """The walk over a program, or the given walk."""
     return program if isinstance(program, Walk) else Walk(program, statistics)

@@ -1,9 +1,9 @@
-"""What correct *is*: the conditions that make a distributed step equal the single-device step.
+"""The definition of correctness: the conditions that make a distributed step equal the single-device step.
 
-Read this file as the theorem's two conditions, for one unknown element i, unit x and device c.
-*Gradient integrity*: at every live update the gradient's weight of x is the reference weight, on a defined value,
-with exactly the reference's transforms applied, each element counted once in the norm. *State consistency*: every
-observed read sees the reference's version. Nothing here looks at how a program came about.
+Read this file as the theorem's two conditions, for one unknown element i, unit x and device c. *Gradient integrity*: at
+every live update the gradient's weight of x is the reference weight, on a defined value, with exactly the reference's
+transforms applied, each element counted once in the norm. *State consistency*: every observed read sees the reference's
+version. Nothing here depends on how a program came about.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
 def part_integrity(relied: Relied, reference: Reference) -> Bool:
     """Where an event reads it, the norm counts each element of the group once, or the flag is the reference's.
 
-    Of a norm that is whole at the ends of a pipeline alone, other stages have nothing.
+    A norm that counts the group only at the ends of a pipeline fails this: other stages read it, and have nothing.
     """
     if relied.value == "norm":
         whole = z3.BoolVal(False) if relied.slot and relied.slot.apart else _whole_norm(Tag("clip", relied.slot))
@@ -108,8 +108,8 @@ def part_integrity(relied: Relied, reference: Reference) -> Bool:
 def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
     """The device decides as the reference does whether the step is skipped.
 
-    It does iff its flag is of this step and, where the reference skips, each element of the group was looked at, once
-    or more often, untransformed; where it does not, none was. A sum without a closed form is no evidence of either.
+    It does iff its flag is of this step and, if the reference skips, each element of the group was checked, once or
+    more often, untransformed; if it does not skip, none was. A sum without a closed form is no evidence of either.
     """
     if flag is None:
         return z3.BoolVal(not reference.skip)
@@ -122,7 +122,7 @@ def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
 
 
 def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weighting) -> Bool:
-    """What the norm counts, or the flag looks at, is the reference's gradient."""
+    """What the norm counts, or the flag checks, is the reference's gradient."""
     if slot is None or slot == STALE:
         return z3.BoolVal(True)
     return _counted_gradient(slot, reference.mesh.names, reference_weight(reference), weighting)
@@ -139,7 +139,7 @@ def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighti
 
 
 def update_integrity(update: Updated, reference: Reference, group: Group) -> Bool:
-    """Given right gradients: the declared transforms and no others, a whole norm, every input element there.
+    """Given right gradients, the declared transforms and no others, a whole norm, and every input element is held.
 
     The step that is taken is the declared one: nothing scales it.
     """
@@ -212,12 +212,12 @@ def wrong_version(version: Version, want: int, right: Callable[[str], Bool] = la
 
 
 def wrong_read(read: Read, right: Callable[[str], Bool] = lambda _: z3.BoolVal(True)) -> Bool:
-    """An observed read sees something else than the reference's version."""
+    """An observed read sees another version than the reference's."""
     return wrong_version(read.version, read.want, right)
 
 
 def always_right(read: Read) -> bool:
-    """Whether the read is right on every device if every update was: then there is nothing to ask."""
+    """Whether the read is right on every device if every update was: then no formula is needed."""
     return each(read.version, trusted) == read.want
 
 

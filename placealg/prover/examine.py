@@ -1,7 +1,7 @@
 """From a Step to verdicts and candidate counterexamples: generate the obligations, ask the solver, report.
 
-What the solver finds satisfiable is a *candidate*: it becomes REFUTED only after it was replayed by an
-independent engine, which this floor does not know.
+What the solver finds satisfiable is a *candidate*: it becomes REFUTED only after an independent engine, which this
+package does not import, has replayed it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant",
 class Candidate:
     """A possible counterexample: the failure, and a model of it as integers by constant name.
 
-    `siblings` maps first, middle and last to the same update for a token of that microbatch where m >= 3; it is empty
-    where one of the three is ambiguous.
+    `siblings` maps first, middle and last to the same update for a token of that microbatch, for m >= 3; one of them is
+    absent if it is ambiguous.
     """
 
     verdict: Verdict
@@ -150,9 +150,9 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
 
 
 def _part_divides(step: Step) -> bool:
-    """Whether something is divided by a count of a part of the batch: of a microbatch, or of some ranks alone.
+    """Whether a divisor counts a part of the batch: one microbatch, or the tokens of some ranks only.
 
-    The loop over microbatches is read twice: an event may divide by a count that the microbatch before has made.
+    The loop over microbatches is walked twice: an event may divide by a count that the microbatch before has made.
     """
     whole, summed = {*step.reference.data_axes, MICROBATCH}, dict[str, set[str]]()
     runs = [tuple(run) for _, run in itertools.groupby(step.events, key=lambda e: e.phase in LOOPED)]
@@ -169,7 +169,7 @@ def _part_divides(step: Step) -> bool:
 
 
 def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[list[Verdict], list[Candidate]]:
-    """The verdicts on the ops, after those that came before."""
+    """The verdicts `before`, followed by those on the ops; and the candidates of the latter."""
     try:
         generated = network_obligations(step, flows)
     except NoRule as gap:
@@ -181,7 +181,7 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
 
 
 def _ordered(step: Step, verdict: Verdict) -> Verdict:
-    """The verdict on the messages, with the fact that the order in which stages run has no deadlock."""
+    """The verdict on the messages, joined with the fact that the order in which stages run has no deadlock."""
     assert step.reference.pipeline is not None
     fact = acyclic(step.reference.pipeline)
     verdict = replace(verdict, instances=verdict.instances + 1, decided=verdict.decided + Decided(solver=1))
@@ -193,7 +193,7 @@ def _ordered(step: Step, verdict: Verdict) -> Verdict:
 
 
 def _open(group: str, identifiers: Iterable[str], gap: NoRule) -> list[Verdict]:
-    """Verdicts that an event without a rule leaves open."""
+    """The UNDECIDED verdicts that follow from an event without a rule."""
     return [Verdict(i, group, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap), gap.event) for i in identifiers]
 
 
@@ -210,18 +210,18 @@ def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[C
 
 
 def by_run(identifier: str, event: str, why: str, model: dict[str, int]) -> Candidate:
-    """A failure that is in no formula, but that a run shows at the sizes of `model`."""
+    """The candidate of a failure that no formula describes, but that a run shows at the sizes of `model`."""
     return _unconfirmed(_by_run_alone(identifier, event, why), model)
 
 
 def _by_run_alone(identifier: str, event: str, why: str) -> Failure:
-    """A failure of which only a run can show that it happens."""
+    """A failure that only a run can show."""
     says = f"cannot be followed, only run: {why}"
     return Failure(identifier, event, z3.BoolVal(True), says, kind=FailureKind.SUPPOSED)
 
 
 def _unconfirmed(failure: Failure, model: dict[str, int]) -> Candidate:
-    """The candidate of the whole step that a failure makes at the sizes of `model`, for a run to confirm."""
+    """The candidate, for the whole step, of a failure at the sizes of `model`, for a run to confirm."""
     verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
                       failure.says, failure.event, Decided(solver=1))
     return Candidate(verdict, WHOLE, failure, model, {})
@@ -244,7 +244,7 @@ def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
 
 
 def of_ops(step: Step) -> tuple[str, ...]:
-    """The identifiers that are checked on the ops of the whole step: `schedule` only where messages are sent."""
+    """The identifiers that are checked on the ops of the whole step: `schedule` only if messages are sent."""
     return (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
 
 
@@ -284,7 +284,7 @@ def _decide(step: Step, group: Group, identifier: str,
 
 
 def siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
-    """The failing update, by the place of the unit's microbatch among three or more, if that is all that counts."""
+    """Position of the unit's microbatch, for m >= 3 -> the failing update, if it depends on that position only."""
     update, site = failure.update, failure.site
     if update is None or site is None:
         return {}
@@ -305,7 +305,7 @@ def in_case(failure: Failure) -> Any:
 
 
 LARGEST_REPLAY = 64
-"""Devices times microbatches beyond which a counterexample is not replayed."""
+"""The product of devices and microbatches above which a counterexample is not replayed."""
 
 _SIZES = ((2, 2, 3), (2, 3, 3), (1, 3, 3), (1, 6, 6))
 """Bounds tried for a counterexample: smallest and largest axis size, largest m.
@@ -317,7 +317,7 @@ An axis of which the program names a rank may also have one rank more than that.
 def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Failure, dict[str, int]]:
     """The first failure in program order that can happen, at the smallest sizes tried; own updates before norms.
 
-    Where those are too large to replay, at most four axes have two ranks, and the others one, if it happens there.
+    If those are too large to replay, at most four axes have two ranks, and the others one, if it can happen there.
     """
     order, axes = {e.path: k for k, e in enumerate(step.events)}, step.reference.mesh.names
     ranked = sorted(failures, key=lambda f: (bool(f.slot), order.get(f.event, len(order))))
@@ -335,7 +335,7 @@ def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Fail
 
 
 def _fewest(step: Step, failure: Failure, model: dict[str, int]) -> dict[str, int]:
-    """The failure at the same sizes with as few microbatches as can be."""
+    """A model of the failure at the same sizes with as few microbatches as possible."""
     sizes = [symbols.size(a) == model.get(a, 1) for a in step.reference.mesh.names]
     for m in range(1, model.get("m", 1)):
         for _, found in _possible(step, [failure], [*sizes, symbols.size(symbols.MICROBATCH) == m]):
@@ -352,7 +352,7 @@ def _possible(step: Step, failures: list[Failure], bounds: list[Any]) -> Iterato
 
 
 def _partition(step: Step) -> Verdict:
-    """Owner functions are total, so that units and elements have exactly one owner each; what is left is agreement."""
+    """Owner functions are total: units and elements have exactly one owner each; only agreement is left to show."""
     start = time.perf_counter()
     places = len(step.reference.data_axes) + len(layouts(step))
     return Verdict("partition", "", OBLIGATIONS["partition"], PROVED, PARAMETRIC, places, time.perf_counter() - start,
@@ -360,12 +360,12 @@ def _partition(step: Step) -> Verdict:
 
 
 def layouts(step: Step) -> set[tuple[str, str, str]]:
-    """(group, axis, layout) wherever an event speaks of the owners along an axis."""
+    """(group, axis, layout) for every event that uses the owner function along an axis."""
     return {(e.group or e.tensor, a, e.layout) for e in step.events if e.group or e.drawn for a in e.owning}
 
 
 def _disagreement(step: Step, candidates: list[Candidate]) -> Candidate | None:
-    """The candidate that a disagreement of layouts explains: with one layout everywhere nothing is wrong."""
+    """The candidate whose cause is that layouts disagree: with one layout everywhere nothing is wrong."""
     data = {e.layout for e in step.events if e.drawn and not e.group}
     differ = {e.layout for e in step.events if e.drawn and e.group and e.owning}
     named = {name for _, _, name in layouts(step)} - data

@@ -41,7 +41,7 @@ from placealg.step.program import Group, Step
 from placealg.step.verbs import VERBS
 
 OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "invariant", "result": "invariant"}
-"""Kind of read -> the obligation that fails when the step itself makes it wrong."""
+"""Kind of read -> the obligation that fails if the step itself makes the read wrong."""
 
 
 WRONG = {
@@ -49,7 +49,7 @@ WRONG = {
     "normalizer": "reads a gradient weighted by how the tokens are distributed",
     "update": "is not the reference's update",
 }
-"""Obligation -> what an update does wrong when it fails."""
+"""Obligation -> what an update does wrong if the obligation fails."""
 
 FACTS: Mapping[str, tuple[str, ...]] = {
     "partition": ("an owner function is total: an element has one owner along an axis",),
@@ -57,7 +57,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     "random": ("an op draws from a stream keyed by logical coordinates",),
     "schedule": ("a collective without `where` is called by every rank of its group",),
 }
-"""Obligation -> what holds of an instance by how every program is built, so that no formula is about it."""
+"""Obligation -> the fact that holds of an instance by how every program is built, so that it needs no formula."""
 
 LEFT = "leaves no rank with the new parameters, in"
 UNSET = "reads a copy that initialisation did not set, in"
@@ -66,16 +66,16 @@ MISSES = {
     "norm": "clips by a norm that miscounts this group",
     "skip": "skips the step or not without regard to each element of this group, or to another value of it",
 }
-"""Value of which an event reads all groups' parts -> what it does wrong to one."""
+"""Value of which an event reads every group's part -> what it does wrong to one part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One way for an obligation to fail: satisfiable iff it can happen. What it is about stands beside it.
+    """One way for an obligation to fail: its formula is satisfiable iff it can happen; the other fields describe it.
 
-    `cases` are the places of the unit's microbatch in which the same formula arises, `instances` how often. `slot`
-    holds the partial norm or the flag when it is about another event than the group's own, `held` what an op reads,
-    `kind` what it is told as.
+    `cases` are the positions of the unit's microbatch for which the same formula arises, `instances` is how often it
+    does. `slot` holds the partial norm or the flag if the event is not the group's own, `held` what an op reads, `kind`
+    how a counterexample describes it.
     """
 
     obligation: str
@@ -95,12 +95,11 @@ class Failure:
 
 @dataclass(slots=True)
 class Obligations:
-    """All failures of one group, how many instances were checked, and what could not be closed.
+    """All failures of one group, the number of instances checked, and what could not be closed.
 
-    `full`: the formulas of instances that their data already decide are made, too, as a certificate holds them.
-    `facts` counts the instances that no formula is about, by obligation and what holds, `data` those that their data
-    decide, of which no formula is made. `updates` are those that are
-    the same for every m of their case.
+    `full`: formulas are made even for instances that their data decide, as a certificate holds them. `facts` counts the
+    instances without a formula, by obligation and fact; `data` those that their data decide, for which no formula is
+    made. `updates` are those that are the same for every m of their case.
     """
 
     full: bool = False
@@ -113,7 +112,7 @@ class Obligations:
 
     def add(self, obligation: str, key: Hashable, case: Case | None, failure: Callable[[], Failure],
             decided: bool = False) -> None:
-        """One instance: a way to fail, or one more case of a way that is known; `decided`: its data show it right."""
+        """Add an instance: a way to fail, or a further case of a known way; `decided`: its data show it is right."""
         self.instances[obligation] += 1
         if decided and not self.full:
             self.data[obligation] += 1
@@ -130,7 +129,7 @@ class Obligations:
 
 def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
                 full: bool = False) -> Obligations:
-    """Every obligation of one group, for every class of m, site of use and step of a run; `full` as there."""
+    """Every obligation of one group, for each class of m, site of use and step of a run; `full` as in `Obligations`."""
     for event in no_end(step, group):
         raise NoRule(event.path, "no transfer rule for a stage by its number, which may be no end of the pipeline")
     found, step = Obligations(full), on_ends(step, group)
@@ -146,7 +145,7 @@ def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | 
 
 
 def of_loss(step: Step, loss: str) -> Step:
-    """The step as the tokens of one loss meet it: of the others nothing reaches what those tokens contribute.
+    """The step for the tokens of one loss: no other loss affects what those tokens contribute.
 
     Gradients are linear in the losses, each of which starts its own backward: the gradient of a step is right iff it is
     right for the tokens of every loss.
@@ -158,7 +157,7 @@ def of_loss(step: Step, loss: str) -> Step:
 
 
 def untransformed(step: Step) -> Step:
-    """The step as a statistic, or what is frozen, meets it: it is not clipped, and no flag looks at it."""
+    """The step for a statistic or a frozen group, which is not clipped, and which no flag checks."""
     return replace(step, reference=replace(step.reference, clip=False, skip=False))
 
 
@@ -188,10 +187,10 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program:
 
 
 def _reads(found: Obligations, steps: Chain, ideal: Chain, resumed: Sequence[Chain]) -> None:
-    """Every observed read of every step of a run, blamed on what makes it wrong.
+    """Add every observed read of every step of a run, with the obligation that fails if the read is wrong.
 
-    From an ideal state the step's own reads are right or the step is at fault (`view`, or `invariant` when only a
-    later step sees it); a read that is wrong only from the real start is the fault of `init`.
+    From an ideal state the step's own reads are right or the step is at fault (`view`, or `invariant` if only a later
+    step sees it); a read that is wrong only from the real start is the fault of `init`.
     """
     ideals = _lasting(ideal)
     for run in steps.runs:
@@ -208,7 +207,7 @@ def _reads(found: Obligations, steps: Chain, ideal: Chain, resumed: Sequence[Cha
 
 
 def _lasting(steps: Chain) -> dict[tuple[str, str, str], tuple[Read, ...]]:
-    """The reads of the steps behind which no state is new, by what reads: several where they differ."""
+    """(event, kind, position) -> the reads of the steps after which no state is new: several if they differ."""
     found: dict[tuple[str, str, str], tuple[Read, ...]] = {}
     for read in (r for run in steps.lasting for r in run.end.reads):
         key = read.event, read.kind, read.position
@@ -218,7 +217,7 @@ def _lasting(steps: Chain) -> dict[tuple[str, str, str], tuple[Read, ...]]:
 
 
 def _restored(read: Read, before: tuple[Read, ...], run: Run, resumes: int) -> Failure:
-    """A read that is wrong after resuming, and was right before saving."""
+    """The failure of a read that is wrong after resuming, and was right before saving."""
     what = "resuming" if resumes == 1 else "resuming a resumed run"
     lasting = [z3.Not(correct.wrong_read(r)) for r in before]
     says = (f"{LEFT} step {run.index + 1} after {what}" if read.kind == "result" else
@@ -241,12 +240,12 @@ def _blame(found: Obligations, read: Read, ideally: tuple[Read, ...], blamed: st
 
 
 def _case_of(run: Run, position: str) -> Case:
-    """The case in which something happens at a position: a second passive middle microbatch needs one more."""
+    """The case in which something happens at a position: a second passive middle microbatch needs an m one larger."""
     return replace(run.case, least=run.case.least + 1) if position == AGAIN else run.case
 
 
 def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tuple[Read, ...]) -> None:
-    """Wrong updates that an observed read shows, and would not see if they were right: dead ones do not count."""
+    """Add the wrong updates that make an observed read wrong which is right otherwise: dead updates do not count."""
     reference = step.reference
 
     @cache
@@ -282,7 +281,7 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
 
 
 def _norms(found: Obligations, step: Step, run: Run) -> None:
-    """Clips and updates of other groups read this group's partial norm and its flag: they must be whole by then."""
+    """Add the failures of this group's partial norm and flag where clips and updates of other groups read them."""
     reference = step.reference
     for relied in run.end.relied:
         if not (reference.clip if relied.value == "norm" else reference.skip or relied.slot):
@@ -325,9 +324,9 @@ def _forward(found: Obligations, step: Step, run: Run) -> None:
 
 
 def _schedule(found: Obligations, step: Step, group: Group) -> None:
-    """A collective is called by all ranks of its group or by none: else the others wait for ever.
+    """Add the deadlocks: a collective is called by all ranks of its group or by none, or else some wait forever.
 
-    Stages of a pipeline call none on each other's parameters.
+    Stages of a pipeline call no collective on each other's parameters.
     """
     for event in step.events:
         if event.group not in ("", group.name) or not VERBS[event.verb].collective or not event.axes:

@@ -1,4 +1,4 @@
-"""Groups that the prover treats alike: those with equal signatures have equal obligations, and are checked once."""
+"""Groups that share a proof: those with equal signatures have equal obligations, and are checked once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows | 
 
 
 def unnamed(group: Group) -> Group:
-    """A group without its names, its sizes and the name of its optimizer: what is left is all that a verdict reads."""
+    """A group without its names, its sizes and the name of its optimizer: the rest is all that a verdict depends on."""
     return replace(group, name="", unit="", sites=(), parameters=(), elements=(), count=ONE, optimizer="",
                    types=FrozenMap(), rows=())
 
@@ -62,7 +62,7 @@ def _units_in_order(step: Step, units: list[str]) -> bool:
 
 
 def _readers(step: Step, group: Group) -> frozenset[object]:
-    """Where clips and updates of other groups stand among the events that make this group's norm and flag."""
+    """Clips and updates of other groups, each with the number of earlier events that make this group's norm or flag."""
     made, found = Counter[str](), set()
     for event in step.events:
         if event.value in PARTIALS and event.group in ("", group.name):

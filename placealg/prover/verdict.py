@@ -77,7 +77,7 @@ def _of_pipelines(reference: Reference) -> Iterator[str]:
 
 
 def _depths(pipeline: Pipeline) -> str:
-    """The numbers of layers that do not fit a pipeline's stages."""
+    """The numbers of layers to which no verdict on the pipeline applies."""
     parts = "stages" if pipeline.chunks == 1 else "chunks"
     if pipeline.stages:
         return f"other than {sum(pipeline.stages)} layers on {len(pipeline.stages)} {parts}: so they are spread"

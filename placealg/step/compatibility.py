@@ -1,6 +1,6 @@
 """Whether a strategy fits a model: its dims and regions exist, its sizes divide, its modes agree with what is split.
 
-A strategy is data before any model is known; what only the model can tell is checked here, before a step is derived.
+A strategy is data before any model is known; what depends on the model is checked here, before a step is derived.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from placealg.strategy.spec import GroupRule, Strategy
 from placealg.strategy.validation import Problem
 
 UNEVEN = ("vocab",)
-"""The dims that may be split unevenly; every other one must divide."""
+"""The dims that may be split unevenly; the size of every other dim must be divisible."""
 
 _PER_DEVICE = Monomial.of("b")
-"""A size that counts on one device already, so that it divides along every axis."""
+"""A size that is one device's already, so that every axis divides it."""
 
 Along = Mapping[str, str]
-"""Axis -> the dim that is split along it, or "" where none is."""
+"""Axis -> the dim that is split along it; "" if none is."""
 
 
 def check_fit(strategy: Strategy, model: Model) -> None:
@@ -55,7 +55,7 @@ def check_sizes(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction])
 
 
 def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
-    """Everything in which a strategy does not fit a model, each with the path of the key that says it."""
+    """Every way in which a strategy does not fit a model, each with the path of the key at fault."""
     found = trained_problems(strategy, model)
     yield from found
     model = trained(strategy, model)
@@ -119,7 +119,7 @@ def _entry_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
 
 
 def _parameter_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
-    """A parameter rests in one layout: the ops that use it split it alike."""
+    """The parameters that ops split differently, although a parameter rests in one layout."""
     for name, uses in _uses(strategy, model).items():
         (first, before), *others = uses
         for op, along in others:
@@ -134,7 +134,7 @@ def _parameter_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
 
 
 def bound_sizes(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fraction]]:
-    """Symbol or axis -> who gives it a number, and which."""
+    """Symbol or axis -> (who gives it a number, the number)."""
     model = trained(strategy, model)
     sizes: dict[str, int] = dict(model.sizes)
     if not model.abstract and {n for p in model.parameters for n in p.elements.names()} <= set(sizes):
@@ -150,7 +150,7 @@ def bound_sizes(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fracti
 
 
 def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
-    """What is a positive integer wherever strategy and model fit: every dim, and its part on each axis that splits it.
+    """The quotients that are positive integers if strategy and model fit: of every dim, and of its part on each axis.
 
     >>> from placealg.model.transformer import moe
     >>> from placealg.strategy.spec import strategy_on
@@ -165,7 +165,7 @@ def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
 
 
 def orders(model: Model) -> tuple[tuple[Monomial, Monomial], ...]:
-    """Pairs of a size and another that it never exceeds: choices and what is chosen from, one unit and the model.
+    """Pairs of sizes of which the first never exceeds the second: choices and experts, one unit and the model.
 
     >>> from placealg.model.transformer import moe
     >>> orders(moe())
@@ -177,7 +177,7 @@ def orders(model: Model) -> tuple[tuple[Monomial, Monomial], ...]:
 
 
 def _divided(strategy: Strategy, model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every dim that must divide, with the axes that split it together in some op."""
+    """Every dim whose size must be divisible, with the axes that split it together in some op."""
     found: dict[tuple[str, tuple[str, ...]], None] = {}
     for op in model.graph.ops:
         along = _along(strategy, model, op)
@@ -297,7 +297,7 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
 
 
 def pipeline_of(strategy: Strategy) -> Pipeline | None:
-    """How the strategy's pipeline axis runs; None where it has none."""
+    """The schedule of the strategy's pipeline axis; None if it has none."""
     if not strategy.pipeline_axis:
         return None
     chunks = strategy.option("schedule", "chunks")
@@ -306,7 +306,7 @@ def pipeline_of(strategy: Strategy) -> Pipeline | None:
 
 
 def _along(strategy: Strategy, model: Model, op: Op) -> dict[str, str]:
-    """The dim along which each axis splits an op; a renaming splits nothing itself."""
+    """The dim along which each axis splits an op; a renaming itself splits nothing."""
     if op.row.view:
         return dict.fromkeys(strategy.mesh.names, "")
     split = {a: split_of(strategy.dims.get(a, ()), op, model.graph) for a in strategy.mesh.names}
@@ -314,7 +314,7 @@ def _along(strategy: Strategy, model: Model, op: Op) -> dict[str, str]:
 
 
 def _uses(strategy: Strategy, model: Model) -> Mapping[str, list[tuple[Op, Along]]]:
-    """Parameter -> the ops that use it, with the dims of its own that each splits along each axis."""
+    """Parameter -> the ops that use it, each with the parameter's dim that it splits along each axis."""
     found: dict[str, list[tuple[Op, Along]]] = {}
     for parameter in model.graph.parameters:
         for op in model.graph.consumers(parameter.name):

@@ -29,7 +29,7 @@ class Difference:
 def difference(one: Step, two: Step) -> tuple[Difference, ...]:
     """Every event in which `two` differs from `one`, in the order of the first program and then of the second.
 
-    An event is known by its path. Of events in another order as few as possible are said to have moved.
+    An event is identified by its path. If the order differs, as few events as possible are reported as moved.
 
     >>> import placealg as pa
     >>> step = pa.derive(pa.zero1(), pa.abstract())

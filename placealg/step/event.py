@@ -33,7 +33,7 @@ GROUP_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "norm", "skip
 GLOBAL_VALUES = ("step", "rng", "norm", "skip", "count", "loss", "activation")
 
 PARTIALS: Mapping[str, str] = {"norm": "norm", "skip": "compute"}
-"""The values that groups hold a part of and a reduction completes -> the verb that makes the part."""
+"""Value of which every group makes a part, and a reduction the whole -> the verb that makes the part."""
 
 READERS: Mapping[str, str] = {"clip": "norm", "update": "skip"}
 """Verb -> the value of which it reads every group's part."""
@@ -45,10 +45,10 @@ LINKED = tuple(pairwise(MEMORY_TIERS))
 TIERS = (*MEMORY_TIERS, *(f"{a}->{b}" for near, far in LINKED for a, b in ((near, far), (far, near))))
 
 PADDING = "padding"
-"""In a divisor: what the shards take when all are as large as the largest, over the elements of an instance."""
+"""A name in divisors: the size of an instance's shards, each as large as the largest, over its number of elements."""
 
 ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
-"""The verbs that copy from one tier to another, and how where an event names one tier."""
+"""Verb that copies between tiers -> (tier read, tier written) of an event that names one tier only."""
 
 _DRAWN = re.compile(r"\w+\((\w+)\)\Z")
 _CLAUSE = re.compile(r"(?:all|owner\((\w+)\)|rank\((\w+)\)=(\d+))\Z")
@@ -97,7 +97,7 @@ def takes_part(at: tuple[str, ...], position: str) -> bool:
 
 
 def dim_of(place: str) -> str:
-    """The dim of a place S(dim); "" of another place.
+    """The dim of a place S(dim); "" for any other place.
 
     >>> dim_of("S(seq)"), dim_of("P")
     ('seq', '')
@@ -106,7 +106,7 @@ def dim_of(place: str) -> str:
 
 
 def phase_order(phase: str) -> int:
-    """The place of a phase in a program; forward and backward, whose events one loop runs, share theirs."""
+    """The position of a phase in a program; forward and backward, whose events run in one loop, share theirs."""
     return PHASES.index(LOOPED[0] if phase in LOOPED else phase)
 
 
@@ -122,16 +122,16 @@ class Rule:
 class Event:
     """One event: a claim that every reader checks or executes, and none believes.
 
-    `group` names a parameter group, `unit` a unit of the model, or a loss; both are empty for global values. `axes`
-    are the mesh axes of a collective. `at` restricts it to positions of the microbatch loop (`first` and `last`
-    include `only`; empty means all). `where` restricts it to ranks. `source` names what the event reads: a value (see
-    `origin`), or the kind that it is claimed to have. `to` is the kind that a reduction aims at, I or S. `layout`
-    names the owner function; NAME(AXIS) is a family, one for each rank along the axis (`drawn`).
+    `group` names a parameter group, `unit` a unit of the model, or a loss; both are empty for global values. `axes` are
+    the mesh axes of a collective. `at` restricts it to positions of the microbatch loop (`first` and `last` include
+    `only`; empty means all). `where` restricts it to ranks. `source` names what the event reads: a value (see
+    `origin`), or the kind that it is claimed to have. `to` is the kind that a reduction aims at, I or S. `layout` names
+    the owner function; NAME(AXIS) is a family, one for each rank along the axis (`drawn`).
 
-    An event on a tensor of the op graph has its name as `value` (NAME.grad: its gradient), and as `unit` the unit
-    whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on, `reads`
-    are the operands of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim). One that
-    stands for an event of the user's program in a lowered one (`lower.py`) has that one's path: `said`.
+    An event on a tensor of the op graph has the tensor's name as `value` (NAME.grad: its gradient), and as `unit` the
+    unit whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on,
+    `reads` are the operands of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim). In a
+    lowered program (`lower.py`), `said` is the path of the event of the user's program for which it stands.
     """
 
     phase: str
@@ -182,7 +182,7 @@ class Event:
     def origin(self) -> str:
         """The value that the event copies, sends or sums: the one that `source` names, else the verb's, else its own.
 
-        "" where `assign` starts from the initial value.
+        "" if `assign` starts from the initial value.
 
         >>> Event("init", "assign", "master").origin, Event("init", "assign", "moments").origin
         ('weight', '')
@@ -197,7 +197,7 @@ class Event:
 
     @property
     def acted_on(self) -> Version:
-        """The version of the tensor, or of its gradient, on which it acts, or which it makes."""
+        """The version of the tensor, or of its gradient, that it makes or acts on."""
         return Version(self.value, self.version)
 
     @property
@@ -207,12 +207,12 @@ class Event:
 
     @property
     def plain(self) -> Event:
-        """The event without what only people and costs read, and of any group: what it does."""
+        """What the event does: without its group's name, and without what only people and costs read."""
         return replace(self, group="*" if self.group else "", line=0, bytes="", rule=Rule("", ""))
 
     @property
     def kind(self) -> SubjectKind:
-        """What it acts on.
+        """The kind of its subject.
 
         >>> Event("update", "clip", "grad_sum", "layer.weight").kind.name, Event("update", "update", "rng").kind.name
         ('GROUP', 'GLOBAL')
@@ -225,7 +225,7 @@ class Event:
 
     @property
     def effect(self) -> Effect:
-        """What it does to that, by the table."""
+        """Its effect on its subject, by the table."""
         found = effect_of(self.verb, self.value, self.kind, self.source == Kind.P.value)
         if found is None:
             raise InputError(f"{self.path}: {self.verb} does not apply to {self.value}")
@@ -238,7 +238,7 @@ class Event:
 
     @property
     def tensor(self) -> str:
-        """The tensor that it is about, be it on the tensor or on its gradient; "" for other events."""
+        """The tensor on which, or on whose gradient, it acts; "" for other events."""
         return self.value.removesuffix(GRAD) if self.on_tensor else ""
 
     @property
@@ -248,7 +248,7 @@ class Event:
 
     @property
     def drawn(self) -> str:
-        """The axis along which every rank has an owner function of its own; "" where all have the same.
+        """The axis along which every rank has an owner function of its own; "" if all have the same.
 
         >>> Event("forward", "slice", "data.tokens", axes=("dp",), layout="shuffled(dp)").drawn
         'dp'
@@ -258,7 +258,7 @@ class Event:
 
     @property
     def owning(self) -> tuple[str, ...]:
-        """The axes along which the event speaks of owners.
+        """The axes along which the event uses the owner function.
 
         >>> Event("reduce", "reduce", "grad_sum", "layer.weight", axes=("dp",), to="S").owning
         ('dp',)
@@ -268,7 +268,7 @@ class Event:
 
     @property
     def tiers(self) -> tuple[str, str]:
-        """(tier read, tier written); an offload or a fetch that names one tier goes its usual way.
+        """(tier read, tier written); an offload or a fetch that names one tier has the tiers of ACROSS.
 
         >>> Event("publish", "fetch", "master", tier="device").tiers, Event("init", "assign", "moments").tiers
         (('host', 'device'), ('device', 'device'))
@@ -286,15 +286,15 @@ class Event:
 class Group:
     """Parameters of one unit that are placed, reduced and updated alike: one entry for all of them.
 
-    `elements` are the element counts of its parameters in one instance of the unit, as monomials;
-    `count` the number of instances; `sites` the units that use it, in forward order. `locality` says what
-    one element's update reads of the values in `whole_reads`: the element (elementwise) or its matrix.
-    `types` are element sizes in bytes that differ from the strategy's. `split` are the axes along which its
-    parameters are split by their own dims: there a rank holds, uses and updates only its own elements. `rows` are
-    the dims, and their sizes, that make the first one of each parameter in memory. No gradient reaches a `statistic`:
-    its `grad` is the mean over tokens that forward takes, and is neither clipped nor counted. What is `frozen` has
-    weights alone: no gradient, no optimizer state, and the same values after a step as before. Along the axes
-    `stacked` a stack of matrices is split, such as those of experts, and no matrix is.
+    `elements` are the element counts of its parameters in one instance of the unit, as monomials; `count` the number of
+    instances; `sites` the units that use it, in forward order. `locality` says what one element's update reads of the
+    values in `whole_reads`: the element (elementwise) or its matrix. `types` are element sizes in bytes that differ
+    from the strategy's. `split` are the axes along which its parameters are split by their own dims: there a rank
+    holds, uses and updates only its own elements. `rows` are the dims, and their sizes, that make up the first one of
+    each parameter in memory. No gradient reaches a `statistic`: its `grad` is the mean over tokens that forward takes,
+    and is neither clipped nor counted. A `frozen` group has weights only: no gradient, no optimizer state, and the same
+    values after a step as before. The axes `stacked` split a stack of matrices, such as those of experts, and no
+    matrix.
     """
 
     name: str
@@ -323,7 +323,7 @@ class LoopUnit:
 
     @property
     def repeated(self) -> bool:
-        """Whether it stands in the loop over layers."""
+        """Whether it runs in a loop over its instances."""
         return self.count != ONE
 
 

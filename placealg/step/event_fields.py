@@ -1,4 +1,4 @@
-"""What may be said about an event: the gloss of TOML keys and Event fields, its readers, and its checks."""
+"""The fields of an event in files: TOML keys and Event fields, how they are read and written, and their checks."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _LABEL = re.compile(r"[A-Za-z_]\w{0,39}(/[A-Za-z_]\w{0,39}){0,9}\Z")
 _OWNERS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}(\([A-Za-z_]\w{0,39}\))?\Z", re.ASCII)
 _MAX_TEXT = 500
 _LARGEST_NUMBER = 2**26
-"""Of a divisor; below the prime modulo which op graphs are simulated, so that no divisor but 1 is 1 there."""
+"""The largest number in a divisor: below the prime modulo which op graphs are simulated, so that only 1 is 1 there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gloss:
-    """A TOML key, the Event field that it is, how it is read, and how it is written."""
+    """A TOML key, its Event field, and how it is read and written."""
 
     key: str
     field: str
@@ -71,7 +71,7 @@ def _place(named: tuple[str, ...] = ()) -> Callable[[str, Any, Reference], str]:
 
 
 def _version(key: str, value: Any, reference: Reference) -> str:
-    """A label such as "tp/cp_ep2": of each copy the axes on which it differs from its source, numbered if need be."""
+    """A label such as "tp/cp_ep2": for each copy the axes on which it differs from its source, numbered if needed."""
     if not isinstance(value, str) or not _LABEL.match(value):
         raise InputError(f"{key} is {shown(value)}: expected the label of a version, such as \"tp\" or \"tp/cp\"")
     names = reference.mesh.names
@@ -213,7 +213,7 @@ FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
 
 def read_fields(table: Mapping[str, Any], keys: Iterable[str], reference: Reference, positions: Positions,
                 *path: str | int) -> dict[str, Any]:
-    """The Event fields that `table` says under `keys`; any other key is an InputError at its line."""
+    """The Event fields that `table` sets under `keys`; any other key is an InputError at its line."""
     allowed = tuple(keys)
     fields = {}
     for key, value in table.items():
@@ -234,9 +234,9 @@ def with_fields(event: Event, fields: Mapping[str, Any]) -> Event:
 
 
 def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, str]]:
-    """The (group, unit) pairs that have `value` as an object of `verb`; ("", "") for a global value.
+    """The (group, unit) pairs with which `verb` applies to `value`; ("", "") for a global value.
 
-    A tensor may be redistributed in any unit, or between units, which "" says; its own comes first.
+    A tensor may be redistributed in any unit, or between units (unit ""); its own unit comes first.
     """
     if value not in VALUES:
         last = reference.graph.ops[-1].unit if reference.graph else ""
@@ -256,8 +256,8 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
 def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
     """Everything that a verb applies to: named values, and tensors, gradients, regions and slots of the op graph.
 
-    Of tensors: what an op computes, what a redistribution moves. A parameter is moved and reduced with its group, the
-    sum of the loss is read by nothing, and a unit whose ops are known runs op by op.
+    `compute` applies to the results of ops, a redistribution to any tensor but a parameter, which is moved and reduced
+    with its group, and but the sum of the loss, which nothing reads. A unit whose ops are known does not run whole.
     """
     named, graph = VERBS[verb].values, reference.graph
     found = [v for v in named if v in VALUES and not (graph and v == "activation")]
@@ -277,7 +277,7 @@ def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
 
 
 def regions(graph: Graph) -> tuple[str, ...]:
-    """The dotted names of all regions, those that only contain others included."""
+    """The dotted names of all regions, including those that only contain others."""
     parts = (region.split(".") for region in graph.regions)
     return tuple(dict.fromkeys(".".join(names[:k + 1]) for names in parts for k in range(len(names))))
 
@@ -291,5 +291,5 @@ def tensor_values(reference: Reference) -> tuple[str, ...]:
 
 
 def default_event(phase: str, verb: str, value: str, group: str = "", unit: str = "") -> Event:
-    """An event that says nothing but what its path says."""
+    """An event with the default of every field that its path does not name."""
     return Event(phase, verb, value, group, unit, divisor=ONE)

@@ -16,7 +16,7 @@ from placealg.strategy.options import LAYER, NONE, WIRE_W
 from placealg.strategy.spec import GroupRule, Strategy
 
 ELEMENTWISE_ON_VECTORS = ("muon",)
-"""Per-matrix optimizers, which act on each matrix by itself; AdamW runs on what is none: biases, weights of norms."""
+"""The per-matrix optimizers; parameters that are no matrices, such as biases, are updated by AdamW instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class Plan:
     def grad_sum_axes(self) -> tuple[str, ...]:
         """Axes over which the reduced gradient is sharded when the optimizer reads it.
 
-        Of what follows its reduction to the host, each rank keeps what it owns, whether it is summed there or not.
+        If the gradient goes to the host after its reduction, each rank keeps what it owns, also along axes without a
+        sum.
         """
         follows = self.updates_on_host and not self.accumulates_on_host
         apart = self.axes if follows else self.reduced_once
@@ -73,7 +74,7 @@ class Plan:
 
     @property
     def accumulates_on_host(self) -> bool:
-        """Whether the gradient's final reduction is in the loop, so that its sum rests on the host."""
+        """Whether the gradient's final reduction is in the loop, so that its sum accumulates on the host."""
         return self.updates_on_host and bool(self.summed) and not self.reduced_once
 
     @property
@@ -98,7 +99,7 @@ class Plan:
 
 
 def owners(axes: tuple[str, ...]) -> tuple[Clause, ...]:
-    """The condition of being the owner along every one of `axes`."""
+    """The condition that a rank is the owner along every one of `axes`."""
     return tuple(Clause(a) for a in axes)
 
 
@@ -118,10 +119,9 @@ def group_parameters(strategy: Strategy, model: Model, summed: Summed = _NOTHING
                      split: Split = _NOTHING) -> tuple[Plan, ...]:
     """One plan per group, in forward order of the units.
 
-    Parameters of a unit that are used, placed and updated alike form one group. The largest such class of
-    a unit is called `<unit>.weight`, by its first parameter where another class has one of that name; every other
-    parameter is a group under its own name. A parameter of which `summed` says nothing is summed over the axes that
-    split the batch.
+    Parameters of a unit that are used, placed and updated alike form one group. The largest such class of a unit is
+    called `<unit>.weight`, or by its first parameter if another class has one of that name; every other parameter is a
+    group under its own name. A parameter that `summed` lacks is summed over the axes that split the batch.
     """
     for rule in strategy.groups:
         if not any(rule.matches(p.name) for p in model.parameters):
@@ -203,7 +203,7 @@ def _optimizer(strategy: Strategy, rule: GroupRule | None, parameter: Parameter,
 
 
 def _stacked(optimizer: str, parameter: Parameter, dims: Mapping[str, str]) -> tuple[str, ...]:
-    """The axes that split a stack of matrices: of an optimizer that acts on each by itself."""
+    """The axes that split a stack of matrices, if the optimizer acts on each matrix by itself."""
     if optimizer not in ELEMENTWISE_ON_VECTORS:
         return ()
     return tuple(a for a, dim in dims.items() if dim != LAYER and dim not in parameter.matrix)

@@ -1,7 +1,7 @@
 """From a placed op graph to events: one compute per op, one event per row of every redistribution, forward and back.
 
-Everything here follows from the layouts that `split.py` found and from what `saved.py` and `recompute.py` say is
-kept. `derive` asks for the events of one unit at a time and puts the parameters' events around them.
+Everything here follows from the layouts that `split.py` found and from what `saved_tensors.py` and `recompute.py` say
+is kept. `derive` asks for the events of one unit at a time and puts the parameters' events around them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ VERB_OF: Mapping[str, str] = {"scale 1/n": "scale", "zero-pad": "pad"}
 
 
 RING = "shift"
-"""The verb of a gather, or of its way back, by exchange between neighbours."""
+"""The verb of a gather, or of its backward, by exchange between neighbours."""
 
 BLOCKWISE = ("einsum", "flash")
-"""The families of ops that can take an operand block by block: they add up, or merge, what the blocks give."""
+"""The families of ops that can take an operand block by block, because they add or merge the blocks' results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Operations:
             yield from self._pass_on("forward", "send", loop.last, unit)
 
     def differentiates(self, unit: str) -> bool:
-        """Whether a unit has a backward: what stands before all that trains has none."""
+        """Whether a unit has a backward: a unit before everything that trains has none."""
         return any(op.output in self._differentiated for op in self.placed.graph.of_unit(unit))
 
     def entering(self, unit: str) -> Iterator[Event]:
@@ -116,7 +116,7 @@ class Operations:
                 yield from self._move(move, label, "forward", self._home(loop))
 
     def backward(self, unit: str) -> Iterator[Event]:
-        """The events of one instance of a unit's backward: the ops in reverse, what they need again before them."""
+        """The events of one instance of a unit's backward: the ops in reverse, each after what it needs again."""
         graph = self.placed.graph
         ops = [p for p in self.placed.ops if p.op.unit == unit]
         differentiated = self._differentiated
@@ -144,13 +144,13 @@ class Operations:
             yield from self._pass_on("backward", "send", loop.slot + GRAD, unit)
 
     def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
-        """Between the instances of repeated units, in a pipeline: from stage to stage where they differ."""
+        """In a pipeline, the message between instances of repeated units that run on different stages."""
         if self.placed.pipeline:
             yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act",
                         rule=Rule("pipeline", _STAGES[phase, verb]))
 
     def leaving(self, unit: str) -> Iterator[Event]:
-        """The way back of `entering`."""
+        """The backward of `entering`: the redistributions of the gradient of what enters a repeated unit."""
         loop = self.placed.graph.loop(unit)
         if loop:
             first = next(p for p in self.placed.ops if p.op.unit == unit)
@@ -159,7 +159,7 @@ class Operations:
                     yield from self._move_back(move, label, self._home(loop))
 
     def compute(self, at: PlacedOp, phase: str) -> Event:
-        """The compute event of one op; one that merges its statistics names the axes."""
+        """The compute event of one op; if the op merges its statistics, the event names the axes."""
         split = [a for a, d in at.split.items() if d in at.op.over]
         axes = tuple(split) if at.op.row.over == "statistics" else ()
         how = ", ".join(f"{dim} over {axis}" for axis, dim in at.split.items() if dim not in ("", NONE))
@@ -191,12 +191,12 @@ class Operations:
                 yield replace(row, axes=ring, row=replace(row.row, event=RING))
 
     def _home(self, loop: Loop) -> str:
-        """The unit that runs the redistributions of what enters a repeated unit; none between two repeated ones."""
+        """The unit that runs the redistributions of what enters a repeated unit; "" between two repeated units."""
         graph, home = self.placed.graph, self.placed.graph.tensors[loop.first].unit
         return "" if graph.loop(home) else home if home in graph.units else loop.unit
 
     def _moves_at(self, at: PlacedOp, entering: bool) -> Iterator[tuple[str, Move]]:
-        """(label, move) of the redistributions that stand before an op; `entering`: only those into the loop."""
+        """(label, move) of the redistributions before an op; `entering`: only those into the loop."""
         loop = self.placed.graph.loop(at.op.unit)
         for number, (output, move) in enumerate(self.placed.moves):
             if output == at.op.output and (loop is not None and move.tensor == loop.first) == entering:
@@ -209,7 +209,7 @@ class Operations:
     def _held_as_shards(self, unit: str) -> Iterator[tuple[str, str, Move, tuple[str, ...]]]:
         """(tensor, label, move, readers) of every gathered version that backward gathers again.
 
-        Who reads a copy of it reads it too.
+        The readers of a copy of it count as its readers.
         """
         readers: dict[str, list[str]] = {}
         for kept in saved_tensors(self.placed, unit, self.sharded, recomputed=self.recomputed, replay=self.replay):
@@ -225,9 +225,10 @@ class Operations:
 
     def _gathered_again(self, unit: str) -> tuple[dict[str, list[tuple[str, Move]]],
                                                   dict[str, list[tuple[str, str]]]]:
-        """Op -> what is gathered again before its backward, and what ends after it: at the last and the first reader.
+        """(op -> what is gathered again before its backward, op -> what ends after its backward).
 
-        What runs again reads where its replay starts.
+        A version is gathered for its last reader in forward order and ends after the first. A replayed op reads where
+        its replay starts.
         """
         again: dict[str, list[tuple[str, Move]]] = {}
         done: dict[str, list[tuple[str, str]]] = {}
@@ -242,7 +243,7 @@ class Operations:
         return again, done
 
     def _last_uses(self, unit: str) -> dict[str, list[tuple[str, str]]]:
-        """Op -> the gathered versions that end after it in forward: the last to read it or a copy of it."""
+        """Op -> the gathered versions that end after it in forward: no later op reads them or a copy of them."""
         found: dict[str, list[tuple[str, str]]] = {}
         for name, label, _, _ in self._held_as_shards(unit):
             users = [p.op.output for p in self.placed.ops if p.op.unit == unit
@@ -251,7 +252,7 @@ class Operations:
         return found
 
     def _replays(self, unit: str) -> dict[str, str]:
-        """Recomputed region -> the op of the unit before whose backward it runs again: the last that has one."""
+        """Recomputed region -> the op of the unit before whose backward it is replayed: the last that has one."""
         differentiated = self._differentiated
         return {region: p.op.output for region in self.recomputed for p in self.placed.ops
                 if p.op.unit == unit and in_region(p.op, region) and p.op.output in differentiated}
@@ -273,7 +274,7 @@ class Operations:
 
 
 def _dotted(region: str, op: Op) -> str:
-    """The whole name of a region to which an op belongs."""
+    """The dotted name of a region, from the outermost on, as an op belongs to it."""
     before, _, _ = f".{op.region}.".partition(f".{region}.")
     return f"{before}.{region}".strip(".")
 

@@ -1,8 +1,8 @@
 """Pipeline parallelism: which stage runs which instance of a unit, and in which order a stage runs its microbatches.
 
 A pipeline axis splits the model along its depth. The instances of repeated units are numbered through the model; each
-runs on one rank of the axis, its *stage*. What stands before the repeated units runs with the first instance, what
-stands behind them with the last.
+runs on one rank of the axis, its *stage*. What comes before the repeated units runs with the first instance, what comes
+after them with the last.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ from placealg.errors import InputError
 from placealg.model.graph import ENDS, Graph
 
 FIRST, LAST = ENDS
-"""The parts of a model that stand before and behind its repeated units."""
+"""The parts of a model before and after its repeated units."""
 
 ORDERS = ("1f1b", "gpipe", "interleaved")
-"""How a stage may order its microbatches."""
+"""The orders in which a stage may run its microbatches."""
 
 AHEAD = {"gpipe": "m*v", "1f1b": "p - 1 - i", "interleaved": "2*(p - 1 - i) + (v - 1)*p"}
-"""Order -> how many forwards stage i of p runs before it alternates, of the m*v that there are of m microbatches
-through v chunks; arithmetic that `work` evaluates, costs write and the prover asserts."""
+"""Order -> the number of forwards that stage i of p runs before it alternates them with backwards.
+
+There are m*v in all, for m microbatches through v chunks. It is arithmetic that `work` evaluates, costs print and the
+prover asserts.
+"""
 
 IDLE = "p - 1"
-"""How long a stage waits in a step, in units of one forward and one backward of a chunk; its own work takes m*v."""
+"""The time that a stage waits in a step, in units of a forward and a backward of a chunk; its work takes m*v."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How a pipeline axis runs: its order, the chunks of layers per rank, and the layers of each chunk if said.
+    """How a pipeline axis runs: its order, the chunks of layers per rank, and the layers of each chunk if given.
 
-    `chunks` is None where their number is a symbol. `stages` counts the layers of every chunk in the order of the
-    model, so that chunk k runs on rank k mod ranks; empty where layers are spread evenly (each chunk then holds the
-    floor or the ceiling of the quotient).
+    `chunks` is None if their number is a symbol. `stages` counts the layers of every chunk in the order of the model,
+    so that chunk k runs on rank k mod ranks; it is empty if layers are spread evenly (each chunk then holds the floor
+    or the ceiling of the quotient).
     """
 
     axis: str
@@ -81,7 +84,7 @@ class Pipeline:
 
 
 def part_of(unit: str, graph: Graph) -> str:
-    """Where a unit stands: FIRST, LAST, or, of a repeated unit, its own name."""
+    """The part of the model to which a unit belongs: FIRST, LAST, or for a repeated unit its own name."""
     if graph.loop(unit):
         return unit
     units = graph.units
@@ -90,7 +93,7 @@ def part_of(unit: str, graph: Graph) -> str:
 
 
 def spread(unit_sites: tuple[str, ...], graph: Graph) -> bool:
-    """Whether a parameter used at these units lives on more than one stage: a tied embedding does."""
+    """Whether a parameter used at these units is held on more than one stage, as a tied embedding is."""
     return len({part_of(unit, graph) for unit in unit_sites}) > 1
 
 
@@ -107,7 +110,7 @@ class Item:
 
 
 def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple[Item, ...]:
-    """What a stage does, in order.
+    """The items of a stage's work, in order.
 
     gpipe: every forward, then every backward. 1f1b: as many forwards as stages follow, then one forward and one
     backward in turn. interleaved: the same over chunks, microbatches taken in groups of as many as there are ranks
@@ -134,8 +137,8 @@ def _either(test: Any, one: Any, other: Any) -> Any:
 def place(phase: str, n: Any, ahead: Any, total: Any, choose: Callable[..., Any] = _either) -> Any:
     """The place in a stage's work of its n-th forward or backward, of which there are `total` each.
 
-    `ahead` forwards run first; then one forward and one backward in turn, while there are forwards. `choose` is the
-    choice between two terms, where the arguments are terms of a solver.
+    `ahead` forwards run first; then one forward and one backward in turn, while there are forwards. `choose` chooses
+    between two terms, if the arguments are terms of a solver.
 
     >>> [place("forward", n, 1, 3) for n in range(3)], [place("backward", n, 1, 3) for n in range(3)]
     ([0, 1, 3], [2, 4, 5])
@@ -147,9 +150,9 @@ def place(phase: str, n: Any, ahead: Any, total: Any, choose: Callable[..., Any]
 def in_flight(pipeline: Pipeline, part: str = "") -> str:
     """The most forwards of a chunk that stage i has run without their backwards, as arithmetic over p, i, m and v.
 
-    After the n-th forward the stage has run n + 1 of them, and n - min(m*v, ahead) backwards. Of the parts FIRST and
-    LAST, which run with the first and the last chunk of the model: how many microbatches they hold; v is then at
-    least 2 where it is a symbol.
+    After the n-th forward the stage has run n + 1 of them, and n - min(m*v, ahead) backwards. For the parts FIRST and
+    LAST, which run with the first and the last chunk of the model, it is the number of microbatches that they hold; v
+    is then at least 2 if it is a symbol.
 
     >>> in_flight(Pipeline("pp")), in_flight(Pipeline("pp", "interleaved", 2), LAST)
     ('Min(m*v, p - 1 - i + 1)', '1')
@@ -182,7 +185,7 @@ def _nth(n: int, ranks: int, chunks: int, phase: str) -> Item:
 
 
 def needs(item: Item, stage: int, ranks: int, chunks: int) -> Iterator[tuple[int, Item]]:
-    """The (stage, item) whose result an item waits for."""
+    """The (stage, item) pairs whose results an item waits for."""
     k = item.microbatch
     if item.phase == "forward":
         if stage or item.chunk:
@@ -195,8 +198,9 @@ def needs(item: Item, stage: int, ranks: int, chunks: int) -> Iterator[tuple[int
 
 
 def schedule_graph(pipeline: Pipeline, ranks: int, microbatches: int) -> Any:
-    """All items of all stages as a networkx.DiGraph: an edge to each from what its stage does before it and from what
-    it waits for. The schedule can be run iff the graph has no cycle.
+    """The wait-for graph of all items of all stages, as a networkx.DiGraph; the schedule can run iff it has no cycle.
+
+    An item has an edge from the item before it on its stage, and from the item whose result it waits for.
 
     >>> import networkx as nx
     >>> nx.is_directed_acyclic_graph(schedule_graph(Pipeline("pp"), 4, 6))

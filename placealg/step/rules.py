@@ -1,7 +1,7 @@
-"""The derivation rules: from one group's plan to events, each rule small, named, and saying why.
+"""The derivation rules: from one group's plan to events, each rule small, named, and with its reason.
 
-A rule is a function of a plan (and of the schedule) that yields events in order. `derive` decides only
-in which phase, and around which computation, a rule is applied.
+A rule is a function of a plan (and of the schedule) that yields events in order. `derive` decides only in which phase,
+and around which computation, a rule is applied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from placealg.step.verbs import BYTES
 class Averaging:
     """How a sum over ranks and microbatches becomes the loss's mean.
 
-    `counted` are the axes (and perhaps `microbatch`) that the loss's own divisor covers: there gradients are
+    `counted` are the axes (and perhaps `microbatch`) that the loss's own divisor covers: over these, gradients are
     summed. Over every other axis of `data`, which split the tokens, they are averaged. Over the remaining axes a
     gradient's parts are parts of one token's: they are summed.
     """
@@ -44,7 +44,7 @@ class Averaging:
 
 
 def global_states(phase: str, verb: str) -> Iterator[Event]:
-    """What happens to the states that belong to no group, and rest on every rank."""
+    """The events on the states that belong to no group, and rest on every rank."""
     for value in ("step", "rng"):
         yield Event(phase, verb, value, rule=Rule(
             "global_state", "the step counter and the random stream are states of their own"))
@@ -76,7 +76,7 @@ def initialise(plan: Plan) -> Iterator[Event]:
 
 
 def _initial_state(plan: Plan) -> Iterator[Event]:
-    """Master copy and moments, where the optimizer state rests."""
+    """The master copy and the moments start where the optimizer state rests."""
     group = plan.group.name
     where, why = owners(plan.owned), Rule("initialise", "the optimizer starts from the initial weights")
     master = Event("init", "assign", "master", group, source="weight", where=where, rule=why)
@@ -86,7 +86,7 @@ def _initial_state(plan: Plan) -> Iterator[Event]:
 
 
 def carry(copy: Event, start: str, goal: str) -> Iterator[Event]:
-    """What `copy` says, between two tiers: over every link on the way, with nothing left in between.
+    """The copy of a value from one tier to another: over every link on the way, with nothing left in between.
 
     >>> list(carry(Event("publish", "offload", "master", "layer.weight"), "nvme", "device"))
     [publish.layer.weight.master.fetch, publish.layer.weight.master.fetch, publish.layer.weight.master.free]
@@ -105,7 +105,7 @@ def carry(copy: Event, start: str, goal: str) -> Iterator[Event]:
 
 
 def leave(copy: Event, goal: str) -> Iterator[Event]:
-    """What `copy` names moves from the device to the tier `goal`: nothing of it stays."""
+    """The move of the value that `copy` names from the device to the tier `goal`: nothing of it stays."""
     yield from carry(copy, "device", goal)
     yield Event(copy.phase, "free", copy.value, copy.group, rule=copy.rule)
 
@@ -119,7 +119,7 @@ def clear_gradients(plan: Plan) -> Iterator[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """What of a group's parameters is on a device for one lifetime.
+    """The part of a group's parameters that is on a device for one lifetime.
 
     `axes` are those along which they are gathered; `fetched`: they rest on another tier, and come from there.
     """
@@ -153,7 +153,7 @@ def free(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
 
 
 def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
-    """Forward takes the mean over the rank's tokens, of which the step's is a mean like the loss."""
+    """Forward takes a mean over the rank's tokens; the step's statistic is a mean of these, like the loss."""
     by = Monomial.of(averaging.divisor)
     yield Event("forward", "compute", "grad", plan.group.name, divisor=by if MICROBATCH in averaging.counted
                 else by * Monomial.of("m"), rule=Rule(
@@ -201,7 +201,7 @@ def mean_of_microbatches(plan: Plan) -> Iterator[Event]:
 
 
 def average_shares(plan: Plan, averaging: Averaging) -> Iterator[Event]:
-    """A parameter that is split over an axis of the data sees the tokens of all its ranks: nothing is left to sum."""
+    """A parameter split over a data axis sees the tokens of all its ranks: its gradient needs no sum, only the mean."""
     axes = tuple(a for a in averaging.data if a not in averaging.counted and a not in plan.summed)
     if axes:
         yield Event("reduce", "scale", "grad_sum", plan.group.name, divisor=Monomial.of(*axes),
@@ -227,7 +227,7 @@ def reduce_once(plan: Plan, averaging: Averaging) -> Iterator[Event]:
 
 
 def flag_overflow(plan: Plan) -> Iterator[Event]:
-    """Every rank looks at what it owns of the reduced gradient."""
+    """Every rank checks what it owns of the reduced gradient for overflow."""
     where = owners((*plan.grad_sum_axes, *plan.group.split))
     yield Event("update", "compute", "skip", plan.group.name, where=where, tier=plan.update_tier, rule=Rule(
         "skip_on_overflow", "a step whose gradient overflows is skipped: its owner looks at each element, reduced"))
@@ -303,9 +303,9 @@ def update(plan: Plan) -> Iterator[Event]:
 
 
 def publish(plan: Plan) -> Iterator[Event]:
-    """Updated elements reach every rank on which the parameters rest, and the tier.
+    """Updated elements reach every rank, and the tier, on which the parameters rest.
 
-    An optimizer state that only comes by publishes while it is there: in the same phase.
+    An optimizer state that is fetched only for its update is published while it is there: in the same phase.
     """
     group, phase = plan.group.name, "publish" if plan.state_tier == plan.update_tier else "update"
     axes = tuple(a for a in plan.owned if a not in plan.gathered)

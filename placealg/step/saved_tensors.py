@@ -73,7 +73,7 @@ def saved_tensors(placed: Placed, unit: str, sharded: Collection[str] = (), stat
 
 
 Read = tuple[Tensor, Layout, str, Layout | None]
-"""A tensor, the layout in which it is read, the op that reads it, and the layout from which moves took it there."""
+"""A tensor, the layout in which it is read, the op that reads it, and the layout that it had before any moves."""
 
 
 def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[str], replay: str) -> Iterator[Read]:
@@ -84,7 +84,7 @@ def _reads(placed: Placed, unit: str, statistics: bool, recomputed: Collection[s
     inside = {op.output for region in recomputed for op in members(placed.graph, region)}
 
     def before(maker: int | None) -> Layout | None:
-        """The layout in which a tensor was made that moves took to another."""
+        """The layout in which a tensor was made before moves changed it; None if no move did."""
         if maker is None or not isinstance(what := items[maker].what, Move):
             return None
         return before(items[maker].reads[0][1]) or what.source

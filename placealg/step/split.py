@@ -1,10 +1,10 @@
 """The split rule: from lists of dims to the layout of every tensor, and every redistribution between them.
 
 Each mesh axis has an ordered list of entries `dim`, `region.dim`, `region.none`. Along one axis an op is split along
-the first entry that applies and that it can be split along; else, if it is linear and its operands are partial sums,
-it carries them; else it is computed whole. That fixes how each operand is used and what the result is; where a
-tensor is laid out otherwise than it is used, it is redistributed, once per target layout, and the redistribution table
-gives the way back for its gradient. Nothing here knows a strategy or a model by name.
+the first entry that applies and along which it can be split; else, if it is linear and its operands are partial sums,
+it carries them; else it is computed whole. That determines how each operand is used and the layout of the result. If
+the layout of a tensor is not the one in which it is used, it is redistributed, once per target layout, and the
+redistribution table also gives the redistribution of its gradient. Nothing here knows a strategy or a model by name.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Of grouped heads kv is major. The MLP of a first dense layer has another size th
 """
 
 ORDER = ("slice", "scale 1/n", "zero-pad", "none", "reduce_scatter", "all_to_all", "all_reduce", "all_gather")
-"""The order of events within one transition; backward it is reversed."""
+"""The order of events within one redistribution; backward it is reversed."""
 
 _EFFORT = {"all_to_all": 1, "reduce_scatter": 2, "all_gather": 2, "all_reduce": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a tensor is along one axis: its kind, and the dim that is split when the kind is S."""
+    """The place of a tensor along one axis: its kind, and the dim that is split if the kind is S."""
 
     kind: Kind
     dim: str = ""
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A tensor taken from one layout to another, in events."""
+    """The redistribution of a tensor from one layout to another."""
 
     tensor: str
     source: Layout
@@ -87,12 +87,12 @@ class Move:
         return tuple(sorted(rows, key=lambda r: ORDER.index(r.row.event)))
 
     def backward(self) -> Move:
-        """The way of the gradient: dual(target) -> dual(source)."""
+        """The redistribution of the gradient: dual(target) -> dual(source)."""
         return Move(self.tensor, dual(self.target), dual(self.source))
 
     @property
     def effort(self) -> int:
-        """How much the way costs, roughly: enough to prefer a free one."""
+        """A rough cost, which is enough to prefer a free redistribution."""
         return sum(_EFFORT.get(r.row.event, 0) for r in self.rows())
 
 
@@ -110,8 +110,8 @@ class PlacedOp:
 class Placed:
     """A graph with a layout for every use and every result, and the moves in between.
 
-    `native` maps each tensor to the layout in which it is made (a parameter: in which it rests). A move stands
-    before the op that first needs it. Along the axis `pipeline` every op runs whole, on one stage.
+    `native` maps each tensor to the layout in which it is made (a parameter: in which it rests). A move comes before
+    the op that first needs it. Along the axis `pipeline` every op runs whole, on one stage.
     """
 
     graph: Graph
@@ -126,7 +126,7 @@ class Placed:
         return next(p for p in self.ops if p.op.output == output)
 
     def moves_before(self, op: str) -> tuple[Move, ...]:
-        """The redistributions that stand before an op."""
+        """The redistributions that come before an op."""
         return tuple(m for at, m in self.moves if at == op)
 
 
@@ -145,7 +145,7 @@ def entry_dims(entry: str, op: Op, dims: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def splittable(op: Op, dim: str) -> bool:
-    """Whether an op can be split along a dim: along a normalised or rotated one it cannot."""
+    """Whether an op can be split along a dim; along a normalised or rotated one it cannot."""
     return dim not in op.over or op.row.over in ("partial", "statistics")
 
 
@@ -162,8 +162,8 @@ def split_of(entries: tuple[str, ...], op: Op, graph: Graph) -> str:
 def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = True) -> Placed:
     """Apply the split rule along every axis of `lists` (axis -> ordered entries) to the whole graph.
 
-    `shared`: one redistribution serves all uses in one layout; else every use has its own. What enters a repeated
-    unit is laid out as what leaves it, so that one instance stands for all.
+    `shared`: one redistribution serves all uses in one layout; else every use has its own. What enters a repeated unit
+    has the layout of what leaves it, so that one instance represents all.
     """
     rest = dict(_resting(graph, lists))
     rest |= {t.name: _whole(lists) for t in graph.tensors.values() if t.kind == "data"}
@@ -189,7 +189,7 @@ def _whole(lists: Mapping[str, tuple[str, ...]]) -> Layout:
 
 
 def _resting(graph: Graph, lists: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Layout]]:
-    """A parameter rests split along its own dim where the op that uses it is split along that dim."""
+    """Parameter and layout: split along its own dim if the op that uses it is split along that dim, else whole."""
     found: dict[str, Layout] = {}
     for op in graph.ops:
         for name in dict.fromkeys(op.inputs):
@@ -206,7 +206,7 @@ def _resting(graph: Graph, lists: Mapping[str, tuple[str, ...]]) -> Iterator[tup
 
 @dataclass(slots=True)
 class _Rule:
-    """The rule at work: the layouts in which each tensor is known so far, and the moves made."""
+    """The state of the split rule: the layouts in which each tensor is known so far, and the moves made."""
 
     graph: Graph
     lists: Mapping[str, tuple[str, ...]]
@@ -239,9 +239,9 @@ class _Rule:
         self.versions[op.output] = [result]
 
     def carries(self, op: Op, kinds: list[Kind]) -> bool:
-        """Whether a linear op passes partial sums on: all its operands are, or one factor of a product is.
+        """Whether a linear op passes partial sums on: all its operands are such sums, or one factor of a product is.
 
-        The other factors must need no gradient: it would be read off the partial sum.
+        The other factors must need no gradient, which would be computed from the partial sum.
         """
         if Kind.P not in kinds:
             return False
@@ -252,19 +252,19 @@ class _Rule:
         return op.row.linear == "all" and all(k is Kind.P for k in kinds)
 
     def enter(self, op: Op) -> None:
-        """At the first op of a repeated unit: what comes before it takes the layout of the slot."""
+        """At the first op of a repeated unit, bring what comes before it into the layout of the slot."""
         loop = self.graph.loop(op.unit)
         if loop and op == self.graph.of_unit(op.unit)[0]:
             self.use(op, loop.first, self.versions[loop.slot][0])
 
     def made(self, op: Op, dim: str) -> Place:
-        """What an op split along `dim` makes: a shard, a partial sum, or a whole whose statistics it merges itself."""
+        """The place of the result of an op split along `dim`: a shard, a partial sum, or whole with merged rows."""
         if dim in self.graph.tensors[op.output].dims:
             return Place(Kind.S, dim)
         return WHOLE if dim in op.over and op.row.over == "statistics" else PARTIAL
 
     def use(self, op: Op, name: str, wanted: Layout) -> Layout:
-        """The tensor in the wanted layout: as it is known, or by a move from where that is cheapest."""
+        """Bring a tensor into the wanted layout: it is known already, or a move makes it from the cheapest one."""
         if self.graph.tensors[name].kind == "data" and all(p in (WHOLE, USED) for p in wanted.values()):
             return wanted
         known = self.versions[name] if self.shared else self.versions[name][:1]
@@ -278,8 +278,8 @@ class _Rule:
 def summed(placed: Placed) -> Mapping[str, tuple[str, ...]]:
     """Parameter -> the axes along which its gradient is a partial sum: those on which its uses are R.
 
-    A tied parameter that a pipeline spreads over stages has a part of its gradient on each.
-    One use that is R and another that is not make a gradient that is neither partial nor whole: an InputError.
+    A tied parameter that a pipeline spreads over stages has a part of its gradient on each. If one use is R and another
+    is not, the gradient is neither partial nor whole: an InputError.
     """
     found: dict[str, set[str]] = {}
     first: dict[str, tuple[str, set[str]]] = {}
@@ -302,7 +302,7 @@ def summed(placed: Placed) -> Mapping[str, tuple[str, ...]]:
 def split_dims(placed: Placed) -> FrozenMap[str, FrozenMap[str, str]]:
     """Parameter -> axis -> the dim by which it is split there; parameters that rest whole are left out.
 
-    A pipeline axis splits them by LAYER: all but a tied parameter, which lives on the stages of all its uses.
+    A pipeline axis splits them by LAYER: all but a tied parameter, which is held on the stages of all its uses.
     """
     found = {p.name: {a: at.dim for a, at in placed.native[p.name].items() if at.kind is Kind.S}
              for p in placed.graph.parameters}

@@ -1,4 +1,4 @@
-"""What has no meaning in an event, whoever reads it: bad input, in one line. Whether it is right is for others."""
+"""Events that have no meaning: bad input, in one line. Whether a meaningful event is right is not checked here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from placealg.step.verbs import MESSAGES, VERBS
 
 
 def check_event(event: Event, reference: Reference) -> None:
-    """Raise InputError where an event says what can have no meaning; whether it is right is for the readers."""
+    """Raise InputError if an event has no meaning; whether it is right is for the readers."""
     verb = VERBS[event.verb]
     if event.value not in values_of(event.verb, reference):
         raise inapplicable(event, reference)
@@ -91,7 +91,7 @@ def check_event(event: Event, reference: Reference) -> None:
 
 
 def inapplicable(event: Event, reference: Reference) -> InputError:
-    """Why the verb of an event does not apply to its value, with what does, or what a user means by it."""
+    """The error that an event's verb does not apply to its value, with what it applies to or what the user may mean."""
     graph, verb = reference.graph, event.verb
     what = f"{event.path}: {verb} does not apply to {event.unit if event.value == 'activation' else event.value}"
     tensor = graph.tensors.get(event.tensor) if graph else None
@@ -117,7 +117,7 @@ def inapplicable(event: Event, reference: Reference) -> InputError:
 
 
 def _of_groups(event: Event, reference: Reference) -> Iterator[Event]:
-    """What an event on a parameter is when it is said of the parameter's groups."""
+    """The events on a parameter's groups that correspond to an event on the parameter."""
     phase, value, verb = ("reduce", "grad_sum", "reduce") if event.on_gradient else (event.phase, "weight", "gather")
     verb = event.verb if value in VERBS[event.verb].values else verb
     for group in (g for g in reference.groups if event.tensor in g.parameters):
@@ -147,7 +147,7 @@ def _check_axes(event: Event, reference: Reference) -> None:
 
 
 def _check_operator(event: Event, reference: Reference) -> None:
-    """An operator is that of a sum over ranks, a root that of a broadcast."""
+    """An operator belongs to a sum over ranks, a root to a broadcast."""
     if event.op and not event.effect.sums and not _merges(event, reference):
         raise InputError(f"{event.path}: op = '{event.op}' is for what sums over ranks, and {event.verb} of "
                          f"{event.value} does not", valid=("none",))
@@ -159,14 +159,14 @@ def _check_operator(event: Event, reference: Reference) -> None:
 
 
 def _check_owners(event: Event) -> None:
-    """A layout that all ranks share says who owns what of a group, to an event that asks."""
+    """A layout that all ranks share is for events on a group that use its owner function."""
     if event.layout != "own" and not event.drawn and not (event.group and event.owning):
         raise InputError(f"{event.path}: layout = {event.layout} says who owns what, and {event.verb} of {event.value} "
                          "asks for no owner")
 
 
 def _check_places(event: Event) -> None:
-    """What is moved goes from one kind to another as the redistribution table has it; `from` may name a value."""
+    """The kinds in `from` and `to` are a row of the redistribution table; `from` may also name a value."""
     source, target = event.source, event.to
     if source in GROUP_VALUES:
         if event.on_tensor:
@@ -190,7 +190,7 @@ def _check_places(event: Event) -> None:
 
 
 def _check_tier(event: Event) -> None:
-    """Tiers are those of a group's values; only copies name two."""
+    """Only values of a group have a tier, and only copies name two."""
     if not event.group and event.tier != "device":
         raise InputError(f"{event.path}: tier = {event.tier}: only what a parameter group has lies on a tier")
     if "->" in event.tier and not event.effect.copies:
@@ -212,7 +212,7 @@ def _check_dims(event: Event, reference: Reference) -> None:
 
 
 def _check_layout(event: Event, reference: Reference) -> None:
-    """A layout NAME(AXIS): of parameters along other axes, of data along that one."""
+    """A layout NAME(AXIS) is for parameters along other axes, and for data along that axis."""
     if event.drawn not in reference.mesh.names:
         raise InputError(f"{event.path}: layout = {event.layout} names an axis that the mesh lacks", name=event.drawn,
                          valid=reference.mesh.names)

@@ -43,7 +43,7 @@ def exists(axis: str, position: str) -> frozenset[Equality]:
 
 
 OPAQUE = "#opaque"
-"""Begins the name of a sum over an axis of which no closed form is known; no axis has such a name."""
+"""The prefix of symbols for sums over an axis that have no known closed form; no axis has such a name."""
 
 ALONG = "~"
 """Stands before the axis along which a position differs from rank to rank."""
@@ -116,12 +116,12 @@ Pairs = frozenset[tuple[str, str]]
 
 
 def _off(pairs: Pairs, axis: str) -> Pairs:
-    """The pairs on other axes that are the same for all ranks along the axis."""
+    """The pairs on other axes whose positions do not differ along `axis`."""
     return frozenset((a, p) for a, p in pairs if a != axis and varies(p) != axis)
 
 
 def _differs(equality: Equality, axis: str) -> bool:
-    """Whether an equality says other things on other ranks of an axis."""
+    """Whether the truth of an equality differs between ranks along an axis."""
     a, *places = equality
     return (a == axis and DEVICE in places) or any(varies(p) == axis for p in places)
 
@@ -162,7 +162,7 @@ class Term:
         return replace(self, coefficient=self.coefficient * factor)
 
     def on(self, pairs: Pairs) -> Term:
-        """The term on the ranks that stand at all `pairs`, 0 elsewhere."""
+        """The term on the ranks at all `pairs`, 0 elsewhere."""
         at, given = dict(self.at), self.given
         for axis, position in sorted(pairs):
             if at.setdefault(axis, position) != position:
@@ -170,7 +170,7 @@ class Term:
         return replace(self, at=FrozenMap(at), given=given)
 
     def summed(self, axis: str) -> Term:
-        """The sum over all ranks of `axis`: the indicator picks its rank, else all ranks count alike."""
+        """The sum over all ranks of `axis`: an indicator on it selects one rank, otherwise all ranks count alike."""
         at = FrozenMap({a: p for a, p in self.at.items() if a != axis})
         if axis in self.at and varies(self.at[axis]) != axis:
             position = self.at[axis]
@@ -207,7 +207,7 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def sum_over(terms: Iterable[Term], axis: str, ranks: int = 0) -> tuple[Term, ...]:
-    """The sum of terms over all ranks of an axis: in closed form, or, for a given number of ranks, written out.
+    """The sum of terms over all ranks of an axis: in closed form, or written out if the number of ranks is given.
 
     >>> both = [Term(ONE, FrozenMap({"dp": "unit"}))]
     >>> sum_over(both, "dp") == sum_over(both, "dp", 3) == (Term(ONE),)
@@ -240,9 +240,9 @@ def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A partial norm or a flag: terms over elements (1 where one is counted, or looked at), and the value there.
+    """A partial norm or a flag: how often ranks count (or check) an element, and the value that they count there.
 
-    Of a flag, a sum over ranks counts looks: one is enough. A norm is 0 beside the axis `apart`, until summed over it.
+    A flag needs one check or more. A norm with `apart` counts at a pipeline's ends only, until summed over that axis.
     """
 
     terms: tuple[Term, ...]
@@ -263,7 +263,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A nonlinear transform that was applied, with the norm it used, as the rank at `rank` had it."""
+    """A nonlinear transform that was applied, with the norm that it used, as evaluated on the rank at `rank`."""
 
     name: str
     slot: Slot | None
@@ -296,7 +296,7 @@ class Value:
     zero: bool = False
 
     def stale(self) -> Value:
-        """What the next step finds: the same ranks hold it, and unless it is 0, its content is garbage."""
+        """The value at the start of the next step: held by the same ranks; unless it is 0, its content is garbage."""
         if not self.held or (self.zero and not self.garbage and not self.tags):
             return self
         return Value(mask=self.mask, garbage=True, mixed=self.mixed)
@@ -306,7 +306,7 @@ class Value:
         return replace(self, terms=merged(t.times(factor) for t in self.terms))
 
     def scaled_on(self, factor: Monomial, pairs: Pairs) -> Value:
-        """The value times a factor on the ranks that stand at all `pairs`; elsewhere it stays as it is."""
+        """The value times a factor on the ranks at all `pairs`, unchanged elsewhere."""
         if pairs <= self.mask:
             return self.scaled(factor)
         changed = (t.on(pairs).times(by) for t in self.terms for by in (factor, Monomial.number(-1)))
@@ -331,7 +331,7 @@ class Value:
     def reduced(self, axes: tuple[str, ...], factor: Monomial, unrolled: Mapping[str, int] = FrozenMap()) -> Value:
         """The sum over `axes` on every rank, times `factor`: defined only where every peer holds the element.
 
-        Along an axis of `unrolled` it is written out over that many ranks; else in closed form.
+        Along an axis of `unrolled` the sum is written out over that many ranks, otherwise it is in closed form.
         """
         if not self.held:
             return self
@@ -370,7 +370,7 @@ class Value:
 ABSENT = Value(held=False)
 
 STALE = Slot((), Value(garbage=True), frozenset(), defined=False)
-"""A flag that another step has left."""
+"""A flag that an earlier step computed."""
 
 
 def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:

@@ -25,7 +25,7 @@ Pairs = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An observed read, right iff `version` is `want`; where nothing is read, `version` is `want`."""
+    """An observed read, right iff `version` is `want`; on ranks that read nothing, `version` is `want`."""
 
     event: str
     kind: str
@@ -36,9 +36,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """One update event as it ran: what it read, and the name of the function that says whether it was right.
+    """One execution of an update: what it read, and the name (`flag`) of the function that says whether it was right.
 
-    `slot` is the group's partial norm, `skip` its flag, `divisor` what its step was divided by; None where that is not
+    `slot` is the group's partial norm, `skip` its flag, `divisor` the divisor of its step; each is None if it is not
     known. `where` are the ranks, and elements, that it updates.
     """
 
@@ -54,7 +54,7 @@ class Updated:
 
 @dataclass(frozen=True, slots=True)
 class Relied:
-    """An event of another group or of none that reads this group's part of `value`: its norm, or its flag skip."""
+    """An event of another group, or of none, that reads this group's part of `value`: its norm, or its flag skip."""
 
     event: str
     value: str
@@ -76,9 +76,9 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a parameter is used: a unit, or one operand of an op ("OP/K"); and the loss whose tokens are followed.
+    """A use of a parameter: a unit, or one operand of an op ("OP/K"); and the loss whose tokens are followed.
 
-    Of an operand `part` counts the classes of contributions to its gradient that ranks count differently.
+    For an operand, `part` numbers the classes of contributions to its gradient that ranks count differently.
     """
 
     use: str
@@ -120,15 +120,15 @@ class Machine:
 
     @property
     def owners(self) -> Pairs:
-        """Where a rank holds the element at all: at its owner along the axes that split the parameter itself."""
+        """The ranks that hold the element at all: its owners along the axes that split the parameter itself."""
         return frozenset((a, OWNER) for a in self.group.split)
 
     def version(self, value: str, tier: str = "device") -> Version:
-        """The version of a state; what was never written is not held."""
+        """The version of a state; UNHELD if it was never written."""
         return self.versions.get((value, tier), UNHELD)
 
     def value(self, value: str, tier: str = "device") -> Value:
-        """A gradient's value; what was never written is not held."""
+        """A gradient's value; not held if it was never written."""
         return self.values.get((value, tier), ABSENT)
 
     def snapshot(self) -> tuple[object, ...]:
@@ -143,11 +143,11 @@ class Machine:
         self.seed = None
 
     def after(self, value: str) -> int:
-        """The version of a value that the reference has behind a step: of what is frozen the same as before."""
+        """The version that the reference has after a step: NEXT, or CURRENT for the states of a frozen group."""
         return CURRENT if self.group.frozen and value in STATES else NEXT
 
     def next_step(self) -> Machine:
-        """The state as the next step finds it: version 1 has become the reference, everything else is stale."""
+        """The state as the next step finds it: the reference's version after the step is CURRENT, all else is stale."""
         later = self.copy()
         later.versions = {k: versions.each(v, versions.kept if self.after(k[0]) == CURRENT else versions.aged)
                           for k, v in self.versions.items()}

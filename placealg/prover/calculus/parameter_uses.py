@@ -1,4 +1,4 @@
-"""Ops as one parameter sees them: where they read it, what they add to its gradient, where they draw."""
+"""The effect of ops on one parameter: where they read it, what they add to its gradient, where they draw."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARTED = "the loss"
 
 
 def concerns(event: Event, parameter: str, reference: Reference) -> bool:
-    """Whether an event on a tensor says anything about a parameter or the random stream, or starts the backward."""
+    """Whether an event on a tensor uses a parameter, draws random numbers, or starts the backward."""
     graph = reference.graph
     op = graph.producer(event.tensor) if graph and event.verb == "compute" else None
     if op is None or graph is None:
@@ -36,7 +36,7 @@ def concerns(event: Event, parameter: str, reference: Reference) -> bool:
 
 
 def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
-    """Transfer rule of an op event, projected to one parameter: it may read it, draw, or add to its gradient."""
+    """The transfer rule of an op event, projected to one parameter: it may read it, draw, or add to its gradient."""
     graph, parameter = machine.reference.graph, machine.site.parameter
     assert graph is not None
     if event.value == "loss":
@@ -60,7 +60,7 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
 
 
 def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
-    """The ranks on which an op uses a parameter: its owners; of a tied one those at its own end of a pipeline."""
+    """The ranks on which an op uses a parameter: its owners; for a tied one, those at the op's end of the pipeline."""
     graph = machine.reference.graph
     if graph is None or not tied(machine.reference, parameter):
         return machine.owners
@@ -68,13 +68,13 @@ def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
 
 
 def _shared(machine: Machine, where: Pairs) -> Pairs:
-    """The owners of a dim that a rank's op runs along: of layers a rank has as many instances as it holds."""
+    """The owners along axes that split a dim of the parameter; layers are not such a dim, as ranks hold whole ones."""
     splits = machine.reference.split_dims.get(machine.site.parameter, FrozenMap())
     return frozenset((axis, position) for axis, position in where if splits.get(axis, LAYER) != LAYER)
 
 
 def _share(machine: Machine, owners: Pairs) -> Version:
-    """A parameter as an op reads it: who holds elements of another's share too has no share to read."""
+    """A parameter's version as an op reads it: garbage on a rank that also holds elements of another rank's share."""
     held = machine.version("weight")
     foreign = versions.each(held, lambda leaf: CURRENT if leaf == UNHELD else GARBAGE)
     return versions.where(owners, held, foreign)

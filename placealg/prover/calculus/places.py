@@ -1,4 +1,4 @@
-"""What transfer rules read of a machine: the places of an event, a state there, its divisor; and the log of reads."""
+"""What transfer rules read from a machine: ranks of an event, versions at a position, divisors; the log of reads."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ MIDDLE, EARLIER = "middle", "earlier"
 """A microbatch that the unit is not in, of any number of them; and one that was, when it is over."""
 
 PADDED, ELEMENTS = "padded:", "elements:"
-"""Begin the symbols of what shards take in a layout along axes, padded to the largest; and of the elements."""
+"""The prefixes of two symbols of a layout along axes: the size of its shards padded to the largest, and its elements.
+"""
 
 
 class NoRule(Exception):
-    """An event for which the calculus has no transfer rule: no proof, and a refutation only where a run shows one."""
+    """An event without a transfer rule in the calculus: never proved, and refuted only if a simulated run differs."""
 
     def __init__(self, event: str, why: str):
         super().__init__(f"{event}: {why}")
@@ -68,7 +69,7 @@ def at_places(version: Version, places: Mapping[str, str]) -> Version:
 
 
 def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | None:
-    """An event's divisor in sizes and counts; None where it reads a count that nothing defined."""
+    """An event's divisor in sizes and counts; None if it reads an undefined count."""
     monomial = event.divisor
     result = Monomial(monomial.coefficient)
     for name, power in monomial.powers:
@@ -86,7 +87,7 @@ def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | 
 
 
 def _padding(event: Event) -> Monomial:
-    """What the shards of an event take over what they hold: a number of its own for each set of axes."""
+    """The padded size of an event's shards over their elements: a quotient of two symbols per layout and axes."""
     if event.drawn:
         raise NoRule(event.path, "padding of shards that differ from rank to rank")
     if not event.owning:
@@ -96,9 +97,9 @@ def _padding(event: Event) -> Monomial:
 
 
 def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
-    """The symbol of the rank's tokens: of this microbatch inside the loop, of all of them outside.
+    """The symbol of the rank's number of tokens: in this microbatch inside the loop, in all microbatches outside.
 
-    The token count of a loss is that of the axes along which its operand is split.
+    A loss counts tokens along the axes that split its operand; any other event counts them along the data axes.
     """
     cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
     summed = machine.flows.at(iteration.position).loss if machine.flows else {}
@@ -116,9 +117,9 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
 
 
 def leave(machine: Machine, event: Event) -> None:
-    """A microbatch in the middle is over, of which there may be any number: what it counted is an earlier one's now.
+    """End a middle microbatch, which stands for any number of them: its count becomes one of earlier microbatches.
 
-    Earlier ones have one name, though each has its own count: in what gradients are scaled by there must be none.
+    All earlier microbatches share one name although their counts differ; raises NoRule if a gradient is scaled by one.
     """
     def earlier(cell: dict[str, str]) -> dict[str, str]:
         return {**cell, MICROBATCH: EARLIER} if cell.get(MICROBATCH) == MIDDLE else cell
@@ -140,13 +141,13 @@ def _loss_dim(reference: Reference, axis: str) -> str:
 
 def observe(machine: Machine, event: Event, kind: str, version: Version, iteration: Iteration,
             where: Pairs = frozenset()) -> None:
-    """Log an observed read, on the ranks where the event runs, and of them those of `where`."""
+    """Log a read, observed on the ranks on which the event runs and that also satisfy `where`."""
     read = versions.where(pairs(event) | where, version, CURRENT)
     machine.reads.append(Read(event.path, kind, iteration.position, read, CURRENT))
 
 
 def count_over(count: Monomial, axis: str) -> Monomial | None:
-    """The sum of a count over the ranks of an axis; None where it is no count any more."""
+    """The sum of a count over the ranks of an axis; None if the sum has no closed form as a count."""
     if not depends(count, axis):
         return count * Monomial.of(axis)
     total = Monomial(count.coefficient)

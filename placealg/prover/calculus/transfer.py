@@ -1,7 +1,7 @@
 """The transfer rules: how each verb changes the abstract machine.
 
-Each rule says what the verb's meaning (step/verbs.py) makes of versions and values on every rank at once. An
-event without a rule leaves the verdict open; none is guessed.
+Each rule is the abstract counterpart of the verb's meaning (step/verbs.py), for versions and values on every rank at
+once. An event without a rule leaves the verdict open; no rule is guessed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check(event: Event) -> None:
 
 
 def uncovered(event: Event) -> str:
-    """What about an event no rule covers; "" when a rule covers it whole."""
+    """The aspect of an event that no rule covers; "" if a rule covers it whole."""
     kinds = ("", *(k.value for k in Kind))
     if event.source not in kinds:
         alike = any(event.value in family and event.source in family for family in (STATES, ("grad", "grad_sum")))
@@ -91,9 +91,9 @@ def _set(machine: Machine, key: Key, new: Version, event: Event) -> None:
 
 
 def _own(machine: Machine, event: Event) -> Pairs:
-    """The ranks that a group's event concerns: along the axes that split its parameters, unless it is about those.
+    """The ranks that a group's event concerns: the owners along axes that split its parameters, other than its own.
 
-    A local event acts on all that a rank holds, gathered from others or its own, on the stages of its parameters.
+    A local event acts on all that a rank holds, its own or gathered, on the stages of its parameters.
     """
     pipeline = machine.reference.pipeline
     local = not (VERBS[event.verb].collective and event.axes)
@@ -113,7 +113,7 @@ def _broadcast(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
-    """What an owner holds of a gradient stays as it is, whether it is among the ranks of `where` or not."""
+    """Drop all but what a rank owns. An owner's gradient stays as it is, on ranks outside of `where` too."""
     key, owned = (event.value, event.tiers[0]), owner_pairs(event)
     if event.value in STATES:
         _set(machine, key, versions.where(owned, machine.version(*key), UNHELD) if owned else UNHELD, event)
@@ -129,7 +129,7 @@ def _keep_owned(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _gather(machine: Machine, event: Event, _: Iteration) -> None:
-    """Where no owner along the axes holds a gradient's element, its ranks hold garbage: that is mixed."""
+    """Give every rank what the owner holds. A gradient is mixed if it is garbage on ranks whose owner lacks it."""
     key = (event.value, event.tiers[0])
     places = dict.fromkeys(event.axes, owner_of(event))
     if event.value in STATES:
@@ -153,7 +153,7 @@ def _assign(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _copy(machine: Machine, event: Event, source: str) -> Version:
-    """What a copy of a state is as another: weights and master weights are the same numbers, moments are not."""
+    """A state's version as another state: weights and master weights are the same numbers, moments are not."""
     version = machine.version(source, event.tiers[0])
     if (source == "moments") == (event.value == "moments"):
         return version
@@ -161,7 +161,7 @@ def _copy(machine: Machine, event: Event, source: str) -> Version:
 
 
 def _zero(machine: Machine, event: Event, _: Iteration) -> None:
-    """Ranks zero what they own; what they hold beside it stays."""
+    """Zero what a rank owns; anything else that it holds stays."""
     key = (event.value, event.tiers[1])
     old = machine.value(*key)
     beyond = [r for r in (old.mask if old.held else None, old.mixed) if r is not None and not r >= machine.owners]
@@ -310,7 +310,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
 
 
 def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
-    """What an update makes of its inputs: nothing where no master is held, garbage where one is not current."""
+    """The result of an update: UNHELD without a master, GARBAGE if an input is not CURRENT, else a guarded NEXT."""
     if master == UNHELD:
         return UNHELD
     guards: frozenset[tuple[str, FrozenMap[str, str]]] = frozenset({(flag, FrozenMap())})
@@ -329,7 +329,7 @@ def _publish(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _else(version: Version, missing: Version) -> Version:
-    """`version` where something is held, `missing` where nothing is."""
+    """`version` where something is held, `missing` elsewhere."""
     return versions.both(version, missing, lambda leaf, other: other if leaf == UNHELD else leaf)
 
 

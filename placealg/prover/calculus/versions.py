@@ -1,9 +1,8 @@
-"""Versions: which copy of a state a device holds, as a function of where the device stands.
+"""Versions: which copy of a state a device holds, as a function of the device's position.
 
-A version is an ordered decision diagram over equalities of positions: plain data, canonical on construction,
-so that two versions are the same function iff they are equal. Its leaves say what is held: the reference's
-CURRENT copy (of the start of the step), its NEXT, GARBAGE, nothing (UNHELD), or a copy that is right if
-certain updates were.
+A version is an ordered decision diagram over equalities of positions: plain data, canonical on construction, so that
+two versions are the same function iff they are equal. A leaf is the reference's CURRENT copy (of the start of the
+step), its NEXT, GARBAGE, UNHELD (nothing is held), or a copy that is right provided that certain updates were right.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ def where(pairs: Iterable[tuple[str, str]], yes: Version, no: Version) -> Versio
 
 
 def each(version: Version, change: Callable[[Leaf], Leaf]) -> Version:
-    """The diagram with every leaf changed."""
+    """The diagram with `change` applied to every leaf."""
     if isinstance(version, Choice):
         return choose(version.test, each(version.yes, change), each(version.no, change))
     return change(version)
 
 
 def both(one: Version, two: Version, join: Callable[[Leaf, Leaf], Leaf]) -> Version:
-    """The diagram whose leaf is `join` of the two leaves that hold at the same place."""
+    """The diagram of `join` applied to the leaves of two diagrams, position by position."""
     if isinstance(one, Choice):
         return choose(one.test, both(one.yes, _cofactor(two, one.test, True), join),
                       both(one.no, _cofactor(two, one.test, False), join))
@@ -106,7 +105,9 @@ def read_at(version: Version, axis: str, position: str) -> Version:
 
 
 def somewhere(version: Version, wanted: int) -> Version:
-    """The version on a rank that holds `wanted`, if one of those does that stand where a test of the version asks.
+    """The version on some rank that holds `wanted`, searched among the ranks at the positions that the version tests.
+
+    If none of them holds it, the version on the first of them.
 
     >>> owner, first, same = ("dp", "c", "own:own"), ("dp", "0", "c"), ("dp", "0", "own:own")
     >>> somewhere(choose(owner, NEXT, GARBAGE), NEXT)
@@ -135,7 +136,10 @@ def places(version: Version) -> dict[str, list[str]]:
 
 
 def either(one: Version, two: Version, wanted: int) -> Version:
-    """Of two versions the one that is `wanted` if every update was right: the first, if both are or none is."""
+    """Position by position, the one of two versions that is `wanted` if every update was right.
+
+    It is the first if both are or neither is.
+    """
     return both(one, two, lambda a, b: b if trusted(b) == wanted != trusted(a) else a)
 
 
@@ -153,17 +157,17 @@ def _rank_at(rank: FrozenMap[str, str], axis: str, position: str) -> FrozenMap[s
 
 
 def kept(leaf: Leaf) -> Leaf:
-    """What the next step sees of what no step changes: what is CURRENT stays so, everything else is garbage."""
+    """What the next step finds of a value that no step changes: CURRENT and UNHELD stay, everything else is garbage."""
     return leaf if leaf in (CURRENT, UNHELD) else GARBAGE
 
 
 def aged(leaf: Leaf) -> Leaf:
-    """What the next step sees: NEXT has become CURRENT, everything else is garbage."""
+    """What the next step finds: NEXT has become CURRENT, UNHELD stays, everything else is garbage."""
     if isinstance(leaf, Guarded):
         return Guarded(leaf.updates, CURRENT) if leaf.version == NEXT else GARBAGE
     return {NEXT: CURRENT, UNHELD: UNHELD}.get(leaf, GARBAGE)
 
 
 def trusted(leaf: Leaf) -> Leaf:
-    """What is held if every update was right."""
+    """The version of a leaf if every update was right."""
     return leaf.version if isinstance(leaf, Guarded) else leaf

@@ -1,8 +1,8 @@
 """Certificates: every obligation written out as an SMT-LIB 2 query that any solver can check.
 
 A query asserts the premises and the disjunction of all ways in which the obligation of one parameter group can fail,
-also of those that the prover settles without a solver; nothing is simplified. `unsat` proves the obligation. Of a
-refuted one the sizes are pinned to the counterexample's, and the query is satisfiable.
+including those that the prover rules out without a solver; nothing is simplified. `unsat` proves the obligation. For a
+refuted obligation the sizes are pinned to the counterexample's, and the query is satisfiable.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ _OF_ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One file of a certificate: what it is about, its text, and the answer on which the verdict stands.
+    """One file of a certificate: its subject, its text, and the answer on which the verdict depends.
 
-    `expected` is sat, unsat, or "" where the prover left it open. `instances` stand behind `formulas` ways to fail,
-    those of `facts` hold by how the program is built. Where there is no formula nothing is asked.
+    `expected` is sat, unsat, or "" if the prover left the obligation open. The `formulas` are the distinct ways to
+    fail; together with the `facts`, which hold by how the program is built, they stand for `instances` instances of the
+    obligation. A query without formulas has nothing to ask a solver.
     """
 
     name: str
@@ -75,7 +76,8 @@ class Query:
 def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = (), part: str = "") -> tuple[Query, ...]:
     """The queries behind a report: the lemmas, and each obligation of each group. The same run gives the same text.
 
-    Groups that the prover treats alike are generated anew, each from its own events. `part` begins every file's name.
+    Groups that share a proof have queries of their own, each from its own events. `part` is the prefix of every file's
+    name.
     """
     files = _Files(step, report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
     found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
@@ -93,14 +95,14 @@ class _Files:
         self.names: set[str] = set()
 
     def lemmas(self) -> Iterator[Query]:
-        """Base and step of every lemma that a rule uses."""
+        """The base and the step of the induction for every lemma that a rule uses."""
         for lemma in lemmas.used(self.step):
             for part, assertions in zip(("base", "step"), lemmas.obligations(lemma), strict=True):
                 yield lemma_query(self.name(LEMMA, lemma.name, part), lemma.name, lemma.statement,
                                   f"the {part} of the induction over ranks does not fail", self.report, assertions)
 
     def vacuity(self) -> Iterator[Query]:
-        """The premises have models."""
+        """The queries that the premises have models."""
         verdict, checked = self.verdicts["vacuity", ""], len(occurrences(self.step))
         expected = SAT if verdict.verdict == PROVED else ""
         for number in vacuity_sizes(self.step):
@@ -116,7 +118,7 @@ class _Files:
                         _joined(lines), checked, 1, {}, sizes)
 
     def partition(self) -> Iterator[Query]:
-        """Owner functions are total by construction; only layouts that disagree leave something to ask."""
+        """The query on layouts, which only layouts that disagree need: owner functions are total by construction."""
         key = next(k for k in self.verdicts if k[0] == "partition")
         verdict, clash = self.verdicts[key], self.candidates.get(key)
         generated = Obligations(full=True)
@@ -139,7 +141,7 @@ class _Files:
                     yield self.query(identifier, "", generated)
 
     def schedule(self, messages: Obligations) -> Iterator[Query]:
-        """That the order in which stages run has no cycle; and what is said of messages, where anything is."""
+        """The query that the order in which stages run has no cycle; the obligations on messages, if there are any."""
         pipeline, verdict = self.step.reference.pipeline, self.verdicts["schedule", ""]
         assert pipeline is not None
         fact = acyclic(pipeline)
@@ -165,7 +167,7 @@ class _Files:
                 yield self.query(identifier, group.name, generated)
 
     def query(self, identifier: str, group: str, generated: Obligations, part: str = "") -> Query:
-        """The file of one obligation of one group, or of a part of it."""
+        """The query of one obligation of one group, or of a part of it."""
         verdict = self.verdicts[identifier, group]
         failures = _distinct(f for f in generated.failures.values() if f.obligation == identifier)
         facts = dict(generated.facts.get(identifier, Counter[str]()))
@@ -207,7 +209,7 @@ class _Files:
         ])
 
     def name(self, *parts: str) -> str:
-        """A file name of its own, on every file system."""
+        """A unique file name, valid on every file system."""
         stem = ".".join(quote(p, safe="") for p in (self.part, *parts) if p)[:_LONGEST_NAME]
         further = (f"{stem}.{k}" for k in itertools.count(2))
         name = next(n for n in itertools.chain([stem], further) if n.casefold() not in self.names)
@@ -216,7 +218,7 @@ class _Files:
 
 
 def lemma_query(file: str, name: str, says: str, statement: str, report: Report, assertions: Iterable[Any]) -> Query:
-    """The file of a lemma, or of a part of one: its premises, and last of all that it fails."""
+    """The query of a lemma, or of a part of one: its premises, and as the last assertion that it fails."""
     *before, failing = assertions
     head = header([(LEMMA, f"{name}: {says}"), ("strategy", "none: the lemma is about sums, not about a program"),
                    ("assuming", "nothing but what is asserted before the last assertion"), ("statement", statement),
@@ -226,7 +228,7 @@ def lemma_query(file: str, name: str, says: str, statement: str, report: Report,
 
 
 def _limits(report: Report) -> tuple[str, str]:
-    """What the prover asked, and how."""
+    """The header's row on the solver, its resource limit and its seed."""
     return "answered by", f"{report.versions}, resource limit {RESOURCE_LIMIT}, seed {SEED}"
 
 
@@ -239,7 +241,7 @@ def _pins(sizes: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _generated(make: Any) -> Obligations:
-    """What was generated; nothing where an event has no transfer rule, which the verdict says."""
+    """The generated obligations; none if an event has no transfer rule, which the verdict reports."""
     try:
         found: Obligations = make()
     except NoRule:
@@ -253,7 +255,7 @@ def _sizes(step: Step, candidate: Candidate) -> dict[str, int]:
 
 
 def _distinct(failures: Iterable[Failure]) -> list[Failure]:
-    """Failures of one event that the same formula says, as one."""
+    """The failures, those of one event with the same formula, wording and cases merged into one."""
     found: dict[object, Failure] = {}
     for failure in failures:
         key = failure.event, failure.says, failure.cases, failure.exact, failure.formula.get_id()
@@ -263,7 +265,7 @@ def _distinct(failures: Iterable[Failure]) -> list[Failure]:
 
 
 def _told(failure: Failure) -> str:
-    """What goes wrong, how often it was looked for, and where the unit's microbatch stands."""
+    """A failure in words: what goes wrong, in how many instances, and for which positions of the unit's microbatch."""
     cases = dict.fromkeys(f"m {'=' if c.exact or not failure.exact else '>='} {c.least}, {c.name}"
                           for c in failure.cases)
     where = f"; the unit's microbatch among m: {'; '.join(cases)}" if cases else ""
@@ -287,7 +289,7 @@ def _asked(logic: str, assumed: list[Any], failures: Sequence[tuple[str, Any]]) 
 
 
 def question(failures: int) -> tuple[str, str]:
-    """The last lines of a file: that one of so many failures happens.
+    """The last lines of a file, which ask whether one of its failures can happen.
 
     >>> question(1), question(2)
     (('(assert |failure 1|)', '(check-sat)'), ('(assert (or |failure 1| |failure 2|))', '(check-sat)'))

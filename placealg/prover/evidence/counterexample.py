@@ -1,6 +1,6 @@
 """A solver's model as facts of the domain: sizes, device, unit, owners, counts; got, want and their mass.
 
-This is the one place where a raw model is read. Above it, nothing knows what a solver is.
+Raw models are read only in this module: nothing above it knows about solvers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from placealg.step.program import Reference
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a counterexample says of a group, in the terms of the domain; owners map (layout, axis, element) to a rank.
+    """A counterexample for one group, in the terms of the domain.
 
-    Element 0 stands for the element under scrutiny, element 1 for another element of its matrix. `cell` is
-    the unit's place: coordinates on the data axes and its microbatch. `unequal` says that counts differ, and
-    `counts`, of a run, how: the number of tokens of every cell.
+    `owners` maps (layout, axis, element) to a rank: element 0 is the element under scrutiny, element 1 another element
+    of its matrix. `cell` is the unit's place: coordinates on the data axes and its microbatch. `unequal` says that
+    token counts differ between cells; `counts`, for a run, is the number of tokens of every cell.
     """
 
     group: str
@@ -47,7 +47,7 @@ class Facts:
 
 
 def facts(candidate: Candidate, reference: Reference) -> Facts:
-    """Read the model of a candidate."""
+    """The facts in the model of a candidate."""
     model, axes = candidate.model, reference.mesh.names
     sizes = {a: model.get(a, 2) for a in axes}
     candidate, at_ends = _at_ends(candidate, reference, sizes)
@@ -78,9 +78,9 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
 
 
 def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int]) -> tuple[Candidate, dict[str, int]]:
-    """Of a tied group, which stands at the ends of a pipeline: the candidate with their number for its symbol, and it.
+    """The candidate of a tied group with the number of pipeline ends in place of its symbol, and that symbol's value.
 
-    Rank 0 of the ends is the first stage, rank 1 the last.
+    Any other candidate is returned unchanged. Rank 0 of the ends is the first stage, rank 1 the last.
     """
     parameters = candidate.group.parameters
     if reference.pipeline is None or not parameters or not tied(reference, parameters[0]):
@@ -124,7 +124,7 @@ def _owners(model: Mapping[str, int], place: Place) -> Iterator[Owned]:
 
 
 def _microbatch(case: Case | None, microbatches: int) -> int:
-    """The index of the unit's microbatch, for the smallest runs of passive ones."""
+    """The index of the unit's microbatch, where runs of passive microbatches are as short as they can be."""
     if case is None:
         return 0
     if case.name == "last":
@@ -169,13 +169,13 @@ WANT = {
     "forward": "what the reference's op reads",
     "schedule": "every rank of the group takes part, or none",
 }
-"""Obligation -> what is wanted instead where no number says it."""
+"""Obligation -> the wanted behaviour in words, if no number expresses it."""
 
 WANT_OF_KIND = {
     FailureKind.UNSENT: "one send for each message that is received",
     FailureKind.UNRECEIVED: "one receive for each message that is sent",
 }
-"""The same, of what an obligation can miss in several ways."""
+"""Kind of failure -> the wanted behaviour in words, for obligations that can fail in several ways."""
 
 
 def _copy(read: Read, place: Place, says: str) -> tuple[str, str, str | None, str]:
@@ -207,7 +207,7 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
 
 
 def _fault(update: Updated, reference: Reference, own: bool) -> Slot | None:
-    """Where the update reads a right gradient: the flag or the norm that was taken of a wrong one."""
+    """The flag or norm that was taken from a wrong gradient, if the update itself reads a right one; else None."""
     want = correct.reference_weight(reference)
     weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
     if not right(update.gradient.terms, want, weighting):
@@ -242,13 +242,13 @@ def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monom
 
 
 WEIGHED = ("gradient", "normalizer")
-"""The obligations whose counterexamples are told as weights."""
+"""The obligations whose counterexamples are described by weights."""
 
 OWN_FLAG = "a flag that is set iff an element of the whole reduced gradient overflows"
 
 
 def _flaw(flag: Slot | None, reference: Reference) -> str:
-    """What is wrong with a flag; "" where nothing is."""
+    """What is wrong with a flag; "" if nothing is."""
     if flag is None:
         return "no flag" if reference.skip else ""
     if not flag.defined:

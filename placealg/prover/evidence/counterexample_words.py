@@ -1,4 +1,4 @@
-"""Weights in words: where things stand in a solver's model, what a value weighs there, and its ratio to the reference.
+"""Weights in words: coordinates in a solver's model, the weight of a value there, and its ratio to the reference.
 
 Read `contribution.py` first: positions, terms, values.
 """
@@ -46,7 +46,7 @@ class Place:
         return int(position) if position.isdigit() else self.model.get(f"{position}@{axis}", 0)
 
     def unit(self, axis: str) -> int:
-        """Where the unit was computed: at its own position, or at the owner of the index that was contracted."""
+        """The rank along an axis that computed the unit, or that owns the contracted index."""
         places = [n for n in self.model if n == f"{UNIT}@{axis}" or (n.startswith("path") and n.endswith(f"@{axis}"))]
         return self.model[places[0]] if places else 0
 
@@ -69,11 +69,11 @@ class Place:
         return next((place for place in there if not place.held(value)), self)
 
     def ranks(self, axis: str, reference: Reference) -> Monomial:
-        """The number of ranks along an axis: a symbol, but for the ends of a pipeline."""
+        """The number of ranks along an axis: a symbol, or a number for the ends of a pipeline."""
         return Monomial.of(axis) if axis in reference.mesh.names else Monomial.number(self.sizes[axis])
 
     def holds(self, test: Equality) -> bool:
-        """Whether an equality, or a condition on an axis, holds here."""
+        """Whether an equality of positions, or a condition on an axis, is true in the model."""
         axis, p, q = test
         if p == EXISTS:
             return self.sizes[axis] > int(q)
@@ -90,22 +90,22 @@ class Place:
         return value.held and all(self.holds((a, DEVICE, p)) for a, p in value.mask)
 
     def defined(self, value: Value) -> bool:
-        """Whether the device holds the value, and it is no garbage."""
+        """Whether the device holds the value, and it is not garbage."""
         return self.held(value) and not value.garbage and all(self.holds(e) for e in value.sides)
 
 
 def right(terms: tuple[Term, ...], want: Monomial, weighting: correct.Weighting) -> bool:
-    """Whether the terms are the wanted weight on every rank, whatever stands where, by the data alone."""
+    """Whether the terms equal the wanted weight on every rank and in every model, compared as data."""
     return merged(Term(weighting(t.coefficient), t.at, t.given) for t in terms) == merged([Term(weighting(want))])
 
 
 def scattered(terms: tuple[Term, ...]) -> bool:
-    """Whether ranks, units or elements count differently."""
+    """Whether the weight differs between ranks, units or elements."""
     return any(t.at or t.given for t in terms)
 
 
 def got(terms: tuple[Term, ...], weighting: correct.Weighting) -> str:
-    """The weight where all that it depends on holds, and where nothing of it does.
+    """The weight in words: where all its conditions are true, and where none is.
 
     >>> from placealg.frozen import FrozenMap
     >>> one, own = Term(ONE), Term(ONE, FrozenMap({"dp": UNIT}))
@@ -118,7 +118,7 @@ def got(terms: tuple[Term, ...], weighting: correct.Weighting) -> str:
 
 
 def _by_case(terms: tuple[Term, ...], weighting: correct.Weighting, say: Callable[[str], str]) -> str:
-    """The weight in words, each of its numbers as `say` has it."""
+    """The weight in words, each of its numbers put into words by `say`."""
     whole = told_sum([weighting(t.coefficient) for t in terms])
     free = told_sum([weighting(t.coefficient) for t in terms if not t.at and not t.given])
     if whole == free:
@@ -161,7 +161,7 @@ def _condition(equality: Equality) -> str:
 
 
 _LAST = ("its owner", "the device")
-"""Positions that stand second in a sentence."""
+"""Positions that come second in a sentence."""
 
 
 def _position(position: str) -> str:
@@ -179,7 +179,7 @@ def _position(position: str) -> str:
 
 
 def told_sum(parts: Iterable[Monomial]) -> str:
-    """A sum of weights in words; "0" where there is none."""
+    """A sum of weights in words; "0" if it is empty."""
     return " + ".join(tell(p) for p in parts) or "0"
 
 
@@ -208,7 +208,7 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: P
 
 
 def tell(weight: Monomial) -> str:
-    """A weight in words that need no legend: counts by their cell.
+    """A weight that can be read without a legend: each count of tokens is named by the axes of its cell.
 
     >>> tell(Monomial.parse("1/m") / Monomial.of("N[dp@unit,microbatch@unit]"))
     '1/(m*tokens[dp, microbatch])'

@@ -1,16 +1,16 @@
-"""The second engine: one axis at a time written out rank by rank, at as many sizes as a cutoff lemma asks for.
+"""The second engine: one axis at a time written out rank by rank, at as many sizes as a cutoff lemma requires.
 
-That a weight is right is a polynomial identity in the size n of an axis, once cleared of denominators. A non-zero
-polynomial of degree d has at most d roots, so an identity of degree d holds for every n iff it holds at d + 1 sizes.
-Here d is bounded by counting: every reduction along the axis can raise the degree by one, so can every divisor by the
-size or by a count that was summed over the axis, and every axis of the data that the reference weight counts. At each
-size the sums over the axis are written out, and not taken in closed form; all other axes stay symbolic. Sizes are
-distinct primes, because equal sizes hide wrong groups.
+The claim that a weight is right is a polynomial identity in the size n of an axis, once cleared of denominators. A
+non-zero polynomial of degree d has at most d roots, so an identity of degree d holds for every n iff it holds at d + 1
+sizes. Here d is bounded by counting: every reduction along the axis can raise the degree by one, and so can every
+divisor by the size or by a count that was summed over the axis, and every data axis that the reference weight counts.
+At each size the sums over the axis are written out, and not taken in closed form; all other axes stay symbolic. Sizes
+are distinct primes, because equal sizes hide wrong groups.
 
-A question also asks which of its positions along the axis coincide, and which stand at a rank that the program names.
-Each way in which they do has an identity of its own, and there are the same ways at every size from a bound on, at
-which all positions can differ and all named ranks exist: the d + 1 primes lie from there on. What is smaller is not
-covered by them, and is tried size by size.
+A query also depends on which of its positions along the axis coincide, and which are a rank that the program names.
+Each such case has an identity of its own. From a bound on, the cases are the same at every size, because all positions
+can differ and all named ranks exist: the d + 1 primes are taken from there on. They do not cover smaller sizes, each of
+which is checked by itself.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
 
 _KEPT = ("grad", "grad_sum", "norm", "skip", "count")
-"""What a microbatch may find as the one before left it, so that an event in the loop may meet it again."""
+"""Values that persist from one microbatch to the next, so that an event in the loop acts on one repeatedly."""
 
 _RUNS = 3
-"""How often it does, as the prover has it: in the first, in others and in the last microbatch."""
+"""How often an event in the loop runs in the prover: in the first, in middle and in the last microbatch."""
 
 LEMMA = "cutoff: a rational identity of degree d in a size holds for all sizes iff it holds at d + 1 distinct ones"
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """What a report says of an axis whose sums were written out: the bound on the degree, and at which sizes.
+    """A report's record of an axis whose sums were written out: the bound on the degree, and the sizes.
 
     >>> said = WrittenOut("dp", 2, (7, 11, 13), 7)
     >>> WrittenOut.read(said.text) == said, WrittenOut.read("ring: in k turns")
@@ -74,20 +74,20 @@ class WrittenOut:
 
     @property
     def text(self) -> str:
-        """It as a lemma of a report."""
+        """The record as a lemma of a report."""
         roots = ", ".join(map(str, self.roots))
         return (f"{self.axis}: of degree {self.degree} at most, written out at {roots}, and at all below {self.least}, "
                 "where positions must coincide")
 
     @classmethod
     def read(cls, text: str) -> WrittenOut | None:
-        """What `text` says; None for another lemma."""
+        """The record that `text` states; None if it states another lemma."""
         found = _WRITTEN_OUT.match(text)
         return cls(found[1], int(found[2]), tuple(map(int, found[3].split(", "))), int(found[4])) if found else None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Every size at which obligations were asked."""
+        """Every size at which the obligations were checked."""
         return (*range(1, self.least), *self.roots)
 
 
@@ -96,10 +96,10 @@ _WRITTEN_OUT = re.compile(r"(\w+): of degree (\d+) at most, written out at (\d+(
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """One axis: the bound on the degree, the sizes at which it was written out, and what was found at each.
+    """One axis: the bound on the degree, the sizes at which it was written out, and the findings at each.
 
-    Its sizes are all those below `least`, at which not all positions can differ, and d + 1 primes from there on; where
-    several show a failure, the first is told, so that 1 comes last.
+    Its sizes are all those below `least`, at which not all positions can differ, and d + 1 primes from there on. If
+    several sizes show a failure, the first is reported; size 1 is therefore the last.
     """
 
     axis: str
@@ -110,12 +110,12 @@ class Unrolled:
 
     @property
     def roots(self) -> tuple[int, ...]:
-        """The sizes at which all positions can differ: those on which the lemma rests."""
+        """The sizes at which all positions can differ, to which the lemma applies."""
         return tuple(n for n in self.sizes if n >= self.least)
 
     @property
     def written(self) -> WrittenOut:
-        """What a report says of it."""
+        """The record of the axis for a report."""
         return WrittenOut(self.axis, self.degree, self.roots, self.least)
 
 
@@ -147,12 +147,12 @@ def _runs(event: Event) -> int:
 
 
 PLACES = (DEVICE, UNIT, PEER, COUNTER)
-"""The positions of which a question has one along an axis: whoever looks, computes, is another, or counts."""
+"""The positions that a query has once along an axis: the device, the unit's rank, any peer, and a rank that counts."""
 
 OF_LAYOUT = ("own", "other", "any")
-"""The positions of which it has one for each layout: of the element, of another of its matrix, of any in the norm.
+"""The positions that a query has for each layout: owners of the element, of another of its matrix, of any in the norm.
 
-Of a layout that differs from rank to rank it has one for each place from which it is looked at.
+A layout that differs from rank to rank has one for each position on which it is evaluated.
 """
 
 OF_STAGES = (STAGE + FIRST, STAGE + LAST)
@@ -160,7 +160,7 @@ OF_STAGES = (STAGE + FIRST, STAGE + LAST)
 
 
 def least_size(step: Step, axis: str) -> int:
-    """The least size at which all positions of a question along `axis` can differ, and all named ranks exist.
+    """The least size at which all positions of a query along `axis` can differ, and all named ranks exist.
 
     >>> from placealg.model.abstract import abstract
     >>> from placealg.step.derive import derive
@@ -179,12 +179,12 @@ def least_size(step: Step, axis: str) -> int:
 
 
 def primes(least: int = 2) -> Iterator[int]:
-    """The primes from a size on: 2, 3, 5, 7, ..."""
+    """The primes from `least` on: 2, 3, 5, 7, ..."""
     return (n for n in count(max(2, least)) if all(n % k for k in range(2, isqrt(n) + 1)))
 
 
 def unroll(step: Step, axis: str) -> Unrolled:
-    """Every obligation with one axis written out, at each of d + 1 prime sizes, and at all that are too small."""
+    """Every obligation with one axis written out, at d + 1 primes and at every size too small for them."""
     bound, least = degree(step, axis), least_size(step, axis)
     sizes = (*range(2, least), *islice(primes(least), bound + 1), 1)
     return Unrolled(axis, bound, least, sizes, tuple(examine(written_out(step, axis, size)) for size in sizes))
@@ -196,10 +196,10 @@ def written_out(step: Step, axis: str, size: int) -> Step:
 
 
 def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
-    """What the engine finds: an obligation is PROVED, CUTOFF where it is proved on every axis at all of its sizes.
+    """The engine's findings and its runs: an obligation is PROVED, CUTOFF if it is so on every axis at every size.
 
-    Otherwise its verdict is the first refutation found, or else the first UNDECIDED. A step without axes
-    has no sums to write out.
+    Otherwise its verdict is the first refutation found, or else the first UNDECIDED. A step without axes has no sums to
+    write out.
     """
     runs = tuple(unroll(step, axis) for axis in step.reference.mesh.names)
     if not runs:
@@ -217,7 +217,7 @@ _FIRST = (REFUTED, UNDECIDED, PROVED)
 
 
 def _ended(found: Iterable[Findings]) -> list[tuple[Verdict, Findings]]:
-    """How each obligation of each group ended, and where it did so first; of a partition there is one for all."""
+    """The worst verdict on each obligation of each group, with the first findings that have it; one for partition."""
     places: dict[tuple[str, str], list[tuple[Verdict, Findings]]] = {}
     for findings in found:
         for v in findings.verdicts:
@@ -248,16 +248,16 @@ def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
 
 
 def roots(run: Unrolled) -> list[Any]:
-    """What the lemma says of an axis, as assertions: a polynomial has a root at each of those sizes, and is not 0."""
+    """The negation of the lemma for an axis, as assertions: a polynomial is 0 at each of its sizes, but is not 0."""
     at = z3.Ints(" ".join(f"coefficient-{k}" for k in range(run.degree + 1)))
     zero = [z3.Sum([size ** k * a for k, a in enumerate(at)]) == 0 for size in run.roots]
     return [*zero, z3.Or([a != 0 for a in at])]
 
 
 def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
-    """The candidate with its sums in closed form where they are written out: as formulas are told.
+    """The candidate with closed forms in place of written-out sums, for its description.
 
-    What the verdict rests on, the failure's formula and its model, stays.
+    The failure's formula and its model, on which the verdict depends, stay.
     """
     failure, flows = candidate.failure, Flows(step) if step.reference.graph else None
     if failure.update and failure.site:
@@ -273,7 +273,7 @@ def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
 
 
 def _no_degree(step: Step) -> str:
-    """Why a weight is no polynomial in the size of an axis, if it is none."""
+    """Why weights are not polynomials in the size of an axis; "" if they are."""
     unequal = step.reference.data_axes and "equal_counts" not in step.reference.hypotheses
     if unequal and (any("tokens" in e.divisor.names() for e in step.events) or _counts_of_ranks(step)):
         return "weights depend on how many tokens each rank holds: they have no degree in the size of an axis"

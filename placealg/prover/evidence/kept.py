@@ -1,6 +1,6 @@
-"""Answers that are kept for the process: those that decide something, and no others.
+"""A cache of solver answers for the lifetime of the process, which keeps conclusive answers and no others.
 
-That a solver gave up, or was killed, is no property of what it was asked: the same question is asked anew next time.
+That a solver gave up or was killed is not a property of the question: the same question is asked again next time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kept(Generic[Asked, Found]):
         self._answers: dict[Hashable, Found] = {}
 
     def __call__(self, *args: Asked.args, **named: Asked.kwargs) -> Found:
-        """The answer that is kept, or a new one."""
+        """The cached answer, or a new one."""
         key = args, tuple(named.items())
         if key in self._answers:
             return self._answers[key]
@@ -46,7 +46,7 @@ class Kept(Generic[Asked, Found]):
         return found
 
     def forget(self) -> None:
-        """Ask everything anew."""
+        """Drop all cached answers."""
         self._answers.clear()
 
 

@@ -1,4 +1,4 @@
-"""What may be assumed of the constants that a question mentions, and a question asked under it."""
+"""The premises on the constants that occur in a query, and a query asked under them."""
 
 from __future__ import annotations
 

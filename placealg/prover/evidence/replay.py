@@ -1,8 +1,8 @@
-"""Queries asked anew: of a fresh Z3, and of a second solver, cvc5, which shares no code with it.
+"""Queries asked again: of a fresh Z3, and of a second solver, cvc5, which shares no code with it.
 
-Each solver runs in a process of its own under a limit on its work, which is deterministic: a busy machine answers late,
-and the same. The wall-clock limit, after which it is killed, is far beyond that. Where cvc5 gives a proof, its steps
-are counted, and of them the holes: steps that it asks to be taken on trust.
+Each solver runs in a process of its own under a limit on its work. The limit is deterministic: on a busy machine the
+answer comes later, and is the same. The wall-clock limit, after which the process is killed, is far beyond that. If
+cvc5 gives a proof, its steps are counted, and among them the holes: steps that are taken on trust.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REPLAY_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the solvers say to one query, beside what is expected ("": the prover left it open)."""
+    """The solvers' answers to one query, and the expected answer ("" if the prover left it open)."""
 
     name: str
     expected: str
@@ -44,7 +44,7 @@ class Replay:
 
     @property
     def outcome(self) -> str:
-        """AGREE: all solvers say what is expected. DISAGREE: one says the opposite of that, or of another."""
+        """AGREE: all solvers give the expected answer. DISAGREE: one gives the opposite of it, or of another's."""
         said = {a.status for a in self.answers.values()} | ({self.expected} if self.expected else set())
         if {SAT, UNSAT} <= said:
             return DISAGREE
@@ -58,18 +58,17 @@ class Replay:
 
     @property
     def proof(self) -> Proof | None:
-        """The size of the second solver's proof, where it gave one."""
+        """The size of the second solver's proof, if it gave one."""
         return next((a.proof for a in self.answers.values() if a.proof), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Rechecked:
-    """What became of the queries of a certificate; `edited` says of each changed file what is wrong with it.
+    """The outcome of replaying a certificate; `edited` maps each changed file to what is wrong with it.
 
-    There is nothing to ask about the `settled` obligations, which hold by how the program is built, and about the
-    `undecided` ones, which the prover left open without a question. `sha256` is the manifest's, to be held against what
-    `prove` printed: who edits a folder can seal it anew. `regenerated`: its program was proved again, and all files are
-    what that gives.
+    The `settled` obligations hold by how the program is built and have no query; the `undecided` ones were left open
+    without one. `sha256` is the manifest's, to compare with the hash that `prove` printed: whoever edits a folder can
+    seal it anew. `regenerated` says that the program was proved again and all files equal the result.
     """
 
     replays: tuple[Replay, ...]
@@ -156,7 +155,7 @@ def _asked(cvc5: Any, text: str, limit: int, proofs: bool) -> Answer:
 
 
 def _size(cvc5: Any, roots: Iterable[Any]) -> Proof:
-    """The distinct steps of a proof, and those that rest on trust."""
+    """The number of distinct steps of a proof, and of those taken on trust."""
     trusted = {cvc5.ProofRule.TRUST, cvc5.ProofRule.TRUST_THEORY_REWRITE}
     todo, seen, holes = list(roots), set[Any](), 0
     while todo:
@@ -174,7 +173,7 @@ SOLVERS: Mapping[str, Solve] = {"z3": z3_answer, "cvc5": cvc5_answer}
 
 def replays(queries: Iterable[tuple[str, str, str]], solvers: Mapping[str, Solve] = SOLVERS,
             seconds: float = REPLAY_SECONDS) -> Iterator[Replay]:
-    """What every solver says to each query, given as its name, what is expected, and its text."""
+    """Every solver's answers to each query, which is given as its name, the expected answer, and its text."""
     running = {name: SolverProcess(solve) for name, solve in solvers.items()}
     try:
         for name, expected, text in each(list(queries), lambda query: query[0]):
@@ -185,5 +184,5 @@ def replays(queries: Iterable[tuple[str, str, str]], solvers: Mapping[str, Solve
 
 
 def asked(queries: Iterable[Query]) -> Iterator[tuple[str, str, str]]:
-    """The queries that have something to ask."""
+    """(name, expected answer, text) of the queries that have something to ask a solver."""
     return ((q.name, q.expected, q.text) for q in queries if q.asks)

@@ -92,10 +92,10 @@ def _statistics(solver: Any) -> list[tuple[str, Any]]:
 
 
 def _serve(connection: Connection, theirs: Connection | None, solve: Solve) -> None:
-    """Answer until the other end is closed; an interrupt is the other end's to act on.
+    """Answer queries until the other end of the connection is closed; interrupts are left to the other end.
 
-    `theirs` is this process's copy of the other end, where it was forked with one: as long as it is open nobody notices
-    that the process which asks was killed.
+    `theirs` is this process's copy of the other end, if it was forked with one: while that is open, this process cannot
+    notice that the process which asks was killed.
     """
     if theirs is not None:
         theirs.close()
@@ -160,7 +160,7 @@ class SolverProcess:
         return answer
 
     def _ended(self) -> str:
-        """How the process ended, whose end of the connection is closed."""
+        """How the process ended, after its end of the connection was closed."""
         self._process.join(_ENDING_SECONDS)
         code = self._process.exitcode
         if code is None:
@@ -180,9 +180,9 @@ class SolverProcess:
         self._process = self._connection = None
 
     def forget(self) -> None:
-        """Leave the process to the one that started it: in a fork of that it can be neither asked nor ended.
+        """Leave the solver's process to the process that started it: a fork of that can neither ask nor end it.
 
-        `multiprocessing` would end it with the fork, unless that started it by itself: it is no child of the fork.
+        Without this, `multiprocessing` would try to end it when the fork ends, although it is not a child of the fork.
         """
         getattr(multiprocessing.process, "_children", set()).discard(self._process)
         if self._connection is not None:
@@ -204,7 +204,7 @@ class SolverProcess:
 
 
 PROCESS = SolverProcess()
-"""The process that proofs use."""
+"""The solver process that proofs use."""
 
 atexit.register(PROCESS.stop)
 if hasattr(os, "register_at_fork"):

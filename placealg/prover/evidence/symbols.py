@@ -92,7 +92,7 @@ def at_pairs(pairs: Iterable[tuple[str, str]]) -> Bool:
 
 
 def indicator(term: Term) -> Bool:
-    """Where the term counts."""
+    """The condition under which the term counts."""
     return z3.And(at_pairs(term.at.items()), conjunction(term.given))
 
 
@@ -109,7 +109,7 @@ def product(monomial: Monomial) -> Int:
 
 
 def equals(terms: Iterable[Term], want: Monomial) -> Bool:
-    """sum of terms = want, multiplied by the denominators of both; where a term counts, its divisors are not zero."""
+    """sum of terms = want, multiplied by the denominators of both; the divisors of a term that counts are not zero."""
     listed = list(terms)
     ours, theirs = _denominator(t.coefficient for t in listed), _denominator([want])
     divides = [z3.Implies(indicator(t), z3.And([symbol(n) >= 1 for n, p in t.coefficient.powers
@@ -128,9 +128,9 @@ def _denominator(monomials: Iterable[Monomial]) -> Monomial:
 
 
 def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
-    """The monomial when all cells hold equally many tokens: every count is its number of cells times CELL.
+    """The monomial if all cells hold equally many tokens: every count becomes its number of cells times CELL.
 
-    Cells are those of `axes`; along other axes they divide.
+    The cells are those of `axes`; every other axis divides the tokens of a cell evenly.
     """
     cleared = Monomial(monomial.coefficient)
     for name, power in monomial.powers:
@@ -158,7 +158,7 @@ def ranges(axes: Iterable[str], positions: Iterable[tuple[str, str]]) -> list[Bo
 
 
 def count_premises(names: Iterable[str]) -> list[Bool]:
-    """Token counts that can be realised: monotone in the cell, functions of the cell, positive where the unit lives."""
+    """Token counts are realisable: monotone in the cell, functions of the cell, positive in the unit's own cell."""
     cells = {n: count_cell(n) or {} for n in sorted(set(names))}
     premises = [symbol(n) >= (1 if set(c.values()) <= {UNIT} else 0) for n, c in cells.items()]
     for small, inner in cells.items():

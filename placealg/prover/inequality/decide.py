@@ -1,9 +1,9 @@
-"""Whether a formula is never negative, for all sizes: proved, refuted by sizes, or neither, with the reason.
+"""Whether a formula is never negative, for all sizes: proved, refuted by sizes, or undecided with the reason.
 
-First by coefficients: with every size written as its least value and a rest, a sum all of whose coefficients are
-positive is never negative. Then sizes are searched that violate it; then one size is taken in two cases. Then Z3 is
-asked: over real sizes, which contain the integers, and, where those do not settle it, over the integers. Sizes that are
-found are evaluated exactly.
+First by coefficients: with every size expressed as its least value and a rest, a sum without negative coefficients is
+never negative. Then sizes are searched that violate the claim; then the coefficients are tried again in two cases for
+one size. Then Z3 is asked: over real sizes, which include the integers, and, if that does not settle it, over the
+integers. Sizes that are found are evaluated exactly.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _TRIED = 1500
 _MOST_TERMS = 150_000
 _MOST_CASES = 600
 _BELOW = "bytes#below"
-"""The common denominator of all rational sizes, where those are asked for as integers."""
+"""The common denominator of all rational sizes when the solver looks for integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whether numerator/denominator is never negative, or, `strict`, always positive, over a domain of sizes."""
+    """Whether numerator/denominator is never negative (`strict`: always positive) over a domain of sizes."""
 
     numerator: Polynomial
     denominator: Polynomial
@@ -44,12 +44,12 @@ class Question:
     calls: tuple[Call, ...] = ()
 
     def names(self) -> tuple[str, ...]:
-        """The sizes that occur, in the formula or in what is assumed."""
+        """The sizes that occur in the formula or in a premise."""
         sums = [self.numerator, self.denominator, *(a for c in self.calls for a in c.arguments)]
         return tuple(sorted({n for s in sums for n in s.names() if CALL not in n} | self.domain.names()))
 
     def fails(self, sizes: Mapping[str, Fraction]) -> bool:
-        """Whether it is violated at sizes, exactly."""
+        """Whether the claim is violated at given sizes, evaluated exactly."""
         known = completed(self.calls, sizes)
         below = self.denominator.evaluate(known)
         if not below:
@@ -100,7 +100,7 @@ def decide(question: Question) -> Finding:
 
 
 def _holds_apart(question: Question, sum_: Polynomial, name: str) -> bool:
-    """Whether the coefficients show it in two cases: where a size is 1, and where it is at least 2."""
+    """Whether the coefficients prove the claim in two cases: a size is 1, or it is at least 2."""
     if name in question.domain.rational:
         return False
     one, two = (Polynomial.name(name) - Polynomial.number(n) for n in (1, 2))
@@ -110,7 +110,7 @@ def _holds_apart(question: Question, sum_: Polynomial, name: str) -> bool:
 
 
 def _by_coefficients(sum_: Polynomial, strict: bool, free: Freed) -> bool:
-    """Whether no coefficient is negative once every size is 1 and a rest; `strict`: and some term is never 0."""
+    """Whether no coefficient is negative if every size is 1 and a rest; `strict`: and some term is never 0."""
     now = free.same_sign(sum_)
     shifted = [n for n in now.names() if not n.endswith(REST) and n not in free.domain.rational]
     if sum(prod(p + 1 for n, p in m.powers if n in shifted) for m in now.terms) > _MOST_TERMS:
@@ -123,7 +123,7 @@ def _by_coefficients(sum_: Polynomial, strict: bool, free: Freed) -> bool:
 
 
 class _Cases:
-    """The coefficient method with functions: each is replaced by arguments, all of them or one that suffices."""
+    """The coefficient method for sums with functions: each function is replaced by all of its arguments, or by one."""
 
     def __init__(self, question: Question, free: Freed):
         self.calls = question.calls
@@ -131,7 +131,7 @@ class _Cases:
         self.left = _MOST_CASES
 
     def hold(self, sum_: Polynomial, strict: bool) -> bool:
-        """Whether the sum is never negative, for all values that its functions can have."""
+        """Whether the sum is never negative, for all values that its functions can take."""
         present = [c for c in self.calls if c.name in sum_.names()]
         if not present:
             self.left -= 1
@@ -144,9 +144,10 @@ class _Cases:
         return bool(values) and enough(self.hold(sum_.put(call.name, v), strict) for v in values)
 
     def _ways(self, sum_: Polynomial, call: Call) -> tuple[bool, list[Polynomial]]:
-        """What may stand in the place of a function's value, and whether one of these suffices; else all are needed.
+        """The substitutes for a function's value, and whether one of them suffices; otherwise all are needed.
 
-        A maximum that adds to the sum is at least each of its arguments; otherwise it is one of them.
+        A maximum with a non-negative factor is at least each of its arguments, so that one suffices, as does one of a
+        minimum with a non-positive factor; otherwise it is one of them.
         """
         factor = sum_.coefficient(call.name)
         rising, falling = self.hold(factor, False), self.hold(-factor, False)
@@ -155,7 +156,7 @@ class _Cases:
         return False, self._rounded(call, rising) if rising or falling else []
 
     def _rounded(self, call: Call, rising: bool) -> list[Polynomial]:
-        """The bound of a rounded value that is on the safe side."""
+        """The bound on a rounded value that can only make the sum smaller."""
         (value,) = call.arguments
         if (call.function == "ceiling") == rising:
             return [value]
@@ -167,7 +168,7 @@ class _Cases:
 
 
 def _search(question: Question, free: Freed) -> dict[str, Fraction] | None:
-    """Sizes that violate the claim, made small one by one; None where none was found."""
+    """Sizes that violate the claim, each made as small as possible; None if none was found."""
     names = question.names()
     open_names = free.free(names)
 
@@ -209,9 +210,9 @@ def _asked(question: Question, sum_: Polynomial) -> Finding:
 
 
 def _violation(question: Question, sum_: Polynomial, whole: bool) -> list[z3.BoolRef]:
-    """That some sizes violate the claim, as assertions without a division, on real sizes or on `whole` ones.
+    """The claim's negation, as assertions without a division, on real sizes or (`whole`) on integers.
 
-    Rational sizes are integers over one common denominator; a maximum of whole sizes' quotients need not be whole.
+    Rational sizes are integers over one common denominator; a maximum of quotients of integers need not be an integer.
     """
     domain, below = question.domain, Monomial.of(_BELOW)
     real = {c.name for c in question.calls if c.function in ("Max", "Min")}
@@ -244,7 +245,7 @@ def _stands(value: z3.ArithRef, relation: str) -> z3.BoolRef:
 
 
 def _bounds(call: Call) -> Iterator[Premise]:
-    """The inequalities that define a function's value; Max and Min are one of their arguments besides."""
+    """The inequalities that define a function's value; Max and Min are also one of their arguments."""
     value = Polynomial.name(call.name)
     for argument in call.arguments:
         over = value - argument if call.function in ("Max", "ceiling") else argument - value

@@ -36,7 +36,7 @@ class Checker:
     """The programs of `checker.json`, ready to run."""
 
     def __init__(self, text: str) -> None:
-        """Read the extracted text; raises InputError where it is none."""
+        """Read the extracted text; raises InputError if it is not one."""
         try:
             found = json.loads(text)
             self.sources = str(found["sources"])
@@ -144,7 +144,7 @@ def _match(scrutinee: Code, cases: list[tuple[str, bool, Code]]) -> Code:
 
 
 def apply(f: Any, args: list[Any]) -> Any:
-    """A function value applied to some arguments, fewer or more than it waits for.
+    """A function value applied to some arguments, which may be fewer or more than it expects.
 
     >>> apply(Function(2, lambda env: (env[1][0], env[0]), None), [1, 2])
     (1, 2)
@@ -159,7 +159,7 @@ def apply(f: Any, args: list[Any]) -> Any:
 
 
 def value(term: Term) -> Any:
-    """A term as the extracted programs have it: Peano numbers, and lists of pairs.
+    """A term in the representation of the extracted programs: Peano numbers, and lists of pairs.
 
     >>> value(("Owner", 1)), value([True])
     (('Owner', ('S', ('O',))), ('Cons', ('True',), ('Nil',)))

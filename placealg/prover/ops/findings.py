@@ -1,4 +1,4 @@
-"""What following one microbatch found: what ops demanded, what parameters received, and what stayed open."""
+"""The findings of following one microbatch: what ops demand, what parameters receive, and what stays open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = "#seed"
 
 
 class FailureKind(Enum):
-    """What is wrong where an obligation fails, as far as a counterexample is told differently for it."""
+    """The kinds of failure that a counterexample describes differently."""
 
     FORMULA = "what the formula of its obligation says"
     SUPPOSED = "what cannot be followed, only run"
@@ -27,7 +27,7 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an event reads and must be exact, () where nothing is held; what is wrong when it is not.
+    """A value that an event reads and that must be exact, () if nothing is held; and what is wrong if it is not.
 
     `obligation` is the one that fails then.
     """
@@ -70,7 +70,7 @@ class Flow:
 
     @property
     def faults(self) -> list[Demand]:
-        """What is demanded and not exact."""
+        """The demands that are not exact."""
         return [d for d in self.demands if not d.exact]
 
     def add(self, part: Part) -> None:

@@ -1,10 +1,10 @@
 """What every rank holds of every tensor while one microbatch runs: the first of the two theorems.
 
-Forward, each op is right when what it reads is exact: every contribution of every sum counted once, no partial sum
-into a nonlinear op, statistics over the whole row. Backward, gradients are linear in the loss's: each op is
-transposed on values that must be exact, and what reaches a parameter is how often each rank counts each
-contribution. That is handed to the machine of its parameter group. No solver is needed here. Equal layers are
-followed until what enters one is what entered the one before.
+Forward, an op is right if what it reads is exact: every contribution of every sum is counted once, no partial sum
+enters a nonlinear op, statistics cover the whole row. Backward, gradients are linear in the loss's: each op is
+transposed at values that must be exact, and a parameter receives, for each contribution, how often each rank counts it.
+This is handed to the machine of its parameter group. No solver is needed here. Equal layers are followed up to a fixed
+point: until what enters one is what entered the one before.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Flows:
 
 
 class _Follower:
-    """One microbatch at one position, followed event by event."""
+    """The symbolic execution of one microbatch at one position, event by event."""
 
     def __init__(self, step: Step, position: str):
         assert step.reference.graph is not None
@@ -85,10 +85,10 @@ class _Follower:
         return self.flow
 
     def layers(self, events: tuple[Event, ...], unit: str, reverse: bool) -> None:
-        """One instance of a repeated unit after the other, until what enters it repeats.
+        """Follow the instances of a repeated unit one by one, until what enters an instance repeats.
 
-        Nothing is gained by following what is wrong already: a fault, or a gradient that is not each contribution
-        alike, ends it, and leaves open what the other instances do.
+        A fault, or a gradient whose contributions do not all count alike, ends this and leaves the other instances
+        open: following what is wrong already gains nothing.
         """
         loop, before, self.inside = self.graph.loop(unit), len(self.flow.faults), unit
         if loop is None or not self.whole(loop, events, reverse):
@@ -136,7 +136,7 @@ class _Follower:
         self.handed = []
 
     def instance_of(self, unit: str, events: tuple[Event, ...]) -> None:
-        """Run one instance; give up where it changes tensors of other units or data: the next would see others."""
+        """Run one instance; give up if it changes data or tensors of other units, which the next would find changed."""
         found = {key: held for key, held in self.tensors.made.items() if unit_of(key[0]) != unit}
         for event in events:
             self.execute(event)
@@ -145,18 +145,18 @@ class _Follower:
                 self.give_up(events[0], f"is not followed into other instances of {unit}: they find another {key[0]}")
 
     def left_otherwise(self, loop: Loop) -> bool:
-        """Whether the first instances leave the last tensor in other versions than the last instance."""
+        """Whether the first instances hold other versions of the last tensor than the last instance does."""
         left = [{key: self.stages.anywhere(held) for key, held in made.items() if key[0] == loop.last}
                 for made in (*(instance[0] for instance in self.odd[loop.unit]), self.tensors.made)]
         return any(versions != left[-1] for versions in left)
 
     def pass_of(self, number: int, handed: list[tuple[str, str, Sum]] | None = None) -> None:
-        """Another instance of a repeated unit begins."""
+        """Begin another instance of a repeated unit."""
         self.operators.passes = self.stages.passes = number
         self.handed = handed or []
 
     def back_through(self, instances: list[Instance], events: tuple[Event, ...], loop: Loop) -> None:
-        """The backward of the first instances, where they hold what later ones do not, last of them first."""
+        """Run backward through the first instances, the last of them first, if they hold what later ones do not."""
         for instance in reversed(instances):
             if len(self.handed) == 1:
                 self.tensors.back_again(loop.unit, loop.last, self.stages.neighbour(self.handed[0][2], loop.unit))
@@ -165,7 +165,7 @@ class _Follower:
             self.instance_of(loop.unit, events)
 
     def whole(self, loop: Loop, events: tuple[Event, ...], reverse: bool) -> bool:
-        """Whether a run of events is a whole instance of its unit: it computes in one direction, and hands on once."""
+        """Whether events are a whole instance of their unit: they compute in one direction, and hand on once."""
         here = [e for e in events if e.on_tensor and takes_part(e.at, self.position)]
         if not any(e.effect.of_op for e in here):
             return False
@@ -184,11 +184,11 @@ class _Follower:
         return True
 
     def give_up(self, event: Event, why: str) -> None:
-        """What cannot be followed: it leaves the verdict open, unless a run shows that it is wrong."""
+        """Record an event that cannot be followed: the verdict stays open, unless a run shows that it is wrong."""
         self.flow.open.append(Demand(event.path, why, (), frozenset()))
 
     def execute(self, event: Event) -> None:
-        """One event, if it takes part at this position."""
+        """Execute one event, if it takes part at this position."""
         if not takes_part(event.at, self.position):
             return
         if event.on_tensor and not self.at_home(event):
@@ -205,9 +205,9 @@ class _Follower:
             MOVES[event.verb](self.tensors, event)
 
     def at_home(self, event: Event) -> bool:
-        """Whether an event runs as often as there are instances of its tensor: or it does the same each time.
+        """Whether an event runs once for each instance of its tensor, or has the same effect each time.
 
-        What leaves the last instance of a repeated unit may be redistributed behind it.
+        What leaves the last instance of a repeated unit may be redistributed after it.
         """
         unit, tensor = event.tensor.partition(".")[0], self.graph.tensors.get(event.tensor)
         if event.verb == "slice" and tensor is not None and tensor.kind == "data":
@@ -220,7 +220,7 @@ class _Follower:
     # the loss
 
     def loss(self, event: Event) -> None:
-        """The sum over the rank's tokens: each must be there, whole."""
+        """Execute an event on the loss: each of the rank's tokens that it sums must be there, whole."""
         if event.verb == "compute":
             name, label = event.operands[0] if event.reads else Version(self.graph.ops[-1].inputs[0])
             held = self.operators.demand(event, name, self.stages.here(event.unit, self.tensors.read(name, label)))
@@ -232,7 +232,7 @@ class _Follower:
                 self.operators.demand(event, name, (), f"reads {name}, which is split twice along one axis")
 
     def slot(self, event: Event) -> None:
-        """What enters a repeated unit, and its gradient, which goes where that came from."""
+        """Assign what enters a repeated unit, or hand the gradient of that back to where it came from."""
         loop = next(x for x in self.graph.loops if x.slot == event.tensor)
         name, label = event.operands[0] if event.reads else Version(loop.first)
         if event.on_gradient:
@@ -244,7 +244,7 @@ class _Follower:
             self.tensors.made[loop.slot, ""] = self.entered
 
     def message(self, event: Event) -> None:
-        """From stage to stage: what an instance hands on, and what its neighbour makes of it."""
+        """Send or receive what an instance hands on from stage to stage."""
         if event.verb == "send":
             left = self.stages.send(event)
             if left:
@@ -261,5 +261,5 @@ class _Follower:
 
 
 def _of_message(event: str, kind: FailureKind) -> Demand:
-    """That a message is sent and received, which it is not."""
+    """The demand that a message is sent and received, which fails."""
     return Demand(event, AMISS[kind], (), frozenset(), "schedule", kind)

@@ -23,11 +23,11 @@ from placealg.step.pipeline import part_of
 from placealg.step.program import Group, Step
 
 WHOLE = Group("", "", (), (), ())
-"""Stands for no group: what is said of the ops is said of the whole step."""
+"""The group of obligations on ops, which concern the whole step and no parameter group."""
 
 
 def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligations:
-    """What the ops of a step must fulfil, whatever the parameter groups do; `full` as in `Obligations`."""
+    """The obligations on the ops of a step, whatever the parameter groups do; `full` as in `Obligations`."""
     graph = step.reference.graph
     assert graph is not None
     for event in step.events:
@@ -51,14 +51,14 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
 
 
 def unfollowed(step: Step, flows: Flows) -> tuple[Demand, ...]:
-    """What could not be followed, in program order."""
+    """The demands of events that could not be followed, in program order."""
     order = {e.path: k for k, e in enumerate(step.events)}
     found = dict.fromkeys(d for position in POSITIONS for d in flows.at(position).open)
     return tuple(sorted(found, key=lambda d: order[d.event]))
 
 
 def supposed(demand: Demand, step: Step) -> Failure:
-    """That what could not be followed is wrong, at any sizes: a run may show it."""
+    """The failure that an event which could not be followed is wrong, at any sizes: only a run can show it."""
     backward = step.event(demand.event).phase == "backward"
     return Failure("gradient" if backward else "forward", demand.event, z3.BoolVal(True), demand.says)
 
@@ -123,9 +123,9 @@ def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
 
 
 def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object:
-    """What one group's machine sees of the ops and of its own events: equal signatures, equal obligations.
+    """The events that one group's machine executes for a site, as data: equal signatures have equal obligations.
 
-    The clips and updates of other groups, which read this group's norm and flag, are no part of it.
+    The clips and updates of other groups, which read this group's norm and flag, are not part of it.
     """
     marks: list[object] = []
     for event in Program.of(step, group, site.parameter).everything:

@@ -2,8 +2,8 @@
 
 A tensor's element is a sum of contributions: the terms of a contraction, the operands of an addition, the uses whose
 gradients are added. What a rank holds is a *Sum*: for every class of contributions a `Value` (contribution.py) that
-says how often each rank counts one of them. Classes that count alike are one, for every op treats them alike. A Sum
-is *exact* when every contribution counts once on every rank that holds the element. Positions are "at:DIM", the owner
+says how often each rank counts one of them. Classes that count alike are merged, because every op treats them alike. A
+Sum is *exact* if every contribution counts once on every rank that holds the element. Positions are "at:DIM", the owner
 of the element's index of that dim, and "OP/DIM", the owner of an index that the op contracted; "at:DIM!NAME~AXIS" is
 the rank along AXIS that the device itself takes for the owner.
 """
@@ -96,7 +96,7 @@ def is_exact(held: Sum) -> bool:
 
 
 def _where_held(value: Value) -> Value:
-    """The value without places of its terms at which every rank stands that holds it."""
+    """The value without the indicators of its terms that are true wherever it is held."""
     def left(term: Term) -> Term:
         return replace(term, at=FrozenMap({a: p for a, p in term.at.items() if (a, p) not in value.mask}))
 
@@ -111,7 +111,7 @@ def is_plain(held: Sum) -> bool:
 
 
 def mask_of(held: Sum) -> Pairs:
-    """Where the element is held."""
+    """The mask of a Sum: where the element is held."""
     return held[0].mask if held else frozenset()
 
 
@@ -121,12 +121,12 @@ def distinct(values: Iterable[Value]) -> Sum:
 
 
 def undefined(mask: Pairs) -> Sum:
-    """Held, and garbage."""
+    """The Sum that is held on the ranks of `mask`, and is garbage."""
     return (Value(mask=mask, garbage=True),)
 
 
 def added(operands: Sequence[Sum]) -> Sum:
-    """The sum of operands, held where all are: each operand's contributions are classes of their own."""
+    """The sum of operands, held where all are: each operand has classes of contributions of its own."""
     if not all(operands):
         return ()
     mask = frozenset(p for held in operands for p in mask_of(held))
@@ -137,7 +137,7 @@ def added(operands: Sequence[Sum]) -> Sum:
 
 
 def accumulated(parts: Sequence[Sum]) -> Sum:
-    """The sum of gradient contributions, held where one of them is, and garbage where only some are.
+    """The sum of gradient contributions, held wherever one of them is, and undefined where only some are.
 
     A contribution that could not be computed makes it garbage.
     """
@@ -155,9 +155,9 @@ def accumulated(parts: Sequence[Sum]) -> Sum:
 
 
 def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
-    """The product of operands, summed over every dim that is not among `dims` over the indices that a rank holds.
+    """The product of operands, summed over the indices that a rank holds of every dim that is not in `dims`.
 
-    A product is linear in one operand: where two are not exact, what comes out is garbage.
+    A product is linear in one operand at a time: if two are not exact, the result is garbage.
     """
     if not all(operands):
         return ()
@@ -188,7 +188,7 @@ def _standing(term: Term, places: Iterable[tuple[str, str]]) -> Term:
 
 
 def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
-    """Every index of `dims` becomes a sum over all of them: which one an owner was of is told by a path.
+    """The Sum with every index of `dims` replaced by a sum over all of them; a path names the owner of the old index.
 
     >>> rows = mixed(padded(exact(), ["tp"], "head_dim"), ["head_dim"], "rotated")
     >>> is_exact(narrowed(rows, [("tp", at("head_dim"))])), is_exact(reduced(rows, ("tp",), ONE, {}))
@@ -209,7 +209,7 @@ def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
 
 
 def each(held: Sum, change: Callable[[Value], Value]) -> Sum:
-    """Every class changed alike."""
+    """The Sum with `change` applied to every class."""
     return distinct(change(v) for v in held)
 
 
@@ -224,7 +224,7 @@ def narrowed(held: Sum, pairs: Iterable[tuple[str, str]]) -> Sum:
 
 
 def gathered(held: Sum, axes: Iterable[str], dim: str) -> Sum:
-    """Every rank gets what the owner of the index of `dim` holds."""
+    """The Sum in which every rank has what the owner of the index of `dim` holds."""
     return each(held, lambda v: v.gathered(dict.fromkeys(axes, at(dim))))
 
 
@@ -234,14 +234,14 @@ def reduced(held: Sum, axes: tuple[str, ...], factor: Monomial, unrolled: Mappin
 
 
 def padded(held: Sum, axes: Iterable[str], dim: str) -> Sum:
-    """0 where the rank does not own the index of `dim`, and held there."""
+    """The Sum held on every rank along `axes`, 0 where the rank does not own the index of `dim`."""
     places = [(a, at(dim)) for a in axes]
     return each(held, lambda v: replace(v, mask=v.mask - frozenset(places),
                                         terms=merged(_standing(t, places) for t in v.terms)))
 
 
 def lost(held: Sum) -> Sum:
-    """The same with contributions that count nowhere among them."""
+    """The Sum with one more class, of contributions that count nowhere."""
     return distinct((*held, replace(held[0], terms=()))) if held else held
 
 
@@ -277,7 +277,7 @@ def owned(value: Value, split: Mapping[str, str], stage: str) -> Value:
 
 
 def plainly(value: Value) -> Value:
-    """The value with the positions of contracted indices under short names, so that values that count alike are equal.
+    """The value with short names for positions of contracted indices, so that values that count alike are equal.
 
     >>> plainly(Value((Term(ONE, FrozenMap({"tp": "layer.norm1.out.grad.weight.grad/seq"})),))).terms[0].at
     {tp: path/seq}

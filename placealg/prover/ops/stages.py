@@ -1,9 +1,9 @@
-"""Stages: along a pipeline axis, where an op runs, and what instances hand on from stage to stage.
+"""Stages: where an op runs along a pipeline axis, and what instances hand on from stage to stage.
 
 Along the axis a tensor is held at a position: "stage:UNIT" is the stage of the instance of a repeated unit that is
-being followed, "stage:UNIT'" that of its neighbour, from which it was handed something; "stage:first" and "stage:last"
-are those of what stands before and behind the repeated units. Which number a stage has is nowhere assumed: only that
-what stands before runs with the first instance, and what stands behind with the last.
+being followed, "stage:UNIT'" that of the neighbour that handed it something; "stage:first" and "stage:last" are the
+stages of what comes before and after the repeated units. No number is assumed of a stage: only that what comes before
+runs with the first instance, and what comes after with the last.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AMISS: Mapping[FailureKind, str] = {
     FailureKind.UNRECEIVED: "sends a message that nobody receives",
     FailureKind.MISMATCHED: "is handed one thing on its own stage, another from the next",
 }
-"""What is wrong with a message -> what the event does then."""
+"""Kind of failure of a message -> what the event does then."""
 
 
 class Sent(NamedTuple):
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
 
 class Stages:
-    """The stages of one microbatch, and the messages on their way each way; without a pipeline nothing happens.
+    """The stages of one microbatch, and the messages in transit each way; without a pipeline nothing changes.
 
     `passes` counts the instances of a repeated unit that were followed.
     """
@@ -55,7 +55,7 @@ class Stages:
 
     @property
     def least(self) -> int:
-        """How many instances of a repeated unit are followed at least: two where they send messages to each other."""
+        """The least number of instances of a repeated unit to follow: two if they send messages to each other."""
         return 2 if self.axis else 1
 
     def at(self, unit: str) -> str:
@@ -63,13 +63,13 @@ class Stages:
         return STAGE + part_of(unit, self.graph)
 
     def here(self, unit: str, held: Sum) -> Sum:
-        """What an op of `unit` finds: it runs on its stage, and what is held elsewhere is not there."""
+        """A value as an op of `unit` finds it on its stage: what is held elsewhere is not there."""
         if not self.axis:
             return held
         return _standing(self._met(unit, held), self.axis, self.at(unit))
 
     def _met(self, unit: str, held: Sum) -> Sum:
-        """What stands before the repeated units runs with the first instance, what stands behind with the last."""
+        """The value with stages renamed: `first` is the stage of the first instance, `last` that of the last."""
         mine = self.at(unit)
         pairs = ((STAGE + FIRST, self.at(self.graph.loops[0].unit)), (STAGE + LAST, self.at(self.graph.loops[-1].unit)))
         return _renamed(held, {one: other for pair in pairs for one, other in (pair, pair[::-1]) if other == mine})
@@ -79,16 +79,16 @@ class Stages:
         return _renamed(held, {self.at(unit): self.at(unit) + "'"}) if self.axis else held
 
     def anywhere(self, held: Sum) -> Sum:
-        """What is held, wherever along the pipeline that is."""
+        """A value without its position along the pipeline."""
         if not self.axis:
             return held
         return paths.each(held, lambda v: replace(v, mask=_others(v.mask, self.axis),
                                                   sides=frozenset(e for e in v.sides if e[0] != self.axis)))
 
     def send(self, event: Event) -> str:
-        """The message of an instance in one direction; returns the path of a `send` that nobody receives, or "".
+        """Record the message of an instance in one direction; returns the path of a `send` that nobody receives, or "".
 
-        What the instance before sent is received by now: what an instance hands on comes last.
+        The message of the instance before has been received by now, because an instance hands on last.
         """
         instance, waiting = (event.unit, self.passes), self.sent[event.on_gradient]
         left = next((s.path for s in waiting if s.instance != instance), "")
@@ -100,9 +100,9 @@ class Stages:
         return left
 
     def receive(self, event: Event, loop: Loop) -> FailureKind | None:
-        """What an instance is handed: locally, or by message where its neighbour runs on another stage.
+        """Receive what an instance is handed: locally, or by message if its neighbour runs on another stage.
 
-        What is wrong is returned: there is no message, or it is no such thing as what is handed on locally.
+        Returns what is wrong: there is no message, or it is not what is handed on locally.
         """
         own, tensors = self.at(loop.unit), self.tensors
         if self.passes == 1 and self._alone(loop, event.on_gradient):
@@ -151,10 +151,10 @@ def _renamed(held: Sum, names: dict[str, str]) -> Sum:
 
 
 def out_of_turn(event: Event, reference: Reference) -> str:
-    """What about an event of the loop over microbatches no rule covers where a stage runs several chunks; "" if none.
+    """What no rule covers in an event of the loop over microbatches if a stage runs several chunks; "" if nothing.
 
-    The stage runs what belongs to no single chunk with one of them, and other microbatches in between, so that it may
-    come earlier or later than the program says. A count runs with the loss.
+    A stage runs what belongs to no single chunk with one of its chunks, and other microbatches in between, so that it
+    may come earlier or later than the program says. A count runs with the loss.
     """
     pipeline, several = reference.pipeline, "inside the loop over microbatches of several chunks"
     if pipeline is None or pipeline.chunks == 1 or event.phase not in LOOPED:
@@ -170,9 +170,10 @@ def out_of_turn(event: Event, reference: Reference) -> str:
 
 
 def before_its_uses(step: Step) -> Iterator[Event]:
-    """Events on the gradient of a tied group between its uses: a stage that has not added its own holds an older one.
+    """Events on a tied group's gradient between its uses: a stage that has not added its own holds an older one.
 
-    Where a stage runs several chunks, all before a use: they run with the first one, behind the backwards of others.
+    If a stage runs several chunks, all events before a use: they run with the first chunk, after the backwards of
+    others.
     """
     pipeline, graph = step.reference.pipeline, step.reference.graph
     if pipeline is None or graph is None:
@@ -187,7 +188,7 @@ def before_its_uses(step: Step) -> Iterator[Event]:
 
 
 def tied(reference: Reference, parameter: str) -> bool:
-    """Whether a parameter lives on several stages of the pipeline: at the ends of the model."""
+    """Whether a parameter is held on several stages of the pipeline: at the ends of the model."""
     graph = reference.graph
     return bool(reference.pipeline and graph and spread(graph.sites(parameter), graph))
 
@@ -199,9 +200,9 @@ def ends(reference: Reference) -> str:
 
 
 def no_end(step: Step, group: Group) -> Iterator[Event]:
-    """Events that a tied group sees, on or from a stage that is an end of pipelines of one length only.
+    """Events that a tied group sees, on or from a stage that is an end only in pipelines of one length.
 
-    So is a mean over all stages, which divides by as many as there are ends there alone.
+    A mean over all stages is one, because it divides by the number of ends only if there are no other stages.
     """
     reference = step.reference
     if reference.pipeline and group.parameters and tied(reference, group.parameters[0]):
@@ -214,12 +215,12 @@ def no_end(step: Step, group: Group) -> Iterator[Event]:
 
 
 def _seen(event: Event, group: Group) -> bool:
-    """Whether the machine of a group runs the event, or reads with it, and finds its ranks by their positions."""
+    """Whether the machine of a group executes the event, or reads with it, and finds its ranks by their positions."""
     return (event.group in ("", group.name) or event.verb in READERS) and event.value != "count"
 
 
 def on_ends(step: Step, group: Group) -> Step:
-    """The step as a tied group sees it: along the pipeline it lives on the first stage and on the last.
+    """The step as a tied group sees it: along the pipeline the group is held on the first and on the last stage.
 
     Those two (or one) are an axis of their own in place of the pipeline's.
     """
@@ -243,7 +244,7 @@ def on_ends(step: Step, group: Group) -> Step:
 
 
 def at_the_ends(held: Sum, reference: Reference) -> Sum:
-    """What a use adds to the gradient of a tied parameter: on its own stage, at the other end it is 0."""
+    """The contribution of a use to the gradient of a tied parameter: on its own stage, and 0 at the other end."""
     assert reference.pipeline is not None
     axis, new = reference.pipeline.axis, ends(reference)
     return paths.each(held, lambda v: replace(v, mask=_others(v.mask, axis), terms=merged(

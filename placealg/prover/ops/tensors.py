@@ -1,4 +1,4 @@
-"""What every rank holds of the tensors of one microbatch: versions of tensors, and what was added to gradients."""
+"""What every rank holds of the tensors of one microbatch: versions of tensors, and contributions to gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placealg.step.versions import Version, origins
 from placealg.strategy.options import LAYER
 
 NEXT_INSTANCE = "the next instance"
-"""The use of a repeated unit's last tensor that is what enters its next instance; the first has its slot for a use."""
+"""The use of a repeated unit's last tensor by the next instance; the slot is the use of what enters the first one."""
 
 
 Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], paths.Pairs]]
@@ -39,7 +39,7 @@ class Tensors:
                         self.users.setdefault((name, made), set()).add(event.value)
 
     def read(self, name: str, label: str = "") -> Sum:
-        """A version of a tensor: as it was made, else the version that it would come from."""
+        """A version of a tensor: the one that was made, or else the nearest that it derives from."""
         tensor = self.graph.tensors[name]
         if tensor.kind == "parameter":
             return paths.exact((a, at(d)) for a, d in self.reference.split_dims.get(name, {}).items() if d != LAYER)
@@ -47,7 +47,7 @@ class Tensors:
         return found if found is not None else paths.exact() if tensor.kind == "data" else ()
 
     def gradient(self, name: str, label: str = "") -> Sum:
-        """A gradient with all that was added under its label and below; uses that added nothing count nowhere."""
+        """A gradient: the sum of what was added under its label and below; uses that added nothing count nowhere."""
         parts = {(key[1], use): held for key, uses in self.gradients.items() for use, held in uses.items()
                  if Version(*key).derives_from(Version(name, label))}
         total = paths.accumulated(tuple(parts.values()))
@@ -66,9 +66,9 @@ class Tensors:
         return tuple(found)
 
     def add(self, name: str, label: str, use: str, held: Sum) -> bool:
-        """Add to a gradient; False where a use adds twice and the sum is not known.
+        """Add to a gradient; False if a use adds twice and the sum is not known.
 
-        That is so where it has several classes, or where the use has added to another version.
+        It is not known if the use has several classes, or has added to another version.
         """
         if any(key[0] == name and key[1] != label and use in found for key, found in self.gradients.items()):
             return False
@@ -83,13 +83,13 @@ class Tensors:
         return True
 
     def here(self, event: Event) -> Sum:
-        """What a redistribution acts on."""
+        """The value that a redistribution acts on."""
         if event.on_gradient:
             return self.gradient(event.tensor, event.version)
         return self.read(event.tensor, event.version)
 
     def put(self, event: Event, held: Sum) -> None:
-        """What it makes takes the place of the version, of a gradient with all below it."""
+        """Replace a version by a redistribution's result; for a gradient, together with all versions below it."""
         if not event.on_gradient:
             self.made[event.tensor, event.version] = held
             return
@@ -99,15 +99,15 @@ class Tensors:
         self.gradients[event.tensor, label] = dict.fromkeys(uses, held)
 
     def instance(self, unit: str) -> Instance:
-        """What an instance of a repeated unit holds now."""
+        """What an instance of a repeated unit holds at this point."""
         return ({k: held for k, held in self.made.items() if k[0].partition(".")[0] == unit},
                 {n: held for n, held in self.beside.items() if n.partition(".")[0] == unit},
                 {k: mask for k, mask in self.extents.items() if k[0].partition(".")[0] == unit})
 
     def again(self, unit: str, last: str) -> Instance:
-        """The forward of another instance of a repeated unit begins, which reads the last tensor of the one before.
+        """Begin the forward of another instance of a repeated unit, which reads the last tensor of the one before.
 
-        What the one before holds is handed back, for its backward.
+        Returns what the one before holds, for its backward.
         """
         before = self.instance(unit)
         handed = before[0].get((last, ""))
@@ -115,7 +115,7 @@ class Tensors:
         return before
 
     def put_back(self, unit: str, instance: Instance) -> None:
-        """The backward of another instance reads what that one held, and nothing of the one before."""
+        """Replace what the current instance of a unit holds by what another one held, for its backward."""
         made, beside, extents = self.instance(unit)
         for key in made:
             del self.made[key]
@@ -128,14 +128,14 @@ class Tensors:
         self.extents |= instance[2]
 
     def back_again(self, unit: str, last: str, gradient: Sum) -> None:
-        """The backward of another instance of a repeated unit begins, with the gradient of its last tensor."""
+        """Begin the backward of another instance of a repeated unit, with the gradient of its last tensor."""
         for key in [k for k in self.gradients if k[0].partition(".")[0] == unit]:
             del self.gradients[key]
         self.gradients[last, ""] = {NEXT_INSTANCE: gradient}
         self.expected[last] = (NEXT_INSTANCE,)
 
     def free(self, event: Event) -> None:
-        """A version ends, or all that a region's ops of the event's unit made and nobody outside reads."""
+        """End a version, or all that a region's ops in the event's unit made and no op outside reads."""
         if event.value in self.graph.tensors:
             self.made.pop((event.value, event.version), None)
             return
@@ -149,7 +149,7 @@ class Tensors:
             del self.beside[name]
 
     def _known_outside(self, name: str, inside: set[str]) -> bool:
-        """Whether an op outside reads it, or it enters a repeated unit, or leaves one."""
+        """Whether an op outside reads a tensor, or it enters or leaves a repeated unit."""
         if any(op.output not in inside for op in self.graph.consumers(name)):
             return True
         return any(name in (loop.first, loop.last) for loop in self.graph.loops)

@@ -35,6 +35,10 @@ BYTES: Mapping[str, int] = {"w": 4, "g": 4, "wire": 4, "o": 8, "act": 4}
 SGD, which fake cells train with, has one."""
 
 
+MIXED: Mapping[str, int] = {"wire_w": 2, "use": 2, "act": 2}
+"""The same of FSDP2 that rests in float32 and computes in bfloat16: of gathered copies, and of activations."""
+
+
 @dataclass(frozen=True, slots=True)
 class Residue:
     """Bytes that a rank holds or sends beyond the formula: of which figure, how many, and why they are no part of it.
@@ -54,7 +58,8 @@ class Cell:
     `system` is a class of `systems.py`, `pipeline.py` or `experts.py`, `options` what it is told besides. `balanced`
     are figures of which ranks have unequal parts: their mean over ranks is what the formula says; of the `largest` it
     says what the rank has that has most. A `fake` cell counts
-    the bytes of one rank of many. `sgd` and `adam` are the differences of parameters that rounding may make.
+    the bytes of one rank of many. `bytes` are those of an element where they are not those of BYTES. `sgd` and `adam`
+    are the differences of parameters that rounding may make.
     """
 
     name: str
@@ -70,6 +75,7 @@ class Cell:
     residues: tuple[Residue, ...] = ()
     balanced: frozenset[str] = frozenset()
     largest: frozenset[str] = frozenset()
+    bytes: FrozenMap[str, int] = FrozenMap()
     sgd: float = 1e-12
     adam: float = 1e-10
     world: int = field(default=0)
@@ -90,6 +96,10 @@ INDICES = Residue("activations", "20*L*b*s*topk", "the order of pairs, its inver
 COUNTS = Residue("forward all_to_all[ep]", "8*m*L*experts*(ep - 1)/ep", "how many pairs there are for each expert is "
                  "exchanged first, 8 bytes each")
 
+NARROW = Residue("activations", "-2*b*s*V - 4*b*s*(2*L + 1)", "log-probabilities and the row statistics of norms are "
+                 "kept in bfloat16 by kernels of the CPU, where the formula has 4 bytes")
+
+
 def _cell(name: str, strategy: str, system: str, *axes: str, options: Iterable[str] = (), **more: Any) -> Cell:
     return Cell(name, strategy, system, axes, options=frozenset(options), **more)
 
@@ -104,6 +114,10 @@ ROWS: tuple[Cell, ...] = (
     _cell("torch.fsdp2", "torch.fsdp2", "Fsdp", "dp", options=["root"]),
     _cell("torch.fsdp2.uneven", "torch.fsdp2", "Fsdp", "dp", options=["root"], sizes=FrozenMap(UNEVEN),
           largest=frozenset({"optimizer"})),
+    _cell("torch.fsdp2.mixed", "torch.fsdp2_mixed", "Fsdp", "dp", options=["mixed"], bytes=FrozenMap(MIXED),
+          residues=(NARROW,)),
+    _cell("torch.ddp.frozen", "torch.ddp_frozen", "Ddp", "dp", m=2, options=["frozen"]),
+    _cell("torch.fsdp2.frozen", "torch.fsdp2_frozen", "Fsdp", "dp", m=2, options=["frozen"]),
     _cell("torch.hsdp", "torch.hsdp", "Hsdp", "dp_replicate", "dp_shard", m=2),
     _cell("tp", "tp", "Tp", "tp", residues=(TOTAL_WEIGHT,), options=["rows"]),
     _cell("torch.tp", "torch.tp", "Tp", "tp", residues=(TOTAL_WEIGHT, WHOLE_EMBEDDING), options=["per_use"]),

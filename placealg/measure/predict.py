@@ -74,7 +74,8 @@ def sizes_of(cell: Cell) -> dict[str, int]:
     """Every size that a formula of the cell may mention."""
     chunks = {"v": 2} if "interleaved" in cell.options else {}
     momentum = {"o": 4} if cell.fake else {}
-    return {**BYTES, **momentum, **cell.mesh, **cell.sizes, **chunks, "b": SEQUENCES, "s": TOKENS, "m": cell.m}
+    return {**BYTES, **cell.bytes, **momentum, **cell.mesh, **cell.sizes, **chunks, "b": SEQUENCES, "s": TOKENS,
+            "m": cell.m}
 
 
 def predicted(cell: Cell) -> tuple[Bytes, ...]:

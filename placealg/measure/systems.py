@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -73,6 +73,8 @@ class System:
         self.model = self.build()
         if not isinstance(next(self.model.parameters()), FakeTensor):
             fill(self.model, self.tied)
+        if "frozen" in self.trial.options:
+            self.model.embedding.requires_grad_(False)
         self.runs: Callable[..., Tensor] = self.model
         self.apply()
         self.optimizer = self.make_optimizer(optimizers)
@@ -212,15 +214,22 @@ class Fsdp(System):
         super().apply()
         mesh = self.along(*self.shards)
         reshard = "no_reshard" not in self.trial.options
+        policy = self.policy()
         units = [*self.model.layers.values()]
         if "root" not in self.trial.options:
             units = [u for u in (self.model.embedding, *units, self.model.head) if u is not None]
         for unit in units:
-            fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
+            fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         if "root" in self.trial.options:
-            fully_shard(self.model, mesh=mesh)
+            fully_shard(self.model, mesh=mesh, mp_policy=policy)
         else:
-            fully_shard(self.model, mesh=mesh, reshard_after_forward=reshard)
+            fully_shard(self.model, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+
+    def policy(self) -> MixedPrecisionPolicy:
+        """In which types units are gathered and gradients reduced; numbers are compared in one type."""
+        if "mixed" not in self.trial.options or torch.get_default_dtype() != torch.float32:
+            return MixedPrecisionPolicy()
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
     def last(self, last: bool) -> AbstractContextManager[Any]:
         """Gradients are reduced every microbatch, unless the trial says once."""

@@ -61,7 +61,7 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
     verdict, cls = overall(verdicts)
     report = Report(
         strategy=step.reference.strategy, model=step.reference.model, verdict=verdict, cls=cls,
-        hypotheses=findings.hypotheses, not_covered=not_covered(step.reference), obligations=verdicts,
+        hypotheses=findings.hypotheses, not_covered=not_covered(step.reference, step.events), obligations=verdicts,
         counterexample=_counterexample(step, base, file, verdicts, replayed, token_mean)
         if verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)

@@ -70,7 +70,7 @@ def claims_of(folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
     reference = case.step.reference
     return {"strategy": reference.strategy, "model": reference.model,
             "hypotheses": [h.text for h in hypotheses(case.step)],
-            "not_covered": list(not_covered(reference))}
+            "not_covered": list(not_covered(reference, case.step.events))}
 
 
 def proved_again(folder: str, manifest: Mapping[str, Any]) -> dict[str, str]:

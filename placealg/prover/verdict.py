@@ -8,7 +8,7 @@ from typing import Any
 
 from placealg.notebook_display import Shown
 from placealg.step.pipeline import Pipeline
-from placealg.step.program import Reference
+from placealg.step.program import Event, Reference
 
 
 class Undecidable(TypeError):
@@ -84,14 +84,20 @@ def _depths(pipeline: Pipeline) -> str:
     return f"fewer layers than {parts}: each has one at least"
 
 
-def not_covered(reference: Reference) -> tuple[str, ...]:
-    """What no verdict on a step of this reference covers, quantisation on the wire among it."""
+def not_covered(reference: Reference, events: Iterable[Event] = ()) -> tuple[str, ...]:
+    """What no verdict on a step of this reference covers, quantisation on the wire among it, where `events` say it."""
     found: dict[str, None] = {}
     for types in (reference.types.plus(g.types) for g in reference.groups):
         for wire, (rest, what) in _WIRES.items():
             sent, kept = types.get(wire, types[rest]), types[rest]
             if sent != kept:
                 found[f"rounding of {what} (bytes per element: {sent} on the wire, {kept} at rest)"] = None
+    for event in events:
+        if event.verb == "reduce" and event.bytes.isdigit():
+            kept = reference.types.plus(reference.group(event.group).types)["g"]
+            if event.bytes != kept:
+                found[f"rounding of gradients while they are reduced over {', '.join(event.axes)} (bytes per element: "
+                      f"{event.bytes} on the wire, {kept} at rest)"] = None
     return (*NOT_COVERED, *_of_pipelines(reference), *reference.left_out, *found)
 
 

@@ -27,6 +27,10 @@ STRATEGIES = {name: f'base = "{name}"\n' for name in (
     "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "zero2*offload_optimizer", "zero1*offload_optimizer",
     "mics", "zeropp", "zero3*offload_parameters")}
 STRATEGIES["zero3, token mean"] = 'base = "zero3"\n[loss]\npreset = "token_mean"\n'
+STRATEGIES["zero2, declared otherwise"] = (
+    'base = "zero2"\n[schedule]\nreduction = { dp = "all_reduce" }\nmicrobatch_mean = "gradients"\n'
+    '[optimizer]\nnorm = "split_axes"\n')
+STRATEGIES["hsdp, summed"] = 'base = "hsdp"\n[loss]\npreset = "sum"\n[optimizer]\nnorm = "split_axes"\n'
 STRATEGIES["zero3, muon"] = 'base = "zero3"\n[optimizer]\nname = "muon"\n'
 
 HARMLESS_DELETIONS = ("free", "slice")

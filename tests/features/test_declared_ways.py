@@ -99,6 +99,13 @@ def test_axes_of_other_bytes_are_reduced_apart() -> None:
     assert one == of("2*2*h*L*(tp - 1)/(dp*tp)")
 
 
+def test_what_the_bytes_of_an_axis_round_is_not_covered() -> None:
+    said = prove(step_of("zero1", schedule={"wire": {"dp": 4}})).not_covered
+    assert said[-1] == ("rounding of gradients while they are reduced over dp (bytes per element: 4 on the wire, 2 at "
+                        "rest)")
+    assert not any("rounding of gradients" in text for text in prove(step_of("zero1")).not_covered)
+
+
 def test_a_norm_is_summed_where_gradients_are_split() -> None:
     plain, split = step_of("hsdp"), step_of("hsdp", **WAYS["norm"])
     assert [e.axes for e in plain.events if e.value == "norm" and e.axes] == [("dp_replicate", "dp_shard")]

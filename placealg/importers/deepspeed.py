@@ -305,14 +305,14 @@ class Engine:
                 said.read(key, "every parameter is sharded")
         else:
             said.inactive(key, "of stage 3 alone")
-        for name, off in (("reduce_scatter", "gradients are all_reduced; a reduce_scatter is costed: half the "
-                                             "traffic of "
-                           "the reduction"), ("allgather_partitions", "parameters are broadcast owner by owner; an "
-                                              "all_gather is costed")):
+        for name in ("reduce_scatter", "allgather_partitions"):
             if said.flag(f"{ZERO}.{name}") or stage in (0, 3):
                 said.inactive(f"{ZERO}.{name}", "as placealg derives it" if stage in (1, 2) else "of stages 1 and 2")
+            elif name == "reduce_scatter":
+                self.parts.all_reduce("dp")
+                said.read(f"{ZERO}.{name}", "[schedule] reduction: gradients are all_reduced over dp, and sliced")
             else:
-                said.approximated(f"{ZERO}.{name}", off)
+                said.approximated(f"{ZERO}.{name}", "parameters are broadcast owner by owner; an all_gather is costed")
         if said.flag("activation_checkpointing.cpu_checkpointing"):
             said.approximated("activation_checkpointing.cpu_checkpointing", "where the model checkpoints, what it "
                                                                             "keeps "

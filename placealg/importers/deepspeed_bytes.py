@@ -114,9 +114,9 @@ class Bytes:
             g = self.byte_count("data_types.grad_accum_dtype", grad)
             parts.types(g=g)
             if stage == 1 and g == 4 and parts.tables["types"].get("w") == 2:
-                said.approximated("data_types.grad_accum_dtype", "g = 4; stage 1 with fp32 accumulation all_reduces "
-                                                                 "whole "
-                                  "gradients, a reduce_scatter is costed")
+                parts.all_reduce("dp")
+                said.read("data_types.grad_accum_dtype", f"[types] g = {g}; stage 1 with fp32 accumulation all_reduces "
+                          "whole gradients over dp")
             else:
                 said.read("data_types.grad_accum_dtype", f"[types] g = {g}")
         wire = said.raw("communication_data_type")

@@ -52,6 +52,11 @@ class Parts:
             if stage >= least:
                 self.say("states", state, dict.fromkeys(axes, "S*" if state == "parameters" else "S"))
 
+    def all_reduce(self, *axes: str) -> None:
+        """Gradients are summed whole over `axes`, and over those that shard the states with them, and then sliced."""
+        sharing = self.tables.get("states", {}).get("optimizer", {})
+        self.say("schedule", "reduction", dict.fromkeys((*axes, *(a for a in sharing if a not in axes)), "all_reduce"))
+
     def accumulate_whole(self, *axes: str) -> None:
         """Gradients rest whole over `axes` between microbatches, and are reduced once."""
         self.say("states", "gradients", dict.fromkeys(axes, "R"))

@@ -76,6 +76,22 @@ PREFETCH = ("prefetch is a key of [schedule].",
 """What prefetch says, and what it does not."""
 
 
+WAYS: Mapping[str, tuple[str, str]] = {
+    "reduction": ("reduction says how gradients are summed that rest, or are updated, as shards: reduce_scatter leaves "
+                  "each owner its part, all_reduce leaves all the whole sum, of which each owner keeps its part.",
+                  "Both give the same gradients; an all_reduce sends twice as much."),
+    "wire": ("wire says in how many bytes an element of a gradient is reduced over an axis, where they are not those "
+             "of wire in [types].", "Axes of other bytes are reduced apart; what that rounds, no verdict covers."),
+    "microbatch_mean": ("microbatch_mean says what is divided by m: the loss of every microbatch, or the gradients "
+                        "once they are accumulated.", "Where the loss is divided by the tokens of all microbatches "
+                        "neither is."),
+    "norm": ("norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
+             "counts, or those alone that split some gradient, where each replica counts for itself.",
+             "Both give the same norm on every rank."),
+}
+"""Key of [schedule] or [optimizer] about which frameworks differ -> what it says, and what that changes."""
+
+
 def fields() -> Iterator[Explained]:
     """The fields of events, the actions of edits, and the keys beside the tables."""
     for key in FIELDS:
@@ -97,8 +113,9 @@ def keys() -> Iterator[Explained]:
     for table, rows in SCHEMA.items():
         for key, row in rows.items():
             if key != "*" and key not in EXPECTED:
-                yield Explained(key, f"key of [{table}]", PREFETCH if key == "prefetch" else (
-                    f"{key} is a key of [{table}], which says {TABLES[table]}.", *_values(table, key, row)))
+                said = (*WAYS[key], f"Accepted: {accepted(row)}.") if key in WAYS and table != "types" else (
+                    f"{key} is a key of [{table}], which says {TABLES[table]}.", *_values(table, key, row))
+                yield Explained(key, f"key of [{table}]", PREFETCH if key == "prefetch" else said)
 
 
 def _values(table: str, key: str, row: Key) -> Iterator[str]:

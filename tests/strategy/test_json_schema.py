@@ -19,7 +19,7 @@ from placealg.strategy.write import write_strategy
 
 SCHEMA_OF_FILES = json_schema()
 FILES = sorted((ROOT / "proofs").glob("*/*.toml"))
-TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float)}
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
 
 
 def faults(schema: dict[str, Any], value: Any, at: str = "file") -> Iterator[str]:

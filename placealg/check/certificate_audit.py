@@ -21,7 +21,7 @@ from placealg.prover.evidence.lemmas import LEMMAS
 from placealg.prover.evidence.replay import Replay
 from placealg.prover.evidence.smtlib import foreign, read_header
 from placealg.prover.evidence.solver import SAT, UNSAT, SolverProcess
-from placealg.prover.examine import PER_GROUP
+from placealg.prover.examine import OF_OPS, PER_GROUP
 from placealg.prover.obligations import FACTS
 from placealg.prover.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 
@@ -170,10 +170,10 @@ def groups_amiss(manifest: Entry, program: str) -> str:
     groups = dict.fromkeys(found[1] for path in paths if (found := _UPDATE.fullmatch(path)))
     for size in _sizes(manifest):
         there = {(q["id"], q["group"]) for q in manifest["queries"] if q["file"].startswith(size)}
-        whole = ("forward", "") in there
-        for group, wanted in product(groups, PER_GROUP[1:] if whole else PER_GROUP):
+        for group, wanted in (*product(("",), OF_OPS), *product(groups, PER_GROUP)):
             if (wanted, group) not in there:
-                return f"has no file on {wanted} of {group}" + (f" at {size.rstrip('.')}" if size else "")
+                told = f"has no file on {wanted} of {group or WHOLE_STEP}"
+                return told + (f" at {size.rstrip('.')}" if size else "")
     return ""
 
 

@@ -167,7 +167,7 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
                 key=lambda v: order.get(v.event, len(order)))
     same = {v.group: replayed[v.id, v.group][0] for v in refuted if v.id == first.id}
     graph = step.reference.graph
-    if graph and not step.reference.whole and all(map(_used_by, same.values())):
+    if not step.reference.whole and all(map(_used_by, same.values())):
         same = {group: same[group] for group in _at_fault(graph, same)}
     lead = min((v for v in refuted if v.id == first.id and v.group in same),
                key=lambda v: order.get(v.event, len(order)))
@@ -179,7 +179,7 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
     site = candidate.failure.site
     of = f" of the loss {site.loss}" if site and len(step.reference.losses) > 1 else ""
     event, has, want, explanation = candidate.failure.event, found.got, found.want, found.explanation
-    if has == UNHELD_TOLD and _is_there(step, lead.group, difference):
+    if candidate.failure.update and has == UNHELD_TOLD and _is_there(step, lead.group, difference):
         has = "a value that is there, and is not the reference's"
         explanation = f"{event} reads a gradient that was not treated on this rank as on others"
     stops = difference.deadlock
@@ -211,11 +211,10 @@ PRIME_TOLD = f"(mod {PRIME})"
 def _is_there(step: Step, group: str, difference: Difference) -> bool:
     """Whether a run shows a value where the calculus knows none: on ranks that a `where` left out.
 
-    Residues do not tell a number that no event defined from one that is wrong; there the program has to.
+    Residues do not tell a number that no event defined from one that is wrong.
     """
-    if difference.got.endswith(PRIME_TOLD):
-        return any(e.where and e.verb in ("clip", "reduce") and e.group == group for e in step.events)
-    return not difference.got.startswith(NOT_DEFINED)
+    left_out = any(e.where and e.verb in ("clip", "reduce") and e.group == group for e in step.events)
+    return left_out and (difference.got.endswith(PRIME_TOLD) or not difference.got.startswith(NOT_DEFINED))
 
 
 def _used_by(candidate: Candidate) -> str:

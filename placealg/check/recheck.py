@@ -30,7 +30,7 @@ from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Cer
 from placealg.version import VERSION
 
 MANIFEST, PROGRAM = "manifest.json", "program.toml"
-FORMAT = 1
+FORMAT = 2
 ASK = "(check-sat)"
 NO_FILE = "was replaced by a link, or by what is no file"
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")

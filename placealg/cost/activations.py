@@ -219,7 +219,6 @@ class Activations:
     @property
     def graph(self) -> Graph:
         """The op graph."""
-        assert self.step.reference.graph is not None
         return self.step.reference.graph
 
     def kept(self) -> tuple[Kept, ...]:

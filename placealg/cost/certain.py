@@ -29,16 +29,16 @@ def certain_if(step: Step) -> tuple[str, ...]:
     """
     step = local(step)
     reference, graph = step.reference, step.reference.graph
-    routed = {d for t in graph.tensors.values() for d in t.sparse} if graph else set()
+    routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
     fetched = {e.group for e in step.events if e.verb == "fetch" and e.value == "weight" and e.phase in LOOPED}
     gathered = {e.group for e in step.events if e.verb == "gather"} - fetched
     holds = {
         "even_shares": reference.pad == "none",
         "copies_apart": bool(gathered),
-        "fresh_results": graph is not None,
-        "saved_as_listed": graph is not None,
-        "loss_as_run": graph is not None and any(op.kind == "cross_entropy" for op in graph.ops),
+        "fresh_results": not reference.whole,
+        "saved_as_listed": not reference.whole,
+        "loss_as_run": any(op.kind == "cross_entropy" for op in graph.ops),
         "balanced_experts": bool(routed & split),
     }
     return tuple(name for name in LEAST if holds[name])

@@ -206,7 +206,7 @@ def _ranks(step: Step, event: Event) -> Monomial | None:
 
 def region_of(step: Step, event: Event) -> str:
     """The region of the op that makes an event's tensor; of parameters, the unit; "" for global values."""
-    if event.on_tensor and step.reference.graph:
+    if event.on_tensor:
         return region(step.reference.graph, event.tensor)
     return step.unit_of(event)
 

@@ -58,7 +58,7 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     if any(e.bytes == WIRE_W for e in step.events):
         every = (*every, ROUNDED)
     every = (*every, f"memory is what the program must hold, never more, under {', '.join(certain_if(step))}")
-    if graph is None or not of_tensors:
+    if step.reference.whole or not of_tensors:
         return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     rings = [e for e in step.events if e.verb == RING]

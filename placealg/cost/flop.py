@@ -31,7 +31,7 @@ NO_FLOP = "the program runs a unit as one computation, whose operations are not 
 def flop(step: Step | Walk) -> Formula:
     """The flop of one device in a step, over all microbatches and layers."""
     walk = walked(step)
-    if walk.graph is None:
+    if walk.unknown:
         return Formula.none("flop", NO_FLOP)
     terms = [monomial(each) * executions(walk.step, event) for event, each in work(walk)]
     return walk.amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
@@ -39,8 +39,7 @@ def flop(step: Step | Walk) -> Formula:
 
 def work(walk: Walk) -> Iterator[tuple[Event, Monomial]]:
     """The products that a program of ops runs: (event, flop of one execution by one instance)."""
-    graph, tensors = walk.graph, walk.tensors
-    assert graph is not None
+    graph, tensors = walk.step.reference.graph, walk.tensors
     for touch in tensors.walk():
         op = graph.producer(touch.event.tensor) if touch.event.verb == "compute" else None
         if op is None:

@@ -59,7 +59,7 @@ def memory(step: Step | Walk, statistics: bool = False) -> Memory:
     """
     walk = walked(step, statistics)
     amounts, rest = walk.amounts, walk.rest
-    tensors = walk.tensors if walk.graph else None
+    tensors = None if walk.unknown else walk.tensors
     states = amounts.formula(amounts.linear(rest), "bytes")
     transient = peak(amounts, walk.transient)
     activations = tensors.total() if tensors else Formula.none(

@@ -29,7 +29,7 @@ class RegionCost:
 def kept_for_backward(step: Step | Walk, statistics: bool = False) -> tuple[Kept, ...]:
     """Every tensor that forward keeps for backward; none where units run whole."""
     walk = walked(step, statistics)
-    return walk.tensors.kept() if walk.graph else ()
+    return () if walk.unknown else walk.tensors.kept()
 
 
 def cost_by_region(step: Step, convention: str = "exact", unit: str = "bytes",
@@ -53,10 +53,10 @@ def rows_by_region(step: Step | Walk, kept: Iterable[Kept], sent: Communication)
         if not e.left_out and not e.collective.endswith(" link"):
             moved.setdefault(e.region, []).append(e.formula.expr)
     none = Formula.none("bytes", NO_ACTIVATIONS if reference.abstract else NO_GRAPH)
-    regions = reference.graph.regions if reference.graph else tuple(u.name for u in reference.units)
+    regions = reference.graph.regions or tuple(u.name for u in reference.units)
     ordered = dict.fromkeys(r for r in (*regions, *held, *moved) if r in held or r in moved)
     return tuple(RegionCost(
         region,
-        amounts.made(collected(held.get(region, ())), "bytes") if reference.graph else none,
+        none if walk.unknown else amounts.made(collected(held.get(region, ())), "bytes"),
         amounts.made(collected(moved.get(region, ())), sent.total.unit, sent.total.convention),
     ) for region in ordered)

@@ -182,7 +182,6 @@ def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> Stage
     reference = _reference(step.reference, found)
     groups = {g.name for g in reference.groups}
     graph = step.reference.graph
-    assert graph is not None
 
     def here(event: Event) -> bool:
         if event.group:
@@ -196,8 +195,8 @@ def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> Stage
 
 def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> Stage:
     """The stage that a user names, with its instances."""
-    pipeline, graph = reference.pipeline, reference.graph
-    if pipeline is None or graph is None:
+    pipeline = reference.pipeline
+    if pipeline is None:
         raise InputError(f"{reference.strategy} has no pipeline axis, and so no stages: no axis has [\"layer\"] in "
                          "[dims]")
     known = {**reference.mesh.sizes(), **reference.sizes, **sizes}
@@ -250,7 +249,6 @@ def _number(stage: int | str, axis: str, ranks: int | None) -> int | None:
 def _instances(reference: Reference, pipeline: Pipeline, number: int | None, ranks: int | None,
                known: Sizes) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...]]:
     """Unit -> its instances on the stage; and the units of all chunks, where numbers are known."""
-    assert reference.graph is not None
     counts = {loop.unit: loop.count for loop in reference.graph.loops}
     numbers = all(set(count.names()) <= set(known) for count in counts.values())
     if ranks and numbers and pipeline.chunks and number is not None:
@@ -271,7 +269,6 @@ def _instances(reference: Reference, pipeline: Pipeline, number: int | None, ran
 def _reference(whole: Reference, stage: Stage) -> Reference:
     """The reference restricted to what is on the stage, along all axes but the pipeline's."""
     graph, axis = whole.graph, stage.pipeline.axis
-    assert graph is not None
     parts = {u.name: part_of(u.name, graph) for u in whole.units}
     units = tuple(replace(u, count=stage.instances.get(u.name, ONE)) for u in whole.units if stage.has(parts[u.name]))
     counts = {u.name: u.count for u in units}
@@ -290,7 +287,6 @@ def _reference(whole: Reference, stage: Stage) -> Reference:
 
 def holders(group: Group, reference: Reference, stage: Stage) -> Monomial:
     """How many ranks along the pipeline's axis hold a tied group: those of its sites."""
-    assert reference.graph is not None
     parts = {part_of(site, reference.graph) for site in group.sites}
     if parts <= {FIRST, LAST}:
         return Monomial.number(1 if stage.ranks == 1 else len(parts))

@@ -109,7 +109,7 @@ def _memory(walk: Walk) -> dict[str, Figure]:
     found |= {"memory.states": Figure((states,)), "memory.transient": Figure(transient)}
     found |= {f"memory.{tier}": Figure(_largest(amounts, walk.on_tier(tier))) for tier in MEMORY_TIERS[1:]}
     kept, tensors = Polynomial(), Counter[tuple[Monomial, str, str]]()
-    if walk.graph is not None:
+    if not walk.unknown:
         kept, tensors = walk.tensors.waited_sum(), walk.tensors.between()
         found["memory.activations"] = Figure((kept,))
     found["memory.total"] = Figure(tuple(states + kept + piece for piece in transient))
@@ -185,7 +185,7 @@ def _runs(walk: Walk, chosen: Iterable[Row]) -> Figure:
 
 
 def _flop(walk: Walk) -> dict[str, Figure]:
-    if walk.graph is None:
+    if walk.unknown:
         return {}
     total = Polynomial()
     for event, each in work(walk):

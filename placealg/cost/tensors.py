@@ -89,7 +89,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
     Data are not storage of the step, because they come with the batch; row statistics of norms count only with
     `statistics`. `arriving` are the layouts of what another stage sends forward.
     """
-    if reference.graph is None:
+    if reference.whole:
         return ()
     free = set() if statistics else {t.name for op in reference.graph.ops for t, k in kept(reference.graph, op)
                                      if k.optional}
@@ -111,7 +111,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
 
 def entering(reference: Reference, events: Iterable[Event]) -> dict[str, Box]:
     """How that is laid out which enters each repeated unit, read off the events of a whole program."""
-    if reference.graph is None:
+    if reference.whole:
         return {}
     walk = _Walk(reference, reference.graph, tuple(events))
     found: dict[str, Box] = {}

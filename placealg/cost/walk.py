@@ -13,7 +13,6 @@ from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.peak import Held, beyond, largest_held
 from placealg.cost.stage import StageStep, local
-from placealg.model.graph import Graph
 from placealg.step.program import Step
 
 STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}
@@ -35,9 +34,9 @@ class Walk:
         self.step, self.statistics = local(step), statistics
 
     @property
-    def graph(self) -> Graph | None:
-        """The op graph; None where units run whole."""
-        return self.step.reference.graph
+    def unknown(self) -> bool:
+        """Whether nothing is known of the tensors of a microbatch: units run whole."""
+        return self.step.reference.whole
 
     @property
     def whole(self) -> Step:
@@ -80,7 +79,7 @@ class Walk:
     def peak(self) -> list[Held]:
         """The candidates for the most that is held of states and tensors."""
         states = self.account.pictures("device")
-        if self.graph is None:
+        if self.unknown:
             return largest_held(self.amounts, [(picture, Picture()) for picture in states.distinct])
         tensors = self.account.tensors(self.tensors)
         pairs = dict.fromkeys((number, tensors.which[view.visit])

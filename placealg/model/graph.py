@@ -45,9 +45,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 class Tensor:
     """A tensor: its dims in storage order with their sizes, what it is, and what one element takes.
 
-    `data` takes no gradient, nor does a parameter that is `frozen`. A gradient has its tensor's dims. A tensor that is
-    `sparse` along a dim is 0 wherever the one-hot tensor named there is 0: of that dim only the chosen index is stored,
-    moved and computed.
+    `data` takes no gradient, nor does a parameter that is `frozen`. A gradient has its tensor's dims. What is `sparse`
+    along a dim is 0 where the one-hot tensor named there is: only the chosen index is stored, moved and computed.
     """
 
     name: str
@@ -132,12 +131,13 @@ class Loop:
 class Graph:
     """Tensors and ops in forward order, each tensor made once; a repeated unit stands once, with its Loop.
 
-    Construction checks names, order, dims and sizes; a fault is an InputError that names the op.
+    `whole`: it has no ops, or units as ops, whose inside is unknown. Construction checks it; a fault is an InputError.
     """
 
     tensors: FrozenMap[str, Tensor] = FrozenMap()
     ops: tuple[Op, ...] = ()
     loops: tuple[Loop, ...] = ()
+    whole: bool = field(init=False, repr=False, compare=False)
     _made: Mapping[str, Op] = field(init=False, repr=False, compare=False)
     _read: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
 
@@ -148,6 +148,7 @@ class Graph:
             made.setdefault(op.output, op)
             for name in dict.fromkeys(op.inputs):
                 read.setdefault(name, []).append(op)
+        object.__setattr__(self, "whole", not self.ops or any(op.kind == "unit" for op in self.ops))
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_read", {name: tuple(ops) for name, ops in read.items()})
         _check(self)

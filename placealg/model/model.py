@@ -127,7 +127,7 @@ class Model:
     @property
     def opaque(self) -> bool:
         """Whether the network inside is unknown, in part at least: then its units run whole."""
-        return not self.graph.ops or any(op.kind == "unit" for op in self.graph.ops)
+        return self.graph.whole
 
     def unit(self, name: str) -> Unit:
         """The unit called `name`."""

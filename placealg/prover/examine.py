@@ -42,10 +42,11 @@ from placealg.prover.verdict import (
     Verdict,
 )
 from placealg.step.event import MICROBATCH, STEP_PHASES
+from placealg.step.lower import lowered
 from placealg.step.program import LOOPED, Group, Step
 
 OF_OPS = ("forward", "random")
-PER_GROUP = ("forward", "gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
+PER_GROUP = ("gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +77,21 @@ class Findings:
 
 def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups that are treated alike are checked once."""
+    step = lowered(step)
     say("proving the lemmas")
     proved, unproved = _lemmas(step)
     verdicts: list[Verdict] = [vacuity(step)]
     candidates: list[Candidate] = []
-    flows = Flows(step) if step.reference.graph else None
-    if flows:
-        say("proving forward, op by op")
-        verdicts, candidates = _examine_network(step, flows, verdicts)
+    say("proving forward, op by op")
+    flows = Flows(step)
+    verdicts, candidates = _examine_network(step, flows, verdicts)
     done: dict[object, list[Verdict]] = {}
     for group in step.reference.groups:
         try:
             sites = sites_of(step, group, flows)
             key = signature(step, group, sites, flows)
         except NoRule as gap:
-            verdicts += _open(group.name, of_group(flows), gap)
+            verdicts += _open(group.name, PER_GROUP, gap)
             continue
         if key in done:
             verdicts += [replace(v, group=group.name, seconds=0.0, reason=v.reason or f"as {v.group}")
@@ -130,10 +131,11 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
     cells = (*step.reference.data_axes, *((MICROBATCH,) if step.reference.microbatches != 1 else ()))
     if "equal_counts" in step.reference.hypotheses and cells:
         named.append(Hypothesis("equal_counts", over=cells))
-    if step.reference.graph is None:
+    graph = step.reference.graph
+    if step.reference.whole:
         named.append(Hypothesis("units_independent",
                                 "the model outside the parameters is computed alike on every device"))
-    elif any(op.kind == "route" for op in step.reference.graph.ops):
+    elif any(op.kind == "route" for op in graph.ops):
         named.append(Hypothesis("dropless", "every token reaches the experts that its router chose"))
     means = step.reference.weighting == "microbatch_mean" and step.reference.microbatches != 1
     if means and "equal_counts" not in step.reference.hypotheses:
@@ -197,12 +199,12 @@ def _open(group: str, identifiers: Iterable[str], gap: NoRule) -> list[Verdict]:
     return [Verdict(i, group, OBLIGATIONS[i], UNDECIDED, None, 0, 0.0, str(gap), gap.event) for i in identifiers]
 
 
-def _suppose(step: Step, flows: Flows | None, verdicts: list[Verdict]) -> list[Candidate]:
+def _suppose(step: Step, flows: Flows, verdicts: list[Verdict]) -> list[Candidate]:
     """Where nothing else is wrong: a candidate from what could not be followed, or has no rule, for a run to confirm.
 
     What an event of init, save or resume does is seen in a resumed run at the latest.
     """
-    failures = [supposed(demand, step) for demand in (unfollowed(step, flows) if flows else ())]
+    failures = [supposed(demand, step) for demand in unfollowed(step, flows)]
     failures += [_by_run_alone("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,
                                v.reason.removeprefix(f"{v.event}: "))
                  for v in verdicts if v.verdict == UNDECIDED and v.event]
@@ -228,14 +230,13 @@ def _unconfirmed(failure: Failure, model: dict[str, int]) -> Candidate:
 
 
 def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
-                   flows: Flows | None) -> tuple[list[Verdict], list[Candidate]]:
-    checked = of_group(flows)
+                   flows: Flows) -> tuple[list[Verdict], list[Candidate]]:
     try:
         generated = obligations(step, group, sites, flows)
     except NoRule as gap:
-        return _open(group.name, checked, gap), []
+        return _open(group.name, PER_GROUP, gap), []
     verdicts, candidates = [], []
-    for identifier in checked:
+    for identifier in PER_GROUP:
         verdict, candidate = _decide(step, group, identifier, generated)
         verdicts.append(verdict)
         if candidate:
@@ -246,11 +247,6 @@ def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
 def of_ops(step: Step) -> tuple[str, ...]:
     """The identifiers that are checked on the ops of the whole step: `schedule` only if messages are sent."""
     return (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
-
-
-def of_group(flows: Flows | None) -> tuple[str, ...]:
-    """The identifiers that are checked group by group: `forward` only where units run whole."""
-    return tuple(i for i in PER_GROUP if flows is None or i != "forward")
 
 
 def _decide(step: Step, group: Group, identifier: str,

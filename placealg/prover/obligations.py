@@ -29,7 +29,7 @@ from placealg.prover.calculus.explore import (
     shapes,
     top,
 )
-from placealg.prover.calculus.machine import Ran, Read, Relied, Site, Updated
+from placealg.prover.calculus.machine import Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.places import NoRule, pairs
 from placealg.prover.evidence import symbols
@@ -53,7 +53,6 @@ WRONG = {
 
 FACTS: Mapping[str, tuple[str, ...]] = {
     "partition": ("an owner function is total: an element has one owner along an axis",),
-    "forward": ("a unit runs on every rank after what it needs",),
     "random": ("an op draws from a stream keyed by logical coordinates",),
     "schedule": ("a collective without `where` is called by every rank of its group",),
 }
@@ -127,7 +126,7 @@ class Obligations:
         self.facts.setdefault(obligation, Counter())[FACTS[obligation][0]] += 1
 
 
-def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | None,
+def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows,
                 full: bool = False) -> Obligations:
     """Every obligation of one group, for each class of m, site of use and step of a run; `full` as in `Obligations`."""
     for event in no_end(step, group):
@@ -139,8 +138,6 @@ def obligations(step: Step, group: Group, sites: Iterable[Site], flows: Flows | 
         for cases in shapes(step.reference):
             _of_shape(found, alone, group, site, program, cases, flows)
     _schedule(found, step, group)
-    if flows is None:
-        _random(found, step)
     return found
 
 
@@ -162,7 +159,7 @@ def untransformed(step: Step) -> Step:
 
 
 def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program: Program, cases: tuple[Case, ...],
-              flows: Flows | None) -> None:
+              flows: Flows) -> None:
     start = initialised(step.reference, group, site, program, flows)
     steps = chain(start, program, cases[0])
     ideal = chain(top(steps), program, cases[0])
@@ -182,8 +179,6 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program:
                 found.open.append("the loop over microbatches has no fixpoint: checked for small m only")
             _updates(found, step, group, mine, shown)
             _norms(found, step, mine)
-            if flows is None:
-                _forward(found, step, mine)
 
 
 def _reads(found: Obligations, steps: Chain, ideal: Chain, resumed: Sequence[Chain]) -> None:
@@ -301,28 +296,6 @@ def _norms(found: Obligations, step: Step, run: Run) -> None:
             found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure)
 
 
-def _forward(found: Obligations, step: Step, run: Run) -> None:
-    """Every unit runs in every microbatch, forward and backward, after what it needs, on every rank."""
-    ran: dict[tuple[str, str, str], list[Ran]] = {}
-    for entry in run.end.ran:
-        ran.setdefault((entry.phase, entry.unit, entry.position), []).append(entry)
-    wanted = [("forward", u.name) for u in step.reference.units] + [("forward", loss) for loss in step.reference.losses]
-    wanted += [("backward", u.name) for u in reversed(step.reference.units)]
-    again = (AGAIN,) if any(e.position == AGAIN for e in run.end.ran) else ()
-    for position in dict.fromkeys((*(i.position for i in run.case.iterations), *again)):
-        for phase, unit in wanted:
-            entries = ran.get((phase, unit, position), [])
-            if any(e.ready and not e.where for e in entries) or (position == AGAIN and not entries):
-                found.hold("forward")
-                continue
-            done = [symbols.at_pairs(e.where) for e in entries if e.ready]
-            event = entries[0].event if entries else f"{phase}.{unit}.compute"
-            says = "runs before its input is there" if entries else "does not run"
-            failure = Failure("forward", event, z3.Not(z3.Or(done)), f"{says} ({position} microbatch)", exact=run.whole)
-            found.add("forward", ("forward", phase, unit, position, tuple(entries)), _case_of(run, position),
-                      lambda failure=failure: failure)  # type: ignore[misc]
-
-
 def _schedule(found: Obligations, step: Step, group: Group) -> None:
     """Add the deadlocks: a collective is called by all ranks of its group or by none, or else some wait forever.
 
@@ -343,18 +316,3 @@ def _schedule(found: Obligations, step: Step, group: Group) -> None:
             failure = Failure("schedule", event.path, z3.And(called, z3.Not(peer)),
                               "some ranks of the group do not take part: deadlock")
             found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
-
-
-def _random(found: Obligations, step: Step) -> None:
-    """A stream keyed by rank or by a local index draws other numbers than the reference's, which is keyed logically."""
-    data = step.reference.data_axes
-    for key in step.reference.random_keys:
-        axes = [a for a in step.reference.mesh.names if key == f"rank({a})"] or list(data)
-        elsewhere = z3.Or([symbols.coordinate(a, "unit" if a in data else "c") != 0 for a in axes])
-        if key == "local(batch)":
-            elsewhere = z3.Or(elsewhere, symbols.size(symbols.MICROBATCH) > 1)
-        for event in step.phase("forward"):
-            if event.value == "activation" and event.verb == "compute":
-                failure = Failure("random", event.path, elsewhere,
-                                  f"draws from a stream keyed by {key}: equal to the reference in distribution only")
-                found.add("random", ("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]

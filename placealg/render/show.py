@@ -173,7 +173,7 @@ def claim(event: Event) -> str:
 
 def size(step: Step, event: Event) -> str:
     """The elements that a collective moves (of one instance), where they are known or short."""
-    if event.on_tensor and event.axes and step.reference.graph and event.verb in SENT:
+    if event.on_tensor and event.axes and event.verb in SENT:
         return readable(str(step.reference.graph.tensors[event.tensor].elements))
     if not event.group or not event.axes or event.verb in ("free", "slice", "norm"):
         return ""

@@ -67,7 +67,7 @@ class Told:
         found = dict(self.bound)
         stage = stage_of(self.costs.step)
         if stage is not None and stage.ranks is not None:
-            loops = self.costs.step.reference.graph.loops if self.costs.step.reference.graph else ()
+            loops = self.costs.step.reference.graph.loops
             chosen = {stage.pipeline.axis, "v", *(n for loop in loops for n in loop.count.names())}
             chosen |= set() if stage.even else {"m"}
             found |= {name: self.sizes[name] for name in chosen if name in self.sizes}

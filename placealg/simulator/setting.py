@@ -111,7 +111,7 @@ def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
     Then some neighbours share a stage, and others do not.
     """
     pipeline = reference.pipeline
-    if pipeline is None or reference.graph is None or pipeline.axis not in sizes:
+    if pipeline is None or pipeline.axis not in sizes:
         return 2
     chunks = sizes[pipeline.axis] * (fitting(pipeline).chunks or 1)
     return max(2, -(-(chunks + 1) // max(1, len(reference.graph.loops))))

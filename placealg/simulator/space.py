@@ -383,6 +383,5 @@ def seed_of(space: Space, number: int, box: Box, weight: Mapping[int, Fraction])
 
 def of(reference: Reference, setting: Setting) -> Space:
     """The space of a run of a step, lowered where its units run whole."""
-    assert reference.graph is not None
     return Space(reference, reference.graph, setting)
 

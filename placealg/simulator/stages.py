@@ -127,8 +127,8 @@ class Stages:
 
 def of(reference: Reference, setting: Setting) -> Stages | None:
     """The stages of a run; None without a pipeline."""
-    pipeline, graph = reference.pipeline, reference.graph
-    if pipeline is None or graph is None or reference.whole:
+    pipeline = reference.pipeline
+    if pipeline is None or reference.whole:
         return None
-    return Stages(fitting(pipeline), reference, graph, setting.sizes[pipeline.axis], setting.layers,
+    return Stages(fitting(pipeline), reference, reference.graph, setting.sizes[pipeline.axis], setting.layers,
                   setting.microbatches)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.names import parameters_of
 from placealg.step import rules
@@ -132,7 +133,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         sizes=model.sizes,
         prefetch=int(strategy.option("schedule", "prefetch")),
         abstract=model.abstract,
-        graph=model.graph if placed else None,
+        graph=model.graph if placed else Graph(),
         split_dims=split_dims(placed) if placed else FrozenMap(),
         dims=strategy.dims,
         pipeline=pipeline_of(strategy),

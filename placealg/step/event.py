@@ -335,13 +335,12 @@ class Reference:
     microbatch_mean, or sum, 1. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is
     skipped whose gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are
     deviations from logical keys of random streams. `types` are the default bytes per element, `sizes` the model's
-    symbols that are known as numbers. `graph` is the op graph of a step that runs op by op, `split_dims` the dim by
-    which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
+    symbols that are known as numbers. `graph` is the op graph, without ops where units run whole, `split_dims` the
+    dim by which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
     `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
     axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
     lacks. `pad` says what is filled up where a share is no whole number: none, rows, elements. `losses` are the terms
-    of the loss: each is weighted by counts of its own tokens. `whole`: the ops of the graph are whole units, of which
-    nothing else is known (`lower.py`).
+    of the loss: each is weighted by counts of its own tokens.
     """
 
     strategy: str
@@ -360,7 +359,7 @@ class Reference:
     sizes: FrozenMap[str, int] = FrozenMap()
     prefetch: int = 0
     abstract: bool = False
-    graph: Graph | None = None
+    graph: Graph = Graph()
     split_dims: FrozenMap[str, FrozenMap[str, str]] = FrozenMap()
     dims: FrozenMap[str, tuple[str, ...]] = FrozenMap()
     unrolled: FrozenMap[str, int] = FrozenMap()
@@ -368,13 +367,17 @@ class Reference:
     left_out: tuple[str, ...] = ()
     pad: str = "none"
     losses: tuple[str, ...] = ("loss",)
-    whole: bool = False
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]
         for name in names:
             if names.count(name) > 1:
                 raise InputError(f"two groups of {self.model} are called {name}")
+
+    @property
+    def whole(self) -> bool:
+        """Whether units run whole: what is inside of them is unknown."""
+        return self.graph.whole
 
     @property
     def trained(self) -> tuple[Group, ...]:

@@ -65,8 +65,7 @@ def _value(key: str, value: Any, reference: Reference) -> str:
 
 def _place(named: tuple[str, ...] = ()) -> Callable[[str, Any, Reference], str]:
     def read(key: str, value: Any, reference: Reference) -> str:
-        dims = reference.graph.dims if reference.graph else ()
-        return _choice((*named, *KINDS, *(f"S({d})" for d in dims)))(key, value, reference)
+        return _choice((*named, *KINDS, *(f"S({d})" for d in reference.graph.dims)))(key, value, reference)
     return read
 
 
@@ -85,7 +84,7 @@ def _version(key: str, value: Any, reference: Reference) -> str:
 def _reads(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
         raise InputError(f"{key} is {shown(value)}: expected a list of tensors, such as \"layer.norm1.out@tp\"")
-    tensors = reference.graph.tensors if reference.graph else {}
+    tensors = reference.graph.tensors
     for name in value:
         tensor, at, label = name.partition("@")
         if tensor not in tensors:
@@ -239,8 +238,8 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
     A tensor may be redistributed in any unit, or between units (unit ""); its own unit comes first.
     """
     if value not in VALUES:
-        last = reference.graph.ops[-1].unit if reference.graph else ""
-        yield from (("", u) for u in dict.fromkeys((unit_of(value), *(u.name for u in reference.units), last, "")))
+        last = [op.unit for op in reference.graph.ops[-1:]]
+        yield from (("", u) for u in dict.fromkeys((unit_of(value), *(u.name for u in reference.units), *last, "")))
     elif value in ("activation", "loss", "count"):
         units = [u.name for u in reference.units] if value == "activation" else reference.losses
         yield from (("", unit) for unit in units)
@@ -260,8 +259,8 @@ def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
     with its group, and but the sum of the loss, which nothing reads. A unit whose ops are known does not run whole.
     """
     named, graph = VERBS[verb].values, reference.graph
-    found = [v for v in named if v in VALUES and not (graph and v == "activation")]
-    if graph:
+    found = [v for v in named if v in VALUES and (reference.whole or v != "activation")]
+    if graph.ops:
         moved = [n for n, t in graph.tensors.items() if t.kind != "parameter" and n != graph.ops[-1].output]
         tensors = [op.output for op in graph.ops] if verb == "compute" else moved
         backed = needs_gradient(graph)
@@ -284,9 +283,8 @@ def regions(graph: Graph) -> tuple[str, ...]:
 
 def tensor_values(reference: Reference) -> tuple[str, ...]:
     """The names of all tensors, gradients and regions of the op graph, whatever applies to them."""
-    graph = reference.graph
-    tensors = graph.tensors if graph else ()
-    found = (*tensors, *(n + GRAD for n in tensors), *(regions(graph) if graph else ()))
+    tensors = reference.graph.tensors
+    found = (*tensors, *(n + GRAD for n in tensors), *regions(reference.graph))
     return tuple(v for v in dict.fromkeys(found) if v not in VALUES)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from placealg.model.backward import GRAD
-from placealg.model.graph import Graph
 from placealg.step.effects import Access
 from placealg.step.event import Event, Group, Reference
 from placealg.step.versions import Version
@@ -67,15 +66,15 @@ def _entered(event: Event, reference: Reference) -> Iterator[Storage]:
 
 
 def _final(event: Event, reference: Reference) -> Iterator[Storage]:
-    if reference.graph:
-        yield from (("", v, "device") for v in event.reads)
-    else:
+    if reference.whole:
         yield reference.units[-1].name, "activation", "device"
+    else:
+        yield from (("", v, "device") for v in event.reads)
 
 
 def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
     """Operands and parameters; the random stream that forward draws from, the gradient that arrives in backward."""
-    graph = _graph_of(reference)
+    graph = reference.graph
     op = graph.producer(event.tensor)
     yield from (("", v.text, "device") for v in event.operands if graph.tensors[v.tensor].kind != "parameter")
     yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
@@ -85,11 +84,6 @@ def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
             yield "loss", "loss", "device"
     elif op and op.row.random:
         yield "", "rng", "device"
-
-
-def _graph_of(reference: Reference) -> Graph:
-    assert reference.graph is not None
-    return reference.graph
 
 
 def _versions(event: Event, _reference: Reference) -> Iterator[Storage]:
@@ -113,7 +107,7 @@ def _results(event: Event, reference: Reference) -> Iterator[Storage]:
     if not event.on_gradient:
         yield from _version(event, reference)
         return
-    graph = _graph_of(reference)
+    graph = reference.graph
     for name, _ in event.operands:
         yield from ((g.name, "grad", "device") for g in reference.groups if name in g.parameters)
     for name, label in event.operands:

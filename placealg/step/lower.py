@@ -33,10 +33,9 @@ def lowered(step: Step) -> Step:
     [('data.input', 'slice', 'forward.layer.compute'), ('layer.in', 'assign', 'forward.layer.compute'), \
 ('layer.out', 'compute', 'forward.layer.compute')]
     """
-    if step.reference.graph is not None:
+    if not step.reference.whole or any(event.said for event in step.events):
         return step
     reference = of_ops(step.reference)
-    assert reference.graph is not None
     return Step(reference, tuple(e for event in step.events for e in _events(event, reference, reference.graph)))
 
 
@@ -65,7 +64,7 @@ def of_ops(reference: Reference) -> Reference:
     tensors[total] = Tensor(total, FrozenMap())
     ops.append(Op(total, "sum", (entering,), "loss"))
     groups = tuple(replace(g, parameters=(names[g.name],)) for g in reference.groups)
-    return replace(reference, graph=Graph(FrozenMap(tensors), tuple(ops), tuple(loops)), groups=groups, whole=True,
+    return replace(reference, graph=Graph(FrozenMap(tensors), tuple(ops), tuple(loops)), groups=groups,
                    dims=FrozenMap({a: (BATCH,) for a in reference.data_axes}))
 
 

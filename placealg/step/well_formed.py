@@ -27,7 +27,7 @@ def check_event(event: Event, reference: Reference) -> None:
         raise InputError(f"{event.path}: a message goes from stage to stage, along "
                          + (f"[{reference.pipeline.axis}] alone" if reference.pipeline else "a pipeline axis, and no "
                             "axis is one: it names [\"layer\"] in [dims]"))
-    if event.reads and reference.graph:
+    if event.reads and not reference.whole:
         operands = _operands(event, reference.graph)
         read = tuple(v.tensor for v in event.operands)
         if read != operands:
@@ -94,10 +94,10 @@ def inapplicable(event: Event, reference: Reference) -> InputError:
     """The error that an event's verb does not apply to its value, with what it applies to or what the user may mean."""
     graph, verb = reference.graph, event.verb
     what = f"{event.path}: {verb} does not apply to {event.unit if event.value == 'activation' else event.value}"
-    tensor = graph.tensors.get(event.tensor) if graph else None
-    if graph and event.value == "activation":
+    tensor = graph.tensors.get(event.tensor)
+    if event.value == "activation" and not reference.whole:
         return InputError(f"{what}: the unit runs op by op", valid=[op.output for op in graph.of_unit(event.unit)])
-    if graph is None or tensor is None:
+    if tensor is None:
         none = "" if values_of(verb, reference) else ": it is for tensors of ops, and no unit of this model has ops"
         return InputError(what + none, name=event.value, valid=values_of(verb, reference))
     if tensor.kind == "parameter" and (verb, event.on_gradient) == ("compute", True):
@@ -126,14 +126,13 @@ def _of_groups(event: Event, reference: Reference) -> Iterator[Event]:
 
 def _merges(event: Event, reference: Reference) -> bool:
     """Whether it computes an op that merges the statistics of rows that ranks hold parts of."""
-    op = reference.graph.producer(event.tensor) if reference.graph and event.on_tensor else None
+    op = reference.graph.producer(event.tensor) if event.on_tensor else None
     return op is not None and event.verb == "compute" and not event.on_gradient and op.row.over == "statistics"
 
 
 def _check_version(event: Event, reference: Reference) -> None:
     """A label is that of a copy of a tensor."""
-    tensors = reference.graph.tensors if reference.graph else {}
-    if event.version and (not event.effect.labelled or event.tensor not in tensors):
+    if event.version and (not event.effect.labelled or event.tensor not in reference.graph.tensors):
         raise InputError(f"{event.path}: version = {event.version} labels a copy that is moved, and {event.verb} makes "
                          "and moves none")
 
@@ -200,7 +199,7 @@ def _check_tier(event: Event) -> None:
 
 def _check_dims(event: Event, reference: Reference) -> None:
     """What moves a tensor's indices says from or to which dim of that tensor."""
-    tensor = reference.graph.tensors.get(event.tensor) if reference.graph and event.on_tensor else None
+    tensor = reference.graph.tensors.get(event.tensor)
     if tensor is None:
         return
     for name in event.effect.dims:
@@ -225,7 +224,7 @@ def _check_layout(event: Event, reference: Reference) -> None:
 
 
 def _is_data(event: Event, reference: Reference) -> bool:
-    tensor = reference.graph.tensors.get(event.tensor) if reference.graph else None
+    tensor = reference.graph.tensors.get(event.tensor)
     return tensor is not None and tensor.kind == "data" and not event.on_gradient
 
 

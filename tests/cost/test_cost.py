@@ -477,7 +477,7 @@ def test_costs_are_flat_in_layers_and_devices() -> None:
 def test_document(strategy: str, model: str) -> None:
     step = step_of(strategy, model)
     sizes: dict[str, Any] = dict.fromkeys(step.reference.mesh.names, 4)
-    sizes |= {"b": 2, "s": 8} if step.reference.graph else {}
+    sizes |= {"b": 2, "s": 8} if not step.reference.whole else {}
     found = json.loads(json.dumps(cost_json(step, {**sizes, "m": 3})))
     assert set(found) == {"version", "strategy", "model", "sizes", "convention", "unit", "hypotheses", "symbols",
                           "parameters", "memory", "communication", "saved", "regions", "compute", "schedule"}

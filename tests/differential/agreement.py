@@ -61,7 +61,7 @@ def compare(step: Step) -> Agreement:
     report = prove(step)
     if report.verdict == REFUTED:
         return Agreement(report, "replayed")
-    runs = random_dims.settings(step) if step.reference.graph else settings(step.reference)
+    runs = random_dims.settings(step) if not step.reference.whole else settings(step.reference)
     for setting in (*runs, *random_dims.of_empty_cells(step, report)):
         outcome = simulate(step, setting, 3 if any(g.locality != "elementwise" for g in step.reference.groups) else 2)
         if not outcome.equal:

@@ -56,7 +56,7 @@ def files() -> Iterator[tuple[str, Step]]:
     for path in sorted((ROOT / "proofs").glob("*/*.toml")):
         file = read_strategy_file(path)
         case = read_case(str(path), None if file.strategy.detailed or file.model else "abstract", [])
-        if case.step.reference.graph is None:
+        if case.step.reference.whole:
             yield f"proofs/{path.parent.name}/{path.stem}", case.step
 
 
@@ -69,7 +69,7 @@ def drawn() -> Iterator[tuple[str, Step]]:
             suppress_health_check=list(HealthCheck))
     @given(random_programs.programs())
     def collect(sample: random_programs.Sample) -> None:
-        if sample.step.reference.graph is None:
+        if sample.step.reference.whole:
             found.append(sample.step)
 
     collect()
@@ -98,7 +98,7 @@ def proof(step: Step) -> dict[str, Any]:
     report = prove(step)
     found = report.counterexample
     return {
-        "verdict": str(report.verdict), "class": report.cls, "hypotheses": list(report.hypotheses),
+        "verdict": str(report.verdict), "class": report.cls, "hypotheses": list(map(str, report.hypotheses)),
         "lemmas": list(report.lemmas),
         "obligations": [[v.id, v.group, str(v.verdict), v.cls, v.instances, v.event] for v in report.obligations],
         "reasons": [v.reason for v in report.obligations],

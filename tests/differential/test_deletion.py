@@ -107,7 +107,7 @@ def harmless(mutant: Mutant) -> bool:
     or gathers for the backward of a unit those of its parameters that no backward reads.
     """
     graph = mutant.step.reference.graph
-    drawn = graph is None or any(op.draws for op in graph.ops)
+    drawn = mutant.step.reference.whole or any(op.draws for op in graph.ops)
     return all(e.verb in HARMLESS_DELETIONS or e.rule.name == "recompute" or (e.value == "rng" and not drawn)
                or unread(mutant.step, e) for e in mutant.events)
 
@@ -115,7 +115,7 @@ def harmless(mutant: Mutant) -> bool:
 def unread(step: Step, event: Event) -> bool:
     """Whether an event gathers parameters for backward that no backward reads, such as a bias."""
     graph, group = step.reference.graph, event.group
-    if graph is None or event.verb != "gather" or event.phase != "backward":
+    if step.reference.whole or event.verb != "gather" or event.phase != "backward":
         return False
     read = {name for op in backward(graph) for name in op.reads}
     return read.isdisjoint(step.reference.group(group).parameters)

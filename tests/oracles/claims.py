@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -23,7 +24,12 @@ from placealg.prover.calculus import explore, versions
 from placealg.prover.calculus.contribution import DEVICE, OPAQUE, UNIT, Slot, Tag, Term, Value, count_cell, count_name
 from placealg.prover.calculus.machine import STATES, Machine, Site
 from placealg.prover.calculus.microbatches import Case
+from placealg.prover.calculus.parameter_uses import concerns
 from placealg.prover.calculus.places import EARLIER, MIDDLE
+from placealg.prover.ops.flow import Flows
+from placealg.step.event import Event, phase_order
+from placealg.step.lower import lowered, of_ops
+from placealg.step.program import Step
 
 ANYTHING = "anything"
 """What the machine says of a rank of which it claims nothing, not even whether it holds the element."""
@@ -31,10 +37,20 @@ ANYTHING = "anything"
 LEAVES = {CURRENT: versions.CURRENT, NEXT: versions.NEXT, GARBAGE: versions.GARBAGE, None: versions.UNHELD}
 
 
+@lru_cache(maxsize=1024)
+def followed(step: tuple[Event, ...]) -> tuple[Flows, tuple[Event, ...]]:
+    """What whole units leave in a step of a program, and the events that the group sees, lowered; each has its path."""
+    events = tuple(replace(event, copy=k) for k, event in enumerate(step, 1))
+    ordered = lowered(Step(STEP.reference, tuple(sorted(events, key=lambda e: phase_order(e.phase)))))
+    alone = (e for event in events for e in lowered(Step(STEP.reference, (event,))).events)
+    return Flows(ordered), tuple(e for e in alone if not e.on_tensor or concerns(e, GROUP.name, ordered.reference))
+
+
 def machine_after(program: Program, case: Case) -> Machine | None:
     """The abstract machine at the end of a program; None where it does not stand for every number of microbatches."""
     owned = frozenset((axis, "own:own") for axis in program.split)
-    machine = Machine(STEP.reference, replace(GROUP, split=program.split), Site("layer"))
+    group = replace(of_ops(STEP.reference).group(GROUP.name), split=program.split)
+    machine = Machine(of_ops(STEP.reference), group, Site("layer.out/1", GROUP.name))
     tokens = Monomial.of(count_name(dict.fromkeys(AXES, DEVICE)))
     contribution = Term(ONE, FrozenMap(dict.fromkeys(AXES, UNIT)))
     begun = {"zero": (), "sum": (contribution,), "mean": (contribution.times(ONE / tokens),)}
@@ -45,7 +61,9 @@ def machine_after(program: Program, case: Case) -> Machine | None:
         else:
             machine.values[begin.value, begin.tier] = Value(begun[begin.what], there, zero=begin.what == "zero")
     for number, step in enumerate(program.steps):
-        run = explore.run_step(machine.next_step() if number else machine, explore.Program((), step, (), ()), case)
+        machine = machine.next_step() if number else machine
+        machine.flows, seen = followed(step)
+        run = explore.run_step(machine, explore.Program((), seen, (), ()), case)
         if not run.whole:
             return None
         machine = run.unsaved

@@ -371,7 +371,6 @@ class Mesh:
 def followed(step: Step, mesh: Mesh) -> Found:
     """What following a program came to: to the end, or to the first that is wrong here or cannot be followed."""
     graph, found = step.reference.graph, Found()
-    assert graph is not None
     whole = {d: tuple(range(LENGTH)) for d in graph.dims}
     readers = dict[tuple[str, str], set[str]]()
     for event in step.phase("forward"):

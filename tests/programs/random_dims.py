@@ -261,7 +261,6 @@ def edited(sample: Sample, seed: int) -> Sample:
 def _changed(draw: Random, event: Event, kind: str, step: Step) -> Event:
     """The event with one field drawn anew; the same where the field says nothing about it."""
     axes, graph = step.reference.mesh.names, step.reference.graph
-    assert graph is not None
     if kind == "axes" and event.axes:
         return replace(event, axes=draw.choice([(a,) for a in axes] + [axes]))
     if kind == "op" and event.op and event.verb != "compute":

@@ -28,8 +28,7 @@ def _axes(step: Step) -> tuple[str, ...]:
 
 
 def _places(_: Event, step: Step) -> Sequence[str]:
-    graph = step.reference.graph
-    return (*KINDS, *GROUP_VALUES, *(f"S({d})" for d in (graph.dims if graph else ())))
+    return (*KINDS, *GROUP_VALUES, *(f"S({d})" for d in step.reference.graph.dims))
 
 
 WORDS: Mapping[str, Callable[[Event, Step], Sequence[Any]]] = {

@@ -176,7 +176,6 @@ def some_step(rng: Random, staged: bool = False) -> Step:
 def _edited(rng: Random, step: Step) -> Step:
     """The program with one event more, less, or other; half of the edits are beside ops over rows."""
     graph = step.reference.graph
-    assert graph is not None
     for _ in range(20):
         events = list(step.events)
         inside = [i for i, e in enumerate(events) if e.on_tensor and e.phase in LOOPED]
@@ -214,7 +213,6 @@ MOVED = ("all_gather", "all_gather", "slice", "slice", "all_reduce", "reduce_sca
 def _some_move(rng: Random, beside: Event, step: Step) -> Event:
     """A redistribution of what an event is about, or reads."""
     graph, names = step.reference.graph, step.reference.mesh.names
-    assert graph is not None
     read = [r.partition("@")[0] + GRAD * beside.on_gradient for r in beside.reads]
     value, verb = rng.choice([beside.value, *read]), rng.choice(MOVED)
     tensor = graph.tensors.get(value.removesuffix(GRAD))
@@ -238,7 +236,6 @@ def _some_move(rng: Random, beside: Event, step: Step) -> Event:
 
 def _changed(rng: Random, event: Event, kind: str, step: Step) -> Event:
     graph = step.reference.graph
-    assert graph is not None
     names = step.reference.mesh.names
     if kind == "axes" and event.axes:
         return replace(event, axes=rng.choice([(a,) for a in names] + [names]))

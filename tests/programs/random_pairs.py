@@ -101,7 +101,7 @@ def of_a_tensor(draw: Random, step: Step, name: str, dims: Sequence[str]) -> lis
 def put_in(draw: Random, step: Step) -> tuple[str, list[Event]]:
     """(what was put in, the events with it): each of a pair where the group or the tensor is at work."""
     events, graph = list(step.events), step.reference.graph
-    if graph is None or draw.random() < 0.5:
+    if step.reference.whole or draw.random() < 0.5:
         group = draw.choice(step.reference.groups).name
         pair = of_a_group(draw, step, group)
         near = [k for k, e in enumerate(events) if e.group == group or not (e.on_tensor or e.group)]

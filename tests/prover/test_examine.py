@@ -27,13 +27,13 @@ from placealg.prover.evidence import lemmas
 from placealg.prover.evidence.premises import premises
 from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, UNKNOWN, Answer, text_of, versions, z3_answer
 from placealg.prover.examine import (
+    PER_GROUP,
     Candidate,
     Findings,
     examine,
     hypotheses,
     in_case,
     layouts,
-    of_group,
     of_ops,
     siblings,
 )
@@ -55,6 +55,7 @@ from placealg.prover.verdict import (
 )
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event
+from placealg.step.lower import lowered
 from placealg.step.program import Group, Step
 
 DP, ZERO1, HSDP = step_of("dp", "abstract"), step_of("zero1", "abstract"), step_of("hsdp", "abstract")
@@ -96,18 +97,18 @@ def candidate(group: Group = LAYER, event: str = "update.layer.weight.update", i
 
 # whole steps
 
-def checked(groups: Sequence[str], by_op: bool, staged: bool = False) -> list[tuple[str, str]]:
+def checked(groups: Sequence[str], staged: bool = False) -> list[tuple[str, str]]:
     """(identifier, group) of all verdicts, in the order of a report."""
-    whole = ["partition", "vacuity", *(["forward", "random"] if by_op else []), *(["schedule"] if staged else [])]
-    each = [i for i in OBLIGATIONS if i not in ("partition", "vacuity") and not (by_op and i == "forward")]
+    whole = ["partition", "vacuity", "forward", "random", *(["schedule"] if staged else [])]
+    each = [i for i in OBLIGATIONS if i not in ("partition", "vacuity", "forward")]
     return [(i, group) for i in OBLIGATIONS for group in ("", *groups) if i in (each if group else whole)]
 
 
 @pytest.mark.parametrize("step", [DP, step_of("zero3", "units"), STAGED, FFN], ids=repr)
 def test_a_derived_step_is_proved_whole_and_group_by_group(step: Step) -> None:
     found = examine(step)
-    graph, staged = step.reference.graph is not None, step.reference.pipeline is not None
-    assert [(v.id, v.group) for v in found.verdicts] == checked([g.name for g in step.reference.groups], graph, staged)
+    staged = step.reference.pipeline is not None
+    assert [(v.id, v.group) for v in found.verdicts] == checked([g.name for g in step.reference.groups], staged)
     assert {(v.verdict, v.cls, v.event) for v in found.verdicts} == {(PROVED, PARAMETRIC, "")}
     assert all(v.statement == OBLIGATIONS[v.id] and v.seconds is not None for v in found.verdicts)
     assert found.candidates == () and found.hypotheses == hypotheses(step)
@@ -139,7 +140,7 @@ def test_what_no_rule_covers_is_open_and_supposed_wrong() -> None:
     assert one.model == {"dp": 2, "m": 2} and one.siblings == {} and z3.is_true(one.failure.formula)
     open_ones = [v for v in found.verdicts if v.group]
     assert open_ones == [verdict(i, "layer.weight", UNDECIDED, None, 0, 0.0, why, "forward.layer.compute")
-                         for i in OBLIGATIONS if i in of_group(None)]
+                         for i in OBLIGATIONS if i in PER_GROUP]
     assert [v.id for v in found.verdicts if v.verdict == PROVED] == ["partition", "vacuity"]
     assert one.verdict in found.verdicts
 
@@ -171,14 +172,14 @@ class Parts:
         self.suppose, self.disagreement = Mock(return_value=[]), Mock(return_value=None)
         self.lemmas = Mock(return_value=(LEMMA, ""))
 
-    def sites(self, step: Step, group: Group, flows: Flows | None) -> tuple[Site, ...]:
+    def sites(self, step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
         self.same(step, flows)
         return (Site(group.name),)
 
-    def same(self, step: Step, flows: Flows | None) -> None:
-        assert step is self.step and (flows is None) == (step.reference.graph is None)
+    def same(self, step: Step, flows: Flows) -> None:
+        assert step == lowered(self.step) and flows.step is step
 
-    def kind(self, step: Step, group: Group, sites: tuple[Site, ...], flows: Flows | None) -> str:
+    def kind(self, step: Step, group: Group, sites: tuple[Site, ...], flows: Flows) -> str:
         self.same(step, flows)
         assert sites == (Site(group.name),)
         if self.kinds[group.name] == "gap":
@@ -186,7 +187,7 @@ class Parts:
         return self.kinds[group.name]
 
     def examine_group(self, step: Step, group: Group, sites: tuple[Site, ...],
-                      flows: Flows | None) -> tuple[list[Verdict], list[Candidate]]:
+                      flows: Flows) -> tuple[list[Verdict], list[Candidate]]:
         self.kind(step, group, sites, flows)
         self.examined.append(group.name)
         found = [replace(v, group=group.name) for v in self.found.get(self.kinds[group.name], ())]
@@ -219,8 +220,7 @@ def test_groups_treated_alike_are_proved_once(step: Step) -> None:
     assert of(found, "b") == [replace(RIGHT[0], group="b")]
     assert of(found, "c") == [replace(RIGHT[0], group="c", seconds=0.0, reason="as a"),
                               replace(RIGHT[1], group="c", seconds=0.0)]
-    whole = ["partition", *(["forward"] if step.reference.graph else []), "vacuity"]
-    assert [v.id for v in of(found, "")] == whole
+    assert [v.id for v in of(found, "")] == ["partition", "forward", "vacuity"]
     assert [v.id for v in found.verdicts] == sorted((v.id for v in found.verdicts), key=list(OBLIGATIONS).index)
     assert (found.lemmas, found.candidates) == (LEMMA, ())
 
@@ -237,8 +237,8 @@ def test_what_is_being_proved_is_announced() -> None:
         heard: list[str] = []
         with listening(heard.append):
             Parts(step, {"a": "one", "b": "gap", "c": "other"}, {}).findings()
-        ops = ["proving forward, op by op"] if step is FFN else []
-        assert heard == ["proving the lemmas", *ops, "proving what concerns a", "proving what concerns c"]
+        assert heard == ["proving the lemmas", "proving forward, op by op", "proving what concerns a",
+                         "proving what concerns c"]
 
 
 def test_a_group_that_may_be_wrong_speaks_for_no_other() -> None:
@@ -257,7 +257,7 @@ def test_a_group_that_no_rule_covers_is_open_and_the_next_is_not() -> None:
         assert parts.examined == ["a", "c"] and len(of(found, "a")) == len(of(found, "c")) == 2
         assert of(found, "b") == [verdict(i, "b", UNDECIDED, None, 0, 0.0, "forward.layer.compute: no rule for b",
                                           "forward.layer.compute")
-                                  for i in OBLIGATIONS if i in of_group(None if step is DP else Flows(step))]
+                                  for i in OBLIGATIONS if i in PER_GROUP]
 
 
 def test_what_is_supposed_stands_among_the_rest() -> None:
@@ -286,7 +286,7 @@ def test_nothing_is_proved_on_a_lemma_that_is_not() -> None:
     parts = Parts(DP, {"a": "one", "b": "one", "c": "one"}, {"one": ended})
     parts.lemmas.return_value = (), "lemma ring is not proved: gave up"
     found = parts.findings()
-    parts.lemmas.assert_called_once_with(parts.step)
+    parts.lemmas.assert_called_once_with(lowered(parts.step))
     assert of(found, "a") == [*(replace(v, group="a") for v in ended[:2]),
                               verdict("init", "a", UNDECIDED, None, 1, 1.0, "lemma ring is not proved: gave up")]
     assert {(v.verdict, v.reason) for v in of(found, "")} == {(UNDECIDED, "lemma ring is not proved: gave up")}
@@ -389,7 +389,7 @@ def test_without_data_axes_microbatches_hold_equally_many_tokens(microbatches: i
 def test_what_is_checked_on_ops_and_on_groups() -> None:
     assert of_ops(FFN) == ("forward", "random") and of_ops(STAGED) == ("forward", "random", "schedule")
     alone = ("gradient", "normalizer", "view", "update", "invariant", "init", "random", "schedule")
-    assert of_group(Flows(FFN)) == alone and of_group(None) == ("forward", *alone)
+    assert alone == PER_GROUP
 
 
 GAP = NoRule("forward.layer.compute", "no transfer rule for it")
@@ -409,9 +409,9 @@ def test_ops_that_no_rule_covers_leave_all_of_them_open(step: Step) -> None:
 
 @pytest.mark.parametrize("step", [DP, FFN], ids=repr)
 def test_a_group_whose_obligations_cannot_be_made_is_open(step: Step) -> None:
-    flows = Flows(step) if step.reference.graph else None
+    flows = Flows(lowered(step))
     with patch.object(prover, "obligations", Mock(side_effect=GAP)):
-        assert prover._examine_group(step, A, (), flows) == (left_open("a", of_group(flows)), [])
+        assert prover._examine_group(step, A, (), flows) == (left_open("a", PER_GROUP), [])
 
 
 def decided(step: Step, group: Group, identifier: str, generated: Obligations) -> tuple[Verdict, Candidate | None]:
@@ -438,13 +438,13 @@ def test_each_obligation_of_the_ops_has_its_verdict(step: Step) -> None:
 
 @pytest.mark.parametrize("step", [DP, FFN], ids=repr)
 def test_each_obligation_of_a_group_has_its_verdict(step: Step) -> None:
-    flows, made = Flows(step) if step.reference.graph else None, Obligations(instances=Counter(x=7))
+    flows, made = Flows(lowered(step)), Obligations(instances=Counter(x=7))
     own = Mock(return_value=made)
     with patch.multiple(prover, obligations=own, _decide=decided):
         verdicts, candidates = prover._examine_group(step, A, (Site("layer"),), flows)
     own.assert_called_once_with(step, A, (Site("layer"),), flows)
     found = {"view": candidate(A, identifier="view"), "random": candidate(A, identifier="random")}
-    assert verdicts == [found[i].verdict if i in found else verdict(i, "a", instances=7) for i in of_group(flows)]
+    assert verdicts == [found[i].verdict if i in found else verdict(i, "a", instances=7) for i in PER_GROUP]
     assert candidates == list(found.values())
 
 
@@ -479,7 +479,8 @@ def gap(event: str, ended: Conclusion = UNDECIDED) -> Verdict:
 ])
 def test_what_has_no_rule_is_supposed_wrong(event: str, identifier: str) -> None:
     said = f"cannot be followed, only run: {SAYS}"
-    one, = prover._suppose(HSDP, None, [verdict("view"), gap(event), gap("forward.loss.compute")])
+    step = lowered(HSDP)
+    one, = prover._suppose(step, Flows(step), [verdict("view"), gap(event), gap("forward.loss.compute")])
     assert one == Candidate(verdict(identifier, "", REFUTED, BOUNDED, 1, 0.0, said, event, solver=1), WHOLE,
                             one.failure, {"dp_replicate": 2, "dp_shard": 2, "m": 2}, {})
     assert z3.is_true(one.failure.formula)
@@ -498,7 +499,7 @@ def test_a_failure_that_a_run_shows_alone() -> None:
 
 def test_nothing_is_supposed_where_all_has_been_followed() -> None:
     silent = verdict("view", "", UNDECIDED, None, reason="the solver gave up")
-    for step, flows in ((DP, None), (FFN, Flows(FFN))):
+    for step, flows in ((lowered(DP), Flows(lowered(DP))), (FFN, Flows(FFN))):
         assert prover._suppose(step, flows, [verdict("view"), silent, gap("forward.loss.compute", REFUTED)]) == []
 
 

@@ -40,10 +40,11 @@ from placealg.prover.obligations import (
     untransformed,
 )
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.op_obligations import sites_of
+from placealg.prover.ops.op_obligations import network_obligations, sites_of
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event
+from placealg.step.lower import lowered
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 
@@ -62,9 +63,18 @@ Row = tuple[str, str, str]
 
 
 def generated(step: Step, name: str = "layer.weight", full: bool = False) -> Obligations:
-    flows = Flows(step) if step.reference.graph else None
-    group = step.reference.group(name)
-    return obligations(step, group, sites_of(step, group, flows), flows, full)
+    """The obligations of a group, and, where units run whole, of the units."""
+    step = lowered(step)
+    group, flows = step.reference.group(name), Flows(step)
+    found = obligations(step, group, sites_of(step, group, flows), flows, full)
+    if step.reference.whole:
+        units = network_obligations(step, flows, full)
+        found.failures |= units.failures
+        found.instances += units.instances
+        found.data += units.data
+        for obligation, facts in units.facts.items():
+            found.facts[obligation] = found.facts.get(obligation, Counter()) + facts
+    return found
 
 
 def edited(text: str, model: str, *changes: dict[str, Any]) -> Step:
@@ -202,10 +212,13 @@ def test_a_unit_that_does_not_run_and_those_that_need_it() -> None:
     failures = wrong(edited("zero3", "units", {"drop": "forward.head.compute"}))
     broken = {(f.event, f.says) for f in failures if f.obligation == "forward"}
     later = ("forward.loss.compute", "backward.head.compute", "backward.layer.compute", "backward.embedding.compute")
-    for place in ("only", "first", "middle", "last"):
-        assert {e for e, says in broken if says == f"runs before its input is there ({place} microbatch)"} == {*later}
-        assert {e for e, says in broken if says == f"does not run ({place} microbatch)"} == {"forward.head.compute"}
-    assert len(broken) == 4 * 5 and all(f.exact for f in failures)
+    assert broken == {("forward.head.compute", "does not run (only microbatch)"),
+                      *((event, "runs before its input is there (only microbatch)") for event in later)}
+    assert all(f.exact and {*f.cases} == {*CASES} for f in failures if f.obligation == "forward")
+    failures = wrong(edited("zero3", "units", {"set": "forward.head.compute", "at": ["first", "middle"]}))
+    broken = {(f.event, f.says) for f in failures if f.obligation == "forward"}
+    assert broken == {(event, f"{says} (last microbatch)") for event, says in (
+        ("forward.head.compute", "does not run"), *((event, "runs before its input is there") for event in later))}
 
 
 def test_a_unit_that_runs_on_some_ranks_fails_on_the_others() -> None:
@@ -248,13 +261,13 @@ def test_every_microbatch_of_every_case_and_step_is_checked(text: str) -> None:
     for kind in BOTH:
         assert found.instances[kind] == steps * len(CASES)
     assert found.instances["update"] == steps * len(CASES) + len(firsts)
-    assert found.instances["view"] == passes * len(LAYER) and found.instances["random"] == passes
-    assert found.instances["forward"] == steps * iterations * 3
+    assert found.instances["view"] == passes * len(LAYER) and found.instances["random"] == passes + 1
+    assert found.instances["forward"] == found.data["forward"] == iterations * 3
     own = sum(found.instances[k] for k in ("view", "random", "invariant", "update")) - steps * len(CASES)
-    assert found.instances["init"] == own
+    assert found.instances["init"] == own - 1
     assert found.instances["schedule"] == collectives
     assert found.facts == {
-        "forward": {"a unit runs on every rank after what it needs": found.instances["forward"]},
+        "random": {"an op draws from a stream keyed by logical coordinates": 1},
         "schedule": {"a collective without `where` is called by every rank of its group": collectives}}
     assert not found.open
 
@@ -340,12 +353,10 @@ def test_a_unit_may_miss_its_input_from_the_second_middle_microbatch_on() -> Non
     count = Event("forward", "compute", "count", unit="loss", where=(Clause("dp", 0),), at=("middle",))
     place = [e.path for e in step.events].index("forward.loss.compute") + 1
     step = replace(step, events=(*step.events[:place], count, *step.events[place:]))
-    late = [f for f in wrong(step) if f.obligation == "forward" and f"({AGAIN} microbatch)" in f.says]
-    assert {f.event for f in late} == {"backward.layer.compute"}
-    assert {(c.name, c.least) for f in late for c in f.cases} == {("first", 4), ("last", 4), ("middle", 5),
-                                                                  ("middle", 6)}
-    assert not [f for f in wrong(step) if "(middle microbatch)" in f.says and ("first", 3) in
-                {(c.name, c.least) for c in f.cases}]
+    late = [f for f in wrong(step) if f.obligation == "forward"]
+    assert {(f.event, f.says) for f in late} == {
+        ("backward.layer.compute", f"runs before its input is there ({place} microbatch)") for place in (
+            "middle", "last")}
 
 
 def test_a_loop_without_a_fixpoint_is_open_and_claims_small_m_only() -> None:
@@ -363,7 +374,7 @@ def test_without_a_fixpoint_all_that_a_later_microbatch_shows_is_for_small_m_onl
                                   "before": "backward.layer.weight.grad_sum.accumulate", "op": "sum"},
                   {"set": "backward.layer.compute", "where": "rank(dp)=0"})
     failures = wrong(step)
-    for says in ("runs before its input is there (middle microbatch)", WRONG["gradient"], MISSES["norm"]):
+    for says in (WRONG["gradient"], MISSES["norm"]):
         exact = {f.exact: set(f.cases) for f in failures if f.says == says}
         assert exact[False] and all(any(i.many for i in c.iterations) for c in exact[False] if c.least > 4)
     assert {f.exact for f in failures if f.says == MISSES["norm"]} == {True, False}
@@ -422,7 +433,7 @@ def test_the_updates_of_each_case_are_known(text: str, model: str) -> None:
     step = step_of(text, model)
     for group in step.reference.groups:
         found = generated(step, group.name)
-        sites = [Site(u, loss="loss") for u in group.sites]
+        sites = [Site(f"{u}.out/1", group.name) for u in group.sites]
         assert set(found.updates) == {(f"update.{group.name}.update", s, c) for s in sites for c in CASES}
         assert all(event == update.event and update.flag.startswith("right0:")
                    for (event, _, _), update in found.updates.items())
@@ -467,8 +478,9 @@ def test_a_stream_is_drawn_from_where_a_unit_runs() -> None:
     draws = [f for f in wrong(step) if f.obligation == "random"]
     assert Counter(f.event for f in draws) == {f"forward.{u}.compute": 2 for u in ("embedding", "layer", "head")}
     assert all(f.instances == 1 and not f.cases for f in draws)
-    before = generated(step_of("dp", "units")).instances["random"]
-    assert generated(step).instances["random"] == before + len(draws)
+    before = generated(step_of("dp", "units"))
+    assert generated(step).instances["random"] == before.instances["random"] - 3 + len(draws)
+    assert before.facts["random"].total() == 3 and "random" not in generated(step).facts
 
 
 def test_a_collective_that_some_ranks_call() -> None:

@@ -148,9 +148,7 @@ def derived(text: str, model: str = "gpt", dims: Mapping[str, tuple[str, ...]] |
     dims = dims or ({"tp": ("ffn", "vocab")} if model == "mlp" else {})
     strategy = replace(strategy, dims=strategy.dims.plus(dims),
                        tables=strategy.tables.plus({name: FrozenMap(table) for name, table in tables.items()}))
-    step = derive(strategy, MODELS[model]())
-    assert step.reference.graph is not None
-    return step
+    return derive(strategy, MODELS[model]())
 
 
 def tried(step: Step, size: int = 2, m: int = 1, tokens: int = 1, **fields: Any) -> Outcome:

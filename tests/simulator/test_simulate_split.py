@@ -241,7 +241,6 @@ def anything(draw: Random, step: Step) -> Step:
 def changes(draw: Random, step: Step, verb: str, reads: tuple[str, ...], kind: str,
             axes: tuple[str, ...]) -> dict[str, Any]:
     graph = step.reference.graph
-    assert graph is not None
     places = ["I", "R", "P", "S", *(f"S({d})" for d in graph.dims)]
     said: dict[str, Any] = {
         "where": (Clause(draw.choice(axes), draw.choice((None, 0))),), "at": (draw.choice(POSITIONS),),

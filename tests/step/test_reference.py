@@ -13,6 +13,7 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
 from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.build import graph
+from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.transformer import mlp, moe
 from placealg.step.derive import averaging_of, derive, operations_of, reference_of, strategy_types
@@ -40,7 +41,7 @@ def test_what_a_silent_strategy_means_for_units_that_run_whole() -> None:
         units=(LoopUnit("layer", model.unit("layer").count),),
         groups=tuple(p.group for p in group_parameters(strategy, model)), weighting="token_mean", clip=True,
         skip=False, microbatches=None, hypotheses=("equal_counts",), random_keys=(), types=FrozenMap(SILENT_TYPES),
-        sizes=FrozenMap(), prefetch=0, abstract=True, graph=None, split_dims=FrozenMap(),
+        sizes=FrozenMap(), prefetch=0, abstract=True, graph=Graph(), split_dims=FrozenMap(),
         dims=FrozenMap({"dp": ("batch",), "idle": ()}), pipeline=None, left_out=(), pad="none", losses=("loss",))
 
 

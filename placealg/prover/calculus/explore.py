@@ -151,7 +151,6 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
                 _iterate(again, body, iteration)
                 whole = whole and again.snapshot() == before
                 machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
-                machine.ran += [replace(r, position=AGAIN) for r in again.ran if r not in machine.ran]
     machine.reads.append(result(machine))
     unsaved = machine.copy()
     execute(machine, program.save)

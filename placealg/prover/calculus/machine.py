@@ -63,18 +63,6 @@ class Relied:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """One execution of a unit in one iteration: whether its inputs were there."""
-
-    event: str
-    phase: str
-    unit: str
-    position: str
-    ready: bool
-    where: Pairs
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
     """A use of a parameter: a unit, or one operand of an op ("OP/K"); and the loss whose tokens are followed.
 
@@ -91,7 +79,8 @@ class Site:
 class Machine:
     """The state of the abstract machine, and the log of what was observed.
 
-    `flows` are what the ops contribute to gradients, in a step that runs op by op.
+    `flows` are what ops contribute to gradients. In a microbatch `started` is the seed with which its backward started,
+    `begun` are the parameters and uses whose gradient has received something.
     """
 
     reference: Reference
@@ -105,18 +94,17 @@ class Machine:
     skip: Slot | None = None
     count: Monomial | None = None
     seed: Monomial | None = None
-    flow: dict[str, Monomial | None] = field(default_factory=dict)
-    fresh: dict[tuple[str, str], Pairs] = field(default_factory=dict)
+    started: Monomial | None = None
+    begun: set[str] = field(default_factory=set)
     reads: list[Read] = field(default_factory=list)
     updates: list[Updated] = field(default_factory=list)
-    ran: list[Ran] = field(default_factory=list)
     relied: list[Relied] = field(default_factory=list)
     steps: int = 0
 
     def copy(self) -> Machine:
         """The same state with an empty log."""
         return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
-                       fresh=dict(self.fresh), flow=dict(self.flow), reads=[], updates=[], ran=[], relied=[])
+                       begun=set(self.begun), reads=[], updates=[], relied=[])
 
     @property
     def owners(self) -> Pairs:
@@ -138,9 +126,8 @@ class Machine:
 
     def begin(self) -> None:
         """A microbatch begins: what the last one left in the network is stale."""
-        self.fresh.clear()
-        self.flow.clear()
-        self.seed = None
+        self.begun.clear()
+        self.seed = self.started = None
 
     def after(self, value: str) -> int:
         """The version that the reference has after a step: NEXT, or CURRENT for the states of a frozen group."""

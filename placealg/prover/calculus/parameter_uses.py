@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Op
+from placealg.model.graph import Op, unit_of
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import STAGE, UNIT, move
+from placealg.prover.calculus.contribution import DEVICE, STAGE, UNIT, Value, equality, move
 from placealg.prover.calculus.machine import Machine, Pairs
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import NoRule, divisor, observe
@@ -18,27 +18,30 @@ from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import substituted
 from placealg.prover.ops.stages import ends, tied
 from placealg.step.pipeline import part_of
-from placealg.step.program import Event, Reference
+from placealg.step.program import Event, Group, Reference
 from placealg.strategy.options import LAYER
-
-STARTED = "the loss"
-"""The key of the seed with which the backward of a microbatch started."""
 
 
 def concerns(event: Event, parameter: str, reference: Reference) -> bool:
     """Whether an event on a tensor uses a parameter, draws random numbers, or starts the backward."""
     graph = reference.graph
-    op = graph.producer(event.tensor) if graph and event.verb == "compute" else None
-    if op is None or graph is None:
+    op = graph.producer(event.tensor) if event.verb == "compute" else None
+    if op is None:
         return False
-    starts = event.on_gradient and op == graph.ops[-1]
-    return starts or parameter in op.inputs or op.draws_in(event.on_gradient)
+    return starts(event, reference) or parameter in op.inputs or op.draws_in(event.on_gradient)
+
+
+def starts(event: Event, reference: Reference) -> bool:
+    """Whether the backward of a microbatch starts with an event: that of the loss's sum, or of the last whole unit."""
+    if not event.on_gradient or event.verb != "compute":
+        return False
+    last = reference.graph.ops[-1]
+    return event.tensor in last.inputs if reference.whole else event.tensor == last.output
 
 
 def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
     """The transfer rule of an op event, projected to one parameter: it may read it, draw, or add to its gradient."""
     graph, parameter = machine.reference.graph, machine.site.parameter
-    assert graph is not None
     if event.value == "loss":
         by = divisor(machine, event, iteration)
         ready = event.path in flows.at(iteration.position).loss
@@ -46,10 +49,8 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
         return
     op = graph.producer(event.tensor)
     assert op is not None
-    if op == graph.ops[-1] and event.on_gradient:
-        machine.flow[STARTED] = machine.seed
-    if op.draws_in(event.on_gradient):
-        observe(machine, event, "rng", machine.version("rng"), iteration)
+    if starts(event, machine.reference):
+        machine.started = machine.seed
     if parameter in op.inputs:
         if not event.on_gradient or flows.reads_parameter(op, parameter):
             where = used_at(machine, op, parameter)
@@ -57,12 +58,14 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
             observe(machine, event, "weight", _share(machine, shared), iteration, where - shared)
         for part in flows.at(iteration.position).of(event.path, parameter) if event.on_gradient else ():
             _receive(machine, part, iteration)
+    if op.draws_in(event.on_gradient):
+        observe(machine, event, "rng", machine.version("rng"), iteration)
 
 
 def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
     """The ranks on which an op uses a parameter: its owners; for a tied one, those at the op's end of the pipeline."""
     graph = machine.reference.graph
-    if graph is None or not tied(machine.reference, parameter):
+    if not tied(machine.reference, parameter):
         return machine.owners
     return machine.owners | {(ends(machine.reference), STAGE + part_of(op.unit, graph))}
 
@@ -86,7 +89,7 @@ def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:
     The seed is the one with which the backward started. A use that adds twice does so class by class, which can be
     told only where there is one.
     """
-    new, seed = part.held[min(machine.site.part, len(part.held) - 1)], machine.flow.get(STARTED)
+    new, seed = part.held[min(machine.site.part, len(part.held) - 1)], machine.started
     if seed is None:
         new = replace(new, terms=(), garbage=new.garbage or iteration.active)
     elif part.use != machine.site.use or not iteration.active:
@@ -95,8 +98,39 @@ def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:
         for axis in machine.reference.mesh.names:
             seed = move(seed, axis, UNIT)
         new = substituted(new, SEED, seed)
-    if ("use", part.use) in machine.fresh and len(part.held) > 1:
+    if part.use in machine.begun and len(part.held) > 1:
         raise NoRule(part.event, "no transfer rule for one use that contributes twice, counted differently")
-    first = ("grad", part.parameter) not in machine.fresh
-    machine.values["grad", "device"] = new if first else machine.value("grad").plus(new)
-    machine.fresh["grad", part.parameter] = machine.fresh["use", part.use] = frozenset()
+    first = part.parameter not in machine.begun
+    if machine.reference.whole:
+        first = _of_the_last_unit(machine, part)
+    machine.values["grad", "device"] = new if first else _held(machine).plus(new)
+    machine.begun |= {part.parameter, part.use}
+
+
+def _held(machine: Machine) -> Value:
+    """The gradient to which a further use adds: a whole unit adds on every rank, to garbage where nothing is held."""
+    old = machine.value("grad")
+    if not machine.reference.whole:
+        return old
+    held = frozenset(e for axis, position in old.mask for e in equality(axis, DEVICE, position))
+    return replace(old, mask=frozenset(), sides=old.sides | held, garbage=old.garbage or not old.held, held=True)
+
+
+def begins(use: str, group: Group, reference: Reference) -> str:
+    """How a whole unit's part of the gradient of a parameter meets what is there: "sets", "adds", or "one sets".
+
+    The last of the units that use it sets it; of a repeated unit that uses what another one has, one instance does,
+    and the others add.
+    """
+    unit = unit_of(use)
+    if unit != group.sites[-1]:
+        return "adds"
+    return "one sets" if unit != group.unit and reference.unit(unit).repeated else "sets"
+
+
+def _of_the_last_unit(machine: Machine, part: Part) -> bool:
+    """Whether a whole unit sets the gradient of a parameter."""
+    how = begins(part.use, machine.group, machine.reference)
+    if how == "one sets" and part.use in machine.begun:
+        raise NoRule(part.event, f"no transfer rule for another backward of {unit_of(part.use)} in a microbatch")
+    return how != "adds"

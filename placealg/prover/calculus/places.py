@@ -134,7 +134,6 @@ def leave(machine: Machine, event: Event) -> None:
 
 def _loss_dim(reference: Reference, axis: str) -> str:
     """The dim by which an axis splits what the loss sums."""
-    assert reference.graph is not None
     dim = split_of(reference.dims.get(axis, ()), reference.graph.ops[-1], reference.graph)
     return "batch" if dim in ("", NONE) else dim
 

@@ -39,7 +39,7 @@ from placealg.prover.calculus.places import (
     tokens,
 )
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
-from placealg.prover.calculus.whole_units import run_whole
+from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.stages import ends, tied
 from placealg.step.program import LOOPED, STEP_PHASES, Event
 from placealg.step.verbs import SOURCES, VERBS
@@ -68,7 +68,7 @@ def uncovered(event: Event) -> str:
         return f"{event.verb} across tiers"
     if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
             "compute", "publish", "broadcast", "gather"))):
-        return f"{event.verb} of {event.value} on tier {event.tier}"
+        return f"{event.verb} of {'activation' if event.said else event.value} on tier {event.tier}"
     if event.divisor != ONE and not event.effect.divides:
         return f"{event.verb} of {event.value} with a divisor"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
@@ -186,18 +186,16 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         apart = _apart(machine)  # the flag of one end says nothing elsewhere
         machine.skip = _counted(machine, event, {apart: "any:end"} if apart else FrozenMap())
         return
-    if machine.flows:
-        operate(machine, event, iteration, machine.flows)
-        return
+    assert machine.flows is not None, "ops are not followed"
     if event.value == "grad":
-        _take(machine, event, iteration)
-        return
-    run_whole(machine, event, iteration)
+        _take(machine, event, iteration, machine.flows)
+    else:
+        operate(machine, event, iteration, machine.flows)
 
 
-def _take(machine: Machine, event: Event, iteration: Iteration) -> None:
+def _take(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
     """A statistic of the rank's tokens in its unit, where the unit's forward ran on them."""
-    ready, by = machine.fresh.get(("forward", machine.group.unit)), divisor(machine, event, iteration)
+    ready, by = flows.at(iteration.position).taken.get(event.path), divisor(machine, event, iteration)
     terms = (Term(ONE / by, FrozenMap({a: UNIT for a in machine.reference.data_axes})),) if by else ()
     sides = frozenset(e for a, p in ready or () for e in equality(a, DEVICE, p))
     new = Value(terms if iteration.active else (), machine.owners, sides, garbage=by is None or ready is None)
@@ -265,7 +263,7 @@ def _norm(machine: Machine, event: Event, _: Iteration) -> None:
 
 def _apart(machine: Machine) -> str:
     """The axis of a pipeline's ends, if the machine stands there: that of a tied group does."""
-    return ends(machine.reference) if machine.flows and tied(machine.reference, machine.site.parameter) else ""
+    return ends(machine.reference) if tied(machine.reference, machine.site.parameter) else ""
 
 
 def _counted(machine: Machine, event: Event, beside: Mapping[str, str] = FrozenMap()) -> Slot:

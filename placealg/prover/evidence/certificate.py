@@ -20,12 +20,13 @@ from placealg.prover.evidence.premises import premises
 from placealg.prover.evidence.smtlib import Writer, comment, declarations, header
 from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
 from placealg.prover.evidence.vacuity import occurrences, occurring, vacuity_sizes
-from placealg.prover.examine import Candidate, in_case, of_group, of_ops
+from placealg.prover.examine import PER_GROUP, Candidate, in_case, of_ops
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, sites_of
 from placealg.prover.schedule import acyclic
 from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Report, Verdict
+from placealg.step.lower import lowered
 from placealg.step.program import Step
 
 LEMMA = "lemma"
@@ -79,7 +80,7 @@ def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = ()
     Groups that share a proof have queries of their own, each from its own events. `part` is the prefix of every file's
     name.
     """
-    files = _Files(step, report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
+    files = _Files(lowered(step), report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
     found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
     by_run_alone = files.candidates.keys() - {(q.obligation, q.group) for q in found}
     return (*found, *(files.query(*key, Obligations()) for key in sorted(by_run_alone)))
@@ -90,7 +91,7 @@ class _Files:
 
     def __init__(self, step: Step, report: Report, candidates: Mapping[tuple[str, str], Candidate], part: str):
         self.step, self.report, self.candidates, self.part = step, report, candidates, part
-        self.flows = Flows(step) if step.reference.graph else None
+        self.flows = Flows(step)
         self.verdicts = {(v.id, v.group): v for v in report.obligations}
         self.names: set[str] = set()
 
@@ -130,15 +131,13 @@ class _Files:
         yield self.query(*key, generated)
 
     def of_ops(self) -> Iterator[Query]:
-        """What is said of the ops of a step that runs op by op."""
-        if self.flows:
-            flows = self.flows
-            generated = _generated(lambda: network_obligations(self.step, flows, full=True))
-            for identifier in of_ops(self.step):
-                if identifier == "schedule":
-                    yield from self.schedule(generated)
-                else:
-                    yield self.query(identifier, "", generated)
+        """What is said of the ops of the step."""
+        generated = _generated(lambda: network_obligations(self.step, self.flows, full=True))
+        for identifier in of_ops(self.step):
+            if identifier == "schedule":
+                yield from self.schedule(generated)
+            else:
+                yield self.query(identifier, "", generated)
 
     def schedule(self, messages: Obligations) -> Iterator[Query]:
         """The query that the order in which stages run has no cycle; the obligations on messages, if there are any."""
@@ -163,7 +162,7 @@ class _Files:
         for group in self.step.reference.groups:
             generated = _generated(lambda g=group: obligations(
                 self.step, g, sites_of(self.step, g, self.flows), self.flows, full=True))
-            for identifier in of_group(self.flows):
+            for identifier in PER_GROUP:
                 yield self.query(identifier, group.name, generated)
 
     def query(self, identifier: str, group: str, generated: Obligations, part: str = "") -> Query:

@@ -46,6 +46,7 @@ from placealg.prover.verdict import (
     Report,
     Verdict,
 )
+from placealg.step.lower import lowered
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
 
@@ -201,6 +202,7 @@ def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
     Otherwise its verdict is the first refutation found, or else the first UNDECIDED. A step without axes has no sums to
     write out.
     """
+    step = lowered(step)
     runs = tuple(unroll(step, axis) for axis in step.reference.mesh.names)
     if not runs:
         return examine(step), ()
@@ -259,13 +261,13 @@ def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
 
     The failure's formula and its model, on which the verdict depends, stay.
     """
-    failure, flows = candidate.failure, Flows(step) if step.reference.graph else None
+    failure, flows = candidate.failure, Flows(step)
     if failure.update and failure.site:
         known = obligations(step, candidate.group, [failure.site], flows)
         update = known.updates.get((failure.update.event, failure.site, failure.cases[0]), failure.update)
         failure = replace(failure, update=update)
         return replace(candidate, failure=failure, siblings=siblings(failure, known))
-    if failure.held and flows:
+    if failure.held:
         same = (f.held for f in network_obligations(step, flows).failures.values()
                 if (f.obligation, f.event, f.says) == (failure.obligation, failure.event, failure.says))
         return replace(candidate, failure=replace(failure, held=next(same, failure.held)))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from placealg.model.backward import GRAD, needs_gradient
-from placealg.model.graph import Op
+from placealg.model.graph import Graph, Op
 from placealg.step.event import LOOPED, Event
 from placealg.step.program import Step
 
@@ -38,19 +38,19 @@ def whole_units(step: Step) -> Step:
     ['forward.embedding.compute', 'forward.layer.compute', 'forward.head.compute']
     """
     reference = step.reference
-    if reference.graph is None:
+    if reference.whole:
         return step
     for axis, entries in reference.dims.items():
         split = [entry for entry in entries if entry != "batch"]
         if split:
             raise Outside("", f"axis {axis} splits ops ({', '.join(split)}): not in the kernel")
-    return replace(step, reference=replace(reference, graph=None),
+    return replace(step, reference=replace(reference, graph=Graph()),
                    events=tuple(itertools.chain.from_iterable(_folded(step))))
 
 
 def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     done: set[tuple[str, str]] = set()
-    needs = needs_gradient(step.reference.graph) if step.reference.graph else frozenset()
+    needs = needs_gradient(step.reference.graph)
     slices: dict[str, str] = {}
     for (phase, unit), found in itertools.groupby(step.events, _place):
         run = tuple(found)
@@ -82,12 +82,11 @@ def _place(event: Event) -> tuple[str, str]:
 def _whole_loss(step: Step, event: Event) -> Event:
     """The loss event without operands, if these are what the graph's last op sums."""
     graph, loss = step.reference.graph, event.value == "loss" and event.verb == "compute"
-    return replace(event, reads=()) if graph and loss and event.reads == graph.ops[-1].inputs else event
+    return replace(event, reads=()) if loss and event.reads == graph.ops[-1].inputs else event
 
 
 def _ops(step: Step, unit: str) -> tuple[Op, ...]:
-    graph = step.reference.graph
-    return tuple(graph.of_unit(unit)) if graph else ()
+    return tuple(step.reference.graph.of_unit(unit))
 
 
 def _forward(op: Op) -> tuple[str, tuple[str, ...]]:
@@ -102,7 +101,6 @@ def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str
            slices: dict[str, str]) -> None:
     """Raise Outside unless a run of events is exactly the wanted ops; slices of the data may occur anywhere in it."""
     graph = step.reference.graph
-    assert graph is not None
     loop = graph.loop(run[0].unit)
     handed = run[0 if run[0].phase == "forward" else -1]
     if loop and (handed.verb != "assign" or not graph.slot(handed.tensor)):

@@ -29,6 +29,7 @@ class FailureKind(Enum):
 class Demand:
     """A value that an event reads and that must be exact, () if nothing is held; and what is wrong if it is not.
 
+    Of a whole unit, which must run on every rank, it is instead where it `ran` on what it needs, time by time.
     `obligation` is the one that fails then.
     """
 
@@ -38,11 +39,12 @@ class Demand:
     mask: Pairs
     obligation: str = "forward"
     kind: FailureKind = FailureKind.FORMULA
+    ran: tuple[Pairs, ...] | None = None
 
     @property
     def exact(self) -> bool:
-        """Whether every contribution counts once, by the data alone."""
-        return paths.is_exact(self.held)
+        """Whether every contribution counts once, or a unit ran on every rank, by the data alone."""
+        return paths.is_exact(self.held) if self.ran is None else not all(self.ran)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,15 @@ class Part:
 class Flow:
     """One microbatch: what went wrong, what parameters received, how each loss was split, what cannot be followed.
 
-    `masks` says of every event of an op, by its path, where its results were held, in any instance of its unit.
+    `masks` says of every event of an op, by its path, where its results were held, in any instance of its unit. `taken`
+    says of every event that takes a statistic where what it is taken of is defined, None where it is not there.
     """
 
     demands: list[Demand] = field(default_factory=list)
     parts: dict[str, dict[tuple[str, str], Part]] = field(default_factory=dict)
     masks: dict[str, Pairs] = field(default_factory=dict)
     loss: dict[str, Pairs] = field(default_factory=dict)
+    taken: dict[str, Pairs | None] = field(default_factory=dict)
     open: list[Demand] = field(default_factory=list)
 
     @property

@@ -19,6 +19,7 @@ from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.redistributions import MOVES
 from placealg.prover.ops.stages import AMISS, Stages
 from placealg.prover.ops.tensors import Instance, Tensors
+from placealg.prover.ops.units import counted, follow_units
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
 from placealg.step.program import Loop as EventLoop
 from placealg.step.program import Reference, Step
@@ -28,26 +29,37 @@ from placealg.step.versions import Version
 _PASSES = 3
 
 
+FOLLOWED = ("loss", "count", "grad")
+"""The values beside tensors whose events say something of a microbatch's tensors, or of its losses."""
+
+
 class Flows:
-    """The flows of a step by position of the microbatch: one for all where no event on a tensor is restricted."""
+    """The flows of a step by position of the microbatch: one for all where no event that it follows is restricted."""
 
     def __init__(self, step: Step):
         self.step = step
-        self._known: dict[frozenset[str], Flow] = {}
+        self._known: dict[object, Flow] = {}
         self._reading: dict[tuple[str, str], bool] = {}
-        self._restricted = [e for e in step.phase(*LOOPED) if e.at and (e.on_tensor or e.value == "loss")]
+        self._restricted = [e for e in step.phase(*LOOPED) if e.at and (e.on_tensor or e.value in FOLLOWED)]
 
     def at(self, position: str) -> Flow:
         """The flow of a microbatch at `position`."""
-        key = frozenset(e.path for e in self._restricted if takes_part(e.at, position))
+        whole = self.step.reference.whole
+        key = (frozenset(e.path for e in self._restricted if takes_part(e.at, position)),
+               counted(self.step, position) if whole else frozenset())
         if key not in self._known:
-            self._known[key] = _Follower(self.step, position).run()
+            self._known[key] = follow_units(self.step, position) if whole else _Follower(self.step, position).run()
         return self._known[key]
 
     def reads_parameter(self, op: Op, parameter: str) -> bool:
-        """Whether the backward of an op reads one of its parameters: for the gradient of another operand."""
+        """Whether the backward of an op reads one of its parameters: for the gradient of another operand.
+
+        That of a whole unit reads all.
+        """
+        if self.step.reference.whole:
+            return True
         key, graph = (op.output, parameter), self.step.reference.graph
-        if key not in self._reading and graph is not None:
+        if key not in self._reading:
             self._reading[key] = any(parameter in transposed(graph, op, k).reads for k in differentiated(graph, op))
         return self._reading[key]
 
@@ -56,7 +68,6 @@ class _Follower:
     """The symbolic execution of one microbatch at one position, event by event."""
 
     def __init__(self, step: Step, position: str):
-        assert step.reference.graph is not None
         self.step, self.position = step, position
         self.reference: Reference = step.reference
         self.graph: Graph = step.reference.graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import z3
@@ -10,6 +11,7 @@ from placealg.arith import ONE
 from placealg.model.backward import differentiated
 from placealg.prover.calculus.explore import Program, shapes
 from placealg.prover.calculus.machine import Site
+from placealg.prover.calculus.parameter_uses import begins, starts
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import symbols
 from placealg.prover.obligations import Failure, Obligations
@@ -29,7 +31,6 @@ WHOLE = Group("", "", (), (), ())
 def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligations:
     """The obligations on the ops of a step, whatever the parameter groups do; `full` as in `Obligations`."""
     graph = step.reference.graph
-    assert graph is not None
     for event in step.events:
         gap = uncovered(event, graph, step.reference.pipeline) or out_of_turn(event, step.reference)
         if gap:
@@ -64,7 +65,10 @@ def supposed(demand: Demand, step: Step) -> Failure:
 
 
 def _forward(demand: Demand) -> Failure:
-    wrong = z3.And(symbols.at_pairs(demand.mask), z3.Not(_exact(demand))) if demand.held else z3.BoolVal(True)
+    if demand.ran is not None:
+        wrong = z3.Not(z3.Or([symbols.at_pairs(where) for where in demand.ran]))
+    else:
+        wrong = z3.And(symbols.at_pairs(demand.mask), z3.Not(_exact(demand))) if demand.held else z3.BoolVal(True)
     return Failure(demand.obligation, demand.event, wrong, demand.says, held=demand.held, kind=demand.kind)
 
 
@@ -75,9 +79,11 @@ def _exact(demand: Demand) -> Any:
 
 
 def _random(found: Obligations, step: Step, flows: Flows) -> None:
-    """A draw keyed by rank or by a local index is another than the reference's, which is keyed by logical indices."""
+    """A draw keyed by rank or by a local index is another than the reference's, which is keyed by logical indices.
+
+    Of the tokens of a whole unit it is not known by which of their dims an axis splits them: it may be any.
+    """
     graph = step.reference.graph
-    assert graph is not None
     for event in step.phase("forward", "backward"):
         op = graph.producer(event.tensor) if event.verb == "compute" and not event.on_gradient else None
         if op is None or not op.draws:
@@ -86,7 +92,8 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
         for key in step.reference.random_keys:
             name, _, inside = key.rstrip(")").partition("(")
             held = {pair for position in POSITIONS for pair in flows.at(position).masks.get(event.path, ())}
-            places = [(inside, "c")] if name == "rank" else [(a, p) for a, p in sorted(held) if dim_of(p) == inside]
+            places = [(inside, "c")] if name == "rank" else [
+                (a, p) for a, p in sorted(held) if dim_of(p) == inside or step.reference.whole]
             elsewhere = [symbols.coordinate(a, p) != 0 for a, p in places]
             if key == "local(batch)":
                 elsewhere.append(symbols.size(symbols.MICROBATCH) > 1)
@@ -98,21 +105,21 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
             found.hold("random")
 
 
-def sites_of(step: Step, group: Group, flows: Flows | None) -> tuple[Site, ...]:
-    """The uses of a group's parameters, one for each that is followed alike, and for each class of contributions."""
-    if flows is None:
-        losses = step.reference.losses[:1] if group.statistic else step.reference.losses
-        return tuple(Site(unit, loss=loss) for loss in losses for unit in group.sites)
+def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
+    """The uses of a group's parameters, one for each that is followed alike, for each class of contributions.
+
+    And for each loss: of a statistic, which no loss reaches, for the first.
+    """
     graph = step.reference.graph
-    assert graph is not None
     found: dict[object, Site] = {}
-    for parameter in group.parameters:
+    losses = step.reference.losses[:1] if group.statistic else step.reference.losses
+    for loss, parameter in product(losses, group.parameters):
         for op in graph.consumers(parameter):
             uses = range(len(op.inputs)) if group.frozen else differentiated(graph, op)
             for use in (f"{op.output}/{k}" for k in uses if op.inputs[k] == parameter):
                 for part in range(_classes(step, flows, parameter, use)):
-                    site = Site(use, parameter, part)
-                    found.setdefault(site_signature(step, group, site, flows), site)
+                    site = Site(use, parameter, part, loss)
+                    found.setdefault((loss, site_signature(step, group, site, flows)), site)
     return tuple(found.values())
 
 
@@ -131,24 +138,26 @@ def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object
     for event in Program.of(step, group, site.parameter).everything:
         if event.group not in ("", group.name):
             continue
-        mark = _mark(event, site, flows, step) if event.on_tensor else event.plain
+        mark: object = _mark(event, site, flows, step, group) if event.on_tensor else event.plain
+        if event.value == "grad" and event.verb == "compute":
+            mark = event.plain, tuple(flows.at(position).taken.get(event.path) for position in POSITIONS)
         if not marks or marks[-1] != mark or not event.on_tensor or event.on_gradient:
             marks.append(mark)
     return tuple(marks)
 
 
-def _mark(event: Event, site: Site, flows: Flows, step: Step) -> object:
+def _mark(event: Event, site: Site, flows: Flows, step: Step, group: Group) -> object:
     """What an op does to one use of a parameter: reads it, on which ranks, draws, adds to its gradient."""
     graph = step.reference.graph
-    assert graph is not None
     op = graph.producer(event.tensor)
     assert op is not None
     end = part_of(op.unit, graph) if tied(step.reference, site.parameter) else ""
-    added = tuple(tuple(_share(p, site) for p in flows.at(position).of(event.path, site.parameter))
+    added = tuple(tuple((_share(p, site), begins(p.use, group, step.reference) if step.reference.whole else "")
+                        for p in flows.at(position).of(event.path, site.parameter))
                   for position in POSITIONS) if event.on_gradient else ()
     reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(op, site.parameter))
     return (event.phase, event.at, event.where, end, event.on_gradient, reads, op.draws_in(event.on_gradient),
-            op == graph.ops[-1], added)
+            starts(event, step.reference), added)
 
 
 def _share(part: Part, site: Site) -> object:

@@ -25,6 +25,8 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} of {event.value} among stages of {pipeline.axis} inside the loop over microbatches"
     if not event.on_tensor:
         return ""
+    if event.said:
+        return _of_a_unit(event)
     if event.verb in MESSAGES:
         leaves = (event.verb == "send") != event.on_gradient
         if event.tensor not in {loop.last if leaves else loop.slot for loop in graph.loops}:
@@ -55,6 +57,13 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
     if event.verb == "compute" and (producer is None or (event.reads and len(event.reads) != len(producer.inputs))):
         return f"a computation of {event.value} from {len(event.reads)} operands"
     return ""
+
+
+def _of_a_unit(event: Event) -> str:
+    """What about a computation of a whole unit no rule covers."""
+    if event.tier != "device":
+        return f"compute of activation on tier {event.tier}"
+    return "" if event.phase in LOOPED else f"a computation in phase {event.phase}"
 
 
 def _elsewhere(event: Event, graph: Graph) -> bool:

@@ -176,7 +176,7 @@ def before_its_uses(step: Step) -> Iterator[Event]:
     others.
     """
     pipeline, graph = step.reference.pipeline, step.reference.graph
-    if pipeline is None or graph is None:
+    if pipeline is None:
         return
     looped = step.phase(*LOOPED)
     for group in step.reference.groups:
@@ -190,7 +190,7 @@ def before_its_uses(step: Step) -> Iterator[Event]:
 def tied(reference: Reference, parameter: str) -> bool:
     """Whether a parameter is held on several stages of the pipeline: at the ends of the model."""
     graph = reference.graph
-    return bool(reference.pipeline and graph and spread(graph.sites(parameter), graph))
+    return bool(reference.pipeline and spread(graph.sites(parameter), graph))
 
 
 def ends(reference: Reference) -> str:

@@ -23,7 +23,6 @@ class Tensors:
     """The versions of tensors, what ops kept beside their results, and gradients by version and use."""
 
     def __init__(self, step: Step):
-        assert step.reference.graph is not None
         self.reference: Reference = step.reference
         self.graph: Graph = step.reference.graph
         self.made: dict[tuple[str, str], Sum] = {}

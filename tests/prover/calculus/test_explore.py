@@ -46,6 +46,7 @@ from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import OWNER
 from placealg.step.derive import derive
 from placealg.step.event import Event
+from placealg.step.lower import lowered
 from placealg.step.program import Clause, Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import overlay
@@ -53,7 +54,7 @@ from placealg.strategy.spec import overlay
 ZERO2, ZERO3, DP = (derive(parse_strategy(name), abstract()) for name in ("zero2", "zero3", "dp"))
 GPT, STAGED = step_of("zero1*tp", "gpt"), step_of("zero1*pp", "gpt")
 GROUP = ZERO2.reference.groups[0]
-SITE = Site("layer")
+SITE = Site("layer.out/1", "layer.weight")
 ONLY = CASES[0]
 LATER = next(c for c in CASES if any(i.many for i in c.iterations))
 
@@ -69,11 +70,13 @@ def changed(step: Step, path: str, **fields: Any) -> Step:
 
 
 def program_of(step: Step) -> Program:
-    return Program.of(step, step.reference.groups[0])
+    step = lowered(step)
+    return Program.of(step, step.reference.groups[0], SITE.parameter)
 
 
 def started(step: Step) -> Machine:
-    return initialised(step.reference, step.reference.groups[0], SITE, program_of(step), None)
+    step = lowered(step)
+    return initialised(step.reference, step.reference.groups[0], SITE, program_of(step), Flows(step))
 
 
 def steps_of(step: Step, case: Case = ONLY) -> Chain:
@@ -177,8 +180,8 @@ def test_one_step_counts_the_units_microbatch_once_wherever_it_stands() -> None:
         position = next(i.position for i in case.iterations if i.active)
         cell = count_name({"dp": UNIT, "microbatch": UNIT})
         assert update.gradient.terms[0].coefficient == ONE / Monomial.of(cell) / Monomial.of("m") / Monomial.of("dp")
-        ran = {r.position for r in run.end.ran if r.phase == "backward"}
-        assert ran == {i.position for i in case.iterations} and position in ran
+        read = {r.position for r in run.end.reads if r.kind == "weight" and r.event.startswith("backward.")}
+        assert read == {i.position for i in case.iterations} and position in read
     assert run_step(start, program, ONLY).index == 0
     assert start.updates == [] and start.stored == {}, "the state before is left as it is"
 
@@ -216,22 +219,11 @@ def test_a_second_passive_microbatch_reads_at_a_position_of_its_own_where_that_d
     positions = [r.position for r in run.end.reads if r.kind == "weight" and r.event == compute.path]
     assert positions[0] == LATER.iterations[0].position
     plain = run_step(started(DP), program_of(DP), LATER)
-    assert AGAIN not in {r.position for r in plain.end.reads} | {r.position for r in plain.end.ran}
+    assert AGAIN not in {r.position for r in plain.end.reads}
     late = changed(edited(DP, compute.path, compute, replace(free, at=("middle",))), free.path, at=("middle",))
     found = run_step(started(DP), program_of(late), LATER)
     assert {r.version for r in found.end.reads if r.position == AGAIN and r.event == compute.path} == {UNHELD}
     assert {r.version for r in found.end.reads if r.position == "middle" and r.event == compute.path} == {CURRENT}
-
-
-def test_a_second_passive_microbatch_that_runs_otherwise_is_noted_apart() -> None:
-    """The first in the middle has no count to divide by, the second finds that of the first."""
-    loss = DP.event("forward.loss.compute")
-    count = Event("forward", "compute", "count", at=("middle",))
-    step = edited(DP, loss.path, replace(loss, divisor=Monomial.of("count")), count)
-    ran = run_step(started(step), program_of(step), LATER).end.ran
-    ready = {(r.position, r.ready) for r in ran if r.phase == "backward"}
-    assert {("middle", False), (AGAIN, True)} <= ready and (AGAIN, False) not in ready
-    assert {r.phase for r in ran if r.position == AGAIN} == {"backward"}, "what is the same is noted once"
 
 
 # the chain of steps
@@ -372,7 +364,8 @@ def test_the_best_state_holds_everything_right() -> None:
     best = top(steps)
     assert best.versions == dict.fromkeys(steps.runs[-1].end.versions, CURRENT) and len(best.versions) > 1
     start = steps.runs[0].start
-    assert (best.reference, best.group, best.site, best.flows) == (start.reference, start.group, start.site, None)
+    assert (best.reference, best.group, best.site) == (start.reference, start.group, start.site)
+    assert best.flows is start.flows is not None
     run = staged(STAGED)
     assert run.end.flows is not None and top(Chain((run,), (run,), True)).flows is run.end.flows
 

@@ -10,11 +10,12 @@ from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import DEVICE, STAGE, UNIT, Term, Value, count_name
 from placealg.prover.calculus.machine import Machine, Read, Site
 from placealg.prover.calculus.microbatches import Iteration
-from placealg.prover.calculus.parameter_uses import STARTED, concerns, operate, used_at
+from placealg.prover.calculus.parameter_uses import concerns, operate, used_at
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, where
 from placealg.prover.ops import paths
@@ -75,12 +76,11 @@ def test_which_ops_concern_a_parameter() -> None:
     compute = event_of(MLP, "forward.layer.mlp.up.compute")
     assert concerns(compute, WEIGHT, MLP.reference)
     assert not concerns(replace(compute, verb="free"), WEIGHT, MLP.reference)
-    assert not concerns(compute, WEIGHT, replace(MLP.reference, graph=None))
+    assert not concerns(compute, WEIGHT, replace(MLP.reference, graph=Graph()))
 
 
 def test_the_backward_of_an_op_reads_the_parameters_that_other_gradients_need() -> None:
     flows, graph = Flows(GPT), GPT.reference.graph
-    assert graph is not None
     reading = {(op.output, name): flows.reads_parameter(op, name) for op in graph.ops for name in op.inputs
                if graph.tensors[name].kind == "parameter"}
     assert {key for key, reads in reading.items() if reads} == {
@@ -95,7 +95,6 @@ def test_the_backward_of_an_op_reads_the_parameters_that_other_gradients_need() 
 
 def test_a_parameter_is_used_by_its_owners_and_a_tied_one_at_the_end_where_the_op_is() -> None:
     graph = TIED.reference.graph
-    assert graph is not None
     first, last = (next(op for op in graph.ops if op.output == n) for n in ("embedding.tokens", "head.logits"))
     table = machine_of(TIED, "head.logits/1", "embedding.weight")
     assert used_at(table, first, "embedding.weight") == {("pp_ends", STAGE + "first")}
@@ -105,7 +104,7 @@ def test_a_parameter_is_used_by_its_owners_and_a_tied_one_at_the_end_where_the_o
     assert used_at(layer, up, WEIGHT) == {("pp", OWNER)}
     table.group = replace(table.group, split=("tp",))
     assert used_at(table, last, "embedding.weight") == {("tp", OWNER), ("pp_ends", STAGE + "last")}
-    table.reference = replace(table.reference, graph=None)
+    table.reference = replace(table.reference, graph=Graph())
     assert used_at(table, last, "embedding.weight") == {("tp", OWNER)}
 
 
@@ -166,7 +165,7 @@ def seed_of(event: Event, loss: Mapping[str, paths.Pairs], iteration: Iteration 
     machine.flows = Known(MLP, loss=loss)
     machine.seed = ONE
     operate(machine, event, iteration, machine.flows)
-    assert machine.flow == {} and machine.reads == []
+    assert machine.started is None and machine.reads == []
     return machine.seed
 
 
@@ -185,9 +184,9 @@ def test_the_backward_starts_with_the_seed() -> None:
     machine.seed = ONE / TOKENS
     operate(machine, event_of(MLP, "forward.layer.mlp.up.compute"), ACTIVE, Known(MLP))
     operate(machine, event_of(MLP, "backward.layer.mlp.up.grad.compute"), ACTIVE, Known(MLP))
-    assert STARTED not in machine.flow
+    assert machine.started is None
     operate(machine, event_of(MLP, "backward.loss.sum.grad.compute"), ACTIVE, Known(MLP))
-    assert machine.flow == {STARTED: ONE / TOKENS} and machine.seed == ONE / TOKENS
+    assert machine.started == ONE / TOKENS and machine.seed == ONE / TOKENS
 
 
 # what it adds
@@ -211,10 +210,10 @@ def counted(share: int = 1) -> tuple[Term, ...]:
 def received(held: Sum, iteration: Iteration = ACTIVE, started: bool = True, use: str = USE, part: int = 0) -> Value:
     machine = machine_of(MLP, part=part)
     if started:
-        machine.flow[STARTED] = ONE / TOKENS
+        machine.started = ONE / TOKENS
     machine.values["grad", "device"] = Value((Term(ONE),), garbage=True)
     operate(machine, event_of(MLP, BACKWARD), iteration, Known(MLP, Part(BACKWARD, WEIGHT, use, held)))
-    assert machine.fresh == {("grad", WEIGHT): frozenset(), ("use", use): frozenset()}
+    assert machine.begun == {WEIGHT, use}
     assert machine.values["grad", "device"].mask == paths.mask_of(held or (Value(garbage=True),))
     return machine.value("grad")
 
@@ -247,13 +246,13 @@ def test_a_contribution_to_a_backward_that_never_started_is_garbage() -> None:
 def test_later_contributions_are_added() -> None:
     other = "layer.mlp.up/0"
     machine = machine_of(MLP)
-    machine.flow[STARTED] = ONE / TOKENS
+    machine.started = ONE / TOKENS
     flows = Known(MLP, Part(BACKWARD, WEIGHT, USE, (contribution(),)),
                   Part(BACKWARD, WEIGHT, other, (contribution(2),)))
     machine.values["grad", "device"] = Value((Term(ONE),), garbage=True)
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
     assert machine.value("grad") == replace(contribution(), terms=counted())
-    assert machine.fresh == {("grad", WEIGHT): frozenset(), ("use", USE): frozenset(), ("use", other): frozenset()}
+    assert machine.begun == {WEIGHT, USE, other}
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
     twice = tuple(t.times(Monomial(2 * ONE.coefficient)) for t in counted())
     assert machine.value("grad") == replace(contribution(), terms=twice)
@@ -261,19 +260,19 @@ def test_later_contributions_are_added() -> None:
 
 def test_only_the_backward_adds_and_only_to_its_own_parameter() -> None:
     machine = machine_of(MLP)
-    machine.flow[STARTED] = ONE / TOKENS
+    machine.started = ONE / TOKENS
     forward = "forward.layer.mlp.up.compute"
     flows = Known(MLP, Part(forward, WEIGHT, USE, (contribution(),)), Part(BACKWARD, "layer.mlp.up.bias", USE, ()))
     operate(machine, event_of(MLP, forward), ACTIVE, flows)
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
     operate(machine, event_of(MLP, BACKWARD), Iteration("first", True), Known(MLP, Part(
         BACKWARD, WEIGHT, USE, (contribution(),))))
-    assert machine.values == {} and machine.fresh == {}
+    assert machine.values == {} and machine.begun == set()
 
 
 def test_one_use_that_adds_several_classes_twice_is_not_covered() -> None:
     machine = machine_of(MLP)
-    machine.flow[STARTED] = ONE / TOKENS
+    machine.started = ONE / TOKENS
     flows = Known(MLP, Part(BACKWARD, WEIGHT, USE, (contribution(), contribution(2))))
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
     says = f"{BACKWARD}: no transfer rule for one use that contributes twice, counted differently"

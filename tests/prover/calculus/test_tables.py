@@ -27,7 +27,7 @@ from test_transfer_rules import GROUP, STEP
 from worlds import World
 
 from placealg.frozen import FrozenMap
-from placealg.prover.calculus import explore, places, transfer, versions, whole_units
+from placealg.prover.calculus import explore, parameter_uses, places, transfer, versions
 from placealg.prover.calculus.contribution import DEVICE, EXISTS, Value, count_name
 from placealg.prover.calculus.machine import STATES, Machine
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
@@ -236,10 +236,10 @@ def all_tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     return count_name(dict.fromkeys(machine.reference.data_axes, DEVICE))
 
 
-def active(machine: Machine, event: Event, iteration: Iteration, where: Any,
-           contribute: Callable[..., None] = whole_units._contribute) -> None:
+def active(machine: Machine, part: Any, iteration: Iteration,
+           receive: Callable[..., None] = parameter_uses._receive) -> None:
     """Every microbatch has the token that is followed."""
-    contribute(machine, event, replace(iteration, active=True), where)
+    receive(machine, part, replace(iteration, active=True))
 
 
 def added(value: Value, other: Value, plus: Callable[..., Value] = Value.plus) -> Value:
@@ -281,7 +281,7 @@ WRONG: Sequence[tuple[str, str, str, Wrong]] = (
      named(transfer, "_copy", lambda machine, event, source: machine.version(source, event.tiers[0]))),
     ("loop", "at = ", "an event takes part in every microbatch", named(explore, "takes_part", lambda *_: True)),
     ("loop", "divisor = ", "a microbatch has all tokens", named(places, "tokens", all_tokens)),
-    ("loop", "backward.layer.compute", "every microbatch is the token's", named(whole_units, "_contribute", active)),
+    ("loop", "backward.layer.compute", "every microbatch is the token's", named(parameter_uses, "_receive", active)),
     ("loop", ".accumulate", "an accumulation is lost", without_effect("accumulate")),
     ("loop", ".accumulate", "a zero stays zero", named(Value, "plus", added)),
 )

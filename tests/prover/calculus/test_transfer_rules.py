@@ -9,14 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from random_programs import two_units
 from test_calculus import POSITIONS, some_value
 from test_flow import step_of as pipelined
 from worlds import GARBAGE, WORLDS, Rank, World
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract, statistics
+from placealg.model.abstract import abstract
 from placealg.prover.calculus import transfer
 from placealg.prover.calculus.contribution import (
     ABSENT,
@@ -546,11 +545,10 @@ def test_a_norm_counts_on_its_tier_and_where_both_conditions_meet() -> None:
 def test_the_flag_of_a_tied_group_is_known_at_its_end_only() -> None:
     tied, flat = (pipelined(name, "gpt") for name in ("zero1*pp", "zero1*tp"))
     at_ends, nowhere = {"pp_ends": "any:end"}, {}
-    for step, parameter, follows, known in (
-            (tied, "embedding.weight", True, at_ends), (flat, "embedding.weight", True, nowhere),
-            (tied, "embedding.weight", False, nowhere), (tied, "layer.mlp.up.weight", True, nowhere)):
+    for step, parameter, known in ((tied, "embedding.weight", at_ends), (flat, "embedding.weight", nowhere),
+                                   (tied, "layer.mlp.up.weight", nowhere)):
         group = next(g for g in step.reference.groups if parameter in g.parameters)
-        before = Machine(step.reference, group, Site(parameter, parameter), Flows(step) if follows else None)
+        before = Machine(step.reference, group, Site(parameter, parameter), Flows(step))
         before.values["grad_sum", "device"] = Value((Term(ONE),), frozenset({("dp", "own:own")}))
         skip = run(before, event("compute", "skip", group=group.name)).skip
         norm = run(before, event("norm", "norm", group=group.name)).slot
@@ -701,158 +699,6 @@ def test_what_is_stored_must_be_the_next_version_and_comes_back(before: Machine,
             marked = all(rank[a] == world.position(a, p, rank) for a, p in (("dp", "own:own"), ("tp", "0")))
             assert leaf(again.stored["weight"], world, rank) == (other if marked and other != UNHELD else stored)
     assert run(before, event("load", "master", phase="resume")).version("master") == UNHELD
-
-
-# units run whole
-
-UNITS = derive(strategy_on("two", {"dp": None, "tp": None}, dims={"dp": ["batch"], "tp": ["batch"]}),
-               two_units(tied=True))
-TIED, LAYER = UNITS.reference.groups
-RAN = (("forward", "embedding"), ("forward", "layer"), ("forward", "head"), ("forward", "loss"),
-       ("backward", "head"), ("backward", "layer"), ("backward", "embedding"))
-UNIT_AT = FrozenMap({"dp": UNIT, "tp": UNIT})
-UNKNOWN = event("scale", "loss", group="", unit="loss", phase="backward", divisor=Monomial.of("count"))
-
-
-def unit(phase: str, name: str, **fields: Any) -> Event:
-    """One computation of a whole unit, or of the loss, which divides by 3."""
-    loss = {"divisor": Monomial(Fraction(3))} if name == "loss" else {}
-    return event("compute", "loss" if loss else "", group="", unit=name, phase=phase, **loss, **fields)
-
-
-def units_of(group: Any, use: str, **fields: Any) -> Machine:
-    return Machine(UNITS.reference, group, Site(use), **fields)
-
-
-WHOLE = [unit(*one) for one in RAN]
-THIRD = Term(Monomial(Fraction(1, 3)), UNIT_AT)
-START = units_of(TIED, "head")
-
-
-@pytest.mark.parametrize(("group", "use"), [(TIED, "head"), (TIED, "embedding"), (LAYER, "layer")])
-def test_a_unit_s_contribution_is_that_of_one_rank_weighted_as_the_loss(group: Any, use: str) -> None:
-    before = units_of(group, use)
-    assert run(before, *WHOLE).value("grad") == Value((THIRD,))
-    assert run(before, *WHOLE, iteration=PASSIVE).value("grad") == Value(())
-    assert all(ran.ready for ran in run(before, *WHOLE).ran)
-
-
-@pytest.mark.parametrize("partly", range(len(RAN)))
-@pytest.mark.parametrize(("group", "use", "last"), [(TIED, "embedding", "embedding"), (LAYER, "layer", "layer")])
-def test_what_some_ranks_only_ran_is_defined_there_only(group: Any, use: str, last: str, partly: int) -> None:
-    """Whatever ran before a unit's backward, on some ranks only, says where the unit's gradient is defined."""
-    events = list(WHOLE)
-    events[partly] = unit(*RAN[partly], where=(Clause("dp", 0),))
-    needed = [k for k, (phase, name) in enumerate(RAN) if k <= RAN.index(("backward", last))]
-    after = run(units_of(group, use), *events)
-    sides = frozenset({("dp", "0", DEVICE)}) if partly in needed else frozenset()
-    assert after.value("grad") == Value((THIRD,), sides=sides)
-    both = [unit(*one, where=(Clause("tp", 1),)) if k == 1 else e for k, (one, e) in enumerate(zip(
-        RAN, events, strict=True))]
-    if partly in needed and partly != 1:
-        assert run(units_of(group, use), *both).value("grad").sides == {*sides, ("tp", "1", DEVICE)}
-
-
-@pytest.mark.parametrize("missing", range(len(RAN) - 1))
-def test_what_did_not_run_leaves_nothing_to_what_follows(missing: int) -> None:
-    after = run(START, *(e for k, e in enumerate(WHOLE) if k != missing))
-    assert [ran.ready for ran in after.ran] == [True] * missing + [False] * (len(RAN) - 1 - missing)
-    assert after.value("grad").garbage
-
-
-def test_a_unit_that_runs_again_without_its_input_leaves_nothing() -> None:
-    stale = replace(START, fresh={("forward", "layer"): frozenset()})
-    after = run(stale, unit("forward", "layer"), unit("forward", "head"))
-    assert [ran.ready for ran in after.ran] == [False, False]
-
-
-def test_a_loss_of_unknown_weight_starts_no_backward() -> None:
-    """It has none before a forward, where its divisor is not known, and where a scale is by nothing known."""
-    forward = WHOLE[:3]
-    assert run(START, WHOLE[3]).seed is None
-    assert run(START, *forward, unit("forward", "loss")).seed == ONE / Monomial(Fraction(3))
-    counted = replace(unit("forward", "loss"), divisor=Monomial.of("count"))
-    assert run(START, *forward, counted).seed is None
-    assert run(replace(START, count=Monomial.of("dp")), *forward, counted).seed == ONE / Monomial.of("dp")
-    after = run(START, *WHOLE[:4], UNKNOWN, *WHOLE[4:])
-    assert not any(ran.ready for ran in after.ran[4:]) and after.value("grad").garbage
-    assert not run(START, *WHOLE[:4], UNKNOWN, *WHOLE[4:], iteration=PASSIVE).value("grad").terms
-
-
-def test_a_backward_without_its_forward_contributes_garbage() -> None:
-    after = run(replace(START, seed=ONE), unit("backward", "head"))
-    assert after.value("grad") == Value(garbage=True) and after.flow == {"head": None}
-
-
-def test_a_gradient_that_flows_is_not_scaled_with_the_loss() -> None:
-    """A scale of the loss scales what starts after it: the backward that has begun goes on with its own weight."""
-    scale = event("scale", "loss", group="", unit="loss", phase="backward", divisor=Monomial.of("m"))
-    layer = units_of(LAYER, "layer")
-    late = run(layer, *WHOLE[:5], scale, *WHOLE[5:])
-    assert late.value("grad").terms == (THIRD,)
-    assert run(layer, *WHOLE[:4], scale, *WHOLE[4:]).value("grad").terms == (THIRD.times(ONE / Monomial.of("m")),)
-
-
-def test_a_further_use_adds_to_what_is_held() -> None:
-    """What an earlier use left says where the sum is defined; added to nothing, or to garbage, it is garbage."""
-    def between(*events: Event) -> Value:
-        return run(START, *WHOLE[:6], *events, WHOLE[6]).value("grad")
-    tied = event("slice", "grad", group=TIED.name, phase="backward", axes=("dp",))
-    assert between(tied) == Value((THIRD,), sides=frozenset({("dp", DEVICE, "own:own")}))
-    assert between(replace(tied, verb="free", axes=())) == Value(held=True, garbage=True)
-    spoilt = event("scale", "grad", group=TIED.name, phase="backward", divisor=Monomial.of("count"))
-    assert between(spoilt).garbage
-
-
-def test_a_unit_leaves_the_gradients_of_others_alone() -> None:
-    for value in (ABSENT, Value((Term(ONE),), frozenset({("dp", UNIT)}))):
-        layer = units_of(LAYER, "layer", values={("grad", "device"): value})
-        for one in (WHOLE[4], WHOLE[6]):
-            assert run(layer, *WHOLE[:4], one).value("grad") == value
-
-
-# statistics
-
-BATCH = derive(strategy_on("two", {"dp": None, "tp": None}, dims={"dp": ["batch"], "tp": ["batch"]}), statistics())
-RUNNING = next(g for g in BATCH.reference.groups if g.statistic)
-FORWARD = unit("forward", "layer")
-
-
-def take(**fields: Any) -> Event:
-    return event("compute", "grad", group=RUNNING.name, phase="forward", **fields)
-
-
-def with_statistics(**fields: Any) -> Machine:
-    return Machine(BATCH.reference, fields.pop("group", RUNNING), Site("layer"), **fields)
-
-
-def test_a_statistic_is_a_mean_over_the_tokens_of_a_rank() -> None:
-    """One contribution of every rank's token, divided as the event says; none of another microbatch's."""
-    before = with_statistics()
-    tokens = Monomial.of(count_name({"dp": DEVICE, "tp": DEVICE, "microbatch": UNIT}))
-    for divisor, by in ((Monomial.of("m"), Monomial.of("m")), (Monomial.of("tokens"), tokens)):
-        after = run(before, FORWARD, take(divisor=divisor))
-        assert after.value("grad") == Value((Term(ONE / by, UNIT_AT),))
-        assert run(before, FORWARD, take(divisor=divisor), iteration=PASSIVE).value("grad") == Value(())
-    counted = take(divisor=Monomial.of("count"))
-    assert run(before, FORWARD, counted).value("grad").garbage
-    assert run(with_statistics(count=Monomial.of("dp")), FORWARD, counted).value("grad") == Value(
-        (Term(ONE / Monomial.of("dp"), UNIT_AT),))
-    split = with_statistics(group=replace(RUNNING, split=("tp",)))
-    assert run(split, FORWARD, take()).value("grad").mask == {("tp", "own:own")}
-
-
-def test_a_statistic_is_of_a_forward_that_ran() -> None:
-    before = with_statistics()
-    for iteration in (ACTIVE, PASSIVE):
-        assert run(before, take(), iteration=iteration).value("grad").garbage
-    partly = replace(FORWARD, where=(Clause("dp", 0),))
-    sides = frozenset({("dp", "0", DEVICE)})
-    assert run(before, partly, take()).value("grad") == Value((Term(ONE, UNIT_AT),), sides=sides)
-    owned = run(before, FORWARD, take(where=OWNER)).value("grad")
-    assert owned == Value((Term(ONE, UNIT_AT),), frozenset({("dp", "own:own")}))
-    backward = run(before, FORWARD, take(), unit("forward", "loss"), unit("backward", "layer"))
-    assert backward.value("grad") == Value((Term(ONE, UNIT_AT),)), "no gradient reaches a statistic"
 
 
 def test_padding_that_differs_from_rank_to_rank_has_no_rule() -> None:

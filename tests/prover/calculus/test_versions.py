@@ -32,7 +32,7 @@ from placealg.prover.calculus.contribution import (
     count_name,
     equality,
 )
-from placealg.prover.calculus.machine import Machine, Ran, Read, Relied, Site, Updated
+from placealg.prover.calculus.machine import Machine, Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import ELEMENTS, PADDED, NoRule
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Leaf, Version, choose
@@ -163,14 +163,14 @@ def full_machine() -> Machine:
     made.stored = {"weight": CURRENT}
     made.slot, made.skip = Slot((Term(ONE),), Value(), frozenset()), Slot((), Value(), frozenset())
     made.count, made.seed = Monomial.of("m"), Monomial.of("dp")
-    made.flow, made.fresh = {"layer": ONE}, {("forward", "layer"): frozenset({("dp", "0")})}
-    made.reads, made.ran = [Read("e", "view", "", CURRENT, CURRENT)], [Ran("e", "f", "u", "only", True, frozenset())]
+    made.started, made.begun = ONE, {"layer.weight"}
+    made.reads = [Read("e", "view", "", CURRENT, CURRENT)]
     made.updates = [Updated("e", "f", Value(), None, None, ())]
     made.relied, made.steps = [Relied("e", "norm", None, frozenset())], 4
     return made
 
 
-LOGS = ("reads", "updates", "ran", "relied")
+LOGS = ("reads", "updates", "relied")
 
 
 def test_a_copy_is_the_same_state_with_an_empty_log() -> None:
@@ -213,7 +213,7 @@ def test_what_was_never_written_is_not_held() -> None:
 def test_a_microbatch_begins_with_nothing_of_the_last() -> None:
     made = full_machine()
     made.begin()
-    assert (made.fresh, made.flow, made.seed) == ({}, {}, None)
+    assert (made.begun, made.started, made.seed) == (set(), None, None)
     assert made.count == Monomial.of("m") and made.versions and made.values
 
 
@@ -225,7 +225,7 @@ def test_the_state_of_the_next_step() -> None:
     assert set(later.versions) == set(made.versions) and set(later.values) == set(made.values)
     assert all(v == made.values[k].stale() for k, v in later.values.items())
     assert (later.stored, later.slot, later.count, later.seed) == ({}, None, None, None)
-    assert (later.skip, later.steps, later.fresh, later.flow) == (STALE, 5, {}, {})
+    assert (later.skip, later.steps, later.begun, later.started) == (STALE, 5, set(), None)
     assert replace(made, skip=None).next_step().skip is None
     assert (made.steps, made.stored, made.count) == (4, {"weight": CURRENT}, Monomial.of("m"))
 

@@ -28,9 +28,11 @@ from placealg.prover.evidence import replay
 from placealg.prover.evidence.certificate import Query, certificate
 from placealg.prover.evidence.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
 from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, SolverProcess, z3_answer
-from placealg.prover.examine import PER_GROUP
+from placealg.prover.examine import OF_OPS, PER_GROUP
+from placealg.prover.ops.flow import Flows
 from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED
 from placealg.step.edit import edit
+from placealg.step.lower import lowered
 from placealg.step.pipeline import Pipeline
 
 Run = Callable[..., Outcome]
@@ -93,13 +95,13 @@ def test_no_query_is_unsat_by_its_premises_alone(word: str) -> None:
 
 
 def test_what_the_prover_settles_without_a_solver_is_asked_all_the_same() -> None:
-    step = read_case("zero3", None, []).step
-    group = step.reference.groups[0]
-    asked = examine.obligations(step, group, examine.sites_of(step, group, None), None)
+    step = lowered(read_case("zero3", None, []).step)
+    group, flows = step.reference.groups[0], Flows(step)
+    asked = examine.obligations(step, group, examine.sites_of(step, group, flows), flows)
     _, queries = queries_of("zero3")
     for identifier in ("view", "invariant", "init", "random"):
         assert not any(f.obligation == identifier for f in asked.failures.values())
-        assert next(q for q in queries if q.obligation == identifier).formulas > 0
+        assert next(q for q in queries if (q.obligation, q.group) == (identifier, group.name)).formulas > 0
 
 
 PIPELINES = ("pp", "pp_gpipe", "pp_interleaved", "zero1*tp*pp_interleaved")
@@ -250,11 +252,11 @@ def test_the_report_names_its_certificate(placealg: Run, tmp_path: Path) -> None
 def test_recheck_reports_every_file_and_the_total(placealg: Run, written: Path) -> None:
     got = placealg("recheck", str(written))
     assert got.code == 0
-    assert "13 of 16 files ask something: 13 agree, 0 disagree, 0 without an answer" in got.out
-    assert "3 of 16 files ask nothing: what they say holds by how the program is built" in got.out
-    assert got.out.count("✓ ") == 14
+    assert "14 of 17 files ask something: 14 agree, 0 disagree, 0 without an answer" in got.out
+    assert "3 of 17 files ask nothing: what they say holds by how the program is built" in got.out
+    assert got.out.count("✓ ") == 15
     found = json.loads(placealg("recheck", str(written), "--format", "json").out)
-    assert found["totals"] == {"asked": 13, "agree": 13, "disagree": 0, "no_answer": 0, "settled": 3, "undecided": 0}
+    assert found["totals"] == {"asked": 14, "agree": 14, "disagree": 0, "no_answer": 0, "settled": 3, "undecided": 0}
     assert {f["z3"] for f in found["files"]} == {"sat", "unsat"} == {f["cvc5"] for f in found["files"]}
 
 
@@ -508,26 +510,24 @@ def test_a_certificate_has_every_obligation_of_what_its_program_updates() -> Non
         ("step", ""), ("rng", "#2"), ("step.weight", ""), ("b.weight", "#2"), ("b.weight", "[tp]")))
     lemma = "dp: of degree 1 at most, written out at 3, 5, and at all below 3, where positions must coincide"
 
-    def entries(sizes: Sequence[str] = ("",), whole: bool = False) -> list[dict[str, str]]:
+    def entries(sizes: Sequence[str] = ("",)) -> list[dict[str, str]]:
         return [{"file": f"{size}{name}.{group}.smt2", "id": name, "group": group} for size in sizes
-                for name in PER_GROUP for group in ("step.weight", "b.weight") if name != "forward" or not whole] + [
-            {"file": f"{size}forward.smt2", "id": "forward", "group": ""} for size in sizes if whole]
+                for name in PER_GROUP for group in ("step.weight", "b.weight")] + [
+            {"file": f"{size}{name}.smt2", "id": name, "group": ""} for size in sizes for name in OF_OPS]
 
     def amiss(queries: list[dict[str, str]], *lemmas: str, verdict: str = PROVED, text: str = program) -> str:
         return certificate_audit.groups_amiss({"verdict": verdict, "lemmas": lemmas, "queries": queries}, text)
 
-    for whole in (False, True):
-        listed = entries(whole=whole)
-        assert amiss(listed) == ""
-        for left_out in listed:
-            said = amiss([q for q in listed if q != left_out])
-            group = left_out["group"] or "step.weight"
-            assert said == f"has no file on {left_out['id']} of {group}"
+    listed = entries()
+    assert amiss(listed) == ""
+    for left_out in listed:
+        said = amiss([q for q in listed if q != left_out])
+        assert said == f"has no file on {left_out['id']} of {left_out['group'] or 'the whole step'}"
     written = entries(("dp-1.", "dp-2.", "dp-3.", "dp-5."))
     assert amiss(written, lemma) == ""
     for size in (1, 2, 3, 5):
         assert amiss([q for q in written if not q["file"].startswith(f"dp-{size}.")], lemma) == (
-            f"has no file on forward of step.weight at dp-{size}")
+            f"has no file on forward of the whole step at dp-{size}")
     for none in ("x", "", "event = 1", 'event = ["path"]', "[[event]]\nverb = 1"):
         assert amiss(entries(), text=none) == "comes with a program that is none"
     assert amiss([], verdict=REFUTED) == amiss([], verdict=UNDECIDED) == ""
@@ -634,7 +634,7 @@ def test_a_manifest_that_is_sealed_anew_asks_what_its_files_ask(change: Any, pla
 
 @pytest.mark.parametrize(("change", "says"), [
     ({"class": 5}, "claims the class 5"), ({"class": "BOUNDED"}, "claims the class BOUNDED"),
-    ({"class": None}, "claims the class None"), ({"placealg_certificate": 2}, "is of format 2; this version reads"),
+    ({"class": None}, "claims the class None"), ({"placealg_certificate": 1}, "is of format 1; this version reads"),
 ])
 def test_a_class_and_a_format_are_those_of_the_files(change: Any, says: str, placealg: Run, written: Path) -> None:
     sealed_anew(written, lambda manifest: manifest.update(change))

@@ -182,3 +182,13 @@ def test_the_parameter_that_is_wrong_is_told_not_the_first_on_the_path() -> None
     """The gradients of keys miss a sum; what they are handed on to, back to the embedding, is wrong after them."""
     found = told("bigcode_megatron_35")
     assert (found.group, found.mass) == ("layer.attn.k.weight", "1/tp")
+
+
+@pytest.mark.parametrize(("strategy", "dropped", "says"), [
+    ("zero2*offload_optimizer", "prepare.layer.weight.grad_sum.zero", "reads a gradient that is not there"),
+    ("offload_parameters", "resume.layer.weight.master.fetch", "reads a copy that resuming did not restore, in step 2 "
+                                                               "after it: the parameters"),
+])
+def test_what_no_where_left_out_is_told_as_it_is(strategy: str, dropped: str, says: str) -> None:
+    found = prove(edit(derive(parse_strategy(strategy), abstract()), {"drop": dropped})).counterexample
+    assert found and found.got == "nothing: the element is not held" and found.explanation.endswith(says)

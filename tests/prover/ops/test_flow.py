@@ -74,7 +74,6 @@ def counts_once(step: Step, parameter: str, value: Value) -> bool:
 def test_a_derived_program_is_whole(strategy: str, model: str) -> None:
     step = step_of(strategy, model)
     flow, graph = Flows(step).at("only"), step.reference.graph
-    assert graph is not None
     assert (flow.faults, flow.open) == ([], []) and flow.demands
     used = {(name, f"{op.output}/{k}") for op in graph.ops for k in differentiated(graph, op)
             for name in [op.inputs[k]] if graph.tensors[name].kind == "parameter"}
@@ -210,7 +209,6 @@ def test_what_is_read_unless_it_is_said() -> None:
     """A loss reads what the last op takes, and what enters a repeated unit is what its loop begins with."""
     step = step_of("zero1*pp", "gpt")
     graph = step.reference.graph
-    assert graph is not None
     for path, read in (("forward.loss.compute", graph.ops[-1].inputs[0]),
                        *((path, graph.loops[0].first) for path in (
                            "forward.layer.in.assign", "backward.layer.in.grad.assign"))):

@@ -30,7 +30,6 @@ def whole(model: Model) -> Step:
 
 def found(step: Step, *edits: Mapping[str, Any]) -> list[tuple[str, str]]:
     changed = edit(step, *edits)
-    assert changed.reference.graph is not None
     return [(event.path, why) for event, why in untimely(changed.phase(*LOOPED), changed.reference.graph)]
 
 
@@ -252,7 +251,6 @@ def test_an_op_is_made_again_wherever_nobody_moved_it() -> None:
     """Made twice, or freed or sent before it is made again, a tensor was not redistributed."""
     made = next(e for e in STAGED.events if e.verb == "compute" and e.value == OUT)
     graph = STAGED.reference.graph
-    assert graph is not None
     for before in (made, replace(made, verb="send", axes=("pp",)), replace(made, verb="recv", axes=("pp",))):
         assert list(untimely([before, made], graph)) == []
     assert [why for _, why in untimely([replace(made, verb="free"), made], graph)] == [

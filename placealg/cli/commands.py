@@ -113,6 +113,7 @@ COMMANDS: dict[str, Command] = {
     **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
     "museum": _lazy("museum", "museum"),
     "diff": _lazy("diff", "diff"),
+    "reshard": _lazy("reshard", "reshard"),
     "import": _lazy("foreign", "import_command"),
     "report": _lazy("report", "report"),
     "check-torch": _lazy("torch", "check_torch"),

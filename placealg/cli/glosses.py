@@ -48,6 +48,11 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
         "Without it an empty cell of the batch divides by zero on its device.",
         "A verdict assumes it where a count of part of the batch divides and equal counts are not assumed.",
     ),
+    "same_batches": (
+        "Both runs take the same sequences of every step, however they deal them out to ranks and microbatches.",
+        "A strategy does not say the order of the data: a loader that goes on elsewhere trains on other sequences.",
+        "The verdict on a checkpoint that is resumed on another mesh assumes it.",
+    ),
     "never_resumed": (
         "The program has no resume phase, so a resumed run is not covered.",
         "Nothing is then said about what a checkpoint restores.",
@@ -69,6 +74,8 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
     "microbatch_mean": ("w_ref = 1/(m N(k)) for a token of microbatch k, where a token mean has 1/N",
                         'dp with [loss] preset = "token_mean", count_axes = ["dp"], reference = "microbatch_mean"'),
     "nonzero_divisors": ("N > 0 wherever N divides", "dp with [loss] preset = \"token_mean\", a count per microbatch"),
+    "same_batches": ("the sequences of step t are one set B_t, of the old run as of the new one",
+                     "placealg reshard zero3 zero1"),
     "never_resumed": ("the program has no event in the phase `resume`",
                       "a file of [[event]] tables without resume.*"),
     "balanced_experts": ("every device of an expert axis receives b·s·topk/n pairs per microbatch and data rank",

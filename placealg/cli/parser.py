@@ -9,13 +9,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from placealg.cli.meant import SIZE, meant
 from placealg.errors import InputError
-from placealg.mesh import SYMBOLS
-from placealg.strategy.catalogue import names
 
 LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
 FORMATS = ("text", "latex", "markdown", "python", "json")
-_SIZE = re.compile(r"[A-Za-z_][\w,]*=")
 _MANY = ("--set", "--bandwidth")
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -26,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recheck": ("verify a certificate, replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
     "diff": ("what differs: placements, program, costs, verdict", "A B"),
+    "reshard": ("a checkpoint of OLD resumed by NEW: who reads what", "OLD NEW"),
     "report": ("placements, costs, verdicts as a page of HTML", "STRATEGY..."),
     "fit": ("what a device holds against its memory; what fits", "STRATEGY"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
@@ -87,10 +86,10 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         parser.print_help()
         raise SystemExit(0)
     for word in _read_as_strategy(chosen):
-        if _SIZE.match(word) and not Path(word).exists():
+        if SIZE.match(word) and not Path(word).exists():
             raise InputError(f"'{word}' is a size, and no strategy; did you mean '--set {word}'?", where=chosen.command)
     if rest:
-        _meant(chosen, rest)
+        meant(chosen, rest)
         options = [o for o in commands.get(chosen.command, parser)._option_string_actions if o.startswith("--")]
         word = rest[0].partition("=")[0]
         if word.startswith("-"):
@@ -116,32 +115,6 @@ def _read_as_strategy(chosen: argparse.Namespace) -> list[str]:
         if chosen.command not in ("check-torch",) else []
 
 
-DEVICE_WORDS = ("gpus", "gpu", "num-gpus", "ngpus", "devices", "world-size", "nproc")
-"""What people call the number of devices."""
-
-
-def _meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Raise what was meant by words that are no option: a size without --set, or factors without a `*`."""
-    option, equals, value = rest[0].partition("=")
-    value = value if equals else rest[1] if len(rest) > 1 else ""
-    name, sized = option.removeprefix("--"), hasattr(chosen, "sizes")
-    if option.startswith("--") and sized and re.fullmatch(r"[0-9]+", value):
-        if name in DEVICE_WORDS:
-            raise InputError(f"unknown option '{option}'; did you mean '--set devices={value}'?", where=chosen.command)
-        if name.replace("-", "_") in (*SYMBOLS, *AXES):
-            meant = f"--set {name.replace('-', '_')}={value}"
-            raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
-    if _SIZE.match(rest[0]) and sized:
-        raise InputError(f"unexpected argument '{rest[0]}'; did you mean '--set {rest[0]}'?", where=chosen.command)
-    if getattr(chosen, "strategy", None) and not option.startswith("-") and option.partition("[")[0] in names():
-        raise InputError(f"unexpected argument '{rest[0]}'; did you mean '{chosen.strategy}*{rest[0]}'?",
-                         where=chosen.command)
-
-
-AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
-"""The axes of the catalogue's strategies."""
-
-
 def _split_sizes(words: Iterable[str]) -> list[str]:
     """Each NAME=VALUE that follows --set or --bandwidth becomes an option of its own, so that a strategy may follow."""
     found: list[str] = []
@@ -150,7 +123,7 @@ def _split_sizes(words: Iterable[str]) -> list[str]:
         if word in _MANY:
             found += [option] if option and not taken else []
             option, taken = word, False
-        elif option and (not taken or _SIZE.match(word)):
+        elif option and (not taken or SIZE.match(word)):
             found.append(f"{option}={word}")
             taken = True
         else:
@@ -314,6 +287,16 @@ def _diff(parser: Parser) -> None:
     parser.epilog = "Exit code 0: no difference; 1: some; 2: bad input."
 
 
+def _reshard(parser: Parser) -> None:
+    for dest, metavar in (("a", "OLD"), ("b", "NEW")):
+        parser.add_argument(dest, metavar=metavar, help=_STRATEGY)
+    _settings(parser, "text", "json")
+    _timing(parser)
+    parser.add_argument("--reader", metavar="RANK", help="a rank of the new mesh: what it reads of whose file")
+    parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
+    parser.epilog = "Sizes of the old mesh have _old behind their names: --set dp=8 dp_old=4."
+
+
 def _report(parser: Parser) -> None:
     _strategies(parser, True)
     _loss(parser)
@@ -394,6 +377,6 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "diff": _diff, "report": _report, "fit": _fit, "simulate": _simulate, "museum": _museum,
-              "check-torch": _check_torch, "model": _model, "import": _import,
+              "diff": _diff, "reshard": _reshard, "report": _report, "fit": _fit, "simulate": _simulate,
+              "museum": _museum, "check-torch": _check_torch, "model": _model, "import": _import,
               "explain": _explain}

@@ -90,6 +90,9 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
         rows.append(("prefetch", f"{strategy.option('schedule', 'prefetch')} unit ahead"))
     if strategy.option("shards", "pad") != "none":
         rows.append(("shards", f"{strategy.option('shards', 'pad')} filled up to equal shares"))
+    by, holds = strategy.option("checkpoint", "by"), strategy.option("checkpoint", "holds")
+    if (by, holds) != ("owners", "all"):
+        rows.append(("checkpoint", f"stored by {by}, {holds}"))
     return rows
 
 

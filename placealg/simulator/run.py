@@ -73,13 +73,15 @@ class Outcome:
         raise TypeError("an outcome is not a truth value: say .equal")
 
 
-class _Differs(Exception):
+class Differs(Exception):
+    """A run differs from the single device."""
+
     def __init__(self, difference: Difference):
         super().__init__(str(difference))
         self.difference = difference
 
 
-class _Comparison:
+class Comparison:
     """The Watch that holds every observed number against the reference's."""
 
     def __init__(self, states: Sequence[State]) -> None:
@@ -93,7 +95,7 @@ class _Comparison:
         wanted = self._whole(machine.space, machine.number, slot, name)
         for part in missing:
             want = machine.space.number(wanted.numbers.reshape(-1)[part.numbers[:1]])
-            raise _Differs(difference(machine, event, rank, slot, part.first, *_texts(machine, None, want)))
+            raise Differs(difference(machine, event, rank, slot, part.first, *_texts(machine, None, want)))
         if box is not None and machine.space.whole:
             for element, (got, want) in enumerate(zip(box.numbers.flat, wanted.numbers.flat, strict=True)):
                 self._compare(machine, event, rank, slot, element, got, want)
@@ -114,7 +116,7 @@ class _Comparison:
         if box is not None:
             self._box(machine, event, rank, ("loss", 0), box, losses.ordered(box.dims).cut(box.extent))
         elif machine.token_count(rank):
-            raise _Differs(difference(machine, event, rank, ("loss", 0), None, "nothing (not held)",
+            raise Differs(difference(machine, event, rank, ("loss", 0), None, "nothing (not held)",
                                       _text(losses.numbers.flat[0])))
 
     def _whole(self, space: Space, number: int, slot: Slot, name: str) -> Box:
@@ -135,7 +137,7 @@ class _Comparison:
             texts = _texts(machine, got.numbers[at], want.numbers[at])
         else:
             texts = _text(got.numbers[at]), _text(want.numbers[at])
-        raise _Differs(difference(machine, event, rank, (subject, slot[1]), None, *texts))
+        raise Differs(difference(machine, event, rank, (subject, slot[1]), None, *texts))
 
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
         """The stream's value."""
@@ -169,7 +171,7 @@ class _Comparison:
     def end(self) -> None:
         """A run has ended, and nothing else differed."""
         if self.left is not None:
-            raise _Differs(self.left)
+            raise Differs(self.left)
 
     def _compare(self, machine: Machine, event: Event, rank: int, slot: Slot, element: int | None,
                  got: Number | None, want: Number) -> None:
@@ -177,7 +179,7 @@ class _Comparison:
         if got != want:
             if element is not None and not machine.space.whole:
                 element, got, want = _first(machine.space.parts(machine.reference.group(slot[0]))[element], got, want)
-            raise _Differs(difference(machine, event, rank, slot, element, *_texts(machine, got, want)))
+            raise Differs(difference(machine, event, rank, slot, element, *_texts(machine, got, want)))
 
 
 def _first(part: Part, got: Number | None, want: Number) -> tuple[int, Number | None, Number]:
@@ -226,7 +228,7 @@ def _number(x: Number) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trees:
+class Trees:
     """The parts of a program that a run repeats; `apart`: a step behind a save may find another state than without."""
 
     training: tuple[Node, ...]
@@ -235,13 +237,15 @@ class _Trees:
     apart: bool
 
     @staticmethod
-    def of(step: Step) -> _Trees:
+    def of(step: Step) -> Trees:
+        """The parts of a step's program."""
         forward = Step(step.reference, tuple(itertools.takewhile(lambda e: e.phase != "backward", step.events)))
-        return _Trees(step.tree(), step.tree("save"), forward.tree("prepare", "forward"),
+        return Trees(step.tree(), step.tree("save"), forward.tree("prepare", "forward"),
                       any(e.verb != "store" for e in step.phase("save")))
 
 
-_Checkpoint = dict[tuple[str, str, int], list[Table]]
+Checkpoint = dict[tuple[str, str, int], list[Table]]
+"""(value, group, instance) -> what each rank stored of it."""
 
 
 def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
@@ -257,13 +261,13 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     program.
     """
     step = lowered(step)
-    trees, states = _Trees.of(step), partial(device.trajectory, step.reference, setting)
-    comparison = _Comparison(states(steps))
+    trees, states = Trees.of(step), partial(device.trajectory, step.reference, setting)
+    comparison = Comparison(states(steps))
     try:
         machine = Machine(step, setting, comparison)
-        _switch_on(machine, {s: comparison.states[0].weight[s] for s in machine.slots})
-        _run(machine, step.tree("init"))
-        checkpoints = _train(machine, trees, steps)
+        switch_on(machine, {s: comparison.states[0].weight[s] for s in machine.slots})
+        go_through(machine, step.tree("init"))
+        checkpoints = train(machine, trees, steps)
         comparison.end()
         seen: list[dict[tuple[str, str, int], list[set[int]]]] = []
         while checkpoints and step.phase("resume"):
@@ -276,16 +280,16 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
                 comparison.states = states(number + 1)
             machine = Machine(step, setting, comparison, resumed=True)
             machine.checkpoint, machine.number = checkpoint, number
-            _switch_on(machine, {})
-            _run(machine, step.tree("resume"))
-            checkpoints += _train(machine, trees, number + 1)
+            switch_on(machine, {})
+            go_through(machine, step.tree("resume"))
+            checkpoints += train(machine, trees, number + 1)
             comparison.end()
-    except _Differs as found:
+    except Differs as found:
         return Outcome(False, found.difference, comparison.observed)
     return Outcome(True, None, comparison.observed)
 
 
-def _switch_on(machine: Machine, known: Mapping[Slot, Sequence[Number]]) -> None:
+def switch_on(machine: Machine, known: Mapping[Slot, Sequence[Number]]) -> None:
     """Weights are garbage, but for the `known` ones on the first rank of the mesh; nothing else is held.
 
     Along an axis that splits a parameter every rank holds what it owns, and is the first one of its owners; along a
@@ -303,30 +307,30 @@ def _switch_on(machine: Machine, known: Mapping[Slot, Sequence[Number]]) -> None
     machine.instance = 0
 
 
-def _train(machine: Machine, trees: _Trees, until: int) -> list[tuple[int, _Checkpoint]]:
+def train(machine: Machine, trees: Trees, until: int) -> list[tuple[int, Checkpoint]]:
     """Run until `until` steps are finished, then the reads of the next one; the checkpoints, by steps finished."""
     if machine.number == until:
         machine.reads_only = True
         machine.begin()
-        _run(machine, trees.ahead, microbatches=1)
+        go_through(machine, trees.ahead, microbatches=1)
         return []
     machine.checkpoint = {}
     machine.begin()
-    _run(machine, trees.training)
+    go_through(machine, trees.training)
     machine.watch.result(machine)
     machine.number += 1
     unsaved = machine.fork() if trees.apart else None
-    _run(machine, trees.saving)
-    saved = [(machine.number, machine.checkpoint), *_train(machine, trees, until)]
-    return [*saved, *_train(unsaved, trees, until)] if unsaved else saved
+    go_through(machine, trees.saving)
+    saved = [(machine.number, machine.checkpoint), *train(machine, trees, until)]
+    return [*saved, *train(unsaved, trees, until)] if unsaved else saved
 
 
-def _run(machine: Machine, nodes: Sequence[Node], microbatches: int | None = None) -> None:
+def go_through(machine: Machine, nodes: Sequence[Node], microbatches: int | None = None) -> None:
     """Execute `nodes`; a deadlock is a difference."""
     try:
         run(machine, nodes, microbatches)
     except Deadlock as found:
-        raise _Differs(_deadlock(machine, found.event, found.rank)) from None
+        raise Differs(_deadlock(machine, found.event, found.rank)) from None
 
 
 def _deadlock(machine: Machine, event: Event, rank: int | None) -> Difference:

@@ -49,9 +49,10 @@ class Setting:
     owners: Mapping[tuple[str, str, int], int] = FrozenMap()
     at_risk: tuple[str, ...] = ()
     seed: int = 0
+    multiples: Mapping[str, int] = FrozenMap()
 
     def __post_init__(self) -> None:
-        for name in ("sizes", "counts", "owners"):
+        for name in ("sizes", "counts", "owners", "multiples"):
             object.__setattr__(self, name, FrozenMap(getattr(self, name)))
         for name, size in {**self.sizes, "m": self.microbatches, "layers": self.layers}.items():
             if type(size) is not int or size < 1:

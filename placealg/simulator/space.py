@@ -73,8 +73,8 @@ class Space:
         self.batch_axes = tuple(a for a in reference.data_axes if BATCH in split[a])
         self._blocks = _blocks(graph, self.loss_dims, split)
         self._shared = tuple(a for a in self._blocks[BATCH] if a not in reference.data_axes)
-        self.sizes = _sizes(graph, FrozenMap({d: math.prod(setting.sizes[a] for a in axes)
-                                              for d, axes in self._blocks.items()}))
+        self.sizes = _sizes(graph, FrozenMap({d: math.lcm(n, setting.multiples.get(d, 1))
+                                              for d, n in self.ranks_of_dims().items()}))
         self._cells: dict[int, Mapping[str, int]] = {}
         self._sequences = {loss: tuple(self._numbered(k, loss) for k in range(setting.microbatches))
                            for loss in reference.losses}
@@ -86,6 +86,10 @@ class Space:
         self._data: dict[tuple[str, int, Indices], Box] = {}
         self._parts: dict[str, tuple[Part, ...]] = {}
         self.extents: dict[tuple[str, tuple[int, ...]], Extent] = {}
+
+    def ranks_of_dims(self) -> dict[str, int]:
+        """Dim -> the product of the sizes of all axes that split it somewhere."""
+        return {d: math.prod(self.setting.sizes[a] for a in axes) for d, axes in self._blocks.items()}
 
     def _numbered(self, microbatch: int, loss: str) -> Indices:
         """A loss's sequences of a microbatch: for every token of a cell as many as there are ranks that share them."""

@@ -23,6 +23,7 @@ from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
+from placealg.step.saving import PARAMETERS, Saving
 from placealg.step.split import data_axes, place, split_dims, summed
 from placealg.step.trained import trained
 from placealg.step.whole import with_whole
@@ -233,12 +234,13 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     for plan in updated:
         yield from rules.publish(plan) if plan not in passing else ()
 
+    saving = Saving(str(strategy.option("checkpoint", "by")), str(strategy.option("checkpoint", "holds")))
     for plan in plans:
-        yield from rules.save(plan)
-    yield from rules.global_states("save", "store")
-    for plan in plans:
-        yield from rules.resume(plan)
-    yield from rules.global_states("resume", "load")
+        yield from saving.save(plan)
+    yield from saving.global_states("save", strategy.mesh.names)
+    for plan in plans if saving.holds != PARAMETERS else ():
+        yield from saving.resume(plan)
+    yield from saving.global_states("resume", strategy.mesh.names)
 
 
 def _count(averaging: Averaging, phase: str, loss: str) -> Iterator[Event]:

@@ -330,33 +330,3 @@ def publish(plan: Plan) -> Iterator[Event]:
     if plan.state_tier != plan.update_tier:
         yield Event(phase, "free", "master", group, tier=plan.update_tier, rule=Rule(
             "offload", f"the master copy rests on the {plan.state_tier} only"))
-
-
-def save(plan: Plan) -> Iterator[Event]:
-    """A checkpoint stores what rests: weights and moments; the master copy follows from the weights."""
-    group = plan.group.name
-    rule = Rule("save_state", "a checkpoint holds weights, moments, step and random state")
-    yield Event("save", "store", "weight", group, where=owners(plan.gathered), tier=plan.weight_tier, rule=rule)
-    if not plan.group.frozen:
-        yield Event("save", "store", "moments", group, where=owners(plan.owned), tier=plan.state_tier, rule=rule)
-
-
-def resume(plan: Plan) -> Iterator[Event]:
-    """A resumed run loads what was stored, and refreshes the master copy from the weights."""
-    group = plan.group.name
-    rule = Rule("resume_state", "a resumed run starts from the checkpoint")
-    yield Event("resume", "load", "weight", group, tier=plan.weight_tier, rule=rule)
-    if plan.group.frozen:
-        return
-    yield Event("resume", "load", "moments", group, tier=plan.state_tier, rule=rule)
-    wide = tuple(a for a in plan.gathered if a not in plan.owned)
-    refresh = Rule("resume_state", "the master copy is not in the checkpoint: it is refreshed from the weights")
-    fetched = bool(wide) and plan.weight_tier != "device"
-    if fetched:
-        yield from carry(Event("resume", "fetch", "weight", group, rule=refresh), plan.weight_tier, "device")
-    if wide:
-        yield Event("resume", "gather", "weight", group, axes=wide, source="S", to="R", rule=refresh)
-    master = Event("resume", "assign", "master", group, source="weight", where=owners(plan.owned), rule=refresh)
-    yield from carry(master, "device" if wide else plan.weight_tier, plan.state_tier)
-    if wide:
-        yield Event("resume", "free", "weight", group, axes=() if fetched else wide, rule=refresh)

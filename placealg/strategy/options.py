@@ -66,6 +66,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
     "shards": {"pad": "none"},
+    "checkpoint": {"by": "owners", "holds": "all"},
     "adapters": {"match": (), "rank": RANK, "train": ()},
 }
 """Table -> field -> the value that holds where a strategy is silent."""
@@ -116,6 +117,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "types": {PRESET: Key("choice", tuple(precisions())), **{name: Key("bytes") for name in TYPES}},
     "random": {"dropout": Key("streams")},
     "shards": {"pad": Key("choice", PADS)},
+    "checkpoint": {"by": Key("choice", ("owners", "replica", "one")), "holds": Key("choice", ("all", "parameters"))},
 }
 """Table -> key -> kind of value. `*` stands for any axis of the mesh; [groups.NAME] holds one rule each."""
 
@@ -141,6 +143,8 @@ TABLES: Mapping[str, str] = {
     "random": "the random streams that differ between ranks",
     "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
               "buffer",
+    "checkpoint": "who stores a checkpoint, every rank what rests with it, one of several that have the same, or one "
+                  "alone; and whether it holds all states or parameters alone",
 }
 """Table -> what it says."""
 

@@ -50,6 +50,17 @@ def problems(strategy: Strategy) -> Iterator[Problem]:
                 return
     yield from _schedule_problems(strategy)
     yield from _pipeline_problems(strategy)
+    yield from _checkpoint_problems(strategy)
+
+
+def _checkpoint_problems(strategy: Strategy) -> Iterator[Problem]:
+    by = strategy.option("checkpoint", "by")
+    placements = [*((state, strategy.state(state)) for state in ("parameters", "optimizer")),
+                  *(pair for rule in strategy.groups for pair in rule.states.items())]
+    away = next((state for state, placement in placements if placement.offloaded), None)
+    if by != "owners" and away:
+        yield ("checkpoint", "by"), InputError(f"[checkpoint] by is '{by}', and {away} do not rest on the device: "
+                                               "every rank stores its own there; say \"owners\"")
 
 
 def _dims_problems(strategy: Strategy) -> Iterator[Problem]:

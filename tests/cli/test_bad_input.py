@@ -575,6 +575,23 @@ def test_what_does_not_divide_is_one_line_with_the_numbers(words: list[str], mes
 
 # ---------------------------------------------------------------------------------------- words no one means to type
 
+@pytest.mark.parametrize(("words", "says"), [
+    (("zero3", "zero4"), "unknown strategy 'zero4'"),
+    (("zero3",), "missing NEW"),
+    (("zero3", "dp", "--set", "tp_old=2"), "zero3 has no axis 'tp'"),
+    (("zero3*tp", "dp", "--model", "gpt", "--set", "tp=2"), "did you mean 'tp_old', the old mesh's?"),
+    (("zero3", "dp", "--reader", "0"), "needs all sizes of both meshes and of the model"),
+    (("zero3", "dp", "--reader", "3", "--set", "dp=3", "dp_old=2", "Psi=12"), "has 0 to 2"),
+    (("zero3", "dp", "--reader", "x", "--set", "dp=3", "dp_old=2", "Psi=12"), "'x' is no rank of the new mesh"),
+    (("zero3", "proofs/proved/lora_zero3_tp_sp.toml"), "has no parameter 'layer.attn.q.low.weight'"),
+])
+def test_reshards_that_are_none(words: tuple[str, ...], says: str, placealg: Run) -> None:
+    got = placealg("reshard", *words)
+    assert (got.code, got.out) == (2, "")
+    assert says in got.err.splitlines()[-1]
+    assert got.err.count("placealg: ") == 1
+
+
 LONG = "x" * 300
 
 

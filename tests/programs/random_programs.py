@@ -65,8 +65,10 @@ def placements(draw: st.DrawFn) -> Strategy:
     schedule["wire"] = {a: 4 for a in axes if dims[a] and not draw(st.integers(0, 3))}
     if loss["preset"] == "mean_of_means":
         schedule["microbatch_mean"] = draw(st.sampled_from(["loss", "loss", "gradients"]))
+    away = {optimizer["tier"], parameters["tier"]} != {"device"}
+    checkpoint = {"by": "owners" if away else draw(st.sampled_from(["owners", "replica", "one"]))}
     return strategy_on("random", dict.fromkeys(axes), dims=dims, states=states, parameters=parameters,
-                       schedule=schedule, optimizer=optimizer, loss=loss)
+                       schedule=schedule, optimizer=optimizer, loss=loss, checkpoint=checkpoint)
 
 
 @st.composite
@@ -86,7 +88,8 @@ def placements_of_ops(draw: st.DrawFn) -> Strategy:
     if "a3" in axes:
         schedule |= {"pipeline": order, **({"chunks": 2} if order == "interleaved" else {})}
     return strategy_on("random", dict.fromkeys(axes), dims={a: every[a] for a in axes}, states=states,
-                       schedule=schedule, optimizer={"clip": draw(st.sampled_from(["global_norm", "none"]))})
+                       schedule=schedule, optimizer={"clip": draw(st.sampled_from(["global_norm", "none"]))},
+                       checkpoint={"by": draw(st.sampled_from(["owners", "replica", "one"]))})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placealg.prover import correct
-from placealg.prover.calculus import transfer, versions
+from placealg.prover.calculus import phases, transfer, versions
 from placealg.prover.calculus.machine import Machine, Read, Site
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
 from placealg.prover.calculus.parameter_uses import concerns
@@ -143,6 +143,9 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
             execute(machine, tuple(events))
             continue
         body = tuple(events)
+        if phases.apart(machine.reference):
+            whole = _phase_by_phase(machine, body, case) and whole
+            continue
         for iteration in case.iterations:
             _iterate(machine, body, iteration)
             if iteration.many:
@@ -176,6 +179,15 @@ def _left(machine: Machine) -> str:
     """The event that produces the parameters of a step: their update, or the save that reads them if frozen."""
     phase, verb = ("save", "weight.store") if machine.group.frozen else ("update", "update")
     return f"{phase}.{machine.group.name}.{verb}"
+
+
+def _phase_by_phase(machine: Machine, body: tuple[Event, ...], case: Case) -> bool:
+    """All forwards of the loop, then all backwards; whether they stand for every m of the case."""
+    behind = tuple(itertools.dropwhile(lambda e: e.phase != "backward", body))
+    parts, start = phases.Phases(body[:len(body) - len(behind)], behind, _run, AGAIN), machine.copy()
+    left, whole = parts.forwards(machine, case)
+    _in_turn(start, machine, behind)
+    return parts.backwards(machine, case, left) and whole
 
 
 def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:

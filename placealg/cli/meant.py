@@ -1,0 +1,38 @@
+"""What was meant by words of a command line that are no option of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from placealg.errors import InputError
+from placealg.mesh import SYMBOLS
+from placealg.strategy.catalogue import names
+
+SIZE = re.compile(r"[A-Za-z_][\w,]*=")
+"""Begins a word that gives a size."""
+
+AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
+"""The axes of the catalogue's strategies."""
+
+DEVICE_WORDS = ("gpus", "gpu", "num-gpus", "ngpus", "devices", "world-size", "nproc")
+"""What people call the number of devices."""
+
+
+def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
+    """Raise what was meant by words that are no option: a size without --set, or factors without a `*`."""
+    option, equals, value = rest[0].partition("=")
+    value = value if equals else rest[1] if len(rest) > 1 else ""
+    name, sized = option.removeprefix("--"), hasattr(chosen, "sizes")
+    if option.startswith("--") and sized and re.fullmatch(r"[0-9]+", value):
+        if name in DEVICE_WORDS:
+            raise InputError(f"unknown option '{option}'; did you mean '--set devices={value}'?", where=chosen.command)
+        if name.replace("-", "_") in (*SYMBOLS, *AXES):
+            meant = f"--set {name.replace('-', '_')}={value}"
+            raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
+    if SIZE.match(rest[0]) and sized:
+        raise InputError(f"unexpected argument '{rest[0]}'; did you mean '--set {rest[0]}'?", where=chosen.command)
+    if getattr(chosen, "strategy", None) and not option.startswith("-") and option.partition("[")[0] in names():
+        raise InputError(f"unexpected argument '{rest[0]}'; did you mean '{chosen.strategy}*{rest[0]}'?",
+                         where=chosen.command)

@@ -1,0 +1,353 @@
+"""A checkpoint read onto another mesh, in closed form for all sizes of both: what is stored, read, and must move.
+
+Sizes of the old mesh carry the names of its axes with `_old` behind them. Rank k of the new mesh runs on the device of
+rank k of the old one: what that had of what it reads need not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from placealg.arith import Monomial
+from placealg.cost.algebra import tidy
+from placealg.cost.amounts import Amounts, monomial
+from placealg.cost.formula import Formula, symbol
+from placealg.cost.notation import text_of
+from placealg.frozen import FrozenMap
+from placealg.model.graph import Graph
+from placealg.step.checkpoint import ELEMENTS, Checkpoint, Item, lines_of
+from placealg.step.pipeline import part_of
+from placealg.step.reshard import Reshard
+
+OLD = "_old"
+"""Ends the name of a size of the old mesh."""
+
+RANK = "rank"
+"""The number of a rank, which runs on the same device in both meshes."""
+
+Bounds = tuple[Any, Any]
+"""The first place on a line that a rank has, and the first behind those."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """Bytes of a reshard, over all ranks of the new mesh.
+
+    `stored` counts every element of what is read once, `read` as often as a rank reads it; `stays` is what of that the
+    reader's device had, `moved` what it had not: the least that must move. `rank_reads` is the most that one rank
+    reads, `rank_has` what of its reads the device of rank number `rank` had.
+    """
+
+    stored: Formula
+    read: Formula
+    rank_reads: Formula
+    rank_has: Formula
+    stays: Formula
+    moved: Formula
+
+    def items(self) -> tuple[tuple[str, Formula], ...]:
+        """(name, formula), in order."""
+        return tuple((f.name, getattr(self, f.name)) for f in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two meshes: its checkpoint, what its axes are called, and what stands for the coordinate on each."""
+
+    found: Checkpoint
+    suffix: str
+
+    def size(self, axis: str) -> Any:
+        return symbol(axis + self.suffix)
+
+    def ranks(self) -> Any:
+        return sympy.prod([self.size(a) for a in self.found.axes])
+
+    def coordinate(self, axis: str) -> Any:
+        """Of rank number `rank`, the last axis fastest."""
+        axes = self.found.axes
+        inside = sympy.prod([self.size(a) for a in axes[axes.index(axis) + 1:]])
+        here = sympy.floor(symbol(RANK) / inside)
+        return here if axis == axes[0] else here - self.size(axis) * sympy.floor(
+            symbol(RANK) / inside / self.size(axis))
+
+    @property
+    def whole_shares(self) -> bool:
+        """Whether shares are filled up to whole rows or elements, or ends: else sizes are taken to divide."""
+        return self.found.step.reference.pad != "none"
+
+
+def volumes(reshard: Reshard) -> Volumes:
+    """The volumes of a reshard.
+
+    >>> from placealg.model.abstract import abstract
+    >>> from placealg.step.checkpoint import checkpoint
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> old, new = (checkpoint(derive(s, abstract()), s, abstract()) for s in map(parse_strategy, ("zero3", "dp")))
+    >>> found = volumes(Reshard(old, new))
+    >>> found.read, found.stays
+    (Ψ·dp·(w + o − 4) bytes, Ψ·min(dp, dp_old)·(w + o − 4)/dp_old bytes)
+    """
+    old, new = _Side(reshard.old, OLD), _Side(reshard.new, "")
+    made = _Made(reshard, old, new)
+    every = [(one, two, made.element(one)) for one, two in reshard.pairs]
+    stored = sum((e * made.elements(one) for one, _, e in every), sympy.S.Zero)
+    read = sum((e * made.elements(one) * _copies(new, two) for one, two, e in every), sympy.S.Zero)
+    stays = made.summed((e, made.stays(one, two)) for one, two, e in every)
+    rank_has = made.summed((e, made.rank_has(one, two)) for one, two, e in every)
+    rank_reads = made.summed((e, made.rank_reads(two)) for _, two, e in every)
+    every_read, on_device = made.formula(read), made.formula(stays)
+    moved = on_device if on_device.expr is None else replace(on_device, expr=every_read.expr - on_device.expr)
+    return Volumes(stored=made.formula(stored), read=every_read, rank_reads=made.formula(rank_reads),
+                   rank_has=made.formula(rank_has), stays=on_device, moved=moved)
+
+
+def shortened(formula: Formula) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The text of a formula, and of the parts that are named in it: how many times one of them occurs says which.
+
+    >>> shortened(Formula.parse("Min(dp, pp)*Psi + Min(dp, pp)/dp", "bytes"))
+    ('Ψ·fewer + fewer/dp', (('fewer', 'min(dp, pp)'),))
+    """
+    expr, parts = formula.expr, []
+    for name, kind in (("fewer", sympy.Min), ("more", sympy.Max), ("k", sympy.ceiling)):
+        found = sorted((e for e in expr.atoms(kind) if not e.atoms(kind) - {e}), key=sympy.default_sort_key)
+        if len(found) == 1 and len(expr.atoms(kind)) <= 2:
+            known = sympy.Symbol(name, positive=True, integer=True)
+            parts.append((name, text_of(found[0])))
+            expr = expr.xreplace({found[0]: known})
+    return text_of(expr), tuple(parts)
+
+
+def _copies(new: _Side, item: Item) -> Any:
+    """How many ranks have each element of an item."""
+    found = new.ranks()
+    for axis in (*item.splits, *item.cut, *item.at):
+        found /= new.size(axis)
+    if new.found.pipeline:
+        axis = new.size(new.found.pipeline.axis)
+        found = found / axis * (sympy.Min(2, axis) if _ends(new, item) > 1 else 1)
+    return found
+
+
+def _ends(side: _Side, item: Item) -> int:
+    """On how many ends of a pipeline an item lives; 0 where it belongs to a repeated unit."""
+    graph = side.found.step.reference.graph
+    assert graph is not None
+    return 0 if any(graph.loop(u) for u in item.units) else len({part_of(u, graph) for u in item.units})
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The parts of the formulas; a text instead of an expression says why there is none."""
+
+    reshard: Reshard
+    old: _Side
+    new: _Side
+
+    def element(self, item: Item) -> Any:
+        """The bytes of an element in the files."""
+        amounts = Amounts(self.reshard.old.step.reference)
+        return sympy.expand(amounts.size(amounts.reference.group(item.group), item.bytes))
+
+    def elements(self, item: Item) -> Any:
+        """The elements of all instances of an item."""
+        return monomial(item.count * item.elements)
+
+    def summed(self, terms: Any) -> Any:
+        """The sum of element size times amount, or the first reason why an amount has no closed form."""
+        found = sympy.S.Zero
+        for size, amount in terms:
+            if isinstance(amount, str):
+                return amount
+            found += size * amount
+        return found
+
+    def formula(self, expr: Any) -> Formula:
+        """An expression, collected where it is one fraction, with the values of both sides."""
+        old, new = self.reshard.old.step.reference, self.reshard.new.step.reference
+        values = {**Amounts(new).values, **Amounts(old).values}
+        values = {n: v for n, v in values.items() if n not in old.mesh.names}
+        values |= {a + OLD: Fraction(n) for a, n in old.mesh.sizes().items()}
+        values |= {a: Fraction(n) for a, n in new.mesh.sizes().items()}
+        axes = (*(a + OLD for a in old.mesh.names), *new.mesh.names)
+        if isinstance(expr, str):
+            return Formula.none("bytes", expr)
+        expr = expr if expr.has(sympy.floor, sympy.ceiling) else tidy(sympy.factor(expr))
+        return Formula(expr, "bytes", values=FrozenMap(values), axes=axes)
+
+    def rank_reads(self, item: Item) -> Any:
+        """The elements that rank 0 reads, which has the largest share of everything."""
+        if self.new.found.pipeline is not None:
+            return "which rank reads most depends on the stages: it is counted at sizes"
+        parts = [self._bounds(self.new, item, line, dims, dict.fromkeys(self.new.found.axes, sympy.S.Zero))
+                 for line, dims in lines_of(item).items()]
+        return _product(parts, monomial(item.count))
+
+    def rank_has(self, one: Item, two: Item) -> Any:
+        """The elements that rank number `rank` reads of what its device had."""
+        if one.at or two.at:
+            return "not every rank has a part of the checkpoint"
+        sides = ((self.old, one), (self.new, two))
+        at = {side: {a: side.coordinate(a) for a in side.found.axes} for side in (self.old, self.new)}
+        found = self._layers(one, at)
+        if isinstance(found, str):
+            return found
+        for line, dims in lines_of(one, two).items():
+            parts = [self._bounds(side, item, line, dims, at[side]) for side, item in sides]
+            why = next((p for p in parts if isinstance(p, str)), None)
+            if why:
+                return why
+            found *= _common(*parts)
+        return found
+
+    def _layers(self, item: Item, at: Mapping[_Side, Mapping[str, Any]]) -> Any:
+        """How many instances of an item's unit the rank's device had and has."""
+        parts = []
+        for side in (self.old, self.new):
+            pipeline, graph = side.found.pipeline, side.found.step.reference.graph
+            if pipeline is None:
+                continue
+            if pipeline.chunks != 1 or pipeline.stages or _kinds(graph) > 1:
+                return "its stages have no closed form: it is counted at sizes"
+            place, ranks, count = at[side][pipeline.axis], side.size(pipeline.axis), monomial(item.count)
+            if _ends(side, item):
+                return "what lives on an end of a pipeline is counted at sizes"
+            parts.append((sympy.floor(count * place / ranks), sympy.floor(count * (place + 1) / ranks)))
+        return _common(*parts) if len(parts) > 1 else parts[0][1] - parts[0][0] if parts else monomial(item.count)
+
+    def _bounds(self, side: _Side, item: Item, line: str, dims: tuple[str, ...], at: Mapping[str, Any]) -> Any:
+        """What the rank at some coordinates has of a line."""
+        splits = [(a, d) for a, d in item.splits.items() if d in dims]
+        if any(d != dims[0] for _, d in splits):
+            return f"{item.parameter} is split inside its rows: it is counted at sizes"
+        if item.flat and (len(item.beside) > 1 or splits):
+            return f"the elements of {item.group} are cut in one row: they are counted at sizes"
+        inside = monomial(Monomial.product(item.dims[d] for d in dims[1:]))
+        bounds: Bounds = (sympy.S.Zero, monomial(item.dims[dims[0]]))
+        for axis, _ in splits:
+            bounds = _block(side, bounds, at[axis], side.size(axis))
+        bounds = bounds[0] * inside, bounds[1] * inside
+        if item.cut and (line == ELEMENTS or dims == item.row_dims):
+            place, ranks = sympy.S.Zero, sympy.S.One
+            for axis in item.cut:
+                place, ranks = place * side.size(axis) + at[axis], ranks * side.size(axis)
+            inner = sympy.S.One
+            if line == ELEMENTS and not item.flat:
+                if item.splits:
+                    return f"the elements of {item.group} are cut in one row: they are counted at sizes"
+                inner = monomial(Monomial.product(n for d, n in item.dims.items() if d not in item.row_dims))
+            low, high = _block(side, (bounds[0] / inner, bounds[1] / inner), place, ranks)
+            bounds = low * inner, high * inner
+        return bounds
+
+    def stays(self, one: Item, two: Item) -> Any:
+        """The elements that all ranks read of what their devices had, where each mesh has one axis."""
+        if len(self.old.found.axes) != 1 or len(self.new.found.axes) != 1 or one.at or two.at:
+            return "the sum over ranks has no closed form on meshes of several axes: it is counted at sizes"
+        if self.old.found.pipeline or self.new.found.pipeline:
+            return "the sum over stages is counted at sizes"
+        n, k = self.old.size(self.old.found.axes[0]), self.new.size(self.new.found.axes[0])
+        both = sympy.Min(n, k)
+        ends: list[Any] = []
+        cuts: list[tuple[bool, bool, Any, bool]] = []
+        for line, dims in lines_of(one, two).items():
+            found = []
+            for side, item in ((self.old, one), (self.new, two)):
+                first = self._bounds(side, item, line, dims, dict.fromkeys(side.found.axes, sympy.S.Zero))
+                if isinstance(first, str):
+                    return first
+                found.append(first[1] - first[0])
+            length = monomial(Monomial.product(one.dims[d] for d in dims))
+            cut = tuple(_cuts(item, line, dims) for item in (one, two))
+            cuts.append((cut[0], cut[1], length, any(cut)))
+            ends.append(found)
+        exact = None if self.old.whole_shares or self.new.whole_shares else (n, k)
+        return monomial(one.count) * _over_ranks(cuts, ends, both, exact)
+
+
+def _kinds(graph: Graph | None) -> int:
+    return len(graph.loops) if graph else 0
+
+
+def _cuts(item: Item, line: str, dims: tuple[str, ...]) -> bool:
+    """Whether the one axis of a mesh cuts a line of an item."""
+    return any(d in dims for d in item.splits.values()) or bool(
+        item.cut and (line == ELEMENTS or dims == item.row_dims))
+
+
+def _over_ranks(cuts: list[tuple[bool, bool, Any, bool]], ends: list[Any], ranks: Any,
+                exact: tuple[Any, Any] | None) -> Any:
+    """The sum over the ranks that both meshes have, of the product over lines of what a rank has in both.
+
+    `exact` are the numbers of ranks where all sizes divide.
+    """
+    whole, summed = sympy.S.One, None
+    apart: list[tuple[Any, Any]] = []
+    for (old, new, length, _), (one, two) in zip(cuts, ends, strict=True):
+        if old and new:
+            summed = length * _steps(*exact) if exact else _staircase(length, one, two)
+        elif old or new:
+            apart.append((length, one if old else two))
+        else:
+            whole *= length
+    if summed is not None:
+        return whole * summed
+    if not apart:
+        return whole * ranks
+    *others, (length, each) = sorted(apart, key=lambda cut: bool(cut[1].has(sympy.ceiling)))
+    for _, part in others:
+        whole *= part
+    return whole * (sympy.Min(ranks * each, length) if each.has(sympy.ceiling) else ranks * each)
+
+
+def _staircase(length: Any, one: Any, two: Any) -> Any:
+    """Of blocks of `one` and of `two` places on a line, what the k-th of both have in common, summed over k.
+
+    With a the smaller and b the larger block, block k has min(length, (k + 1)a) - kb in common, as long as that is
+    positive: for k below ⌈length/b⌉ and a/(b - a). Only the last of these can meet the end of the line.
+    """
+    if one == two:
+        return length
+    small, large = sympy.Min(one, two), sympy.Max(one, two)
+    most = sympy.ceiling(length / large)
+    count = sympy.ceiling(small / sympy.Max(large - small, small / most))
+    return small * count * (count + 1) / 2 - large * count * (count - 1) / 2 - sympy.Max(0, small * count - length)
+
+
+def _steps(one: Any, two: Any) -> Any:
+    """The same as a share of a line that divides into `one` and into `two` blocks."""
+    fewer, more = sympy.Min(one, two), sympy.Max(one, two)
+    count = sympy.ceiling(fewer / sympy.Max(1, more - fewer))
+    return count * ((count + 1) * fewer - (count - 1) * more) / (2 * one * two)
+
+
+def _block(side: _Side, bounds: Bounds, place: Any, ranks: Any) -> Bounds:
+    """The part of a line of one of some ranks."""
+    low, high = bounds
+    if not side.whole_shares:
+        return low + place * (high - low) / ranks, low + (place + 1) * (high - low) / ranks
+    each = sympy.ceiling((high - low) / ranks)
+    return sympy.Min(low + place * each, high), sympy.Min(low + (place + 1) * each, high)
+
+
+def _common(one: Bounds, two: Bounds) -> Any:
+    """How many places two parts of a line have in common."""
+    if one == two:
+        return one[1] - one[0]
+    return sympy.Max(0, sympy.Min(one[1], two[1]) - sympy.Max(one[0], two[0]))
+
+
+def _product(parts: list[Any], found: Any) -> Any:
+    for part in parts:
+        if isinstance(part, str):
+            return part
+        found *= part[1] - part[0]
+    return found
+
+

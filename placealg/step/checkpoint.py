@@ -1,0 +1,309 @@
+"""What a checkpoint consists of, and which part of it stands with each rank: owners made concrete.
+
+A checkpoint is what the events `store` of a program keep. Of one state of one parameter (an *item*) the file of a rank
+has a block of each of its dims, and of the instances of its unit those of its stage. Blocks are contiguous: an axis
+cuts a length into ⌈length/n⌉ and what is left, as `torch.chunk` does. An axis that splits a dim of the parameter cuts
+that dim; axes over which a state is sharded cut what is then left of its rows, or, where `[shards] pad` is "elements",
+of the elements of its whole group in one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from itertools import product
+from math import prod
+
+from placealg.arith import ONE, Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.model import Model, Parameter
+from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
+from placealg.step.program import Event, Group, Step
+from placealg.step.trained import trained
+from placealg.step.verbs import BYTES
+from placealg.strategy.options import LAYER
+from placealg.strategy.spec import Strategy
+
+Spans = tuple[tuple[int, int], ...]
+"""Disjoint half-open intervals, in order."""
+
+LAYERS, ELEMENTS = "layers", "elements"
+"""The line of a unit's instances, and that of all elements of a parameter in one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One state of one parameter in a checkpoint.
+
+    `dims` are its dims and their sizes, those of its rows (`rows` of them) first. `splits` maps an axis to the dim that
+    it splits, in the order of the mesh; `cut` are the axes over which the state is sharded besides. `at` says which
+    ranks alone stored it: axis -> coordinate. `units` are where it is used, `beside` the parameters that share its one
+    row of elements, itself included, where `flat`. `bytes` are those of an element.
+    """
+
+    parameter: str
+    value: str
+    group: str
+    units: tuple[str, ...]
+    dims: FrozenMap[str, Monomial]
+    rows: int
+    splits: FrozenMap[str, str]
+    cut: tuple[str, ...]
+    at: FrozenMap[str, int]
+    count: Monomial
+    bytes: str
+    flat: bool = False
+    beside: tuple[tuple[FrozenMap[str, Monomial], FrozenMap[str, str]], ...] = ()
+    before: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(parameter, value)."""
+        return self.parameter, self.value
+
+    @property
+    def row_dims(self) -> tuple[str, ...]:
+        """The dims that make its first one in memory."""
+        return tuple(self.dims)[:self.rows]
+
+    @property
+    def elements(self) -> Monomial:
+        """The elements of one instance."""
+        return Monomial.product(self.dims.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The items that the events `store` of one program keep; what each says of the mesh, and of the pipeline's stages.
+
+    `scalars` are the global values that are stored, `kinds` the repeated units with their counts, in the model's order.
+    """
+
+    step: Step
+    items: tuple[Item, ...]
+    scalars: tuple[str, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the mesh, major to minor."""
+        return self.step.reference.mesh.names
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """How the model's depth is split."""
+        return self.step.reference.pipeline
+
+    def item(self, parameter: str, value: str) -> Item | None:
+        """The item of a parameter's state; None where it is not stored."""
+        return next((i for i in self.items if i.key == (parameter, value)), None)
+
+
+def checkpoint(step: Step, strategy: Strategy, model: Model) -> Checkpoint:
+    """What the events `store` of a step keep.
+
+    >>> from placealg.model.abstract import abstract
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> zero3 = parse_strategy("zero3")
+    >>> [(i.parameter, i.value, i.cut) for i in checkpoint(derive(zero3, abstract()), zero3, abstract()).items]
+    [('layer.weight', 'weight', ('dp',)), ('layer.weight', 'moments', ('dp',))]
+    """
+    known = {p.name: p for p in trained(strategy, model).parameters}
+    stores = [e for e in step.phase("save") if e.verb == "store"]
+    items = [item for e in stores if e.group for item in _items(step, e, known)]
+    twice = [i.key for k, i in enumerate(items) if i.key in [j.key for j in items[:k]]]
+    if twice:
+        raise InputError(f"the {twice[0][1]} of {twice[0][0]} is stored twice: it is not said which one a rank loads")
+    return Checkpoint(step, tuple(items), tuple(dict.fromkeys(e.value for e in stores if not e.group)))
+
+
+def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable[Item]:
+    group, reference = step.reference.group(event.group), step.reference
+    at = FrozenMap({c.axis: c.rank for c in event.where if c.rank is not None})
+    cut = tuple(a for a in reference.mesh.names if any(c.axis == a and c.rank is None for c in event.where))
+    flat = bool(cut) and reference.pad == "elements"
+    told = [(_ordered(known[p], reference.abstract), _splits(step, group, p)) for p in group.parameters]
+    for k, name in enumerate(group.parameters):
+        dims, splits = told[k]
+        yield Item(name, event.value, group.name, group.sites, dims, len(known[name].rows) or len(dims), splits,
+                   tuple(a for a in cut if a not in group.split), at, ONE if reference.abstract else group.count,
+                   BYTES[event.value], flat, tuple(told) if flat else (), k)
+
+
+def _ordered(parameter: Parameter, abstract: bool) -> FrozenMap[str, Monomial]:
+    """The dims of a parameter, those of its rows first; of the abstract model all that there is is one row."""
+    if abstract:
+        return FrozenMap(dict.fromkeys(parameter.dims, Monomial.of("Psi")))
+    rows = parameter.rows or tuple(parameter.dims)
+    return FrozenMap({d: parameter.dims[d] for d in (*rows, *(d for d in parameter.dims if d not in rows))})
+
+
+def _splits(step: Step, group: Group, parameter: str) -> FrozenMap[str, str]:
+    said = step.reference.split_dims.get(parameter, FrozenMap())
+    return FrozenMap({a: said[a] for a in step.reference.mesh.names if a in said and said[a] != LAYER})
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of one mesh, by axis, and the model's symbols, those that its dims need."""
+
+    mesh: FrozenMap[str, int]
+    model: FrozenMap[str, Fraction]
+
+    def length(self, size: Monomial) -> int:
+        """A size as a number."""
+        return int(size.evaluate(self.model))
+
+    @property
+    def ranks(self) -> int:
+        """The devices of the mesh."""
+        return prod(self.mesh.values())
+
+
+def coordinates(axes: Iterable[str], sizes: Sizes) -> Iterable[FrozenMap[str, int]]:
+    """The coordinates of every rank, in the order of their numbers: the last axis is the fastest.
+
+    >>> [dict(at) for at in coordinates(("dp", "tp"), Sizes(FrozenMap({"dp": 1, "tp": 2}), FrozenMap()))]
+    [{'dp': 0, 'tp': 0}, {'dp': 0, 'tp': 1}]
+    """
+    names = tuple(axes)
+    for at in product(*(range(sizes.mesh[a]) for a in names)):
+        yield FrozenMap(dict(zip(names, at, strict=True)))
+
+
+def block(start: int, end: int, place: int, ranks: int) -> tuple[int, int]:
+    """The part of [start, end) of one of `ranks` ranks: ⌈length/ranks⌉, and for the last ones what is left, or nothing.
+
+    >>> [block(0, 10, k, 4) for k in range(4)], [block(0, 5, k, 4) for k in range(4)]
+    ([(0, 3), (3, 6), (6, 9), (9, 10)], [(0, 2), (2, 4), (4, 5), (5, 5)])
+    """
+    each = -(-(end - start) // ranks)
+    return min(start + place * each, end), min(start + (place + 1) * each, end)
+
+
+def lines_of(*items: Item) -> dict[str, tuple[str, ...]]:
+    """The lines on which items of one parameter are held against each other: name -> the dims laid out on it, in order.
+
+    Rows are one line, whose name is that of its first dim, and every other dim is one; of what is cut by its elements
+    all dims are one.
+    """
+    first = items[0]
+    if any(i.flat for i in items):
+        return {ELEMENTS: tuple(first.dims)}
+    rows = first.row_dims
+    return {rows[0]: rows, **{d: (d,) for d in tuple(first.dims)[first.rows:]}}
+
+
+def held(item: Item, at: Mapping[str, int], sizes: Sizes, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Spans]:
+    """Line -> what the rank at these coordinates has of an item, of one instance."""
+    lengths = {d: sizes.length(n) for d, n in item.dims.items()}
+    blocks = _blocks(item.dims, item.splits, at, sizes)
+    share = reduce(lambda found, a: (found[0] * sizes.mesh[a] + at[a], found[1] * sizes.mesh[a]), item.cut, (0, 1))
+    found = {}
+    for line, dims in lines.items():
+        spans = _flattened([(lengths[d], blocks[d]) for d in dims])
+        if item.cut and (line == ELEMENTS or dims == item.row_dims):
+            spans = _within(spans, *_share(item, blocks, share, at, sizes, line == ELEMENTS))
+        found[line] = spans
+    return found
+
+
+def _blocks(dims: Mapping[str, Monomial], splits: Mapping[str, str], at: Mapping[str, int],
+            sizes: Sizes) -> dict[str, tuple[int, int]]:
+    found = {d: (0, sizes.length(n)) for d, n in dims.items()}
+    for axis, dim in splits.items():
+        if dim in found:
+            found[dim] = block(*found[dim], at[axis], sizes.mesh[axis])
+    return found
+
+
+def _share(item: Item, blocks: Mapping[str, tuple[int, int]], share: tuple[int, int], at: Mapping[str, int],
+           sizes: Sizes, by_element: bool) -> tuple[int, int]:
+    """The places, among the elements or rows that the splits leave, that a rank has of an item which is cut."""
+    lengths = {d: end - start for d, (start, end) in blocks.items()}
+    if item.flat:
+        sizes_beside = [prod(e - s for s, e in _blocks(dims, splits, at, sizes).values())
+                        for dims, splits in item.beside]
+        start, end = block(0, sum(sizes_beside), *share)
+        here, own = sum(sizes_beside[:item.before]), sizes_beside[item.before]
+        return min(max(start - here, 0), own), min(max(end - here, 0), own)
+    start, end = block(0, prod(lengths[d] for d in item.row_dims), *share)
+    width = prod(n for d, n in lengths.items() if d not in item.row_dims) if by_element else 1
+    return start * width, end * width
+
+
+def _flattened(dims: Iterable[tuple[int, tuple[int, int]]]) -> Spans:
+    """A block of each dim as spans of all of them in one row, the last dim fastest.
+
+    >>> _flattened([(2, (0, 2)), (4, (1, 3))]), _flattened([(4, (1, 3)), (2, (0, 2))])
+    (((1, 3), (5, 7)), ((2, 6),))
+    """
+    spans: list[tuple[int, int]] = [(0, 1)]
+    for length, (start, end) in dims:
+        made: list[tuple[int, int]] = []
+        for low, high in spans:
+            if end - start == length:
+                made.append((low * length, high * length))
+            else:
+                made += [(k * length + start, k * length + end) for k in range(low, high)]
+        spans = [s for s in made if s[0] < s[1]]
+    return tuple(spans)
+
+
+def _within(spans: Spans, start: int, end: int) -> Spans:
+    """The part of what spans contain from its place `start` to its place `end`."""
+    found, passed = [], 0
+    for low, high in spans:
+        first, last = max(low, low + start - passed), min(high, low + end - passed)
+        if first < last:
+            found.append((first, last))
+        passed += high - low
+    return tuple(found)
+
+
+def meet(one: Spans, two: Spans) -> Spans:
+    """What two sets of spans have in common.
+
+    >>> meet(((0, 4), (6, 9)), ((3, 7),))
+    ((3, 4), (6, 7))
+    """
+    found, i, j = [], 0, 0
+    while i < len(one) and j < len(two):
+        low, high = max(one[i][0], two[j][0]), min(one[i][1], two[j][1])
+        if low < high:
+            found.append((low, high))
+        i, j = (i + 1, j) if one[i][1] <= two[j][1] else (i, j + 1)
+    return tuple(found)
+
+
+def size(spans: Spans) -> int:
+    """How many places spans contain."""
+    return sum(high - low for low, high in spans)
+
+
+def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes) -> Spans:
+    """The instances of an item's unit that the rank at these coordinates has: all, or of a pipeline its stage's."""
+    count = sizes.length(item.count)
+    pipeline, graph = found.pipeline, found.step.reference.graph
+    if pipeline is None or graph is None:
+        return ((0, count),)
+    stage, ranks = at[pipeline.axis], sizes.mesh[pipeline.axis]
+    loops = [u for u in graph.units if graph.loop(u)]
+    counts = {u: sizes.length(found.step.reference.unit(u).count) for u in loops}
+    chunks = pipeline.layers(sum(counts.values()), ranks)
+    if len(item.units) == 1 and item.units[0] in counts:
+        first = sum(n for u, n in counts.items() if loops.index(u) < loops.index(item.units[0]))
+        mine = [(sum(chunks[:k]), sum(chunks[:k + 1])) for k in range(stage, len(chunks), ranks)]
+        inside = ((max(a, first) - first, min(b, first + count) - first) for a, b in mine)
+        return tuple(s for s in inside if s[0] < s[1])
+    ends = {part_of(u, graph) for u in item.units}
+    here = {0 for e in ends if e == FIRST} | {(len(chunks) - 1) % ranks for e in ends if e == LAST}
+    return ((0, count),) if stage in here else ()
+
+
+def stored(item: Item, at: Mapping[str, int]) -> bool:
+    """Whether the rank at these coordinates is one of those that stored an item."""
+    return all(at[axis] == rank for axis, rank in item.at.items())

@@ -1,0 +1,72 @@
+"""Runs that go on with another mesh, rank by rank: every pair equals the single device, and a wrong one does not."""
+
+from __future__ import annotations
+
+import pytest
+
+import placealg as pa
+from placealg.errors import InputError
+from placealg.model.config import resolve_model
+from placealg.simulator.resharded import meshes, resharded
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.file import parse_strategy_file
+
+PLAIN = ("dp", "zero1", "zero2", "zero3", "hsdp", "zero2*offload_optimizer", "zero3*offload_parameters")
+DETAILED = ("tp", "zero3*tp_sp", "zero1*tp_sp*pp", "zero3*pp", "dp*cp", "zero1*ep", "zero3*tp*ep", "pp_interleaved",
+            "zero1*tp*recompute_full")
+
+
+def step(text: str, model: str) -> Step:
+    return pa.derive(parse_strategy(text), resolve_model(model))
+
+
+def sizes(text: str, least: int) -> dict[str, int]:
+    names = parse_strategy(text).mesh.names
+    return {a: least if k == 0 and len(names) < 3 else 2 for k, a in enumerate(names)}
+
+
+def goes_on(old: Step, new: Step, at: tuple[dict[str, int], dict[str, int]]) -> bool:
+    return resharded(old, new, meshes(old, new, at)).equal
+
+
+@pytest.mark.parametrize("old", PLAIN)
+def test_plain_strategies_go_on(old: str) -> None:
+    for new in PLAIN[PLAIN.index(old) % 2::2]:
+        assert goes_on(step(old, "abstract"), step(new, "abstract"), (sizes(old, 2), sizes(new, 3)))
+
+
+PAIRS = [(a, b) for a in DETAILED for b in (*DETAILED, "zero3") if a != b]
+DRAWN = [("tp", "zero1*tp*recompute_full"), ("zero1*tp_sp*pp", "zero3"), ("dp*cp", "zero3*pp")]
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    *DRAWN, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS if pair not in DRAWN)])
+def test_detailed_strategies_go_on(old: str, new: str) -> None:
+    model = "moe" if "ep" in f"{old}*{new}".replace("pp_interleaved", "").split("*") else "gpt"
+    assert goes_on(step(old, model), step(new, model), (sizes(old, 2), sizes(new, 3)))
+
+
+@pytest.mark.parametrize("drop", ["save.layer.weight.store", "save.layer.weight.moments.store", "save.step.store",
+                                  "save.rng.store"])
+def test_what_is_not_stored_is_missed(drop: str) -> None:
+    old, new = step("zero3", "abstract"), step("zero1", "abstract")
+    assert not goes_on(pa.edit(old, drop=drop), new, ({"dp": 2}, {"dp": 3}))
+
+
+@pytest.mark.parametrize("drop", ["resume.layer.weight.load", "resume.layer.weight.master.assign",
+                                  "resume.layer.weight.moments.load", "resume.step.load", "resume.rng.load"])
+def test_what_is_not_loaded_is_missed(drop: str) -> None:
+    old, new = step("zero3", "abstract"), step("zero1", "abstract")
+    paths = [e.path for e in new.events if e.phase == "resume"]
+    assert drop in paths
+    assert not goes_on(old, pa.edit(new, drop=drop), ({"dp": 2}, {"dp": 3}))
+
+
+def test_other_references_are_no_run() -> None:
+    """A clipped run and one that is not have different single devices."""
+
+    plain = parse_strategy_file('base = "zero3"\n[optimizer]\nclip = "none"').strategy
+    old, new = pa.derive(plain, pa.abstract()), step("zero3", "abstract")
+    with pytest.raises(InputError, match="not held against one single device"):
+        goes_on(old, new, ({"dp": 2}, {"dp": 3}))

@@ -48,13 +48,13 @@ class Saving:
         if together:
             gather = "gather" if value == "weight" else "all_gather"
             yield Event("save", gather, value, group, axes=cut, source="S", to="R" if value == "weight" else "I",
-                        tier=tier, rule=Rule("save_together", f"one rank stores what rests along {' and '.join(cut)}"))
+                        tier=tier, rule=Rule("save_state", f"one rank stores what rests along {' and '.join(cut)}"))
         where = self.alone(plan.axes) if self.by == ONE else (
             *owners(cut), *self.alone(tuple(a for a in plan.axes if a not in cut)))
         yield Event("save", "store", value, group, where=where, tier=tier, rule=rule)
         if together:
             yield Event("save", "free", value, group, axes=cut, tier=tier, rule=Rule(
-                "save_together", "the gathered copy ends with the save"))
+                "save_state", "the gathered copy ends with the save"))
 
     def resume(self, plan: Plan) -> Iterator[Event]:
         """A resumed run loads what was stored, and refreshes the master copy from the weights."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from placealg.check.masked_sizes import hidden
 from placealg.cli.inputs import Case
 from placealg.errors import InputError
 from placealg.render.text_layout import Line, Span, indent, line, prose
-from placealg.simulator import Outcome
 from placealg.strategy.file import Masked
 
-Runs = Sequence[tuple[Masked, Outcome]]
-"""Masked sets, each with the run at its sizes."""
+if TYPE_CHECKING:
+    from placealg.simulator import Outcome
+
+    Runs = Sequence[tuple[Masked, Outcome]]
+    """Masked sets, each with the run at its sizes."""
 
 
 def runs_of(case: Case) -> Runs:
     """A run for each masked set of the case's file; an InputError where it says none."""
+    from placealg.check.masked_sizes import hidden
+
     if not case.masked:
         raise InputError(f"{case.strategy.name} has no 'masked' to check: a file says it", where="--masked")
     return tuple((masked, hidden(case.step, masked)) for masked in case.masked)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from agreement import compare
 
-import placealg.check.prove as check
+from placealg.check import refutation
 from placealg.check.prove import prove
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.model.transformer import moe
 from placealg.prover.evidence import lemmas
 from placealg.prover.evidence.solver import UNKNOWN, Answer, SolverProcess
+from placealg.prover.examine import examine
 from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator.run import Difference, Outcome
 from placealg.step.derive import derive
@@ -147,9 +148,9 @@ def test_what_a_resumed_run_alone_shows_is_refuted_too() -> None:
         "save.layer.weight.moments.store reads a copy that resuming did not restore, in step 1 after it")
     assert "of the resumed run: save.layer.weight.moments.store" in found.distributed and found.repair
     assert {v.verdict for v in report.of("invariant")} == {PROVED, UNDECIDED}
-    findings = check.examine(step)
+    findings = examine(step)
     blind = replace(findings, candidates=tuple(c for c in findings.candidates if c.verdict.id != "init"))
-    seen, replays = check._resuming(step, blind, tuple(check._replays(step, blind)))
+    seen, replays = refutation._resuming(step, blind, tuple(refutation._replays(step, blind)))
     assert len(seen.candidates) == len(blind.candidates) + 1 == len(replays), "though the prover blamed nothing for it"
     assert seen.candidates[-1].verdict.reason == "cannot be followed, only run: a resumed run differs"
 
@@ -263,8 +264,8 @@ def test_what_only_a_resumed_run_shows_is_no_other_failure(
         monkeypatch: pytest.MonkeyPatch, resumed: bool | None, verdict: str, says: str) -> None:
     """It was replayed, and what it showed was something else: not too large, and not refuted."""
     difference = None if resumed is None else Difference(2, "update", (), "layer.weight", 0, None, "1", "2", 0, resumed)
-    monkeypatch.setattr(check, "simulate", lambda *_: Outcome(difference is None, difference, 1))
-    monkeypatch.setattr(check, "find_repair", lambda *_: None)
+    monkeypatch.setattr(refutation, "simulate", lambda *_: Outcome(difference is None, difference, 1))
+    monkeypatch.setattr(refutation, "find_repair", lambda *_: None)
     report = prove(edit(step_of("dp"), {"drop": "reduce.*.grad_sum.reduce[dp]"}))
     found = {(o.id, o.group): o for o in report.obligations}
     assert (found["gradient", "layer.weight"].verdict, found["init", "layer.weight"].verdict) == (verdict, PROVED)

@@ -160,6 +160,48 @@ def test_prove_five_axes(benchmark: Any, said: str, rows: list[tuple[str, ...]],
     assert benchmark.pedantic(lambda: examine(step), rounds=rounds, warmup_rounds=rounds > 1).candidates == ()
 
 
+FIVE_NAMES = "hsdp*tp_sp*cp_ring*pp*ep"
+"""Every parallelism with its symbolic sizes, as it is typed."""
+
+
+def test_command_prove_five_axes(benchmark: Any) -> None:
+    """`placealg prove` of five axes with start-up: to take less than a second on an idle core."""
+    command = [sys.executable, "-m", "placealg", "prove", FIVE_NAMES]
+    benchmark.pedantic(lambda: subprocess.run(command, check=True, capture_output=True), rounds=5, warmup_rounds=1)
+
+
+def test_command_prove_five_axes_start_up(benchmark: Any) -> None:
+    """Its part that is Python's start and the imports."""
+    command = [sys.executable, "-c", "import placealg.cli.readers, placealg.check.prove, placealg.render.proof, z3"]
+    benchmark.pedantic(lambda: subprocess.run(command, check=True, capture_output=True), rounds=5, warmup_rounds=1)
+
+
+def test_command_prove_five_axes_derivation(benchmark: Any) -> None:
+    """Its part that is the derivation of the step program."""
+    assert benchmark.pedantic(lambda: derive(parse_strategy(FIVE_NAMES), resolve_model("moe")).events, rounds=5)
+
+
+@pytest.mark.parametrize("part", ["obligations", "solver"])
+def test_command_prove_five_axes_engine(benchmark: Any, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its part that makes the obligations and decides them (obligations), and what of it waits for the solver."""
+    step, ask, waited = derive(parse_strategy(FIVE_NAMES), resolve_model("moe")), PROCESS.ask, list[float]()
+
+    def timed(assertions: Any, **limits: Any) -> Answer:
+        start = time.perf_counter()
+        answer = ask(assertions, **limits)
+        waited.append(time.perf_counter() - start)
+        return answer
+
+    proved_lemmas()
+    monkeypatch.setattr(PROCESS, "ask", timed)
+
+    def clock() -> float:
+        return sum(waited) if part == "solver" else time.perf_counter() - sum(waited)
+
+    benchmark._timer = clock
+    assert benchmark.pedantic(lambda: examine(step), rounds=5).candidates == ()
+
+
 def test_the_whole_museum(benchmark: Any) -> None:
     """Every bug refuted, replayed, and run where it hides: to take less than 30 seconds on two processors."""
     command = [sys.executable, "-m", "placealg", "museum", "--no-timing"]

@@ -24,11 +24,13 @@ CELL = "#cell"
 """The number of tokens of a cell when all cells hold equally many; no axis can have this name."""
 
 
+@lru_cache(maxsize=4096)
 def size(axis: str) -> Int:
     """The size of an axis; of `microbatch`, the number of microbatches."""
     return z3.Int("m" if axis == MICROBATCH else axis)
 
 
+@lru_cache(maxsize=4096)
 def coordinate(axis: str, position: str) -> Int:
     """A position along an axis, as an integer."""
     if position.isdigit():
@@ -46,7 +48,7 @@ def place_of(name: str) -> tuple[str, str] | None:
     return (axis, position) if at and count_cell(name) is None else None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def varying(formula: Any) -> tuple[tuple[str, str], ...]:
     """(axis, position) of the coordinates in a formula that differ from rank to rank; few, of most formulas none."""
     places = (place_of(str(c)) for c in constants(formula))
@@ -62,9 +64,10 @@ def constants(formula: Any) -> list[Any]:
         if term.get_id() in seen:
             continue
         seen.add(term.get_id())
-        if z3.is_const(term) and term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
-            found[str(term)] = term
-        todo.extend(term.children())
+        children = term.children()
+        todo += children
+        if not children and term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            found[term.decl().name()] = term
     return [found[name] for name in sorted(found)]
 
 
@@ -73,6 +76,7 @@ def device(axis: str) -> Int:
     return coordinate(axis, DEVICE)
 
 
+@lru_cache(maxsize=4096)
 def equal(pair: Equality) -> Bool:
     """An equality of the calculus as a solver formula."""
     axis, p, q = pair
@@ -83,12 +87,22 @@ def equal(pair: Equality) -> Bool:
 
 def conjunction(pairs: Iterable[Equality]) -> Bool:
     """All of the equalities."""
-    return z3.And([equal(e) for e in sorted(pairs)])
+    return _conjunction(tuple(sorted(pairs)))
+
+
+@lru_cache(maxsize=4096)
+def _conjunction(pairs: tuple[Equality, ...]) -> Bool:
+    return z3.And([equal(e) for e in pairs])
 
 
 def at_pairs(pairs: Iterable[tuple[str, str]]) -> Bool:
     """The device stands at every (axis, position) pair."""
-    return z3.And([device(a) == coordinate(a, p) for a, p in sorted(pairs)])
+    return _at_pairs(tuple(sorted(pairs)))
+
+
+@lru_cache(maxsize=4096)
+def _at_pairs(pairs: tuple[tuple[str, str], ...]) -> Bool:
+    return z3.And([device(a) == coordinate(a, p) for a, p in pairs])
 
 
 def indicator(term: Term) -> Bool:
@@ -96,6 +110,7 @@ def indicator(term: Term) -> Bool:
     return z3.And(at_pairs(term.at.items()), conjunction(term.given))
 
 
+@lru_cache(maxsize=4096)
 def symbol(name: str) -> Int:
     """A size, `m`, a token count or an opaque sum as an integer constant."""
     return z3.Int(name)

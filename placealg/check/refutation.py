@@ -188,11 +188,10 @@ PRIME_TOLD = f"(mod {PRIME})"
 def _is_there(step: Step, group: str, difference: Difference) -> bool:
     """Whether a run shows a value where the calculus knows none: on ranks that a `where` left out.
 
-    Residues do not tell a number that no event defined from one that is wrong; there the program has to.
+    Residues do not tell a number that no event defined from one that is wrong.
     """
-    if difference.got.endswith(PRIME_TOLD):
-        return any(e.where and e.verb in ("clip", "reduce") and e.group == group for e in step.events)
-    return not difference.got.startswith(NOT_DEFINED)
+    left_out = any(e.where and e.verb in ("clip", "reduce") and e.group == group for e in step.events)
+    return left_out and (difference.got.endswith(PRIME_TOLD) or not difference.got.startswith(NOT_DEFINED))
 
 
 def _used_by(candidate: Candidate) -> str:

@@ -105,7 +105,7 @@ def _declared(strategy: Strategy, reference: Reference) -> Iterator[Mark]:
     if counted and set(counted) != {*strategy.data_axes, MICROBATCH}:
         yield "declared", "loss", "count_axes", _kinds(counted, reference)
     for key in reference.random_keys:
-        yield "declared", "random", _said(key, reference)
+        yield "declared", "random", _said(str(key), reference)
 
 
 def _kinds(axes: Iterable[str], reference: Reference) -> str:

@@ -188,15 +188,14 @@ def _held(box: Box | None) -> Box:
 def _keys(m: Machine, rank: int, extent: Extent) -> tuple[Extent, list[str]]:
     """The coordinates that enter a random key, and what else does: those of the logical key, but for `random_keys`."""
     indices, deviation = dict(extent), []
-    for text in m.reference.random_keys:
-        name, _, inside = text.rstrip(")").partition("(")
-        if name == "rank" and inside in m.axes:
-            coordinate = m.coordinates[rank][m.axes[inside]]
-            deviation += [f"{inside}={coordinate}"] if coordinate else []
-        elif name == "local" and inside in m.space.graph.dims:
-            indices |= {inside: tuple(range(len(extent[inside])))} if inside in extent else {}
+    for key in m.reference.random_keys:
+        if key.axis in m.axes:
+            coordinate = m.coordinates[rank][m.axes[key.axis]]
+            deviation += [f"{key.axis}={coordinate}"] if coordinate else []
+        elif key.dim in m.space.graph.dims:
+            indices |= {key.dim: tuple(range(len(extent[key.dim])))} if key.dim in extent else {}
         else:
-            raise InputError(f"random key '{text}' is not a deviation", name=text, valid=[
+            raise InputError(f"random key '{key}' is not a deviation", name=str(key), valid=[
                 *(f"local({d})" for d in m.space.graph.dims), *(f"rank({a})" for a in m.axes)])
     return indices, deviation
 

@@ -21,6 +21,7 @@ from placealg.step.trained import trained, trained_problems
 from placealg.step.whole import with_whole
 from placealg.strategy.options import LAYER, REGION, Path
 from placealg.strategy.spec import GroupRule, Strategy
+from placealg.strategy.streams import Stream
 from placealg.strategy.validation import Problem
 
 UNEVEN = ("vocab",)
@@ -336,6 +337,5 @@ def _regions(model: Model) -> tuple[str, ...]:
 
 def _local_dims(strategy: Strategy, known: tuple[str, ...]) -> tuple[str, ...]:
     """The dims of [random] dropout = ["local(DIM)"] that are not known."""
-    said = (key.removeprefix("local(").rstrip(")") for key in strategy.option("random", "dropout")
-            if key.startswith("local("))
-    return tuple(dim for dim in said if dim not in known)
+    streams = map(Stream.parse, strategy.option("random", "dropout"))
+    return tuple(stream.dim for stream in streams if stream.dim and stream.dim not in known)

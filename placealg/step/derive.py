@@ -29,6 +29,7 @@ from placealg.step.trained import trained
 from placealg.step.whole import with_whole
 from placealg.strategy.options import DEFAULTS, LIFETIMES, TYPES
 from placealg.strategy.spec import Strategy
+from placealg.strategy.streams import Stream
 from placealg.strategy.validation import check
 
 
@@ -129,7 +130,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         skip=strategy.option("optimizer", "skip") == "overflow",
         microbatches=microbatches if isinstance(microbatches, int) else None,
         hypotheses=tuple(loss["assume"]),
-        random_keys=tuple(strategy.option("random", "dropout")),
+        random_keys=tuple(map(Stream.parse, strategy.option("random", "dropout"))),
         types=strategy_types(strategy),
         sizes=model.sizes,
         prefetch=int(strategy.option("schedule", "prefetch")),

@@ -18,6 +18,7 @@ from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import Pipeline
 from placealg.step.verbs import SOURCES, VERBS
 from placealg.step.versions import Version
+from placealg.strategy.streams import Stream
 
 STEP_PHASES = ("prepare", "forward", "backward", "reduce", "update", "publish")
 """The phases of one training step."""
@@ -354,7 +355,7 @@ class Reference:
     skip: bool = False
     microbatches: int | None = None
     hypotheses: tuple[str, ...] = ()
-    random_keys: tuple[str, ...] = ()
+    random_keys: tuple[Stream, ...] = ()
     types: FrozenMap[str, str] = FrozenMap()
     sizes: FrozenMap[str, int] = FrozenMap()
     prefetch: int = 0

@@ -28,6 +28,7 @@ from placealg.strategy.options import (
     placed,
 )
 from placealg.strategy.precision import preset_bytes
+from placealg.strategy.streams import Stream
 
 
 def read_value(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where = nowhere, path: Path = ()) -> Any:
@@ -225,17 +226,15 @@ def _count_axes(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: An
     return names
 
 
-_STREAM = re.compile(r"(rank|local)\((\w+)\)\Z")
-
-
 def _streams(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) -> tuple[str, ...]:
     names = _strings(label, value)
     for name in names:
-        found = _STREAM.match(name)
-        if not found:
-            raise InputError(f"{label} names '{name}'; valid: rank(AXIS), local(DIM)")
-        if found[1] == "rank":
-            known_axis(label, found[2], axes)
+        try:
+            stream = Stream.parse(name)
+        except InputError:
+            raise InputError(f"{label} names '{name}'; valid: rank(AXIS), local(DIM)") from None
+        if stream.axis:
+            known_axis(label, stream.axis, axes)
     return names
 
 

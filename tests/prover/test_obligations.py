@@ -47,6 +47,7 @@ from placealg.step.event import Clause, Event
 from placealg.step.lower import lowered
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.streams import Stream
 
 SKIPPING = 'base = "zero3"\n[optimizer]\nskip = "overflow"\n'
 TOKENS = 'base = "dp"\n[loss]\npreset = "token_mean"\n'
@@ -440,7 +441,7 @@ def test_the_updates_of_each_case_are_known(text: str, model: str) -> None:
 
 
 def with_keys(step: Step, *keys: str) -> Step:
-    return replace(step, reference=replace(step.reference, random_keys=keys))
+    return replace(step, reference=replace(step.reference, random_keys=tuple(map(Stream.parse, keys))))
 
 
 @pytest.mark.parametrize(("key", "elsewhere"), [

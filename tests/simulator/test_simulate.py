@@ -36,6 +36,7 @@ from placealg.step.lower import of_ops
 from placealg.step.program import Clause, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.streams import Stream
 
 STRATEGIES = {"dp": dp, "zero1": zero1, "zero3": zero3}
 each_strategy = pytest.mark.parametrize("build", STRATEGIES.values(), ids=STRATEGIES)
@@ -303,12 +304,12 @@ def test_a_collective_may_be_split_along_another_axis() -> None:
 
 @pytest.mark.parametrize(("key", "needs"), [("rank(dp)", "dp"), ("local(batch)", "dp or m")])
 def test_random_streams_are_keyed_logically(key: str, needs: str) -> None:
-    step = dp(reference(random_keys=(key,)))
+    step = dp(reference(random_keys=(Stream.parse(key),)))
     assert not tried(step).equal
     assert tried(step, size=1, m=1).difference is None
     assert tried(step, size=1).equal == (needs == "dp")
     with pytest.raises(InputError, match="rank\\(dq\\)"):
-        tried(dp(reference(random_keys=("rank(dq)",))))
+        tried(dp(reference(random_keys=(Stream("dq"),))))
 
 
 def test_offload_to_the_host() -> None:

@@ -21,6 +21,7 @@ from placealg.step.groups import group_parameters
 from placealg.step.pipeline import Pipeline
 from placealg.step.program import LoopUnit, Reference, Step
 from placealg.strategy.spec import Strategy, strategy_on
+from placealg.strategy.streams import Stream
 
 SILENT_TYPES = {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"}
 
@@ -57,7 +58,7 @@ def test_what_a_strategy_says_and_its_model_has_stands_in_the_reference() -> Non
     assert (reference.weighting, reference.hypotheses) == ("microbatch_mean", ("equal_counts",))
     assert (reference.clip, reference.skip, reference.microbatches, reference.prefetch) == (False, True, 4, 2)
     assert reference.types == {**SILENT_TYPES, "w": "1", "wire_w": "1/2"}
-    assert (reference.random_keys, reference.pad) == (("rank(dp)",), "rows")
+    assert (reference.random_keys, reference.pad) == ((Stream("dp"),), "rows")
     assert (reference.sizes, reference.left_out) == ({"h": 8, "f": 16, "L": 4}, ("a bias",))
     assert reference.pipeline == Pipeline("pp", "interleaved", 2)
     assert not reference.abstract and reference.graph == model.graph

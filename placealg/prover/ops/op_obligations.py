@@ -90,12 +90,11 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
             continue
         known = len(found.failures)
         for key in step.reference.random_keys:
-            name, _, inside = key.rstrip(")").partition("(")
             held = {pair for position in POSITIONS for pair in flows.at(position).masks.get(event.path, ())}
-            places = [(inside, "c")] if name == "rank" else [
-                (a, p) for a, p in sorted(held) if dim_of(p) == inside or step.reference.whole]
+            places = [(key.axis, "c")] if key.axis else [
+                (a, p) for a, p in sorted(held) if dim_of(p) == key.dim or step.reference.whole]
             elsewhere = [symbols.coordinate(a, p) != 0 for a, p in places]
-            if key == "local(batch)":
+            if key.over_microbatches:
                 elsewhere.append(symbols.size(symbols.MICROBATCH) > 1)
             if elsewhere:
                 failure = Failure("random", event.path, z3.Or(elsewhere),

@@ -42,6 +42,7 @@ from placealg.step.program import Group, Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import strategy_on
+from placealg.strategy.streams import Stream
 
 GPT, MLP, TIED = step_of("zero1*tp", "gpt"), step_of("mlp", "mlp"), step_of("zero1*pp", "gpt")
 HERE = exact({("dp", at("batch"))})
@@ -167,7 +168,7 @@ def test_what_cannot_be_followed_is_told_once_in_program_order() -> None:
 # random streams
 
 def keyed(step: Step, *keys: str) -> Step:
-    return replace(step, reference=replace(step.reference, random_keys=keys))
+    return replace(step, reference=replace(step.reference, random_keys=tuple(map(Stream.parse, keys))))
 
 
 DROPS = tuple(f"forward.{n}.compute" for n in ("embedding.dropped", "layer.attn.core.dropped", "layer.attn.dropped",

@@ -97,6 +97,15 @@ class Op:
         """The first component of the name."""
         return unit_of(self.output)
 
+    def within(self, region: str) -> bool:
+        """Whether it belongs to `region`: a run of words of its own region's name.
+
+        >>> op = Op("layer.attn.q", "linear", (), "layer.attn.core")
+        >>> [op.within(region) for region in ("attn", "layer.attn", "attn.core", "layer.core", "att")]
+        [True, True, True, False, False]
+        """
+        return f".{region}." in f".{self.region}."
+
     @property
     def draws(self) -> bool:
         """Whether it draws random numbers: a dropout, or an attention that contains one."""

@@ -100,7 +100,7 @@ def _entry_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
         for at, entry in enumerate(entries):
             region, _, dim = entry.rpartition(".")
             ops = [op for op in graph.ops if not op.row.view
-                   and region in ("", op.output, *op.region.split("."))]
+                   and (region in ("", op.output) or op.within(region))]
             here = ("dims", axis, at)
             if region and region not in (*regions, *named):
                 last = region.rpartition(".")[2]
@@ -245,7 +245,7 @@ def _region_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
                                    name=region, valid=regions)
     for at, inner in enumerate(strategy.recomputed):
         for outer in strategy.recomputed[:at]:
-            if any({inner, outer} <= set(op.region.split(".")) for op in model.graph.ops):
+            if any(op.within(inner) and op.within(outer) for op in model.graph.ops):
                 yield ("states", "activations", f"{REGION}{inner}"), InputError(
                     f"[states] activations: regions '{outer}' and '{inner}' have ops in common, and both are M; "
                     "recompute one of them")

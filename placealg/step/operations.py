@@ -16,7 +16,7 @@ from placealg.model.backward import GRAD, backward, needs_gradient
 from placealg.model.graph import Loop, Op
 from placealg.placement import SENT, Kind
 from placealg.step.event import Event, Rule
-from placealg.step.recompute import forward, in_region, replayed_items
+from placealg.step.recompute import forward, replayed_items
 from placealg.step.saved_tensors import saved_tensors
 from placealg.step.split import NONE, Layout, Move, Place, Placed, PlacedOp, Row
 
@@ -94,8 +94,8 @@ class Operations:
             for name, label in ending.get(at.op.output, ()):
                 yield Event("forward", "free", name, unit=unit, version=label, rule=_SHARDED)
             for region in self.recomputed:
-                if in_region(at.op, region) and not any(in_region(p.op, region) for p in ops[ops.index(at) + 1:]):
-                    for name in dict.fromkeys(_dotted(region, p.op) for p in ops if in_region(p.op, region)):
+                if at.op.within(region) and not any(p.op.within(region) for p in ops[ops.index(at) + 1:]):
+                    for name in dict.fromkeys(_dotted(region, p.op) for p in ops if p.op.within(region)):
                         if name in graph.tensors:
                             raise InputError(f"region '{name}' is not recomputed: a tensor has its name", name=region,
                                              valid=graph.regions)
@@ -220,7 +220,7 @@ class Operations:
                             if _under(self.made.get((r, move.tensor), ""), label))
             gathered = any(move.source[a].kind is Kind.S and move.target[a].kind in (Kind.R, Kind.I)
                            for a in self.sharded)
-            if reading and gathered and not any(in_region(self.placed.op(at).op, r) for r in self.recomputed):
+            if reading and gathered and not any(self.placed.op(at).op.within(r) for r in self.recomputed):
                 yield move.tensor, label, move, reading
 
     def _gathered_again(self, unit: str) -> tuple[dict[str, list[tuple[str, Move]]],
@@ -255,7 +255,7 @@ class Operations:
         """Recomputed region -> the op of the unit before whose backward it is replayed: the last that has one."""
         differentiated = self._differentiated
         return {region: p.op.output for region in self.recomputed for p in self.placed.ops
-                if p.op.unit == unit and in_region(p.op, region) and p.op.output in differentiated}
+                if p.op.unit == unit and p.op.within(region) and p.op.output in differentiated}
 
     @property
     def _differentiated(self) -> set[str]:

@@ -63,14 +63,9 @@ class Need:
     drawn: bool = False
 
 
-def in_region(op: Op, region: str) -> bool:
-    """Whether `op` belongs to `region`: a run of words of the op's region, such as `core`, `layer` or `layer.attn`."""
-    return f".{region}." in f".{op.region}."
-
-
 def members(graph: Graph, region: str) -> tuple[Op, ...]:
     """The ops of `region`, in forward order; a region without ops is an InputError."""
-    found = tuple(op for op in graph.ops if in_region(op, region))
+    found = tuple(op for op in graph.ops if op.within(region))
     if not found:
         words = dict.fromkeys(w for r in graph.regions for w in (r, *r.split(".")))
         raise InputError(f"unknown region '{region}'", name=region, valid=words)

@@ -137,7 +137,7 @@ def entry_dims(entry: str, op: Op, dims: tuple[str, ...]) -> tuple[str, ...]:
     that has this whole name.
     """
     region, _, dim = entry.rpartition(".")
-    if region and region != op.output and region not in op.region.split("."):
+    if region and region != op.output and not op.within(region):
         return ()
     if dim == NONE:
         return (NONE,)

@@ -14,7 +14,6 @@ from placealg.step.recompute import (
     Value,
     ends,
     forward,
-    in_region,
     members,
     needs,
     replayed,
@@ -102,7 +101,7 @@ def test_what_backward_needs_reader_by_reader() -> None:
 
 def test_a_region_is_a_run_of_words() -> None:
     op = next(o for o in GRAPH.ops if o.output == "layer.mlp.up")
-    assert [in_region(op, r) for r in ("layer", "mlp", "layer.mlp", "lay", "ml", "mlp.layer", "up")] == [
+    assert [op.within(r) for r in ("layer", "mlp", "layer.mlp", "lay", "ml", "mlp.layer", "up")] == [
         True, True, True, False, False, False, False]
     assert [o.output for o in members(GRAPH, "pre")] == ["layer.pre.norm.out"]
     assert [o.output for o in members(GRAPH, "mlp")] == [

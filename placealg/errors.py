@@ -22,9 +22,11 @@ class InputError(ValueError):
     placealg.errors.InputError: s.toml:4: unknown mode 'Q'; valid: R, S
     """
 
-    def __init__(self, what: str, *, where: str = "", name: str = "", valid: Iterable[str] = ()):
+    def __init__(self, what: str, *, where: str = "", name: str = "", valid: Iterable[str] = (),
+                 key: tuple[str | int, ...] = ()):
         self.what = what
         self.where = where
+        self.key = key  # the path of the strategy's key that says it; () where no key does
         self.hint = _hint(name, tuple(valid))
         super().__init__(str(self))
 
@@ -36,7 +38,11 @@ class InputError(ValueError):
 
     def at(self, where: str) -> InputError:
         """The same error, placed at `where` unless it already has a place."""
-        error = InputError(self.what, where=self.where or where)
+        return self if self.where else self.moved(where)
+
+    def moved(self, where: str) -> InputError:
+        """The same error, placed at `where` and nowhere else."""
+        error = InputError(self.what, where=where, key=self.key)
         error.hint = self.hint
         error.args = (str(error),)
         return error

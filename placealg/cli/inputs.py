@@ -220,11 +220,9 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
         named = None if model else model_of(reading, **_style(said))
         stand_in = model or reading.stand_in or default or default_model(strategy)
         chosen = _run_as(model_with(reading, named or _model(stand_in, "", said)), said)
-        for _, problem in fit_problems(strategy, chosen):
-            raise problem
         step = derive(strategy, chosen)
     except InputError as error:
-        raise error.at(word) from None
+        raise (error.moved(word) if error.key else error.at(word)) from None
     words = list(sizes)
     given = {text.partition("=")[0].strip() for text in words}
     known = _symbols(chosen)
@@ -242,11 +240,9 @@ def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes:
     try:
         chosen = _run_as(_model(model, named or default or default_model(strategy), said), said)
         chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen
-        for path, problem in fit_problems(strategy, chosen):
-            raise problem.at(file.place(path))
         step = base = derive(strategy, chosen)
     except InputError as error:
-        raise error.at(word) from None
+        raise (error.moved(file.place(error.key)) if error.key else error.at(word)) from None
     if file.events:
         step = replace(step, events=read_program(file.events, step.reference, file.positions, file.loops))
     edited = Edited(step, read_edits(file.edits, step.reference, file.positions))

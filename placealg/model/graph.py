@@ -98,12 +98,7 @@ class Op:
         return unit_of(self.output)
 
     def within(self, region: str) -> bool:
-        """Whether it belongs to `region`: a run of words of its own region's name.
-
-        >>> op = Op("layer.attn.q", "linear", (), "layer.attn.core")
-        >>> [op.within(region) for region in ("attn", "layer.attn", "attn.core", "layer.core", "att")]
-        [True, True, True, False, False]
-        """
+        """Whether it belongs to `region`, a run of words of its own region's name: `attn`, `layer.attn`."""
         return f".{region}." in f".{self.region}."
 
     @property
@@ -316,7 +311,8 @@ def _check(graph: Graph) -> None:
             raise InputError(f"op '{op.output}': the tensor is already there; an op makes a new one")
         loop = graph.loop(op.unit)
         if loop and loop.slot not in ready:
-            _enter(loop, graph, ready)
+            known((loop.first,), ready, loop.slot)
+            ready[loop.slot] = known((loop.slot,), graph.tensors, loop.slot)[0]
         check_op(op, ready, tuple(known((op.output,), graph.tensors, op.output)[0].dims))
         for before, dim in ((b, d) for b, d in op.rename.items() if d in sizes):
             if sizes[before][0] != sizes[dim][0]:
@@ -357,11 +353,6 @@ def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:
         of, by = (made.dims[d] for d in op.over)
         if not of.names() and not by.names() and by.coefficient > of.coefficient:
             raise InputError(f"op '{op.output}' (route): {op.over[1]} = {by} is more than {op.over[0]} = {of}")
-
-
-def _enter(loop: Loop, graph: Graph, ready: dict[str, Tensor]) -> None:
-    known((loop.first,), ready, loop.slot)
-    ready[loop.slot] = known((loop.slot,), graph.tensors, loop.slot)[0]
 
 
 def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:

@@ -35,7 +35,7 @@ Along = Mapping[str, str]
 
 
 def check_fit(strategy: Strategy, model: Model) -> None:
-    """Raise InputError, one line, unless `strategy` can be derived on `model`.
+    """Raise InputError, one line and with the key that says it, unless `strategy` can be derived on `model`.
 
     >>> from placealg.model.transformer import gpt
     >>> from placealg.strategy.spec import strategy_on
@@ -43,7 +43,8 @@ def check_fit(strategy: Strategy, model: Model) -> None:
     Traceback (most recent call last):
     placealg.errors.InputError: mine on gpt: [dims] tp names dim 'head', which gpt lacks; did you mean 'heads'?
     """
-    for _path, error in fit_problems(strategy, model):
+    for key, error in fit_problems(strategy, model):
+        error.key = key
         raise error.at(f"{strategy.name} on {model.name}")
 
 

@@ -6,11 +6,11 @@ groups, or, coarser, those of one verb along the same axes.
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from placealg.step.difference import LEFT, MOVED, RIGHT, UNSAID, by_path, difference
 from placealg.step.event_fields import FIELDS
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.text import event_keys, subjects
@@ -21,16 +21,15 @@ Table = Mapping[str, Any]
 Events = Mapping[str, Event]
 """Path -> event, in program order."""
 
-_UNSAID = ("rule", "why")
 _MOST_KINDS = 8
 """Kinds of missing and of extra events beyond which they are not paired: no one edit is behind so many."""
 
 
 def candidates(step: Step, base: Step) -> Iterator[list[Table]]:
     """Edits of `step` towards `base`, each as [[edit]] tables: the likeliest first."""
-    here, there = {e.path: e for e in step.events}, {e.path: e for e in base.events}
+    here, there, differing = by_path(step), by_path(base), difference(step, base)
     yield from _restored(here, there)
-    gone, more = [p for p in there if p not in here], [p for p in here if p not in there]
+    more, gone, astray = ([d.event.path for d in differing if d.kind == kind] for kind in (LEFT, RIGHT, MOVED))
     extra, missing = _kinds(here, more), _kinds(there, gone)
     if len(extra) + len(missing) <= _MOST_KINDS:
         yield from _exchanged(here, there, extra, missing)
@@ -39,24 +38,12 @@ def candidates(step: Step, base: Step) -> Iterator[list[Table]]:
     if len(extra) == len(missing) == 1:
         for later in (False, True):
             yield [*_drops(extra[0]), *_inserts(step, base, missing[0], extra[0], later)]
-    astray = out_of_place(list(here), list(there))
     moved = _kinds(there, astray)
     coarse = [k for k in _kinds(here, more, _coarsely) if k not in extra]
     coarser = [k for k in _kinds(there, gone, _coarsely) if k not in missing]
     yield from (_drops(paths) for paths in (*extra, *coarse))
     yield from (_inserts(step, base, paths, [], later) for paths in (*missing, *coarser) for later in (False, True))
     yield from (_moves(list(here), list(there), paths) for paths in (*moved, *([astray] if len(moved) > 1 else [])))
-
-
-def out_of_place(here: list[str], there: list[str]) -> list[str]:
-    """The fewest paths without which two programs run what they share in one order."""
-    order = {path: k for k, path in enumerate(there)}
-    shared = [path for path in here if path in order]
-    best: list[list[str]] = []
-    for path in shared:
-        k = bisect([order[run[-1]] for run in best], order[path])
-        best[k:k + 1] = [[*(best[k - 1] if k else []), path]]
-    return [path for path in shared if path not in (best[-1] if best else ())]
 
 
 def _finely(path: str, event: Event) -> str:
@@ -164,7 +151,7 @@ def _place(order: list[str], path: str, present: Collection[str], later: bool = 
 def _changes(mine: Event, wanted: Event) -> dict[str, Any]:
     """The keys that turn one event into another of the same group."""
     return {g.key: g.write(getattr(wanted, g.field)) for g in FIELDS.values()
-            if g.key not in _UNSAID and g.key != "group" and getattr(wanted, g.field) != getattr(mine, g.field)}
+            if g.key not in UNSAID and g.key != "group" and getattr(wanted, g.field) != getattr(mine, g.field)}
 
 
 def _drops(paths: list[str]) -> list[Table]:
@@ -182,6 +169,6 @@ def _inserts(step: Step, base: Step, paths: list[str], dropped: list[str], later
     for path in paths:
         place = _place(order, path, here, later)
         event = replace(base.events[order.index(path)], copy=1)
-        keys = {k: v for k, v in event_keys(event, known) if k not in _UNSAID}
+        keys = {k: v for k, v in event_keys(event, known) if k not in UNSAID}
         tables.append({"insert": keys, **place})
     return tables

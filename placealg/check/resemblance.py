@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from placealg.check.candidates import out_of_place
 from placealg.model.backward import GRAD
+from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, difference
 from placealg.step.event import MICROBATCH
 from placealg.step.event_fields import FIELDS
 from placealg.step.program import LOOPED, Event, Reference, Step
@@ -58,18 +58,12 @@ def likeness(obligation: str, strategy: Strategy, step: Step, base: Step) -> Lik
 
 def _differences(step: Step, base: Step) -> Iterator[tuple[str, Event, Event | None]]:
     """(how, event, what it was) of every event that is not as derived."""
-    here, there = {e.path: e for e in step.events}, {e.path: e for e in base.events}
-    moved = set(out_of_place(list(here), list(there)))
-    for path, event in there.items():
-        if path not in here:
-            yield "missing", event, None
-        elif path in moved:
-            yield "moved", event, None
-        if path in here and here[path].plain != event.plain:
-            yield "changed", here[path], event
-    for path, event in here.items():
-        if path not in there:
-            yield "extra", event, None
+    said = {LEFT: "extra", RIGHT: "missing", MOVED: "moved", CHANGED: "changed"}
+    for d in difference(step, base):
+        if d.kind != CHANGED:
+            yield said[d.kind], d.event, None
+        elif d.one and any(key != "bytes" for key, _, _ in d.fields):
+            yield said[d.kind], d.one, d.two
 
 
 def _mark(how: str, event: Event, old: Event | None, reference: Reference) -> Mark:

@@ -18,7 +18,7 @@ from placealg.render.proof import coloured, joined
 from placealg.render.show import claim, settings
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import scale_for, scaled
-from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, Difference, difference
+from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, EventChange, difference
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 
@@ -98,7 +98,7 @@ class Differences:
     one: Side
     two: Side
     placements: tuple[tuple[str, str, str], ...]
-    events: tuple[Difference, ...]
+    events: tuple[EventChange, ...]
     costs: tuple[Change, ...]
     verdicts: tuple[tuple[str, str, str], ...]
 
@@ -180,9 +180,9 @@ def _program(found: Differences, width: int) -> list[Line]:
     return [(), line(bold("program"), dim(f"  {told}")), *indent(table(rows, "lll", width - 2, wrap={1: 30, 2: 24}))]
 
 
-def folded(events: Sequence[Difference]) -> Iterable[tuple[str, str, str]]:
+def folded(events: Sequence[EventChange]) -> Iterable[tuple[str, str, str]]:
     """(kind, event, what it says) of runs of events that differ alike in several parameter groups, each run once."""
-    def alike(d: Difference) -> tuple[Any, ...]:
+    def alike(d: EventChange) -> tuple[Any, ...]:
         e = d.event
         subject = (bool(e.group), e.value) if e.group else e.subject
         return d.kind, e.phase, e.verb, subject, e.axes, claim(e), str(d.fields)

@@ -1,10 +1,14 @@
-"""How two programs differ: the events of one alone, those that stand elsewhere, and those that say something else."""
+"""How two programs differ: the events of one alone, those that stand elsewhere, and those that say something else.
+
+Whoever holds two programs against each other reads this: `placealg diff`, the search for a repair, and what a refuted
+program resembles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any
 
 from placealg.step.event_fields import FIELDS
@@ -13,20 +17,31 @@ from placealg.step.program import Event, Step
 LEFT, RIGHT, MOVED, CHANGED = "left", "right", "moved", "changed"
 """Only in the first program; only in the second; in both, in another order; in both, with other fields."""
 
-_UNSAID = ("why", "rule")
+UNSAID = ("why", "rule")
 """Why an event is there is no part of what it does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """One event that differs: how, and of a changed one (field, before, after) for each field as files write it."""
+class EventChange:
+    """One event that differs: how, as the first and as the second program has it, and the fields that a change is of.
+
+    A field is (key, before, after) as files write it.
+    """
 
     kind: str
-    event: Event
+    one: Event | None
+    two: Event | None
     fields: tuple[tuple[str, Any, Any], ...] = ()
 
+    @property
+    def event(self) -> Event:
+        """The event as the second program has it; as the first does where the second lacks it."""
+        event = self.two or self.one
+        assert event is not None
+        return event
 
-def difference(one: Step, two: Step) -> tuple[Difference, ...]:
+
+def difference(one: Step, two: Step) -> tuple[EventChange, ...]:
     """Every event in which `two` differs from `one`, in the order of the first program and then of the second.
 
     An event is identified by its path. If the order differs, as few events as possible are reported as moved.
@@ -36,28 +51,41 @@ def difference(one: Step, two: Step) -> tuple[Difference, ...]:
     >>> [(d.kind, d.event.path) for d in difference(step, pa.edit(step, drop="publish.*"))]
     [('left', 'publish.layer.weight.publish[dp]')]
     """
-    left, right = ({e.path: e for e in step.events} for step in (one, two))
-    both = [path for path in left if path in right]
-    kept = _in_order(both, [path for path in right if path in left])
+    left, right = by_path(one), by_path(two)
+    moved = set(out_of_place(list(left), list(right)))
     found = []
     for path, event in left.items():
         if path not in right:
-            found.append(Difference(LEFT, event))
+            found.append(EventChange(LEFT, event, None))
             continue
-        if path not in kept:
-            found.append(Difference(MOVED, right[path]))
+        if path in moved:
+            found.append(EventChange(MOVED, event, right[path]))
         if changed := _changed(event, right[path]):
-            found.append(Difference(CHANGED, right[path], changed))
-    return (*found, *(Difference(RIGHT, event) for path, event in right.items() if path not in left))
+            found.append(EventChange(CHANGED, event, right[path], changed))
+    return (*found, *(EventChange(RIGHT, None, event) for path, event in right.items() if path not in left))
 
 
-def _in_order(one: Sequence[str], two: Sequence[str]) -> set[str]:
-    """The paths that keep their order."""
-    blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
-    return {path for block in blocks for path in one[block.a:block.a + block.size]}
+def by_path(step: Step) -> Mapping[str, Event]:
+    """Path -> event, in program order."""
+    return {event.path: event for event in step.events}
+
+
+def out_of_place(here: Sequence[str], there: Sequence[str]) -> list[str]:
+    """The fewest paths without which two programs run what they share in one order.
+
+    >>> out_of_place(["a", "b", "c", "x"], ["c", "a", "b"])
+    ['c']
+    """
+    order = {path: k for k, path in enumerate(there)}
+    shared = [path for path in here if path in order]
+    best: list[list[str]] = []
+    for path in shared:
+        k = bisect([order[run[-1]] for run in best], order[path])
+        best[k:k + 1] = [[*(best[k - 1] if k else []), path]]
+    return [path for path in shared if path not in (best[-1] if best else ())]
 
 
 def _changed(one: Event, two: Event) -> tuple[tuple[str, Any, Any], ...]:
     return tuple((gloss.key, gloss.write(getattr(one, gloss.field)), gloss.write(getattr(two, gloss.field)))
                  for gloss in FIELDS.values()
-                 if gloss.key not in _UNSAID and getattr(one, gloss.field) != getattr(two, gloss.field))
+                 if gloss.key not in UNSAID and getattr(one, gloss.field) != getattr(two, gloss.field))

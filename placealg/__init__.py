@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placealg.check.claims import Side
-    from placealg.cli.inputs import Case
+    from placealg.cli.inputs import CommandCase
     from placealg.cost.communication import Communication
     from placealg.cost.comparison import Answer
     from placealg.cost.costs import Costs
@@ -243,7 +243,7 @@ def _program(what: Strategy | Step | str | Path, model: Model | str | None) -> S
     return derive(what, on)
 
 
-def _case(what: object, model: Model | str | None) -> Case:
+def _case(what: object, model: Model | str | None) -> CommandCase:
     """What an expression or a strategy file says, on the model that it names or needs where none is given."""
     from pathlib import Path
 

@@ -24,7 +24,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.config import SHIPPED, resolve_model
 from placealg.model.model import Model
 from placealg.prover.evidence.lemmas import proved_lemmas
-from placealg.prover.evidence.solver import PROCESS, Answer
+from placealg.prover.evidence.solver import PROCESS, Reply
 from placealg.prover.examine import examine
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
@@ -144,7 +144,7 @@ def test_prove_five_axes(benchmark: Any, said: str, rows: list[tuple[str, ...]],
     step = replace(step, reference=replace(step.reference, unrolled=FrozenMap(written)))
     ask, answers = PROCESS.ask, list[tuple[float, int]]()
 
-    def timed(assertions: Any, **limits: Any) -> Answer:
+    def timed(assertions: Any, **limits: Any) -> Reply:
         start = time.perf_counter()
         answer = ask(assertions, **limits)
         answers.append((time.perf_counter() - start, answer.rlimit))
@@ -186,7 +186,7 @@ def test_command_prove_five_axes_engine(benchmark: Any, part: str, monkeypatch: 
     """Its part that makes the obligations and decides them (obligations), and what of it waits for the solver."""
     step, ask, waited = derive(parse_strategy(FIVE_NAMES), resolve_model("moe")), PROCESS.ask, list[float]()
 
-    def timed(assertions: Any, **limits: Any) -> Answer:
+    def timed(assertions: Any, **limits: Any) -> Reply:
         start = time.perf_counter()
         answer = ask(assertions, **limits)
         waited.append(time.perf_counter() - start)

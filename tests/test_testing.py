@@ -34,9 +34,9 @@ def test_a_refutation_fails_with_its_counterexample_though_the_file_expects_it(p
 
 
 def test_undecided_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from placealg.prover.evidence.solver import PROCESS, Answer
+    from placealg.prover.evidence.solver import PROCESS, Reply
 
-    monkeypatch.setattr(PROCESS, "ask_text", lambda *_a, **_k: Answer("unknown", {}, "gave up"))
+    monkeypatch.setattr(PROCESS, "ask_text", lambda *_a, **_k: Reply("unknown", {}, "gave up"))
     with pytest.raises(AssertionError, match="UNDECIDED"):
         assert_proved("zero1")
 

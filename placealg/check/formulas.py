@@ -13,7 +13,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.polynomial import Plain, Polynomial
-from placealg.prover.inequality.decide import Finding, Question, decide, inhabitant
+from placealg.prover.inequality.decide import Question, Settled, decide, inhabitant
 from placealg.prover.inequality.sizes import Domain
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 
@@ -101,7 +101,7 @@ def _decide(left: Formula, relation: str, right: Formula, over: Over, given: tup
     return Decision(PROVED, "; ".join(methods), left, relation, right, over, given)
 
 
-def _replayed(answer: Finding, left: Formula, relation: str, right: Formula, over: Over,
+def _replayed(answer: Settled, left: Formula, relation: str, right: Formula, over: Over,
               given: tuple[Condition, ...]) -> Decision:
     """The refutation, once both formulas have been evaluated at its sizes; UNDECIDED should the claim hold there.
 

@@ -58,7 +58,7 @@ _LITERAL = re.compile(r"\d+(?:\.(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PublishedClaim:
     """One published number: `printed`, a figure or a formula in the symbols used here, in `unit`.
 
     It has either a `quantity`, read of `strategy` on `model` (and of the strategy `beside`), or a printed `formula`.
@@ -105,14 +105,14 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClaimFinding:
     """A claim beside what is found: `ours` in all symbols, and in its unit at the claim's sizes; the same of the print.
 
     `verdict` is `reproduced` for what is derived and agrees, `evaluated` for a printed formula that gives its own
     figure, `differs` for what does not agree.
     """
 
-    claim: Claim
+    claim: PublishedClaim
     ours: Formula
     at_sizes: Formula
     printed: Formula
@@ -125,13 +125,13 @@ class Finding:
 
 
 @lru_cache(maxsize=1)
-def claims() -> Mapping[str, Claim]:
+def claims() -> Mapping[str, PublishedClaim]:
     """Every claim by its identifier, in the order of the files.
 
     >>> claims()["zero-fig1-os"].printed, claims()["zero-fig1-os"].sizes
     ('31.4', {Psi: 7500000000, o: 12, dp: 64})
     """
-    found: dict[str, Claim] = {}
+    found: dict[str, PublishedClaim] = {}
     for name in FILES:
         text = files("placealg.check").joinpath("claims", f"{name}.toml").read_text(encoding="utf-8")
         for claim in read_claims(text):
@@ -141,7 +141,7 @@ def claims() -> Mapping[str, Claim]:
     return FrozenMap(found)
 
 
-def read_claims(text: str) -> tuple[Claim, ...]:
+def read_claims(text: str) -> tuple[PublishedClaim, ...]:
     """The claims of a file's text; a key that no claim has is an InputError."""
     found = []
     for group in tomllib.loads(text)["group"]:
@@ -149,23 +149,23 @@ def read_claims(text: str) -> tuple[Claim, ...]:
         for own in group["claims"]:
             said: dict[str, Any] = {**shared, **own}
             sizes = {**shared.get("sizes", {}), **own.get("sizes", {})}
-            known = [f.name for f in fields(Claim)]
+            known = [f.name for f in fields(PublishedClaim)]
             for key in said:
                 if key not in known:
                     raise InputError(f"unknown key '{key}'", where=said.get("id", ""), name=key, valid=known)
             said["sizes"] = FrozenMap({n: Fraction(v) for n, v in sizes.items()})
-            found.append(Claim(**said))
+            found.append(PublishedClaim(**said))
     return tuple(found)
 
 
-def claim(name: str) -> Claim:
+def claim(name: str) -> PublishedClaim:
     """The claim called `name`."""
     if name not in claims():
         raise InputError(f"no published number is called '{name}'", name=name, valid=claims())
     return claims()[name]
 
 
-def find(claim: Claim) -> Finding:
+def find(claim: PublishedClaim) -> ClaimFinding:
     """What is found of a claim.
 
     >>> finding = find(claim("zero-fig1-os"))
@@ -176,10 +176,10 @@ def find(claim: Claim) -> Finding:
     printed = Formula.parse(claim.printed, "1", symbols=parse(claim.printed).names())
     at_sizes = _at_sizes(claim, ours, ours, printed)
     verdict = DIFFERS if not agrees(claim, at_sizes, printed) else REPRODUCED if claim.quantity else EVALUATED
-    return Finding(claim, ours, at_sizes, printed, verdict)
+    return ClaimFinding(claim, ours, at_sizes, printed, verdict)
 
 
-def explained(finding: Finding) -> bool:
+def explained(finding: ClaimFinding) -> bool:
     """Whether what the claim says `instead` gives what is printed.
 
     >>> explained(find(claim("ds-z2-gpu-none")))
@@ -190,7 +190,7 @@ def explained(finding: Finding) -> bool:
         claim, _at_sizes(claim, _read(claim, claim.instead), finding.ours, finding.printed), finding.printed)
 
 
-def agrees(claim: Claim, ours: Formula, printed: Formula) -> bool:
+def agrees(claim: PublishedClaim, ours: Formula, printed: Formula) -> bool:
     """Whether ours, in the claim's unit, is what is printed, by the claim's rounding.
 
     >>> figure = claim("zero-fig1-os")
@@ -209,7 +209,7 @@ def agrees(claim: Claim, ours: Formula, printed: Formula) -> bool:
     return abs(Fraction(value) - Fraction(figure)) <= unit / 2
 
 
-def _read(claim: Claim, text: str) -> Formula:
+def _read(claim: PublishedClaim, text: str) -> Formula:
     """A quantity read of the claim's program, or a printed formula."""
     if claim.formula:
         made = Formula.parse(text, "1", symbols=parse(text).names())
@@ -221,7 +221,7 @@ def _read(claim: Claim, text: str) -> Formula:
     return made.limit(claim.limit) if claim.limit else made
 
 
-def _at_sizes(claim: Claim, made: Formula, ours: Formula, printed: Formula) -> Formula:
+def _at_sizes(claim: PublishedClaim, made: Formula, ours: Formula, printed: Formula) -> Formula:
     """In the claim's unit at its sizes and the defaults, but for symbols in which the print is written."""
     sizes = {**ours.values, **claim.sizes}
     bound = {n: v for n, v in sizes.items() if n in made.names and n not in printed.names}

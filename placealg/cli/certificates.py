@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from placealg.check.prove import ENGINES, judge
 from placealg.check.recheck import MANIFEST, PROGRAM, check_target, cross_check, files_of, write_certificate
-from placealg.cli.inputs import Case, Options, options, read_case
+from placealg.cli.inputs import CommandCase, CommandOptions, options, read_case
 from placealg.errors import InputError
 from placealg.progress import say
 from placealg.prover.evidence.certificate import Query, certificate
@@ -36,7 +36,7 @@ def check_words(chosen: Namespace) -> None:
         require_cvc5()
 
 
-def evidence(chosen: Namespace, case: Case, report: Report,
+def evidence(chosen: Namespace, case: CommandCase, report: Report,
              candidates: Iterable[Candidate]) -> tuple[Report, Rechecked | None]:
     """The report with the certificate that was written, and what the second solver said, where either is asked for."""
     if chosen.certificate is None and not chosen.cross_check:
@@ -49,8 +49,8 @@ def evidence(chosen: Namespace, case: Case, report: Report,
     return report, checked
 
 
-def certificate_files(case: Case, report: Report, queries: Iterable[Query], engine: str = ENGINES[0],
-                      said: Options | None = None) -> dict[str, str]:
+def certificate_files(case: CommandCase, report: Report, queries: Iterable[Query], engine: str = ENGINES[0],
+                      said: CommandOptions | None = None) -> dict[str, str]:
     """The files of a certificate: the program and its model, so that it can be proved again, the queries, the manifest.
 
     `said` are the options of the model's transformer.
@@ -88,17 +88,17 @@ def proved_again(folder: str, manifest: Mapping[str, Any]) -> dict[str, str]:
     return certificate_files(case, report, _queries(case, report, candidates, engine), engine, said)
 
 
-def _made(folder: str, manifest: Mapping[str, Any]) -> tuple[str, Options]:
+def _made(folder: str, manifest: Mapping[str, Any]) -> tuple[str, CommandOptions]:
     """The engine and the options of the model that a manifest names."""
     made = manifest.get("made")
     engine, said = (made.get("engine"), made.get("options")) if isinstance(made, dict) else (None, None)
-    if engine not in ENGINES or not isinstance(said, dict) or not set(said) <= set(Options.__annotations__) \
+    if engine not in ENGINES or not isinstance(said, dict) or not set(said) <= set(CommandOptions.__annotations__) \
             or not all(value is None or isinstance(value, bool) for value in said.values()):
         raise InputError("does not say with which engine and options it was made", where=f"{folder}/{MANIFEST}")
-    return str(engine), cast(Options, said)
+    return str(engine), cast(CommandOptions, said)
 
 
-def _queries(case: Case, report: Report, candidates: Iterable[Candidate], engine: str) -> tuple[Query, ...]:
+def _queries(case: CommandCase, report: Report, candidates: Iterable[Candidate], engine: str) -> tuple[Query, ...]:
     say("writing the queries of the certificate")
     return certificate_by_cutoff(case.step, report) if engine == "cutoff" else \
         certificate(case.step, report, candidates)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from placealg.check.claims import Side, figures, shared_sizes
 from placealg.check.formulas import compare
-from placealg.cli.inputs import Case
+from placealg.cli.inputs import CommandCase
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.break_even import crossings
@@ -19,7 +19,7 @@ from placealg.prover.verdict import PROVED, REFUTED
 from placealg.render.decision import decided, document
 
 
-def prove_claim(chosen: Namespace, cases: Sequence[Case]) -> int:
+def prove_claim(chosen: Namespace, cases: Sequence[CommandCase]) -> int:
     """Decide `--prove` for two cases on one model, print the answer, and return the exit code."""
     if len(cases) != 2:
         raise InputError(f"--prove compares two strategies, not {len(cases)}", where="compare")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from placealg.cli.inputs import Case, options, read_case, style
+from placealg.cli.inputs import CommandCase, options, read_case, style
 from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.errors import InputError
 from placealg.solver_presence import NoSolver, why_not
@@ -84,7 +84,7 @@ def model(chosen: Namespace) -> int:
     return 0
 
 
-def _case(chosen: Namespace, word: str) -> Case:
+def _case(chosen: Namespace, word: str) -> CommandCase:
     return read_case(word, chosen.model, chosen.sizes, **options(chosen))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 
 from placealg.check.prove import prove
-from placealg.cli.inputs import Case
+from placealg.cli.inputs import CommandCase
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.costs import Costs
 from placealg.errors import InputError
 from placealg.render.compare import Compared
-from placealg.render.diff import Side, document, held_against, markdown
+from placealg.render.diff import DiffSide, document, held_against, markdown
 from placealg.render.diff import diff as page
 
 
@@ -33,6 +33,6 @@ def diff(chosen: Namespace) -> int:
     return OPEN if found.undecided else DONE if found.alike else FAILED
 
 
-def _side(case: Case) -> Side:
+def _side(case: CommandCase) -> DiffSide:
     costs = Compared(case.strategy.name, Costs(of_device(case, None)), case.sizes)
-    return Side(case.strategy, case.step, costs, prove(case.step, case.lead, case.edited))
+    return DiffSide(case.strategy, case.step, costs, prove(case.step, case.lead, case.edited))

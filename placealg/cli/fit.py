@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 
-from placealg.cli.inputs import Case, foreign, options, read_case, read_strategy
+from placealg.cli.inputs import CommandCase, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
@@ -80,7 +80,7 @@ def whole(text: str, most: int, where: str) -> int:
     return int(text)
 
 
-def _case(chosen: Namespace) -> Case:
+def _case(chosen: Namespace) -> CommandCase:
     """The case; `--devices` completes or checks the mesh where at most one axis is without a size."""
     words = list(chosen.sizes)
     if chosen.devices is not None:
@@ -92,7 +92,7 @@ def _case(chosen: Namespace) -> Case:
     return read_case(chosen.strategy, chosen.model, words, **options(chosen))
 
 
-def _filled(case: Case, known: dict[str, Fraction], batch: int) -> dict[str, Fraction]:
+def _filled(case: CommandCase, known: dict[str, Fraction], batch: int) -> dict[str, Fraction]:
     """The sizes with m, or b, such that a step has `batch` sequences."""
     filled = with_batch(case.strategy, known, batch)
     if filled is None:
@@ -103,7 +103,7 @@ def _filled(case: Case, known: dict[str, Fraction], batch: int) -> dict[str, Fra
     return filled
 
 
-def _alone(free: list[str], case: Case, limit: Fraction, known: dict[str, Fraction], kind: str,
+def _alone(free: list[str], case: CommandCase, limit: Fraction, known: dict[str, Fraction], kind: str,
            margin: Margin) -> dict[str, Fraction]:
     """The smallest size of the only axis without one that fits; where none does, the largest divisor, or 1."""
     if len(free) > 1:
@@ -116,7 +116,7 @@ def _alone(free: list[str], case: Case, limit: Fraction, known: dict[str, Fracti
     return {axis: Fraction(max(sizes))}
 
 
-def _first(found: tuple[Layout, ...], free: list[str], case: Case, devices: int,
+def _first(found: tuple[Layout, ...], free: list[str], case: CommandCase, devices: int,
            ways: Callable[..., tuple[Layout, ...]]) -> dict[str, int]:
     """The layout that is told in full: the first that fits, else of all that divide the one that holds least."""
     every = found or ways(limit=None)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DEVICES = "devices"
 
 
-class Style(TypedDict, total=False):
+class StyleOptions(TypedDict, total=False):
     """What a command line says of the model's transformer."""
 
     flash: bool | None
@@ -46,7 +46,7 @@ class Style(TypedDict, total=False):
     mtp: bool
 
 
-class Options(Style, total=False):
+class CommandOptions(StyleOptions, total=False):
     """What a command line says of the model's transformer, of bytes, of the loss, and beside a framework's file."""
 
     precision: str
@@ -54,15 +54,15 @@ class Options(Style, total=False):
     foreign: Foreign
 
 
-def style(chosen: Namespace) -> Style:
+def style(chosen: Namespace) -> StyleOptions:
     """The options of the model's transformer among the words of a command line."""
-    return Style(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
+    return StyleOptions(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
                  mtp=chosen.mtp)
 
 
-def options(chosen: Namespace) -> Options:
+def options(chosen: Namespace) -> CommandOptions:
     """The options of a case among the words of a command line."""
-    said = Options(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
+    said = CommandOptions(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
                    mtp=chosen.mtp)
     if getattr(chosen, "precision", None):
         said["precision"] = chosen.precision
@@ -86,8 +86,8 @@ def foreign(chosen: Namespace) -> Foreign | None:
     return foreign_options(chosen)
 
 
-def _style(said: Options) -> Style:
-    return Style(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
+def _style(said: CommandOptions) -> StyleOptions:
+    return StyleOptions(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
                  fused=said.get("fused", True), mtp=said.get("mtp", False))
 
 
@@ -107,7 +107,7 @@ def default_model(*strategies: Strategy) -> str:
 
 
 @dataclass(frozen=True)
-class Case:
+class CommandCase:
     """One strategy on one model at some sizes.
 
     `base` is the program as derived, before a file's edits or events; `expect` is what the file promises, `source`
@@ -168,7 +168,7 @@ def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
 
 
 def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
-              **said: Unpack[Options]) -> Case:
+              **said: Unpack[CommandOptions]) -> CommandCase:
     """The case that the words of a command line describe; `axes` are those of strategies beside this one.
 
     `default` is the model where neither the command line nor a file names one; "" leaves it to `default_model`.
@@ -183,15 +183,15 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
     strategy = _precise(parse_strategy(word), said)
     chosen = _run_as(_model(model, default or default_model(strategy), said), said)
     step = derive(strategy, chosen)
-    return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
+    return CommandCase(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
 
 
-def _model(model: Model | str | None, default: str, said: Options) -> Model:
+def _model(model: Model | str | None, default: str, said: CommandOptions) -> Model:
     """The model that is given, or the one of a name."""
     return model if isinstance(model, Model) else resolve_model(model or default, **_style(said))
 
 
-def _precise(strategy: Strategy, said: Options) -> Strategy:
+def _precise(strategy: Strategy, said: CommandOptions) -> Strategy:
     """The strategy with the bytes of --precision."""
     name = said.get("precision", "")
     try:
@@ -200,7 +200,7 @@ def _precise(strategy: Strategy, said: Options) -> Strategy:
         raise error.at("--precision") from None
 
 
-def _run_as(model: Model, said: Options) -> Model:
+def _run_as(model: Model, said: CommandOptions) -> Model:
     """The model, with its cross entropy run as --loss says."""
     try:
         return with_loss(model, said["loss"]) if said.get("loss") else model
@@ -209,7 +209,7 @@ def _run_as(model: Model, said: Options) -> Model:
 
 
 def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
-                  said: Options) -> Case:
+                  said: CommandOptions) -> CommandCase:
     from placealg.cli.foreign import model_with, read_foreign
     from placealg.importers.model import model_of
     from placealg.importers.reading import Options as Beside
@@ -228,11 +228,11 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
     known = _symbols(chosen)
     words += [f"{s}={n}" for s, n in reading.sizes.items() if s in known and s not in given and
               s not in bound_sizes(strategy, chosen)]
-    return Case(strategy, chosen, step, read_sizes(words, strategy, chosen, axes), step, source=Path(word).name)
+    return CommandCase(strategy, chosen, step, read_sizes(words, strategy, chosen, axes), step, source=Path(word).name)
 
 
 def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
-               said: Options) -> Case:
+               said: CommandOptions) -> CommandCase:
     file = read_strategy_file(word)
     beside = Path(word).parent / file.model
     named = str(beside) if file.model and beside.exists() else file.model
@@ -250,7 +250,7 @@ def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes:
     lines = {edit.line for edit in edited.edits if edit.action == "insert"}
     for event in unread(step, [e for e in step.events if e.line in lines]):
         print(f"placealg: {word}:{event.line}: warning: nothing reads what {event.path} makes", file=sys.stderr)
-    return Case(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), base,
+    return CommandCase(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), base,
                 file.expect, file.source, file.masked, edited)
 
 

@@ -7,12 +7,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from placealg.check.kernel import Kernel, in_coq, kernel
-from placealg.cli.inputs import Case
+from placealg.cli.inputs import CommandCase
 from placealg.cli.verdicts import OPEN
 from placealg.prover.verdict import Report
 
 
-def kernel_of(chosen: Namespace, case: Case, report: Report) -> Kernel:
+def kernel_of(chosen: Namespace, case: CommandCase, report: Report) -> Kernel:
     """The kernel's answer on a case, with coqc's where --coq asks for it."""
     found = kernel(case.step, case.strategy, case.model)
     if chosen.coq is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from placealg.cli.inputs import Case
+from placealg.cli.inputs import CommandCase
 from placealg.errors import InputError
 from placealg.render.text_layout import Line, Span, indent, line, prose
 from placealg.strategy.file import Masked
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     """Masked sets, each with the run at its sizes."""
 
 
-def runs_of(case: Case) -> Runs:
+def runs_of(case: CommandCase) -> Runs:
     """A run for each masked set of the case's file; an InputError where it says none."""
     from placealg.check.masked_sizes import hidden
 

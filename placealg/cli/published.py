@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from placealg.check.published import DIFFERS, KINDS, Finding, claims, find
+from placealg.check.published import DIFFERS, KINDS, ClaimFinding, claims, find
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cost.formula import Formula, json_number
 from placealg.mesh import SYMBOLS
 from placealg.progress import each
-from placealg.render.published import Row, page_of, table_of
+from placealg.render.published import PublishedRow, page_of, table_of
 from placealg.render.values import plain_number
 
 ALL = "published"
@@ -37,22 +37,22 @@ def explain_published(name: str, as_json: bool) -> None:
         print_lines(page_of(found._replace(ours=found.ours + unit(findings[0])), derivation(findings[0]), width()))
 
 
-def row(finding: Finding) -> Row:
+def row(finding: ClaimFinding) -> PublishedRow:
     """A finding as a row of the table."""
     claim = finding.claim
     figure = claim.printed if finding.printed.value() is not None else finding.printed.text()
     ours = written(finding.at_sizes, len(claim.printed.partition(".")[2]) + 2)
-    return Row(claim.id, claim.claim, claim.source, claim.kind, ours, _grouped(figure) + unit(finding),
+    return PublishedRow(claim.id, claim.claim, claim.source, claim.kind, ours, _grouped(figure) + unit(finding),
                written(finding.ratio, _DIGITS), finding.verdict, finding.verdict != DIFFERS, claim.why, claim.instead)
 
 
-def unit(finding: Finding) -> str:
+def unit(finding: ClaimFinding) -> str:
     """The claim's unit, to stand behind a figure."""
     said = finding.claim.unit
     return f" × {said}" if said[:1].isdigit() else f" {said}" if said else ""
 
 
-def derivation(finding: Finding) -> Iterator[tuple[str, str]]:
+def derivation(finding: ClaimFinding) -> Iterator[tuple[str, str]]:
     """How a number is found: what is read of which program at which sizes, or the formula that is evaluated."""
     claim = finding.claim
     if claim.formula:
@@ -78,7 +78,7 @@ def derivation(finding: Finding) -> Iterator[tuple[str, str]]:
             yield name, ", ".join(f"{n} = {plain_number(v)}" for n, v in sizes.items())
 
 
-def document(finding: Finding) -> dict[str, Any]:
+def document(finding: ClaimFinding) -> dict[str, Any]:
     """A finding as a JSON object."""
     claim = finding.claim
     said = {"strategy": claim.strategy, "beside": claim.beside, "model": claim.model, "stage": claim.stage,

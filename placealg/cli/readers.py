@@ -6,7 +6,7 @@ from argparse import Namespace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from placealg.cli.inputs import Case, default_model, foreign, options, read_case, read_stage, read_strategy
+from placealg.cli.inputs import CommandCase, default_model, foreign, options, read_case, read_stage, read_strategy
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
@@ -139,7 +139,7 @@ def simulate(chosen: Namespace) -> int:
     return DONE if outcome.equal else FAILED
 
 
-def read_cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
+def read_cases(chosen: Namespace, one_model: bool = False) -> list[CommandCase]:
     """Every case, read before anything is printed; a size may name an axis of any of the strategies.
 
     `one_model`: where no model is named, all of them stand on one.
@@ -150,7 +150,7 @@ def read_cases(chosen: Namespace, one_model: bool = False) -> list[Case]:
             for word in each(chosen.strategies, str)]
 
 
-def of_device(case: Case, rank: str | None) -> Step:
+def of_device(case: CommandCase, rank: str | None) -> Step:
     """The program of the device whose costs are told: of a pipeline, that of one stage."""
     say(f"reading the costs off the program of {case.strategy.name}")
     from placealg.cost.memory import chosen

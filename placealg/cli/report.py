@@ -9,7 +9,7 @@ from placealg.check.prove import judge
 from placealg.check.recheck import MANIFEST
 from placealg.cli.certificates import certificate_files
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import Case
+from placealg.cli.inputs import CommandCase
 from placealg.cli.output import check_file, write_file
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.verdicts import exit_code, of_several
@@ -36,7 +36,7 @@ def report(chosen: Namespace) -> int:
     return of_several(codes)
 
 
-def told(case: Case, rank: str | None = None) -> Told:
+def told(case: CommandCase, rank: str | None = None) -> Told:
     """What the page says of one case."""
     step = of_device(case, rank)
     found, candidates = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)

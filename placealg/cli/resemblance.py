@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from placealg.check.resemblance import Likeness, likeness
 from placealg.cli.bug_files import names, path_of
-from placealg.cli.inputs import Case, read_case
+from placealg.cli.inputs import CommandCase, read_case
 from placealg.prover.verdict import REFUTED, Report
 from placealg.strategy.file import read_strategy_file
 
 
-def resembled(case: Case, report: Report) -> tuple[str, str] | None:
+def resembled(case: CommandCase, report: Report) -> tuple[str, str] | None:
     """(name, what went wrong) of the known bug that a refuted program resembles; None where there is none.
 
     Of several that fail the same obligation by the same changes, that whose placement and groups are closest; the

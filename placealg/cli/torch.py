@@ -17,7 +17,7 @@ from placealg.measure.cells import FAKE_WORLDS, WORLDS, matrix
 from placealg.measure.check import check, check_faults
 from placealg.measure.compare import Result
 from placealg.measure.failure import RankError
-from placealg.measure.faults import Fault, Shown, sizes_of
+from placealg.measure.faults import Fault, FaultRun, sizes_of
 from placealg.measure.faults import chosen as faults_of
 from placealg.render.measured import (
     closing,
@@ -72,14 +72,14 @@ def _faults(chosen: Namespace) -> int:
     return DONE if all(s.agrees for s in shown) else FAILED
 
 
-def shown_faults(faults: Sequence[Fault], limit: float, told: Callable[[str], None]) -> Iterator[Shown]:
+def shown_faults(faults: Sequence[Fault], limit: float, told: Callable[[str], None]) -> Iterator[FaultRun]:
     """What each fault did in a real run, and what the prover says of its file."""
     for fault, (ratio, difference) in zip(faults, check_faults(faults, limit, told), strict=True):
         report = prove(read_case(str(path_of(fault.file)), None, []).step)
         mass = report.counterexample.mass if report.counterexample else None
         named = fault.says or mass or ""
         expected = Formula.parse(named, "1").value(**_known(named, sizes_of(fault))) if named else None
-        yield Shown(fault, str(report.verdict), named, float("nan") if expected is None else float(expected), ratio,
+        yield FaultRun(fault, str(report.verdict), named, float("nan") if expected is None else float(expected), ratio,
                     difference)
 
 

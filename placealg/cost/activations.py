@@ -23,7 +23,7 @@ from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
 from placealg.mesh import SYMBOLS
 from placealg.model.graph import Graph, unit_of
-from placealg.model.losses import Run, run_of
+from placealg.model.losses import LossRun, run_of
 from placealg.polynomial import Polynomial, add
 from placealg.step.event import LOOPED
 from placealg.step.pipeline import part_of
@@ -51,7 +51,7 @@ Picture = Counter[tuple[Monomial, str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptStorage:
     """One storage that forward keeps for backward.
 
     `tensor` is its version, `layout` how it is split, `mode` R (as its readers use it) or S* (the shard of a value that
@@ -221,7 +221,7 @@ class Activations:
         """The op graph."""
         return self.step.reference.graph
 
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[KeptStorage, ...]:
         """Every storage that is held between forward and backward, in order of its making."""
         walked = self.walk()
         start = boundary(walked)
@@ -231,12 +231,12 @@ class Activations:
         return tuple(self._row(version, storage, counted.get(version, ""), walked)
                      for version, storage in self.shown(walked).items())
 
-    def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> Kept:
+    def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> KeptStorage:
         uses = _uses(storage, walked)
         many = self.many(self.kept_by(version, storage, walked, bool(unit))[1])
         times = many * (monomial(self.units[unit]) if unit else 1)
         size = expression(ELEMENT[self.element(storage, walked)]) * monomial(self.elements(storage)) * times
-        return Kept("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
+        return KeptStorage("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
                     "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
                     "; ".join(f"{use} {', '.join(ops)}" for use, ops in uses.items()),
                     self.amounts.made(times, "1"), self.amounts.made(size, "bytes"))
@@ -247,9 +247,9 @@ class Activations:
         notes += [f"the loss is run {run.name} (--loss): it holds {run.most} at most" for run in self.runs()]
         return self.amounts.made(self.waited(), "bytes", note="; ".join(notes))
 
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[LossRun, ...]:
         """How the cross entropies of this device's program are run."""
-        found: dict[Run, None] = {}
+        found: dict[LossRun, None] = {}
         for touch in self.walk():
             op = self.graph.producer(touch.event.value) if touch.event.verb == "compute" else None
             if op and op.kind == "cross_entropy":

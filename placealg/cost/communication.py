@@ -49,7 +49,7 @@ OUTSIDE = "not part of a training step, left out of totals"
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class EventVolume:
     """What one event sends in all its executions: `formula`; it runs `count` times per step.
 
     `left_out` says why the totals leave it out; "" where they contain it. `region` is that of the op which makes the
@@ -82,7 +82,7 @@ class Communication(Shown):
     by_phase: FrozenMap[str, Formula]
     host_link: Formula
     nvme_link: Formula
-    events: tuple[Sent, ...]
+    events: tuple[EventVolume, ...]
 
 
 def communication(step: Step | Walk, convention: str = "exact", unit: str = "bytes") -> Communication:
@@ -93,7 +93,7 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
     step, amounts = walk.step, walk.amounts
     every, staged = list(rows(walk, convention, unit)), stage_of(step) is not None
 
-    def add(chosen: Iterable[Row]) -> Formula:
+    def add(chosen: Iterable[Carried]) -> Formula:
         form: dict[Part, Any] = {}
         tensors: dict[tuple[bool, bool], list[Any]] = {}
         for row in chosen:
@@ -117,7 +117,7 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
         by_phase=FrozenMap({p: add(r for r in counted if r.event.phase == p) for p in phases}),
         host_link=add(links["host"]),
         nvme_link=add(links["nvme"]),
-        events=tuple(Sent(r.event.path, r.event.axes, r.collective,
+        events=tuple(EventVolume(r.event.path, r.event.axes, r.collective,
                           amounts.made(_volume(step, amounts, r), unit, convention),
                           amounts.made(tidy(executions(step, r.event)), "1"), r.left_out,
                           region_of(step, r.event)) for r in every),
@@ -125,7 +125,7 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Carried:
     """One event: `moved` is what it takes, per element of its group, per scalar, or per instance of its unit.
 
     An element takes `size` bytes; the collective runs over its event's axes, or joins `ranks`. What it sends of a group
@@ -157,7 +157,7 @@ class Row:
         return (factor * times_sum(self.event) * size).times(self.moved)
 
 
-def _volume(step: Step, amounts: Amounts, row: Row) -> Any:
+def _volume(step: Step, amounts: Amounts, row: Carried) -> Any:
     if row.event.on_tensor:
         return tidy(row.weight(amounts) * _instances(step, row.event))
     if not row.event.group:
@@ -165,7 +165,7 @@ def _volume(step: Step, amounts: Amounts, row: Row) -> Any:
     return amounts.of_group(amounts.reference.group(row.event.group), row.weight(amounts), row.cut)
 
 
-def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator[Row]:
+def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator[Carried]:
     """What every event of the program sends, in order."""
     step, tensors = walk.step, walk.tensors
     touched = dict(zip(tensors.looped, tensors.walk(), strict=False))
@@ -180,7 +180,7 @@ def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator
             continue
         ranks = _ranks(step, event)
         if not event.group:
-            yield Row(event, collective, convention, "1" if unit == "elements" else event.bytes or "4", Monomial(),
+            yield Carried(event, collective, convention, "1" if unit == "elements" else event.bytes or "4", Monomial(),
                       left_out or SCALARS, None, ranks)
             continue
         group = step.reference.group(event.group)
@@ -191,7 +191,7 @@ def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator
         ends = share | frozenset(event.axes) if collective == "reduce_scatter" else share | owners(event)
         cut = filled(step.reference, group, ends)
         along = cut & frozenset(event.axes) if event.verb not in LINKS else EXACT
-        yield Row(event, collective, convention, size, Monomial.of(*along) / Monomial.of(*(moved - cut)), left_out,
+        yield Carried(event, collective, convention, size, Monomial.of(*along) / Monomial.of(*(moved - cut)), left_out,
                   group, ranks, cut)
 
 
@@ -211,7 +211,7 @@ def region_of(step: Step, event: Event) -> str:
     return step.unit_of(event)
 
 
-def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -> Iterator[Row]:
+def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -> Iterator[Carried]:
     """The row of a collective on a tensor: what one instance sends, in all microbatches."""
     event, times = touch.event, 1
     if event.verb == "compute":
@@ -226,7 +226,7 @@ def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -
                 (a, d) for a, d in moved.box if a not in event.axes or dim not in ("", d)))
     if collective and times:
         elements = tensors.elements(moved) if moved else Monomial.number(0)
-        yield Row(event, collective, convention, "1" if unit == "elements" else event.bytes or "act",
+        yield Carried(event, collective, convention, "1" if unit == "elements" else event.bytes or "act",
                   elements * Monomial.number(times), "")
 
 

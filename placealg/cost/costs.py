@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from placealg.cost.activations import Kept
+from placealg.cost.activations import KeptStorage
 from placealg.cost.amounts import Amounts
 from placealg.cost.communication import Communication, communication
 from placealg.cost.flop import flop
@@ -87,7 +87,7 @@ class Costs:
         return schedule(self.walk)
 
     @cached_property
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[KeptStorage, ...]:
         """Every tensor that forward keeps for backward."""
         return kept_for_backward(self.walk)
 

@@ -22,7 +22,7 @@ from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.model.backward import BackwardOp, backward, sparse_gradients
 from placealg.model.graph import Graph, Op, Sparse, Tensor
-from placealg.model.ops import Step as Line
+from placealg.model.ops import Backprop as Line
 from placealg.step.program import Event, Step
 
 NO_FLOP = "the program runs a unit as one computation, whose operations are not counted"

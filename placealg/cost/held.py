@@ -17,7 +17,7 @@ from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS
 from placealg.step.event import MICROBATCH, takes_part
 from placealg.step.graph import creates, reads, writes
-from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, Loop, Reference, Step
+from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, EventLoop, Reference, Step
 
 Share = frozenset[str]
 Key = tuple[str, str, str]
@@ -148,15 +148,15 @@ def _trace(step: Step) -> Iterator[Visited]:
     runs, start, place = 0, 0, 0
     places = [k for k, e in enumerate(step.events) if e.phase in STEP_PHASES]
     for node in step.tree(*STEP_PHASES):
-        inside = isinstance(node, Loop) and node.name == MICROBATCH
+        inside = isinstance(node, EventLoop) and node.name == MICROBATCH
         for position in positions(step.reference.microbatches) if inside else ("only",):
             place = start
-            for part in node.body if isinstance(node, Loop) and inside else (node,):
-                events = part.body if isinstance(part, Loop) else (part,)
-                runs += isinstance(part, Loop)
+            for part in node.body if isinstance(node, EventLoop) and inside else (node,):
+                events = part.body if isinstance(part, EventLoop) else (part,)
+                runs += isinstance(part, EventLoop)
                 for event in events:
                     if isinstance(event, Event) and active(event, position):
-                        yield (event, runs if isinstance(part, Loop) else None, position if inside else "",
+                        yield (event, runs if isinstance(part, EventLoop) else None, position if inside else "",
                                places[place])
                     place += 1
         start = place

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from placealg.cost.activations import Kept, collected
+from placealg.cost.activations import KeptStorage, collected
 from placealg.cost.communication import Communication, communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import NO_ACTIVATIONS, NO_GRAPH
@@ -26,7 +26,7 @@ class RegionCost:
     sent: Formula
 
 
-def kept_for_backward(step: Step | Walk, statistics: bool = False) -> tuple[Kept, ...]:
+def kept_for_backward(step: Step | Walk, statistics: bool = False) -> tuple[KeptStorage, ...]:
     """Every tensor that forward keeps for backward; none where units run whole."""
     walk = walked(step, statistics)
     return () if walk.unknown else walk.tensors.kept()
@@ -41,7 +41,7 @@ def cost_by_region(step: Step, convention: str = "exact", unit: str = "bytes",
     return rows_by_region(step, kept_for_backward(step, statistics), communication(step, convention, unit))
 
 
-def rows_by_region(step: Step | Walk, kept: Iterable[Kept], sent: Communication) -> tuple[RegionCost, ...]:
+def rows_by_region(step: Step | Walk, kept: Iterable[KeptStorage], sent: Communication) -> tuple[RegionCost, ...]:
     """A row per region of what is kept and sent."""
     walk = walked(step)
     reference, amounts = walk.step.reference, walk.amounts

@@ -43,7 +43,7 @@ NO_SIZES: Sizes = FrozenMap()
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class AlikeDevices:
     """Devices that are all alike: their name, the program that they run, and what each of them holds.
 
     `of_any` says that the formulas hold for any number of stages from two on that divides the layers.
@@ -55,7 +55,7 @@ class Stage:
     of_any: bool = False
 
 
-def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[Stage, ...]:
+def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
     """The devices of which one holds the most: without a pipeline all, alike; else one stage each, first to last.
 
     Where the number of stages is known at `sizes` or bound, the ends and each that runs more of something than all
@@ -69,14 +69,14 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[Stage, ...]:
     """
     pipeline = step.reference.pipeline
     if pipeline is None:
-        return (Stage("every device", step, memory(step)),)
+        return (AlikeDevices("every device", step, memory(step)),)
     numbers = candidates(step.reference, sizes)
     ranks = locate(step.reference, "first", sizes).ranks
     found = []
     for number in numbers if ranks is not None else ("first", "last"):
         here = on_stage(step, number, sizes)
         even = all(pipeline.axis in count.names() for count in here.stage.instances.values())
-        found.append(Stage(str(here.stage), here, memory(here), even and (here.stage.first or here.stage.last)))
+        found.append(AlikeDevices(str(here.stage), here, memory(here), even and (here.stage.first or here.stage.last)))
     return tuple(found)
 
 
@@ -108,7 +108,7 @@ NO_MARGIN = Margin()
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class HeldTerm:
     """One part of what is held, and its bytes."""
 
     name: str
@@ -148,7 +148,7 @@ class Fit:
     held: Memory
     formula: Formula
     value: Fraction
-    terms: tuple[Term, ...]
+    terms: tuple[HeldTerm, ...]
     rising: tuple[Fraction, Fraction] | None
     microbatch: int | None
     degrees: tuple[Degree, ...]
@@ -167,7 +167,7 @@ class Fit:
         return self.memory - self.value
 
     @property
-    def largest(self) -> Term:
+    def largest(self) -> HeldTerm:
         """The term in the way: the largest."""
         return max(self.terms, key=lambda t: t.value)
 
@@ -191,14 +191,14 @@ def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Si
     return tuple(sorted(every, key=lambda found: -found.value))
 
 
-def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes, kind: str,
+def _fit(stage: AlikeDevices, strategy: Strategy, model: Model, limit: Fraction, sizes: Sizes, kind: str,
          margin: Margin) -> Fit:
     formula = held_against(stage, kind, margin)
     value = number_of(formula, sizes)
     parts = [(name, f if name in REST else f * margin.factor) for name, f in moment(stage.held, kind, sizes)]
     if margin.reserve:
         parts.append((RESERVE, Formula.parse(str(margin.reserve), "bytes")))
-    terms = tuple(Term(name, f, number_of(f, sizes)) for name, f in parts)
+    terms = tuple(HeldTerm(name, f, number_of(f, sizes)) for name, f in parts)
     by_b = curve(formula, "b", sizes)
     microbatch = by_b.largest(limit) if "b" in formula.inputs else None
     if microbatch is not None:
@@ -211,7 +211,7 @@ def _fit(stage: Stage, strategy: Strategy, model: Model, limit: Fraction, sizes:
                number_of(held_against(stage, kind), sizes), number_of(stage.held.states, sizes), margin)
 
 
-def held_against(stage: Stage, kind: str, margin: Margin = NO_MARGIN) -> Formula:
+def held_against(stage: AlikeDevices, kind: str, margin: Margin = NO_MARGIN) -> Formula:
     """The formula that is held against the memory."""
     if kind not in KINDS:
         raise InputError(f"unknown convention '{kind}'", name=kind, valid=KINDS)
@@ -254,5 +254,5 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(n for n in range(1, min(number, MOST_DEVICES) + 1) if number % n == 0)
 
 
-__all__ = ["KINDS", "NO_MARGIN", "Degree", "Fit", "Margin", "Stage", "Term", "degree", "dividing", "divisors", "fit",
-           "held_against", "number_of", "stages"]
+__all__ = ["KINDS", "NO_MARGIN", "AlikeDevices", "Degree", "Fit", "HeldTerm", "Margin", "degree", "dividing",
+           "divisors", "fit", "held_against", "number_of", "stages"]

@@ -15,7 +15,7 @@ from functools import lru_cache
 from placealg.arith import Monomial, parse
 from placealg.cost.activations import in_bytes
 from placealg.cost.amounts import Amounts, Tally
-from placealg.cost.communication import LINKS, Row, instances_sum, rows, times_sum
+from placealg.cost.communication import LINKS, Carried, instances_sum, rows, times_sum
 from placealg.cost.flop import work
 from placealg.cost.peak import Held, beyond
 from placealg.cost.shards import filled
@@ -167,7 +167,7 @@ def _sent(walk: Walk) -> dict[str, Figure]:
                     for a in dict.fromkeys(axes.values())}
 
 
-def _row(walk: Walk, row: Row) -> Polynomial:
+def _row(walk: Walk, row: Carried) -> Polynomial:
     """What an event sends in all its executions."""
     weight = row.sum(walk.amounts)
     if row.event.on_tensor:
@@ -179,7 +179,7 @@ def _row(walk: Walk, row: Row) -> Polynomial:
     return weight * whole
 
 
-def _runs(walk: Walk, chosen: Iterable[Row]) -> Figure:
+def _runs(walk: Walk, chosen: Iterable[Carried]) -> Figure:
     counts = (times_sum(row.event) * instances_sum(walk.step, row.event) for row in chosen)
     return Figure((walk.amounts.known_sum(sum(counts, Polynomial())),))
 

@@ -16,7 +16,7 @@ from placealg.cost.rings import RING, brought, summed
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
-from placealg.model.losses import Run, chunk_parts, run_of
+from placealg.model.losses import LossRun, chunk_parts, run_of
 from placealg.step.event import Event, dim_of
 from placealg.step.program import Reference, Step
 from placealg.step.recompute import members
@@ -138,7 +138,7 @@ class _Walk:
     summed: Mapping[str, tuple[tuple[str, Monomial], ...]] = field(default_factory=dict)
     brought: Mapping[int, Monomial] = field(default_factory=dict)
     chunks: Mapping[str, Monomial] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, LossRun] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for step in backward(self.graph):

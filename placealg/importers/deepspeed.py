@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placealg.importers.deepspeed_bytes import HF, ZERO, Bytes
+from placealg.importers.deepspeed_bytes import HF, ZERO, DeepSpeedBytes
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.parts import STAGES
@@ -43,7 +43,7 @@ class Engine:
             stage = self.stage()
             self.batch_and_axes(stage)
             self.offload(stage)
-            Bytes(self.draft, self.said, self.precision).read(stage)
+            DeepSpeedBytes(self.draft, self.said, self.precision).read(stage)
             self.update()
             self.rest(stage)
 

@@ -12,7 +12,7 @@ ZERO = "zero_optimization"
 HF = "--trainer hf"
 
 
-class Bytes:
+class DeepSpeedBytes:
     """What the sections of precision say; `precision` is the launcher's, "" where it leaves that to the file."""
 
     def __init__(self, draft: Draft, said: Said, precision: str):

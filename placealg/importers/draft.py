@@ -10,7 +10,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.importers.document import Document
 from placealg.importers.parts import Parts
-from placealg.importers.reading import LISTS, Item, Options, Reading, refusal
+from placealg.importers.reading import LISTS, Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.tables import table
 
@@ -24,7 +24,7 @@ class Draft:
         self.parts = Parts()
         self.model: str | Mapping[str, Any] | None = None
         self.sizes: dict[str, int] = {}
-        self.more: list[Mapping[str, list[Item]]] = []
+        self.more: list[Mapping[str, list[ReadingItem]]] = []
         self.texts: dict[str, str] = {document.file: document.text}
         self.microbatches: int | None = None
 

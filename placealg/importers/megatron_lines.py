@@ -14,7 +14,7 @@ from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
 from placealg.importers.names import kind_without_graph
-from placealg.importers.reading import Item, Options, Reading, refusal
+from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.shell import CLOSE, OPEN, Script, follow
 
 MARKS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "num-layers", "hidden-size", "micro-batch-size",
@@ -163,8 +163,9 @@ def _open_words(draft: Draft, launch: Launch, script: Script) -> None:
                           said.document.file, "--env sets the variables of its condition")
     for name, line in script.open.items():
         if any(name in w for w in whole):
-            said.lists["unsaid"].append(Item(said.document.file, line, f"${name}", "", "may bring further flags: read "
-                                             "as empty", f"--env {name}=..."))
+            said.lists["unsaid"].append(ReadingItem(
+                said.document.file, line, f"${name}", "", "may bring further flags: read as empty",
+                f"--env {name}=..."))
 
 
 def _deepspeed_config(draft: Draft, launch: Launch, script: Script) -> None:
@@ -211,7 +212,7 @@ def read_flags_yaml(document: Document, options: Options) -> Reading:
     """The reading of a YAML whose MODEL_ARGS are flags."""
     found: dict[str, Any] = {}
     lines: dict[Key, int] = {}
-    others: list[Item] = []
+    others: list[ReadingItem] = []
     for path, value in document.leaves():
         if path[0] == "MODEL_ARGS" and len(path) >= 2:
             flag = plain(str(path[1]).lstrip("-"))
@@ -219,7 +220,7 @@ def read_flags_yaml(document: Document, options: Options) -> Reading:
             found[flag] = [str(v) for v in whole] if isinstance(whole, list) else whole
             lines[(flag,)] = document.line(path[:2])
         else:
-            others.append(Item(document.file, document.line(path), ".".join(map(str, path)), str(value),
+            others.append(ReadingItem(document.file, document.line(path), ".".join(map(str, path)), str(value),
                                "the run: environment, metrics, launcher"))
     open_ = {flag for flag, value in found.items() if isinstance(value, str) and re.search(r"\$\{?\w+", value)}
     flat = replace(document, data={k: (v if k not in open_ else Open(v)) for k, v in found.items()}, lines=lines)

@@ -11,7 +11,7 @@ from placealg.importers.document import Document, Key, dotted
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
 from placealg.importers.names import kind_without_graph
-from placealg.importers.reading import Item, Options, Reading, refusal
+from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.tables import table
 
@@ -222,7 +222,7 @@ class _Nemo(Said):
         open_ = isinstance(found, str) and ("${" in found or found == "???")
         return None if open_ or found in ("null", "None") else found
 
-    def _item(self, key: str, text: str, value: Any, option: str = "") -> Item:
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> ReadingItem:
         item = super()._item(key, text, value, option)
         path = self.path(key)
         return replace(item, key=dotted(path)) if path[0] else item

@@ -13,7 +13,7 @@ from placealg.strategy.spec import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ReadingItem:
     """One line of a reading: a key where it stands, its value, and what that became.
 
     `line` is 0 where the key stands in no file: then a default of the framework speaks, or nobody. `option` is what on
@@ -65,10 +65,10 @@ class Reading:
     expression: str
     model: str | Mapping[str, Any] | None
     sizes: Mapping[str, int]
-    read: tuple[Item, ...]
-    unsaid: tuple[Item, ...]
-    approximated: tuple[Item, ...]
-    ignored: tuple[Item, ...]
+    read: tuple[ReadingItem, ...]
+    unsaid: tuple[ReadingItem, ...]
+    approximated: tuple[ReadingItem, ...]
+    ignored: tuple[ReadingItem, ...]
     texts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

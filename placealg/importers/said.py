@@ -10,7 +10,7 @@ from typing import Any
 from placealg.errors import InputError, nearest
 from placealg.errors import shown as shown_value
 from placealg.importers.document import Document, Include, Key, dotted
-from placealg.importers.reading import Item, Options, refusal
+from placealg.importers.reading import Options, ReadingItem, refusal
 from placealg.importers.tables import Format, default_of
 
 SUSPICIOUS = re.compile(r"parallel|shard|pipe(?!line_tag)|recomp|checkpoint.?act|activation.?(checkpoint|offload)|"
@@ -28,7 +28,7 @@ class Said:
 
     def __init__(self, table: Format, document: Document, options: Options, prefix: Key = ()):
         self.table, self.document, self.options, self.prefix = table, document, options, prefix
-        self.lists: dict[str, list[Item]] = {"read": [], "unsaid": [], "approximated": [], "ignored": []}
+        self.lists: dict[str, list[ReadingItem]] = {"read": [], "unsaid": [], "approximated": [], "ignored": []}
         self.listed: set[Key] = set()
         self.asked = options.versions.get(table.framework, "")
 
@@ -70,7 +70,7 @@ class Said:
         """`FILE:LINE` of a key."""
         return self.document.where(self.path(key))
 
-    def _item(self, key: str, text: str, value: Any, option: str = "") -> Item:
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> ReadingItem:
         path = self.path(key)
         here = self.document.get(path) is not None or path in self.document.lines
         if here:
@@ -78,7 +78,7 @@ class Said:
         if value is None and here:
             value = self.document.get(path)
             value = "" if isinstance(value, Mapping) else value
-        return Item(self.document.file, self.document.line(path), key, "" if value is None or value == "" else
+        return ReadingItem(self.document.file, self.document.line(path), key, "" if value is None or value == "" else
                     shown_value(value), text, option)
 
     def read(self, key: str, text: str, value: Any = None) -> None:
@@ -90,7 +90,7 @@ class Said:
 
     def follows(self, key: str, text: str) -> None:
         """Something that no key says, and that follows from who runs the file."""
-        self.lists["read"].append(Item(self.document.file, 0, key, "", text))
+        self.lists["read"].append(ReadingItem(self.document.file, 0, key, "", text))
 
     def unsaid(self, key: str, text: str, option: str = "") -> None:
         """Something that the file does not decide: who does, and what supplies it."""
@@ -185,7 +185,7 @@ class Said:
                 raise refusal(f"'{key}' is no known key of {self.table.title}, and speaks of placement{hint}",
                               self.document.where(path), f"--ignore {key} reads on")
         line = self.document.line(path)
-        self.lists["ignored"].append(Item(self.document.file, line, key, shown_value(value),
+        self.lists["ignored"].append(ReadingItem(self.document.file, line, key, shown_value(value),
                                           why or "no key of the framework that is known here"))
 
     def ignores(self, key: str) -> bool:

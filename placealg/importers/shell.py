@@ -11,7 +11,16 @@ from fnmatch import fnmatchcase
 
 from placealg.errors import InputError
 from placealg.importers.shell_arithmetic import test
-from placealg.importers.shell_text import Case, Function, If, Loop, Simple, Token, parse_script, tokens
+from placealg.importers.shell_text import (
+    If,
+    ShellCase,
+    ShellFunction,
+    ShellLoop,
+    ShellToken,
+    Simple,
+    parse_script,
+    tokens,
+)
 from placealg.importers.shell_words import CLOSE, OPEN, Command, Script, Value, Words
 
 __all__ = ["CLOSE", "OPEN", "Command", "Script", "follow"]
@@ -25,7 +34,7 @@ SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash", "zsh")
 def follow(text: str, file: str, environment: dict[str, str], arguments: tuple[str, ...] = ()) -> Script:
     """Follow a script, given variables of its environment and its own arguments."""
     script = Script(file, dict(environment))
-    run = _Run(script, arguments)
+    run = _ScriptRun(script, arguments)
     for name, value in sbatch(text).items():
         script.variables.setdefault(name, value)
     run.block(parse_script(text, file), True)
@@ -58,7 +67,7 @@ def sbatch(text: str) -> dict[str, str]:
     return made
 
 
-class _Run(Words):
+class _ScriptRun(Words):
     """Follows a tree of commands over a table of variables."""
 
     def __init__(self, script: Script, arguments: tuple[str, ...]):
@@ -82,11 +91,11 @@ class _Run(Words):
                     sure, skip = certain, False
             elif isinstance(node, If):
                 self.branch(node, certain)
-            elif isinstance(node, Loop):
+            elif isinstance(node, ShellLoop):
                 self.loop(node, certain)
-            elif isinstance(node, Case):
+            elif isinstance(node, ShellCase):
                 self.case(node, certain)
-            elif isinstance(node, Function):
+            elif isinstance(node, ShellFunction):
                 self.functions[node.name] = node.body
 
     def apart(self, bodies: list[list[object]], may_be_none: bool) -> None:
@@ -144,7 +153,7 @@ class _Run(Words):
             return test(node.words, self)
         return {"true": True, ":": True, "false": False}.get(words[0]) if words else None
 
-    def loop(self, node: Loop, certain: bool) -> None:
+    def loop(self, node: ShellLoop, certain: bool) -> None:
         if not node.name:
             self.apart([node.body], True)
             return
@@ -157,7 +166,7 @@ class _Run(Words):
             self.script.variables[node.name] = word
             self.block(node.body, certain)
 
-    def case(self, node: Case, certain: bool) -> None:
+    def case(self, node: ShellCase, certain: bool) -> None:
         word = "".join(self.expand(node.word))
         if OPEN in word:
             self.apart([body for _, body in node.arms], True)
@@ -192,7 +201,7 @@ class _Run(Words):
             self.depth -= 1
             return None
         if node.body and node.target:
-            self.script.files["".join(self.expand(Token(node.target, 0)))] = self.text(node.body, words[0].line)
+            self.script.files["".join(self.expand(ShellToken(node.target, 0)))] = self.text(node.body, words[0].line)
         if fields[0] in ("echo", "printf", "cat", "tee", "mkdir", "cd", "exit"):
             return True
         self.launch(fields, words[0].line, certain, node.body)
@@ -214,7 +223,7 @@ class _Run(Words):
             return
         self.script.commands.append(Command(tuple(fields), line, certain))
 
-    def statement(self, name: str, words: list[Token], certain: bool) -> None:
+    def statement(self, name: str, words: list[ShellToken], certain: bool) -> None:
         if name in ("source", "."):
             self.script.sourced += self.expand(words[0]) if words else []
         elif name == "eval":
@@ -242,7 +251,7 @@ class _Run(Words):
             before = old if isinstance(old, list) else [old] if old else []
             self.script.variables[name] = [*before, *made] if more else made
             return
-        value = " ".join(self.expand(Token(raw, line))) if raw else ""
+        value = " ".join(self.expand(ShellToken(raw, line))) if raw else ""
         value = value if _quoted(raw) is None else self.quoted_value(raw, line)
         if more:
             value = (" ".join(old) if isinstance(old, list) else old or "") + value

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from placealg.importers.shell_text import Token
+    from placealg.importers.shell_text import ShellToken
     from placealg.importers.shell_words import Words
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
@@ -53,13 +53,13 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {"-eq": operator.eq, "-ne": o
                                                     "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 
 
-def test(words: Sequence[Token], run: Words) -> bool | None:
+def test(words: Sequence[ShellToken], run: Words) -> bool | None:
     """Whether `[ ... ]` or `[[ ... ]]` holds."""
     inner = [t for t in words[1:] if t.text not in ("]", "]]")]
     return _either(inner, run)
 
 
-def _either(words: list[Token], run: Words) -> bool | None:
+def _either(words: list[ShellToken], run: Words) -> bool | None:
     for sign, absorbing in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
         at = next((k for k, t in enumerate(words) if t.text == sign and 0 < k < len(words) - 1), 0)
         if at:
@@ -71,14 +71,14 @@ def _either(words: list[Token], run: Words) -> bool | None:
     return _one([t for t in words if t.text not in ("(", ")")], run)
 
 
-def _one(words: list[Token], run: Words) -> bool | None:
+def _one(words: list[ShellToken], run: Words) -> bool | None:
     from placealg.importers.shell_words import OPEN
 
-    def said(token: Token) -> str | None:
+    def said(token: ShellToken) -> str | None:
         text = "".join(run.expand(token))
         return None if OPEN in text else text
 
-    def unset(token: Token) -> bool:
+    def unset(token: ShellToken) -> bool:
         """Whether a word is one variable that nothing sets."""
         name = re.fullmatch(r"[\"']?\$\{?(\w+)(?::?-)?\}?[\"']?", token.text)
         return name is not None and run.look(name[1], None, 0) is None

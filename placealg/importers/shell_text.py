@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(r"<[A-Z](?:[^<>|&;\n]*[^<>|&;\s])?>")
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ShellToken:
     """A raw word, quotes and all, or an operator; `body` is the text of a here-document."""
 
     text: str
@@ -34,7 +34,7 @@ class Token:
 class Simple:
     """A simple command: its raw words, the text of its here-document, and the operator that follows it."""
 
-    words: list[Token]
+    words: list[ShellToken]
     body: str = ""
     after: str = ""
     target: str = ""
@@ -49,31 +49,31 @@ class If:
 
 
 @dataclass(slots=True)
-class Loop:
+class ShellLoop:
     """A for loop over words, or, with `name` "", a while or until loop."""
 
     name: str
-    words: list[Token]
+    words: list[ShellToken]
     body: list[object]
 
 
 @dataclass(slots=True)
-class Case:
+class ShellCase:
     """A word, and (patterns, body) per arm."""
 
-    word: Token
+    word: ShellToken
     arms: list[tuple[list[str], list[object]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Function:
+class ShellFunction:
     """A named body."""
 
     name: str
     body: list[object]
 
 
-def tokens(text: str, file: str) -> list[Token]:
+def tokens(text: str, file: str) -> list[ShellToken]:
     """The tokens of a script."""
     return list(_Lexer(text, file).tokens())
 
@@ -82,9 +82,9 @@ class _Lexer:
     def __init__(self, text: str, file: str):
         self.text, self.file, self.at, self.line = text.replace("\\\n", " \x00"), file, 0, 1
         self.pending: list[tuple[str, bool, int]] = []
-        self.found: list[Token] = []
+        self.found: list[ShellToken] = []
 
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[ShellToken]:
         text = self.text
         while self.at < len(text):
             sign = text[self.at]
@@ -108,14 +108,14 @@ class _Lexer:
         return self.found
 
     def operator(self, operator: str) -> None:
-        self.found.append(Token(operator, self.line, True))
+        self.found.append(ShellToken(operator, self.line, True))
         self.at += len(operator)
         if operator == "\n":
             self.line += 1
             for place, strip, index in self.pending:
                 body = self.here(place, strip)
                 old = self.found[index]
-                self.found[index] = Token(old.text, old.line, True, body)
+                self.found[index] = ShellToken(old.text, old.line, True, body)
             self.pending.clear()
         if operator in ("<<", "<<-"):
             index = len(self.found) - 1
@@ -144,7 +144,7 @@ class _Lexer:
     def array(self) -> None:
         start, line = self.found.pop(), self.line
         inner = self.balanced("(", ")")
-        self.found.append(Token(f"{start.text}({inner})", start.line or line))
+        self.found.append(ShellToken(f"{start.text}({inner})", start.line or line))
 
     def balanced(self, left: str, right: str) -> str:
         """The text between brackets, which begin here; quotes hide brackets."""
@@ -201,21 +201,21 @@ class _Lexer:
                 self.at += 1
         if self.at == start:
             self.at += 1
-        self.found.append(Token(text[start:self.at], line))
+        self.found.append(ShellToken(text[start:self.at], line))
 
 
 def parse_script(text: str, file: str) -> list[object]:
     """The commands of a script."""
-    return Parser(tokens(_PLACEHOLDER.sub("PLACEHOLDER", text), file), file).block(())
+    return ShellParser(tokens(_PLACEHOLDER.sub("PLACEHOLDER", text), file), file).block(())
 
 
-class Parser:
+class ShellParser:
     """Recursive descent over tokens."""
 
-    def __init__(self, found: list[Token], file: str):
+    def __init__(self, found: list[ShellToken], file: str):
         self.found, self.file, self.at, self.depth = found, file, 0, 0
 
-    def peek(self) -> Token | None:
+    def peek(self) -> ShellToken | None:
         """The next token."""
         return self.found[self.at] if self.at < len(self.found) else None
 
@@ -237,7 +237,7 @@ class Parser:
         self.depth -= 1
         return nodes
 
-    def command(self, token: Token) -> Iterator[object]:
+    def command(self, token: ShellToken) -> Iterator[object]:
         """One command, as no node or one."""
         readers = {"if": self.branch, "for": self.loop, "while": self.repeat, "until": self.repeat, "case": self.case,
                    "{": self.group, "(": self.group, "function": self.function, "!": self.skip}
@@ -292,7 +292,7 @@ class Parser:
                 self.at += 1
         else:
             self.at += 1
-        words: list[Token] = []
+        words: list[ShellToken] = []
         listed = (token := self.peek()) is not None and token.text == "in"
         self.at += listed
         while (token := self.peek()) is not None and not (token.operator and token.text in ("\n", ";")) and \
@@ -302,7 +302,8 @@ class Parser:
         self.expect("do", line)
         body = self.block(("done",))
         self.expect("done", line)
-        yield Loop(name if re.fullmatch(r"\w+", name) else "", words if listed else [Token('"$@"', line)], body)
+        words = words if listed else [ShellToken('"$@"', line)]
+        yield ShellLoop(name if re.fullmatch(r"\w+", name) else "", words, body)
 
     def repeat(self) -> Iterator[object]:
         """while ...; do ... done."""
@@ -312,12 +313,12 @@ class Parser:
         self.expect("do", line)
         body = self.block(("done",))
         self.expect("done", line)
-        yield Loop("", [], body)
+        yield ShellLoop("", [], body)
 
     def case(self) -> Iterator[object]:
         """case WORD in ... esac."""
         line = self.found[self.at].line
-        made = Case(self.found[self.at + 1] if self.at + 1 < len(self.found) else Token("", line))
+        made = ShellCase(self.found[self.at + 1] if self.at + 1 < len(self.found) else ShellToken("", line))
         self.at += 2
         self.expect("in", line)
         while True:
@@ -351,7 +352,7 @@ class Parser:
         while (token := self.peek()) is not None and token.text in ("(", ")", "\n"):
             self.at += 1
         body = list(self.group()) if token is not None and token.text == "{" else []
-        yield Function(name, body)
+        yield ShellFunction(name, body)
 
     def simple(self) -> Simple:
         """Words up to an operator; redirections are left out."""
@@ -362,7 +363,7 @@ class Parser:
                 inside = (inside or token.text == "[[") and token.text != "]]"
                 made.words.append(token)
             elif inside and token.text != "\n":
-                made.words.append(Token(token.text, token.line))
+                made.words.append(ShellToken(token.text, token.line))
             elif inside:
                 pass
             elif token.text in REDIRECTS:

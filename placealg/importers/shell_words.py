@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from placealg.errors import InputError
 from placealg.importers.shell_arithmetic import arithmetic
-from placealg.importers.shell_text import Token
+from placealg.importers.shell_text import ShellToken
 
 OPEN, CLOSE = "\x01", "\x02"
 MAX_TEXT = 200_000
@@ -72,7 +72,7 @@ class Words:
             return [value[at]] if at < len(value) else None
         return [value]
 
-    def expand(self, token: Token) -> list[str]:
+    def expand(self, token: ShellToken) -> list[str]:
         """The fields that a raw word becomes."""
         fields: list[str] = []
         current, begun = "", False
@@ -185,7 +185,7 @@ class Words:
 
     def expand_text(self, raw: str, line: int) -> list[str]:
         """The fields of a text of several raw words."""
-        return [f for token in raw.split() for f in self.expand(Token(token, line))]
+        return [f for token in raw.split() for f in self.expand(ShellToken(token, line))]
 
     def braced(self, inner: str, line: int) -> list[str]:
         """The fields of ${...}."""
@@ -221,7 +221,7 @@ class Words:
         """The fields of the word in ${V:-word}."""
         made: list[str] = []
         for token in _split_quoted(word):
-            made += self.expand(Token(token, line))
+            made += self.expand(ShellToken(token, line))
         return made
 
 

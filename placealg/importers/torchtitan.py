@@ -11,7 +11,7 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
-from placealg.importers.reading import Item, Options, Reading, refusal
+from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.titan import Degrees, float8_compute, float8_gather, place, stages
 from placealg.model.config import resolve_model
@@ -34,7 +34,7 @@ class _Titan(Said):
 
     renamed: Mapping[str, str] = {}
 
-    def _item(self, key: str, text: str, value: Any, option: str = "") -> Item:
+    def _item(self, key: str, text: str, value: Any, option: str = "") -> ReadingItem:
         item = super()._item(key, text, value, option)
         return replace(item, key=self.renamed[key]) if key in self.renamed else item
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from placealg.importers.reading import Item, Reading
+from placealg.importers.reading import Reading, ReadingItem
 from placealg.strategy.write import toml_value, write_strategy
 
 _WIDTH = 118
@@ -27,7 +27,7 @@ def written(reading: Reading, model_file: str = "") -> str:
     if reading.sizes:
         head += _comment("sizes: --set " + " ".join(f"{s}={n}" for s, n in reading.sizes.items()))
     placed = {line[1:-1].partition(".")[0] for line in tables.splitlines() if _TABLE.match(line)}
-    by_table: dict[str, list[Item]] = {}
+    by_table: dict[str, list[ReadingItem]] = {}
     for item in reading.read:
         found = re.search(r"\[(\w+)\]", item.text)
         by_table.setdefault(found[1] if found and found[1] in placed else "", []).append(item)
@@ -51,7 +51,7 @@ def model_text(reading: Reading) -> str:
     return json.dumps(dict(reading.model), indent=1) + "\n" if isinstance(reading.model, Mapping) else ""
 
 
-def _told(item: Item) -> str:
+def _told(item: ReadingItem) -> str:
     said = f"{item.key} = {item.value}" if item.value else item.key
     return f"{item.place} {said}: {item.text}".strip()
 

@@ -16,7 +16,7 @@ from placealg.measure.ranks import run
 from placealg.measure.requirement import need_torch
 
 if TYPE_CHECKING:
-    from placealg.measure.run import Found
+    from placealg.measure.run import RankFindings
 
 
 def check(cells: Sequence[Cell], limit: float, told: Callable[[str], None]) -> Iterator[Result]:
@@ -30,7 +30,8 @@ def check(cells: Sequence[Cell], limit: float, told: Callable[[str], None]) -> I
         yield from _results([cell], run(1, fake, [cell], limit), told)
 
 
-def _results(jobs: Sequence[Cell], answers: Generator[list[Found]], told: Callable[[str], None]) -> Iterator[Result]:
+def _results(jobs: Sequence[Cell], answers: Generator[list[RankFindings]],
+             told: Callable[[str], None]) -> Iterator[Result]:
     with closing(answers):
         for cell in jobs:
             told(str(cell))

@@ -8,14 +8,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from placealg.measure.cells import Cell
-from placealg.measure.predict import HELD, Bytes, Key, residue
+from placealg.measure.predict import HELD, Key, PredictedBytes, residue
 
 if TYPE_CHECKING:
-    from placealg.measure.run import Found
+    from placealg.measure.run import RankFindings
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredFigure:
     """One figure on the ranks on which it is the same: bytes predicted, bytes measured, the residue between them.
 
     `ranks` is a text such as `0,1`; `mean` or `most` where the ranks' mean is compared, or the rank that has most.
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ParameterDifference:
     """The largest difference of a parameter to the single device's after some steps, and what it may be."""
 
     optimizer: str
@@ -57,8 +57,8 @@ class Result:
     """What a cell's real run showed; `seconds` is how long it took, `counters` bytes of Adam's step counters."""
 
     cell: Cell
-    rows: tuple[Row, ...]
-    differences: tuple[Difference, ...]
+    rows: tuple[MeasuredFigure, ...]
+    differences: tuple[ParameterDifference, ...]
     counters: int
     scalars: int
     seconds: float
@@ -69,10 +69,10 @@ class Result:
         return all(r.agrees for r in self.rows) and all(d.agrees for d in self.differences)
 
 
-def compared(cell: Cell, predicted: Sequence[Bytes], found: Sequence[Found], seconds: float) -> Result:
+def compared(cell: Cell, predicted: Sequence[PredictedBytes], found: Sequence[RankFindings], seconds: float) -> Result:
     """The result of a cell, from what is predicted of its ranks and what they found."""
     allowed = {"sgd": cell.sgd, "adam": cell.adam}
-    differences = tuple(Difference(name, max((f.differences[name] for f in found), key=_worst), allowed[name])
+    differences = tuple(ParameterDifference(name, max((f.differences[name] for f in found), key=_worst), allowed[name])
                         for name in found[0].differences)
     return Result(cell, tuple(_rows(cell, predicted, found)), differences, max(f.counters for f in found),
                   max(f.scalars for f in found), seconds)
@@ -82,7 +82,7 @@ def _worst(difference: float) -> float:
     return difference if difference == difference else float("inf")
 
 
-def _rows(cell: Cell, predicted: Sequence[Bytes], found: Sequence[Found]) -> Iterator[Row]:
+def _rows(cell: Cell, predicted: Sequence[PredictedBytes], found: Sequence[RankFindings]) -> Iterator[MeasuredFigure]:
     ranks = list(zip(predicted, found, strict=True))
     for name in HELD:
         yield from _figure(cell, name, [(p.held[name], Fraction(f.held[name])) for p, f in ranks])
@@ -92,19 +92,19 @@ def _rows(cell: Cell, predicted: Sequence[Bytes], found: Sequence[Found]) -> Ite
                                                   for p, f in ranks])
 
 
-def _figure(cell: Cell, name: str, pairs: Sequence[tuple[Fraction, Fraction]]) -> Iterator[Row]:
+def _figure(cell: Cell, name: str, pairs: Sequence[tuple[Fraction, Fraction]]) -> Iterator[MeasuredFigure]:
     more = residue(cell, name)
     if name in cell.balanced:
         want, got = (sum(column, Fraction(0)) / len(pairs) for column in zip(*pairs, strict=True))
-        yield Row(name, "mean", want, got, more)
+        yield MeasuredFigure(name, "mean", want, got, more)
         return
     if name in cell.largest:
         want, got = (max(column) for column in zip(*pairs, strict=True))
-        yield Row(name, "most", want, got, more)
+        yield MeasuredFigure(name, "most", want, got, more)
         return
     for pair in dict.fromkeys(pairs):
         ranks = [k for k, other in enumerate(pairs) if other == pair]
-        yield Row(name, "all" if len(ranks) == len(pairs) else ",".join(map(str, ranks)), *pair, more)
+        yield MeasuredFigure(name, "all" if len(ranks) == len(pairs) else ",".join(map(str, ranks)), *pair, more)
 
 
 _PHASES = ("prepare", "forward", "backward", "reduce", "step")

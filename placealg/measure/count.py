@@ -41,7 +41,7 @@ OUTPUT = ("all_gather",)
 
 
 @dataclass
-class Sent(TorchDispatchMode):
+class TrafficCounter(TorchDispatchMode):
     """Counts messages while it is active: bytes by (phase, collective, ranks of the group).
 
     `tagged` says of messages that are sent from stage to stage, by address, to which phase they belong.
@@ -148,7 +148,7 @@ def optimizer_state(optimizer: Any) -> tuple[int, int]:
     return held(moments), held(counters)
 
 
-class Saved:
+class SavedBytes:
     """The bytes that autograd keeps for backward: distinct storages, parameters and the batch left out."""
 
     def __init__(self, model: nn.Module, data: Iterable[Tensor]):

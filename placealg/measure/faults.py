@@ -77,7 +77,7 @@ def chosen(names: Sequence[str]) -> Sequence[Fault]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class FaultRun:
     """What a fault did: the file's verdict and the ratio that its counterexample names, and those of the real run.
 
     `expected` is the ratio at the run's sizes, `ratio` the measured one, `difference` the largest of a parameter to the

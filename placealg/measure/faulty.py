@@ -11,10 +11,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn import functional
 
 from placealg.measure.cells import TOKENS
-from placealg.measure.count import Sent, local
+from placealg.measure.count import TrafficCounter, local
 from placealg.measure.faults import Fault
 from placealg.measure.network import token_loss
-from placealg.measure.pipeline import Pipeline
+from placealg.measure.pipeline import PipelineSystem
 from placealg.measure.run import OPTIMIZERS, STEPS, batches, mesh_of, whole_rows
 from placealg.measure.systems import CLIP, Ddp, Fsdp, System, Tp, TpSp, Trial, Zero1
 
@@ -103,7 +103,7 @@ class ClippedAlone(Faulty, Fsdp):
         return float(self.norm**2 / single.norm**2)
 
 
-class TiedApart(Faulty, Pipeline):
+class TiedApart(Faulty, PipelineSystem):
     """The two ends of the pipeline keep their own gradient of the tied embedding."""
 
     def reduce(self) -> None:
@@ -117,7 +117,7 @@ class TiedApart(Faulty, Pipeline):
         apart = System(Trial({}, trial.sizes, trial.b, trial.s, trial.m), None, OPTIMIZERS["sgd"])
         with torch.no_grad():
             apart.model.head.logits.weight.copy_(apart.model.embedding.tokens.weight)
-        apart.step(Sent(), single.seen)
+        apart.step(TrafficCounter(), single.seen)
         assert self.copy is not None and self.copy.grad is not None
         return _along(self.copy.grad - apart.model.head.logits.weight.grad, apart.model.embedding.tokens.weight.grad)
 
@@ -213,7 +213,7 @@ def measure(fault: Fault, _rank: int) -> tuple[float | None, float]:
     for step in range(STEPS):
         seen = batches(cell, step, rows)
         for one in (single, system):
-            one.step(Sent(), seen)
+            one.step(TrafficCounter(), seen)
         if step == 0:
             ratio = system.ratio(single)
     want = dict(single.parameters())

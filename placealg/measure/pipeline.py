@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
 
-from placealg.measure.count import Saved, Sent
+from placealg.measure.count import SavedBytes, TrafficCounter
 from placealg.measure.network import TIED, Gpt, fill, token_loss
 from placealg.measure.systems import Batch, Optimizers, System, Trial
 from placealg.step.pipeline import Pipeline as Order
@@ -34,7 +34,7 @@ class _Part(nn.Module):
 class _Stage(PipelineStage):
     """A stage that says in which phase it sends and gathers."""
 
-    def __init__(self, system: Pipeline, part: nn.Module, number: int, stages: int, group: Any):
+    def __init__(self, system: PipelineSystem, part: nn.Module, number: int, stages: int, group: Any):
         super().__init__(part, number, stages, torch.device("cpu"), group=group)
         self.system = system
 
@@ -66,11 +66,11 @@ class _Stage(PipelineStage):
             super().perform_reduce_grad(grad_scale_factor)
 
 
-class Pipeline(System):
+class PipelineSystem(System):
     """A pipeline: layers are split over stages, each rank runs one or two chunks of them."""
 
     def __init__(self, trial: Trial, mesh: Any, optimizers: Optimizers):
-        self.sent = Sent()
+        self.sent = TrafficCounter()
         super().__init__(trial, mesh, optimizers)
 
     def build(self) -> Any:
@@ -115,14 +115,14 @@ class Pipeline(System):
         """The mean over the tokens of a microbatch; the schedule averages over microbatches."""
         return token_loss(logits, y) / y.numel()
 
-    def step(self, sent: Sent, batches: Sequence[Batch]) -> None:
+    def step(self, sent: TrafficCounter, batches: Sequence[Batch]) -> None:
         """One training step, in the schedule's order."""
         self.sent = sent
         self.optimizer.zero_grad()
         self.saved.clear()
         parts = [self.part(batch) for batch in batches]
         x, y = (torch.cat(column) for column in zip(*parts, strict=True))
-        saved = Saved(self.model, (x, y, *(part.positions for part in self.model)))
+        saved = SavedBytes(self.model, (x, y, *(part.positions for part in self.model)))
         self.saved.append(saved)
         first, last = self.ends
         with sent.during("prepare"):
@@ -147,7 +147,7 @@ class Pipeline(System):
                 yield TIED.get(name, name) if self.tied else name, whole.detach()
 
 
-class PipelineFsdp(Pipeline):
+class PipelineFsdp(PipelineSystem):
     """A pipeline of stages that FSDP2 shards, every unit by itself."""
 
     data = ("dp",)

@@ -38,7 +38,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
+class PredictedBytes:
     """Bytes on one rank: by figure what it holds, by (phase, collective, axes) what it sends in a step."""
 
     held: FrozenMap[str, Fraction]
@@ -78,7 +78,7 @@ def sizes_of(cell: Cell) -> dict[str, int]:
             "m": cell.m}
 
 
-def predicted(cell: Cell) -> tuple[Bytes, ...]:
+def predicted(cell: Cell) -> tuple[PredictedBytes, ...]:
     """What every rank holds and sends, in the order of the mesh; only along a pipeline's axis do ranks differ."""
     sizes = sizes_of(cell)
     axis = pipeline_axis(cell)
@@ -109,7 +109,7 @@ def _formulas(cell: Cell, stage: int | None = None) -> tuple[Memory, Communicati
     return memory(step, statistics=True), communication(step)
 
 
-def _bytes(formulas: tuple[Memory, Communication], sizes: Mapping[str, int]) -> Bytes:
+def _bytes(formulas: tuple[Memory, Communication], sizes: Mapping[str, int]) -> PredictedBytes:
     held, moved = formulas
     sent: dict[Key, Fraction] = {}
     for event in moved.events:
@@ -118,7 +118,7 @@ def _bytes(formulas: tuple[Memory, Communication], sizes: Mapping[str, int]) -> 
             key = PHASE.get(phase, phase), event.collective, ",".join(event.axes)
             sent[key] = sent.get(key, Fraction(0)) + _value(event.formula, sizes)
     figures = {name: _value(getattr(held, name), sizes) for name in HELD}
-    return Bytes(FrozenMap(figures), FrozenMap({k: n for k, n in sent.items() if n}))
+    return PredictedBytes(FrozenMap(figures), FrozenMap({k: n for k, n in sent.items() if n}))
 
 
 def _value(formula: Formula, sizes: Mapping[str, int]) -> Fraction:

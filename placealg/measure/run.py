@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from placealg.measure import experts, pipeline, systems
 from placealg.measure.cells import SEQUENCES, TOKENS, Cell
-from placealg.measure.count import Sent, held, optimizer_state
+from placealg.measure.count import TrafficCounter, held, optimizer_state
 from placealg.measure.predict import Key, volume
 from placealg.measure.systems import Batch, System, Trial
 
@@ -54,7 +54,7 @@ def mesh_of(axes: tuple[tuple[str, int], ...]) -> DeviceMesh:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RankFindings:
     """What one rank found: bytes held and sent, scalars sent, step counters held, differences of parameters.
 
     `differences` are the largest of any parameter to the single device's after STEPS steps, by optimizer.
@@ -67,7 +67,7 @@ class Found:
     differences: dict[str, float]
 
 
-def measure(cell: Cell, rank: int) -> Found:
+def measure(cell: Cell, rank: int) -> RankFindings:
     """Run a cell on this rank."""
     mesh = mesh_of(tuple(cell.mesh.items()))
     differences = {name: difference(cell, mesh, name) for name in OPTIMIZERS}
@@ -75,21 +75,21 @@ def measure(cell: Cell, rank: int) -> Found:
     return count(cell, mesh, differences)
 
 
-def count(cell: Cell, mesh: DeviceMesh, differences: dict[str, float]) -> Found:
+def count(cell: Cell, mesh: DeviceMesh, differences: dict[str, float]) -> RankFindings:
     """What a rank holds and sends in float32, once everything is there that a first step makes.
 
     Adam reads its step counter, a number that fake tensors do not have: there it is SGD with momentum.
     """
     system = make(cell, mesh, "sgd" if cell.fake else "adam")
     for step in range(COUNTED.get(cell.system, 2)):
-        sent = Sent(tagged=system.tagged)
+        sent = TrafficCounter(tagged=system.tagged)
         with sent:
             system.step(sent, batches(cell, step, whole_rows(cell, _kind(cell))))
     moments, counters = optimizer_state(getattr(system.optimizer, "optim", system.optimizer))
     parameters = list(system.model.parameters())
     figures = {"parameters": held(parameters), "gradients": held(p.grad for p in parameters), "optimizer": moments,
                "activations": system.kept()}
-    return Found(figures, named(sent, mesh), sent.scalars.total(), counters, differences)
+    return RankFindings(figures, named(sent, mesh), sent.scalars.total(), counters, differences)
 
 
 def make(cell: Cell, mesh: DeviceMesh | None, optimizer: str) -> System:
@@ -128,7 +128,7 @@ def difference(cell: Cell, mesh: DeviceMesh, optimizer: str) -> float:
     torch.set_default_dtype(torch.float64)
     want, system = single(replace(cell, name="", strategy="", residues=()), optimizer), make(cell, mesh, optimizer)
     for step in range(STEPS):
-        system.step(Sent(), batches(cell, step, whole_rows(cell, _kind(cell))))
+        system.step(TrafficCounter(), batches(cell, step, whole_rows(cell, _kind(cell))))
     return max(float((got - system.share(name, want[name])).abs().max()) for name, got in system.parameters())
 
 
@@ -137,11 +137,11 @@ def single(cell: Cell, optimizer: str) -> dict[str, Tensor]:
     """The parameters of the single device after some steps in float64; they depend on the optimizer."""
     system = make(cell, None, optimizer)
     for step in range(STEPS):
-        system.step(Sent(), batches(cell, step, whole_rows(cell, _kind(cell))))
+        system.step(TrafficCounter(), batches(cell, step, whole_rows(cell, _kind(cell))))
     return dict(system.parameters())
 
 
-def named(sent: Sent, mesh: DeviceMesh) -> dict[Key, Any]:
+def named(sent: TrafficCounter, mesh: DeviceMesh) -> dict[Key, Any]:
     """What was sent, by the axes of the mesh instead of ranks, as volumes."""
     axes: dict[tuple[int, ...], str] = {}
     names = tuple(mesh.mesh_dim_names or ())

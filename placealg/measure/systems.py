@@ -28,7 +28,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from placealg.measure.count import Saved, Sent
+from placealg.measure.count import SavedBytes, TrafficCounter
 from placealg.measure.network import Gpt, fill, mix, token_loss
 
 Optimizers = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -68,7 +68,7 @@ class System:
 
     def __init__(self, trial: Trial, mesh: DeviceMesh | None, optimizers: Optimizers):
         self.trial, self.mesh = trial, mesh
-        self.saved: list[Saved] = []
+        self.saved: list[SavedBytes] = []
         self.tagged: dict[int, str] = {}
         self.model = self.build()
         if not isinstance(next(self.model.parameters()), FakeTensor):
@@ -138,7 +138,7 @@ class System:
         """Scale the gradients by their global norm."""
         self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, foreach=False)
 
-    def step(self, sent: Sent, batches: Sequence[Batch]) -> None:
+    def step(self, sent: TrafficCounter, batches: Sequence[Batch]) -> None:
         """One training step; gradients stay, until the next one clears them."""
         self.optimizer.zero_grad()
         self.saved.clear()
@@ -152,10 +152,10 @@ class System:
                 self.clip()
             self.optimizer.step()
 
-    def microbatch(self, sent: Sent, batch: Batch, last: bool) -> None:
+    def microbatch(self, sent: TrafficCounter, batch: Batch, last: bool) -> None:
         """Forward and backward of one microbatch."""
         (x, y), positions = self.part(batch), self.positions()
-        saved = Saved(self.model, (x, y, positions))
+        saved = SavedBytes(self.model, (x, y, positions))
         self.saved.append(saved)
         with self.last(last):
             with sent.during("forward"), saved.hooks() if sent.counting else nullcontext():
@@ -284,7 +284,7 @@ class Tp(System):
         logits = self.runs(x, positions)
         return functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum").to_local()
 
-    def step(self, sent: Sent, batches: Sequence[Batch]) -> None:
+    def step(self, sent: TrafficCounter, batches: Sequence[Batch]) -> None:
         """One step, where the cross entropy is that of split logits."""
         with loss_parallel():
             super().step(sent, batches)

@@ -10,7 +10,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph, Op, Sparse, Tensor
-from placealg.model.ops import Kept, Step
+from placealg.model.ops import Backprop, KeptValue
 
 GRAD = ".grad"
 """The gradient of a tensor is called after it, with this ending."""
@@ -35,7 +35,7 @@ class BackwardOp:
     over: tuple[str, ...] = ()
     rename: FrozenMap[str, str] = FrozenMap()
     attrs: FrozenMap[str, str] = FrozenMap()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Backprop, ...] = ()
 
     @property
     def output(self) -> str:
@@ -146,7 +146,7 @@ def named(op: Op, role: str) -> str:
     return op.inputs[op.row.operands.index(role)] if role in op.row.operands else f"{op.output}.{role}"
 
 
-def kept(graph: Graph, op: Op) -> tuple[tuple[Tensor, Kept], ...]:
+def kept(graph: Graph, op: Op) -> tuple[tuple[Tensor, KeptValue], ...]:
     """The values that `op` makes beside its result and keeps, as tensors, each with its row of the op table."""
     result = graph.tensors[op.output].dims
     dims = {"y": result, "x": graph.tensors[op.inputs[0]].dims,

@@ -15,7 +15,7 @@ from placealg.mesh import SYMBOLS
 from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.config_file import Config, shown
 from placealg.model.family import Family, lacking
-from placealg.model.kinds import Kind, evaluated, kinds, left_out, predicted, restyled
+from placealg.model.kinds import LayerKind, evaluated, kinds, left_out, predicted, restyled
 from placealg.model.model import Model, Parameter
 from placealg.model.names import CORRECTION, LAYER, checkpoint_names
 from placealg.model.rule import names as named_in
@@ -152,8 +152,8 @@ def _sizes(config: Config, family: Family, fields: Mapping[str, Any]) -> dict[st
     return found
 
 
-def _further(config: Config, family: Family, fields: Mapping[str, Any], found: tuple[Kind, ...],
-             sizes: Mapping[str, int]) -> tuple[Kind, ...]:
+def _further(config: Config, family: Family, fields: Mapping[str, Any], found: tuple[LayerKind, ...],
+             sizes: Mapping[str, int]) -> tuple[LayerKind, ...]:
     """The layers that predict tokens after the next; an InputError where the configuration has none."""
     named = named_in(family.sizes["mtp"]) if family.predicting else ()
     if not named:
@@ -170,8 +170,8 @@ def _meaning(symbol: str) -> str:
     return SYMBOLS[symbol].meaning if symbol in SYMBOLS else _MEANING[symbol]
 
 
-def _counted(config: Config, family: Family, found: tuple[Kind, ...], further: tuple[Kind, ...],
-             sizes: dict[str, int]) -> tuple[tuple[Kind, ...], tuple[Kind, ...], dict[str, int]]:
+def _counted(config: Config, family: Family, found: tuple[LayerKind, ...], further: tuple[LayerKind, ...],
+             sizes: dict[str, int]) -> tuple[tuple[LayerKind, ...], tuple[LayerKind, ...], dict[str, int]]:
     """The kinds and the sizes with how many layers there are of each; with no experts anywhere their sizes go."""
     experts = any(kind.layers.style.experts for kind in (*found, *further))
     if not experts and "f_dense" in sizes:
@@ -217,7 +217,7 @@ def _dims(style: Style, sizes: dict[str, int]) -> tuple[dict[str, Monomial], dic
     return dims, {s: n for s, n in sizes.items() if s in SYMBOLS and n}, sizes.get("mtp", 0)
 
 
-def _check(config: Config, family: Family, found: tuple[Kind, ...], sizes: Mapping[str, int]) -> None:
+def _check(config: Config, family: Family, found: tuple[LayerKind, ...], sizes: Mapping[str, int]) -> None:
     """An InputError where sizes contradict each other."""
     def said(symbol: str) -> str:
         names = named_in(family.sizes[symbol])

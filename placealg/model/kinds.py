@@ -26,14 +26,14 @@ _FUNCTIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu", "gelu
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LayerKind:
     """Equal layers: their unit, the symbol that counts them, their style, and which layers they are."""
 
     layers: Layers
     where: tuple[int, ...]
 
 
-def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int) -> tuple[Kind, ...]:
+def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int) -> tuple[LayerKind, ...]:
     """The kinds of the `depth` layers, in the order in which they come first."""
     told = {k: v for k, v in family.style.items() if isinstance(v, str)}
     patterns = {k for k, v in family.pattern.items() if LAYER in _all_names(v, family)}
@@ -55,14 +55,14 @@ def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int)
     return _named(config, found)
 
 
-def predicted(config: Config, family: Family, fields: Mapping[str, Any], last: Kind, depth: int,
-              count: int) -> tuple[Kind, ...]:
+def predicted(config: Config, family: Family, fields: Mapping[str, Any], last: LayerKind, depth: int,
+              count: int) -> tuple[LayerKind, ...]:
     """The `count` layers that predict tokens after the next: units of their own, which are like the last layer."""
     here = {**fields, LAYER: depth - 1}
     options = {k: _said(config, v, here, family) if isinstance(v, str) else v for k, v in family.predicting.items()}
     told: dict[str, Any] = {k: int(v or 0) if k in ("window", "chunk") else v for k, v in options.items()}
     style = replace(last.layers.style, **told)
-    return tuple(Kind(Layers(f"mtp{k + 1}", "1", style), (depth + k,)) for k in range(count))
+    return tuple(LayerKind(Layers(f"mtp{k + 1}", "1", style), (depth + k,)) for k in range(count))
 
 
 def _check_layers(config: Config, rule: str, fields: Mapping[str, Any], depth: int, count: str) -> None:
@@ -122,11 +122,11 @@ def _style(config: Config, options: Mapping[str, Any]) -> Style:
     return Style(**{**options, **sizes, "activation": _FUNCTIONS[function]})
 
 
-def _named(config: Config, found: Mapping[Style, list[int]]) -> tuple[Kind, ...]:
+def _named(config: Config, found: Mapping[Style, list[int]]) -> tuple[LayerKind, ...]:
     """The kinds with their names: by what tells each from the layers that most of the model's blocks are in."""
     styles = list(found)
     if len(styles) == 1:
-        return (Kind(Layers(DEPTH, "L", styles[0]), tuple(found[styles[0]])),)
+        return (LayerKind(Layers(DEPTH, "L", styles[0]), tuple(found[styles[0]])),)
     names = [_traits(style, styles) for style in styles]
     if "" not in names:
         names[max(range(len(styles)), key=lambda k: len(found[styles[k]]))] = ""
@@ -137,7 +137,7 @@ def _named(config: Config, found: Mapping[Style, list[int]]) -> tuple[Kind, ...]
                          where=str(config.path))
     parts = {part for name in names for part in name.split("_") if part}
     rest = "L_moe" if parts == {"dense"} else "L_full" if parts & {"window", "chunk"} else "L_rotary"
-    return tuple(Kind(Layers(name or DEPTH, f"L_{name}" if name else rest, style), tuple(found[style]))
+    return tuple(LayerKind(Layers(name or DEPTH, f"L_{name}" if name else rest, style), tuple(found[style]))
                  for name, style in zip(names, styles, strict=True))
 
 
@@ -153,14 +153,14 @@ def _traits(style: Style, styles: list[Style]) -> str:
     return "_".join(parts)
 
 
-def restyled(kind: Kind, **choices: bool | None) -> Kind:
+def restyled(kind: LayerKind, **choices: bool | None) -> LayerKind:
     """The kind with the choices that were made; None leaves one to the family."""
     told: dict[str, Any] = {k: v for k, v in choices.items() if v is not None}
     style = replace(kind.layers.style, **told)
-    return Kind(replace(kind.layers, style=style), kind.where)
+    return LayerKind(replace(kind.layers, style=style), kind.where)
 
 
-def left_out(config: Config, found: tuple[Kind, ...], predicting: int) -> tuple[str, ...]:
+def left_out(config: Config, found: tuple[LayerKind, ...], predicting: int) -> tuple[str, ...]:
     """What a configuration has and its model lacks, each in words.
 
     `predicting` are the layers that predict tokens after the next one (DeepSeek-V3, arXiv 2412.19437, section 2.2).

@@ -18,7 +18,7 @@ ATTR = "run_as"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LossRun:
     """One way to run the cross entropy: the elements of its buffers, each as large as the logits of a microbatch.
 
     `forward` and `backward` are all that are held while the loss and the gradient of the logits are computed, `kept` is
@@ -48,27 +48,27 @@ class Run:
         return f"{' + '.join(parts)} bytes {'an element of the hidden states' if self.chunks else 'a logit'}"
 
 
-RUNS: Mapping[str, Run] = {run.name: run for run in (
-    Run("eager", ("act", "stat", "stat"), "stat", ("act", "stat", "stat", "stat"),
+RUNS: Mapping[str, LossRun] = {run.name: run for run in (
+    LossRun("eager", ("act", "stat", "stat"), "stat", ("act", "stat", "stat", "stat"),
         "the logits, their fp32 copy and the log-softmax in forward; in backward the logits, which the caller still "
         "names, the log-softmax, its gradient and that of the copy",
         "PyTorch 2.13, functional.cross_entropy of logits.float(), as its memory tracker counts it: 14 bytes a logit "
         "of bf16, 12 where the caller deletes the logits before backward", logits=True),
-    Run("fused", ("act",), "act", ("act",),
+    LossRun("fused", ("act",), "act", ("act",),
         "the gradient overwrites the logits in one kernel",
         "Liger-Kernel, ops/cross_entropy.py; Dao-AILab/flash-attention, csrc/xentropy with inplace_backward"),
-    Run("chunked", ("act", "act"), "act", ("act",),
+    LossRun("chunked", ("act", "act"), "act", ("act",),
         "a few rows of the logits at a time, their gradient taken at once: a chunk is as large as the hidden states",
         "Liger-Kernel, ops/fused_linear_cross_entropy.py; PyTorch 2.13, LinearCrossEntropyOptions, aspect_ratio; both "
         "round the rows up to a power of two, so that a chunk may be twice as large", chunks=True),
-    Run("vocab_parallel", ("act", "stat"), "stat", ("stat", "act"),
+    LossRun("vocab_parallel", ("act", "stat"), "stat", ("stat", "act"),
         "the logits and their fp32 copy, which becomes the softmax and then the gradient in place",
         "Megatron-LM, core/tensor_parallel/cross_entropy.py"),
 )}
 """Name -> how the loss is run; `eager` where nothing is said, `vocab_parallel` where the vocabulary is split."""
 
 
-def run_of(op: Op, vocabulary_split: bool) -> Run:
+def run_of(op: Op, vocabulary_split: bool) -> LossRun:
     """How a cross-entropy op is run: as its attribute says, else by whether its vocabulary is split."""
     return RUNS[op.attrs.get(ATTR, "vocab_parallel" if vocabulary_split else "eager")]
 

@@ -29,7 +29,7 @@ number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundName:
     """What a name of a checkpoint is here: parameters of one unit, and of which of its instances.
 
     It is one of `parts` equal parts of them.
@@ -56,14 +56,14 @@ def checkpoint_names(model: Model, of: Family, fields: Mapping[str, Any]) -> Fro
     return FrozenMap(found)
 
 
-def parameters_of(model: Model) -> FrozenMap[str, Found]:
+def parameters_of(model: Model) -> FrozenMap[str, FoundName]:
     """Name in a checkpoint -> the parameters of the model that it holds, for every layer.
 
     >>> from placealg.model.config import from_config
     >>> parameters_of(from_config("llama-3-8b"))["model.layers.31.self_attn.q_proj.weight"]
-    Found(parameters=('layer.attn.q.weight',), unit='layer', instance=31, parts=1)
+    FoundName(parameters=('layer.attn.q.weight',), unit='layer', instance=31, parts=1)
     """
-    found: dict[str, Found] = {}
+    found: dict[str, FoundName] = {}
     for p in model.parameters:
         pattern = model.names.get(p.name, "")
         if not pattern:
@@ -72,10 +72,10 @@ def parameters_of(model: Model) -> FrozenMap[str, Found]:
             names = _of_heads(model, p, pattern.replace(NUMBER, str(number)))
             for name in names:
                 before = found[name].parameters if name in found else ()
-                found[name] = Found((*before, p.name), p.unit, k, len(names))
+                found[name] = FoundName((*before, p.name), p.unit, k, len(names))
     for p in model.untrained:
         for k, number in enumerate(model.where[p.unit]):
-            found[p.name.replace(NUMBER, str(number))] = Found((), p.unit, k)
+            found[p.name.replace(NUMBER, str(number))] = FoundName((), p.unit, k)
     return FrozenMap(found)
 
 

@@ -13,7 +13,7 @@ from placealg.frozen import FrozenMap
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptValue:
     """A value that an op makes beside its result and keeps for its backward.
 
     `dims` is a role: the kept value has that operand's dims ("y" is the result, "row" the result without `over`).
@@ -27,7 +27,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Backprop:
     """One line of a vector-Jacobian product: `output` with the dims of role `dims`, made from `inputs`.
 
     `kind` is einsum (sum the product over the dims that `dims` lacks), add, scale or unary; `note` is the factor
@@ -67,36 +67,36 @@ class OpKind:
     optional: int = 0
     view: bool = False
     random: bool = False
-    kept: tuple[Kept, ...] = ()
-    vjp: FrozenMap[str, tuple[Step, ...]] = FrozenMap()
+    kept: tuple[KeptValue, ...] = ()
+    vjp: FrozenMap[str, tuple[Backprop, ...]] = FrozenMap()
     differentiable: bool = True
     zero_at_zero: bool = False
     element: str = "act"
 
 
-def _einsum(output: str, *inputs: str, dims: str) -> Step:
-    return Step(output, "einsum", inputs, dims)
+def _einsum(output: str, *inputs: str, dims: str) -> Backprop:
+    return Backprop(output, "einsum", inputs, dims)
 
 
-_STANDARDIZED = Step("xhat", "unary", ("x", "mean", "rstd"), "x", "standardize")
+_STANDARDIZED = Backprop("xhat", "unary", ("x", "mean", "rstd"), "x", "standardize")
 _NORM_X = (
     _STANDARDIZED,
     _einsum("g", "dy", "weight", dims="x"),
     _einsum("along", "g", "xhat", dims="row"),
-    Step("minus_along", "scale", ("along",), "row", "-1/over"),
+    Backprop("minus_along", "scale", ("along",), "row", "-1/over"),
     _einsum("projection", "minus_along", "xhat", dims="x"),
     _einsum("total", "g", dims="row"),
-    Step("minus_total", "scale", ("total",), "row", "-1/over"),
-    Step("centred", "add", ("g", "minus_total", "projection"), "x"),
+    Backprop("minus_total", "scale", ("total",), "row", "-1/over"),
+    Backprop("centred", "add", ("g", "minus_total", "projection"), "x"),
     _einsum("x.grad", "centred", "rstd", dims="x"),
 )
 _NORM_WEIGHT = (_STANDARDIZED, _einsum("weight.grad", "dy", "xhat", dims="weight"))
 _NORM_BIAS = (_einsum("bias.grad", "dy", dims="bias"),)
-_RMS = Step("xhat", "unary", ("x", "rstd"), "x", "standardize")
-_RMS_X = (_RMS, *_NORM_X[1:5], Step("centred", "add", ("g", "projection"), "x"), _NORM_X[-1])
+_RMS = Backprop("xhat", "unary", ("x", "rstd"), "x", "standardize")
+_RMS_X = (_RMS, *_NORM_X[1:5], Backprop("centred", "add", ("g", "projection"), "x"), _NORM_X[-1])
 
 
-def _weightless(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _weightless(steps: tuple[Backprop, ...]) -> tuple[Backprop, ...]:
     """The product of a norm with x where there is no weight: what arrives is not multiplied by it."""
     return tuple(replace(s, inputs=tuple("dy" if name == "g" else name for name in s.inputs))
                  for s in steps if s.output != "g")
@@ -104,45 +104,45 @@ def _weightless(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 _PROBS = (
     _einsum("products", "q", "k", dims="grid"),
-    Step("scores", "scale", ("products",), "grid", "factor"),
-    Step("probs", "unary", ("scores", "lse"), "grid", "exp_minus"),
+    Backprop("scores", "scale", ("products",), "grid", "factor"),
+    Backprop("probs", "unary", ("scores", "lse"), "grid", "exp_minus"),
 )
 _DSCORES = (
     *_PROBS,
     _einsum("dprobs", "dy", "v", dims="grid"),
     _einsum("inner", "dy", "y", dims="row"),
-    Step("minus_inner", "scale", ("inner",), "row", "-1"),
-    Step("centred", "add", ("dprobs", "minus_inner"), "grid"),
+    Backprop("minus_inner", "scale", ("inner",), "row", "-1"),
+    Backprop("centred", "add", ("dprobs", "minus_inner"), "grid"),
     _einsum("dscores", "probs", "centred", dims="grid"),
-    Step("dproducts", "scale", ("dscores",), "grid", "factor"),
+    Backprop("dproducts", "scale", ("dscores",), "grid", "factor"),
 )
 _TWO_PRODUCTS = (
     _einsum("plain", "q", "k", dims="grid"),
     _einsum("rotated", "q_rope", "k_rope", dims="grid"),
-    Step("products", "add", ("plain", "rotated"), "grid"),
+    Backprop("products", "add", ("plain", "rotated"), "grid"),
 )
 _ROPE_PROBS = (*_TWO_PRODUCTS, *_PROBS[1:])
 _ROPE_DSCORES = (*_TWO_PRODUCTS, *_DSCORES[1:])
 _SOFTMAX = (
     _einsum("inner", "dy", "y", dims="row"),
-    Step("minus_inner", "scale", ("inner",), "row", "-1"),
-    Step("centred", "add", ("dy", "minus_inner"), "x"),
+    Backprop("minus_inner", "scale", ("inner",), "row", "-1"),
+    Backprop("centred", "add", ("dy", "minus_inner"), "x"),
     _einsum("x.grad", "centred", "y", dims="x"),
 )
 _SINK = (
     *_SOFTMAX[:2],
     _einsum("seen", "y", dims="row"),
-    Step("unseen", "unary", ("seen",), "row", "one_minus"),
+    Backprop("unseen", "unary", ("seen",), "row", "one_minus"),
     _einsum("sink.grad", "minus_inner", "unseen", dims="sink"),
 )
 _FLASH_SINK = (
     *_DSCORES[4:6],
-    Step("unseen", "unary", ("sink", "lse"), "row", "exp_minus"),
+    Backprop("unseen", "unary", ("sink", "lse"), "row", "exp_minus"),
     _einsum("sink.grad", "minus_inner", "unseen", dims="sink"),
 )
 _CROSS_ENTROPY = (
-    Step("minus_one_hot", "unary", ("targets",), "x", "minus_one_hot"),
-    Step("error", "add", ("softmax", "minus_one_hot"), "x"),
+    Backprop("minus_one_hot", "unary", ("targets",), "x", "minus_one_hot"),
+    Backprop("error", "add", ("softmax", "minus_one_hot"), "x"),
     _einsum("x.grad", "dy", "error", dims="x"),
 )
 
@@ -152,7 +152,7 @@ def _linear(name: str, over: str = "", view: bool = False, operands: str = "x") 
 
 
 def _unary(name: str, reads: str, zero_at_zero: bool = True) -> OpKind:
-    slope = (Step("slope", "unary", (reads,), "x", f"slope_of_{name}"), _einsum("x.grad", "dy", "slope", dims="x"))
+    slope = (Backprop("slope", "unary", (reads,), "x", f"slope_of_{name}"), _einsum("x.grad", "dy", "slope", dims="x"))
     return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}), zero_at_zero=zero_at_zero)
 
 
@@ -176,35 +176,37 @@ _KINDS = (
     _unary("rsqrt", "y", zero_at_zero=False),
     _unary("one_plus", "y", zero_at_zero=False),
     _unary("cube", "x"),
-    OpKind("dropout", "dropout", ("x",), ("mask",), "all", random=True, kept=(Kept("mask", "mask", "y"),),
+    OpKind("dropout", "dropout", ("x",), ("mask",), "all", random=True, kept=(KeptValue("mask", "mask", "y"),),
            vjp=FrozenMap({"x": (_einsum("x.grad", "dy", "mask", dims="x"),)}), zero_at_zero=True),
     OpKind("layer_norm", "norm", ("x", "weight", "bias"), ("x", "mean", "rstd"), over="whole", optional=1,
-           kept=(Kept("mean", "stat", "row", True), Kept("rstd", "stat", "row", True)),
+           kept=(KeptValue("mean", "stat", "row", True), KeptValue("rstd", "stat", "row", True)),
            vjp=FrozenMap({"x": _NORM_X, "weight": _NORM_WEIGHT, "bias": _NORM_BIAS})),
-    OpKind("rms_norm", "norm", ("x", "weight"), ("x", "rstd"), over="whole", kept=(Kept("rstd", "stat", "row", True),),
+    OpKind("rms_norm", "norm", ("x", "weight"), ("x", "rstd"), over="whole",
+           kept=(KeptValue("rstd", "stat", "row", True),),
            vjp=FrozenMap({"x": _RMS_X, "weight": (_RMS, _NORM_WEIGHT[-1])})),
     OpKind("layer_norm_plain", "norm", ("x",), ("x", "mean", "rstd"), over="whole",
-           kept=(Kept("mean", "stat", "row", True), Kept("rstd", "stat", "row", True)),
+           kept=(KeptValue("mean", "stat", "row", True), KeptValue("rstd", "stat", "row", True)),
            vjp=FrozenMap({"x": _weightless(_NORM_X)})),
-    OpKind("rms_norm_plain", "norm", ("x",), ("x", "rstd"), over="whole", kept=(Kept("rstd", "stat", "row", True),),
+    OpKind("rms_norm_plain", "norm", ("x",), ("x", "rstd"), over="whole",
+           kept=(KeptValue("rstd", "stat", "row", True),),
            vjp=FrozenMap({"x": _weightless(_RMS_X)})),
     OpKind("softmax_sink", "softmax", ("x", "sink"), ("y",), over="whole",
            vjp=FrozenMap({"x": _SOFTMAX, "sink": _SINK})),
     OpKind("softmax", "softmax", ("x",), ("y",), over="whole", vjp=FrozenMap({"x": _SOFTMAX})),
     OpKind("route", "route", ("x",), over="whole", differentiable=False, element="ids"),
     OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole",
-           kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
+           kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v"))})),
     OpKind("flash_sink", "flash", ("q", "k", "v", "sink"), ("q", "k", "v", "y", "lse"), over="whole",
-           kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
+           kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v")),
                "sink": _FLASH_SINK})),
     OpKind("flash_rope", "flash", ("q", "k", "v", "q_rope", "k_rope"), ("q", "k", "v", "q_rope", "k_rope", "y", "lse"),
-           over="whole", kept=(Kept("lse", "stat", "row"),), vjp=FrozenMap({
+           over="whole", kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_ROPE_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_ROPE_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_ROPE_PROBS, _einsum("v.grad", "probs", "dy", dims="v")),
@@ -212,7 +214,7 @@ _KINDS = (
                "k_rope": (*_ROPE_DSCORES, _einsum("k_rope.grad", "dproducts", "q_rope", dims="k_rope"))})),
     OpKind("lookup", "lookup", ("table", "ids"), ("ids",), "table", over="partial"),
     OpKind("cross_entropy", "cross_entropy", ("x", "targets"), ("softmax", "targets"), over="statistics",
-           merges=("max", "sum", "sum"), kept=(Kept("softmax", "stat", "x"),),
+           merges=("max", "sum", "sum"), kept=(KeptValue("softmax", "stat", "x"),),
            vjp=FrozenMap({"x": _CROSS_ENTROPY})),
     OpKind("unit", "unit", ("*",), random=True),
 )

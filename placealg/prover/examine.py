@@ -22,7 +22,7 @@ from placealg.prover.calculus.microbatches import CASES
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import lemmas, symbols
 from placealg.prover.evidence.premises import ask
-from placealg.prover.evidence.solver import SAT, UNSAT, Answer, versions
+from placealg.prover.evidence.solver import SAT, UNSAT, Reply, versions
 from placealg.prover.evidence.vacuity import vacuity
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.findings import FailureKind
@@ -310,7 +310,7 @@ An axis of which the program names a rank may also have one rank more than that.
 """
 
 
-def _smallest(step: Step, failures: list[Failure], answer: Answer) -> tuple[Failure, dict[str, int]]:
+def _smallest(step: Step, failures: list[Failure], answer: Reply) -> tuple[Failure, dict[str, int]]:
     """The first failure in program order that can happen, at the smallest sizes tried; own updates before norms.
 
     If those are too large to replay, at most four axes have two ranks, and the others one, if it can happen there.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from placealg.cost.activations import Kept
-from placealg.cost.communication import Communication, Sent
+from placealg.cost.activations import KeptStorage
+from placealg.cost.communication import Communication, EventVolume
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
@@ -154,7 +154,7 @@ def _told(text: str) -> Cell:
     return dim(f"{_NOTHING} {len(text)} signs: --format json has it")
 
 
-def saved(kept: Sequence[Kept], sizes: Sizes, width: int, gib: bool = False) -> list[Line]:
+def saved(kept: Sequence[KeptStorage], sizes: Sizes, width: int, gib: bool = False) -> list[Line]:
     """A row per tensor that forward keeps for backward: how it is held, what it takes in all layers, and for what."""
     if not kept:
         return [line(dim("no tensor is kept: units run whole"))]
@@ -195,7 +195,7 @@ def _sums(sent: Communication) -> list[tuple[str, Formula, str]]:
     return rows
 
 
-def _events(events: Iterable[Sent], sizes: Sizes, scale: Scale, width: int) -> list[Line]:
+def _events(events: Iterable[EventVolume], sizes: Sizes, scale: Scale, width: int) -> list[Line]:
     rows: list[list[Cell]] = []
     for event in events:
         rows.append([event.path, dim(event.collective), event.formula.text(),

@@ -31,7 +31,7 @@ _LONGEST, _LONGEST_RATIO = 320, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DiffSide:
     """One of the two: its strategy, its program, its costs (of a pipeline one stage's), and its verdict."""
 
     strategy: Strategy
@@ -95,8 +95,8 @@ class Change:
 class Differences:
     """Everything in which two strategies differ."""
 
-    one: Side
-    two: Side
+    one: DiffSide
+    two: DiffSide
     placements: tuple[tuple[str, str, str], ...]
     events: tuple[EventChange, ...]
     costs: tuple[Change, ...]
@@ -114,7 +114,7 @@ class Differences:
                      if side.report.verdict == UNDECIDED)
 
 
-def held_against(one: Side, two: Side) -> Differences:
+def held_against(one: DiffSide, two: DiffSide) -> Differences:
     """The differences of two sides."""
     return Differences(one, two, _differing(one.placements, two.placements), difference(one.program, two.program),
                    tuple(_changes(one, two)), _differing(one.verdicts, two.verdicts))
@@ -125,7 +125,7 @@ def _differing(one: Mapping[str, str], two: Mapping[str, str]) -> tuple[tuple[st
                  if one.get(name) != two.get(name))
 
 
-def _changes(one: Side, two: Side) -> Iterable[Change]:
+def _changes(one: DiffSide, two: DiffSide) -> Iterable[Change]:
     left, right = one.figures, two.figures
     mine, theirs = ({n for n in side if n.startswith("sent over ")} for side in (left, right))
     if len(mine) < 2 and mine == theirs:
@@ -254,7 +254,7 @@ def markdown(found: Differences) -> str:
 
 def document(found: Differences) -> dict[str, Any]:
     """The differences as a JSON object."""
-    def leaf(formula: Formula | None, side: Side) -> dict[str, Any] | None:
+    def leaf(formula: Formula | None, side: DiffSide) -> dict[str, Any] | None:
         return None if formula is None else formula.to_json(
             **{n: v for n, v in side.costs.sizes.items() if n in formula.inputs})
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from placealg.measure.compare import Result, Row
-from placealg.measure.faults import LEAST, Shown
+from placealg.measure.compare import MeasuredFigure, Result
+from placealg.measure.faults import LEAST, FaultRun
 from placealg.measure.requirement import TORCH
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 
@@ -66,7 +66,7 @@ def to_json(result: Result) -> dict[str, Any]:
             "step_counters": result.counters, "scalars": result.scalars, "seconds": round(result.seconds, 3)}
 
 
-def faults_page(shown: Sequence[Shown], width: int) -> list[Line]:
+def faults_page(shown: Sequence[FaultRun], width: int) -> list[Line]:
     """A row per fault: the file, its verdict, the ratio that it names and the measured one, how far the run is off."""
     rows: list[list[Cell]] = [[dim("  " + FAULT_HEADS[0]), *(dim(head) for head in FAULT_HEADS[1:])]]
     rows += [[line(_mark(s.agrees), s.fault.name), *fault_cells(s)] for s in shown]
@@ -82,13 +82,13 @@ def faults_page(shown: Sequence[Shown], width: int) -> list[Line]:
 FAULT_HEADS = ("fault", "file", "verdict", "ratio named", "measured", "difference")
 
 
-def fault_cells(shown: Shown) -> tuple[str, ...]:
+def fault_cells(shown: FaultRun) -> tuple[str, ...]:
     """The cells of a fault's row, beside its name."""
     named = shown.names if shown.names == f"{shown.expected:g}" else f"{shown.names} = {shown.expected:g}"
     return shown.fault.file, shown.verdict, named, f"{shown.ratio:g}", f"{shown.difference:.1e}"
 
 
-def faults_markdown(shown: Sequence[Shown]) -> Iterator[str]:
+def faults_markdown(shown: Sequence[FaultRun]) -> Iterator[str]:
     """The faults as the lines of a Markdown table, without the differences, which are of floating-point numbers."""
     yield f"| {' | '.join(FAULT_HEADS[:-1])} |"
     yield "|---" * len(FAULT_HEADS[:-1]) + "|"
@@ -96,14 +96,14 @@ def faults_markdown(shown: Sequence[Shown]) -> Iterator[str]:
         yield f"| {s.fault.name} | {' | '.join(fault_cells(s)[:-1])} |"
 
 
-def fault_json(shown: Shown) -> dict[str, Any]:
+def fault_json(shown: FaultRun) -> dict[str, Any]:
     """One fault as JSON."""
     return {"name": shown.fault.name, "file": shown.fault.file, "verdict": shown.verdict, "agrees": shown.agrees,
             "names": shown.names, "expected": shown.expected, "ratio": shown.ratio, "difference": shown.difference,
             "mesh": dict(shown.fault.mesh), "measured": shown.fault.measured}
 
 
-def ratio(row: Row) -> str:
+def ratio(row: MeasuredFigure) -> str:
     """Measured over predicted, without the residue: `1` where they are equal."""
     if row.ratio is None:
         return "1" if row.agrees else "∞"
@@ -119,7 +119,7 @@ def number(value: Fraction) -> str:
     return f"{value.numerator:,}" if value.denominator == 1 else str(value)
 
 
-def _measured(row: Row) -> str:
+def _measured(row: MeasuredFigure) -> str:
     return f"{number(row.measured - row.residue)} + {number(row.residue)}" if row.residue else number(row.measured)
 
 

@@ -24,7 +24,7 @@ SIDE, GAP, HEAD, FOOT, MARGIN = 52, 10, 42, 94, 18
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MatrixPart:
     """The part of a matrix that a device holds: from and to of its rows and of its columns, as parts of 1."""
 
     top: float
@@ -63,14 +63,16 @@ def mesh_sizes(mesh: Mesh, name: str, sizes: Mapping[str, int]) -> dict[str, int
     return chosen
 
 
-def held(strategy: Strategy, state: str, rank: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[Part, Part, str]:
+def held(strategy: Strategy, state: str, rank: Mapping[str, int],
+         sizes: Mapping[str, int]) -> tuple[MatrixPart, MatrixPart, str]:
     """What a device holds of a matrix of `state` at rest, and while in use; and the tier where it rests.
 
     Axes that split the model by dims cut columns, axes along which a state is sharded cut rows; the first is major.
 
     >>> from placealg.strategy.catalogue import zero3
-    >>> held(zero3(), "parameters", {"dp": 1}, {"dp": 4})
-    (Part(top=0.25, bottom=0.5, left=0.0, right=1.0), Part(top=0.0, bottom=1.0, left=0.0, right=1.0), 'device')
+    >>> at_rest, in_use, tier = held(zero3(), "parameters", {"dp": 1}, {"dp": 4})
+    >>> at_rest, in_use.bottom, tier
+    (MatrixPart(top=0.25, bottom=0.5, left=0.0, right=1.0), 1.0, 'device')
     """
     placement = strategy.state(state)
     rows, columns, used = (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)
@@ -83,7 +85,7 @@ def held(strategy: Strategy, state: str, rank: Mapping[str, int], sizes: Mapping
             used = used if mode is Mode.GATHERED else _cut(used, rank[axis], sizes[axis])
         elif mode is Mode.M:
             rows = (rows[0], rows[0])
-    return Part(*rows, *columns), Part(*used, *columns), "host" if placement.offloaded else "device"
+    return MatrixPart(*rows, *columns), MatrixPart(*used, *columns), "host" if placement.offloaded else "device"
 
 
 def _by_dims(strategy: Strategy, axis: str) -> bool:
@@ -140,7 +142,7 @@ def _device(strategy: Strategy, rank: Mapping[str, int], sizes: Mapping[str, int
     return "".join(drawn)
 
 
-def _part(part: Part, x: float, y: float, fill: str) -> str:
+def _part(part: MatrixPart, x: float, y: float, fill: str) -> str:
     width, height = (part.right - part.left) * SIDE, (part.bottom - part.top) * SIDE
     if not width or not height:
         return ""

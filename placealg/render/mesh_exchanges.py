@@ -11,7 +11,7 @@ from placealg.mesh import Mesh
 from placealg.render.mesh_drawing import mesh_sizes
 from placealg.render.show import claim
 from placealg.render.step_drawing import Colours, axis_colours
-from placealg.render.step_lanes import Row
+from placealg.render.step_lanes import LaneRow
 from placealg.render.svg import FAINT, PAPER, SOFT, Picture, clipped, element, label
 from placealg.step.program import STEP_PHASES, Event, Step
 
@@ -59,7 +59,7 @@ def moved(step: Step) -> dict[tuple[str, ...], list[tuple[str, str, str, str]]]:
     """Axes -> (phase, collective, what it carries, from where to where), events alike told once, in program order."""
     found: dict[tuple[str, ...], dict[Any, list[Event]]] = {}
     for event in step.phase(*STEP_PHASES):
-        if Row((event,)).crosses:
+        if LaneRow((event,)).crosses:
             key = event.phase, event.verb, claim(event), bool(event.group), event.value if event.group else ""
             found.setdefault(event.axes, {}).setdefault(key, []).append(event)
     ordered = sorted(found, key=lambda axes: len(axes))

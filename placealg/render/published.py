@@ -12,7 +12,7 @@ _LONGEST = 8
 """A ratio longer than this stands below its row."""
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """A published number as it is told; `agrees` says whether it follows from its own inputs, `why` why not.
 
     `instead` is what does give the print.
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     instead: str
 
 
-def table_of(rows: Sequence[Row], kinds: Mapping[str, str], width: int) -> list[Line]:
+def table_of(rows: Sequence[PublishedRow], kinds: Mapping[str, str], width: int) -> list[Line]:
     """Everything that agrees, kind by kind and source by source; then what does not, each with its reason."""
     differing = [row for row in rows if not row.agrees]
     counts = {verdict: sum(r.verdict == verdict for r in rows) for verdict in dict.fromkeys(
@@ -49,7 +49,7 @@ def table_of(rows: Sequence[Row], kinds: Mapping[str, str], width: int) -> list[
     return lines
 
 
-def page_of(row: Row, derivation: Iterable[tuple[str, str]], width: int) -> list[Line]:
+def page_of(row: PublishedRow, derivation: Iterable[tuple[str, str]], width: int) -> list[Line]:
     """One published number: what is claimed, where, how it is derived, what comes out."""
     told = [("claim", row.claim), ("source", row.source), *derivation, ("ours", row.ours), ("printed", row.printed),
             ("ratio", row.ratio), ("verdict", row.verdict), ("why", row.why),
@@ -58,7 +58,7 @@ def page_of(row: Row, derivation: Iterable[tuple[str, str]], width: int) -> list
     return [line(bold(row.name), dim(f"  published number, {row.kind}")), *indent(table(rows, "ll", width - 2))]
 
 
-def _by_source(rows: Sequence[Row], width: int) -> list[Line]:
+def _by_source(rows: Sequence[PublishedRow], width: int) -> list[Line]:
     """A table per source under its name; reasons below it."""
     lines: list[Line] = []
     longest = max(len(row.name) for row in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placealg.importers.reading import Item, Reading
+from placealg.importers.reading import Reading, ReadingItem
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 
 _STYLES = {"unsaid": "yellow", "approximated": "magenta", "ignored": "dim"}
@@ -28,7 +28,7 @@ def reading_page(reading: Reading, width: int, long: bool = False) -> list[Line]
     return lines
 
 
-def _row(item: Item, first: Cell) -> list[Cell]:
+def _row(item: ReadingItem, first: Cell) -> list[Cell]:
     said = f"{item.key} = {item.value}" if item.value else item.key
     option = line(item.text, "  ", dim(item.option)) if item.option else line(item.text)
     return [first, said, option]

@@ -9,7 +9,7 @@ from placealg.errors import InputError
 from placealg.placement import SENT, STATES
 from placealg.render.text_layout import Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import readable, short
-from placealg.step.program import STEP_PHASES, Event, Loop, Node, Step
+from placealg.step.program import STEP_PHASES, Event, EventLoop, Node, Step
 from placealg.strategy.spec import Strategy
 
 SENTENCES_FROM = 110
@@ -133,8 +133,8 @@ def _walk(step: Step) -> Iterator[tuple[int, str | Event]]:
 def _nodes(nodes: tuple[Node, ...], depth: int, phase: str) -> Iterator[tuple[int, str | Event]]:
     for node in nodes:
         first = node if isinstance(node, Event) else _first(node)
-        in_microbatch = isinstance(node, Loop) and node.name == "microbatch"
-        if isinstance(node, Loop) and in_microbatch:
+        in_microbatch = isinstance(node, EventLoop) and node.name == "microbatch"
+        if isinstance(node, EventLoop) and in_microbatch:
             yield depth, f"microbatch × {readable(str(node.count))}"
             yield from _nodes(node.body, depth + 1, "")
             phase = ""
@@ -142,14 +142,14 @@ def _nodes(nodes: tuple[Node, ...], depth: int, phase: str) -> Iterator[tuple[in
         if first.phase != phase:
             phase = first.phase
             yield depth, phase
-        if isinstance(node, Loop):
+        if isinstance(node, EventLoop):
             yield depth + 1, f"{node.name} × {readable(str(node.count))}" + (", last to first" if node.reverse else "")
             yield from ((depth + 2, event) for event in node.body if isinstance(event, Event))
         else:
             yield depth + 1, node
 
 
-def _first(loop: Loop) -> Event:
+def _first(loop: EventLoop) -> Event:
     head = loop.body[0]
     return head if isinstance(head, Event) else _first(head)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from placealg.render.step_lanes import Row, beside, counted, lane
+from placealg.render.step_lanes import LaneRow, beside, counted, lane
 from placealg.render.svg import (
     BOLD,
     CHARACTER,
@@ -21,7 +21,7 @@ from placealg.render.svg import (
     written,
 )
 from placealg.render.values import readable
-from placealg.step.program import LOOPED, Event, Loop, Step
+from placealg.step.program import LOOPED, Event, EventLoop, Step
 
 LINE, LANE, GAP, MARGIN, HEAD = 17, 396, 18, 20, 92
 """Heights of a row and of the head, widths of a lane, between lanes and around the drawing, in pixels."""
@@ -55,7 +55,7 @@ def draw_step(step: Step, colours: Colours | None = None) -> Picture:
     drawn, y = [_style(), _legend(title, colours, width)], float(HEAD)
     if down or up:
         lines = max(row.y + 1 for row in (*down, *up))
-        count = next((node.count for node in step.tree(*LOOPED) if isinstance(node, Loop)), "m")
+        count = next((node.count for node in step.tree(*LOOPED) if isinstance(node, EventLoop)), "m")
         drawn += [_frame(left - 6, width - 2 * MARGIN + 12, y, lines, f"microbatch × {readable(str(count))}"),
                   _lane(step, "forward", down, left, y, colours, False),
                   _lane(step, "backward", up, right, y, colours, True), _turn(down, up, left, right, y)]
@@ -79,7 +79,7 @@ def _style() -> str:
 
 def axis_colours(*steps: Step) -> Colours:
     """A colour for every set of axes over which one of the programs sends something."""
-    told = dict.fromkeys(e.axes for step in steps for e in step.events if Row((e,)).crosses and e.axes)
+    told = dict.fromkeys(e.axes for step in steps for e in step.events if LaneRow((e,)).crosses and e.axes)
     ordered = sorted(told, key=lambda axes: (len(axes), list(told).index(axes)))
     return dict(zip(ordered, itertools.cycle(PALETTE)))
 
@@ -102,7 +102,7 @@ def _frame(x: float, width: float, y: float, lines: int, name: str) -> str:
     return frame + label(x + width - 8 - len(name) * CHARACTER * 11, y + 8, name, fill=SOFT)
 
 
-def _lane(step: Step, phase: str, rows: Sequence[Row], x: float, y: float, colours: Colours,
+def _lane(step: Step, phase: str, rows: Sequence[LaneRow], x: float, y: float, colours: Colours,
           rises: bool) -> str:
     """One phase: its name, the boxes of its loops, its line of time, then its rows."""
     name = f"{phase} ↑" if rises else phase
@@ -125,7 +125,7 @@ def _lane(step: Step, phase: str, rows: Sequence[Row], x: float, y: float, colou
     return "".join(drawn)
 
 
-def _flows(step: Step, rows: Sequence[Row], x: float, top: float) -> Iterable[str]:
+def _flows(step: Step, rows: Sequence[LaneRow], x: float, top: float) -> Iterable[str]:
     """Arcs left of the line of time: a tensor that is read further on than by the next row."""
     at = {event.path: row.y for row in rows for event in row.events
           if event.on_tensor and (row.computes or row.crosses)}
@@ -138,7 +138,7 @@ def _flows(step: Step, rows: Sequence[Row], x: float, top: float) -> Iterable[st
                           f"{x + SPINE} {end}", fill="none", stroke="#b9c4cf")
 
 
-def _row(step: Step, row: Row, x: float, y: float, colours: Colours, rises: bool) -> str:
+def _row(step: Step, row: LaneRow, x: float, y: float, colours: Colours, rises: bool) -> str:
     middle = y + LINE / 2
     if row.loop:
         return label(x + TEXT, middle + 4, row.head, font_style="italic", fill=SOFT) if row.opens else ""
@@ -173,7 +173,7 @@ def _edge(event: Event, x: float, y: float, colour: str, rises: bool) -> str:
     return arrow(ends[0], middle, ends[1], middle, colour)
 
 
-def _turn(down: Sequence[Row], up: Sequence[Row], left: float, right: float, y: float) -> str:
+def _turn(down: Sequence[LaneRow], up: Sequence[LaneRow], left: float, right: float, y: float) -> str:
     """From the end of forward to the start of backward."""
     ends = [max((row.y for row in rows if row.events), default=-1) for rows in (down, up)]
     if min(ends) < 0:
@@ -183,7 +183,7 @@ def _turn(down: Sequence[Row], up: Sequence[Row], left: float, right: float, y: 
     return element("path", d=path, fill="none", stroke=FAINT, stroke_width=2)
 
 
-def _told(step: Step, row: Row) -> Iterable[str]:
+def _told(step: Step, row: LaneRow) -> Iterable[str]:
     """Path, claim and reason of every event of a row, a reason that several share once."""
     for reason, events in itertools.groupby(row.events, step.why):
         yield from (event.path for event in events)

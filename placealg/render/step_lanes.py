@@ -10,12 +10,12 @@ from typing import Any
 
 from placealg.render.show import claim, size
 from placealg.render.values import readable
-from placealg.step.program import Event, Loop, Node, Step
+from placealg.step.program import Event, EventLoop, Node, Step
 from placealg.step.verbs import MESSAGES, VERBS
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LaneRow:
     """One line of a lane: events of groups alike, or where a loop opens or closes; `y` counts lines from the top."""
 
     events: tuple[Event, ...] = ()
@@ -41,29 +41,29 @@ class Row:
         return any(e.verb == "compute" for e in self.events)
 
 
-def lane(step: Step, phase: str) -> list[Row]:
+def lane(step: Step, phase: str) -> list[LaneRow]:
     """The rows of one phase, in program order."""
     return list(_rows(step, step.tree(phase)))
 
 
-def _rows(step: Step, nodes: Sequence[Node]) -> Iterable[Row]:
+def _rows(step: Step, nodes: Sequence[Node]) -> Iterable[LaneRow]:
     for is_event, run in itertools.groupby(nodes, lambda n: isinstance(n, Event)):
         if is_event:
             yield from _alike(step, [n for n in run if isinstance(n, Event)])
             continue
         for loop in run:
-            assert isinstance(loop, Loop)
+            assert isinstance(loop, EventLoop)
             if loop.name == "microbatch":
                 yield from _rows(step, loop.body)
             else:
                 order = ", last to first" if loop.reverse else ""
-                ends = Row(loop=loop.name, opens=True, head=f"{loop.name} × {readable(str(loop.count))}{order}")
+                ends = LaneRow(loop=loop.name, opens=True, head=f"{loop.name} × {readable(str(loop.count))}{order}")
                 yield ends
                 yield from _rows(step, loop.body)
                 yield replace(ends, opens=False)
 
 
-def _alike(step: Step, events: list[Event]) -> Iterable[Row]:
+def _alike(step: Step, events: list[Event]) -> Iterable[LaneRow]:
     """Runs of events on one group each are told once where the next groups have the same."""
     blocks = [tuple(run) for group, some in itertools.groupby(events, lambda e: e.group)
               for run in ([list(some)] if group else ([e] for e in some))]
@@ -76,7 +76,7 @@ def _signature(place: int, block: tuple[Event, ...]) -> Any:
     return told if block[0].group else (place, told)
 
 
-def _row(step: Step, events: tuple[Event, ...]) -> Row:
+def _row(step: Step, events: tuple[Event, ...]) -> LaneRow:
     event = events[0]
     repeated = {unit.name for unit in step.reference.units if unit.repeated}
     unit = step.unit_of(event)
@@ -85,16 +85,16 @@ def _row(step: Step, events: tuple[Event, ...]) -> Row:
     axes = f"[{','.join(event.axes)}]" if event.axes else ""
     head = names if event.verb == "compute" else f"{event.verb}{axes} {names}"
     amount = size(step, event) if len(events) == 1 else ""
-    return Row(events, head=head, detail="  ".join(part for part in (claim(event), amount) if part))
+    return LaneRow(events, head=head, detail="  ".join(part for part in (claim(event), amount) if part))
 
 
-def beside(forward: list[Row], backward: list[Row]) -> tuple[list[Row], list[Row]]:
+def beside(forward: list[LaneRow], backward: list[LaneRow]) -> tuple[list[LaneRow], list[LaneRow]]:
     """Both lanes with their lines counted: forward runs down, backward up, an op's gradient stands beside the op."""
     up = [replace(row, opens=not row.opens) if row.loop else row for row in reversed(backward)]
     at = {key: k for k, row in reversed(list(enumerate(up))) if (key := _key(row, True))}
     pairs = [(k, at[key]) for k, row in enumerate(forward) if (key := _key(row, False)) in at]
-    left: list[Row] = []
-    right: list[Row] = []
+    left: list[LaneRow] = []
+    right: list[LaneRow] = []
     y = seen = met = 0
     for here, there in [*_rising(pairs), (len(forward), len(up))]:
         longest = max(here - seen, there - met)
@@ -107,7 +107,7 @@ def beside(forward: list[Row], backward: list[Row]) -> tuple[list[Row], list[Row
     return left, right
 
 
-def _key(row: Row, gradients: bool) -> Any:
+def _key(row: LaneRow, gradients: bool) -> Any:
     """What a row of one lane and its partner in the other have in common."""
     event = row.event
     if event is None:
@@ -132,6 +132,6 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return chains[-1] if chains else []
 
 
-def counted(rows: Iterable[Row], start: int = 0) -> list[Row]:
+def counted(rows: Iterable[LaneRow], start: int = 0) -> list[LaneRow]:
     """The rows one below the other."""
     return [replace(row, y=start + k) for k, row in enumerate(rows)]

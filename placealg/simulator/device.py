@@ -54,7 +54,7 @@ def _initial(space: Space, slot: Slot) -> Numbers:
 
 
 @dataclass(slots=True)
-class _Run:
+class _ReferenceRun:
     """One forward and backward over all sequences of a step."""
 
     space: Space
@@ -88,10 +88,10 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class _EveryOperand:
     """Everything that one op read and made; nothing is ever missing."""
 
-    run: _Run
+    run: _ReferenceRun
     op: Op
     instance: int
 
@@ -126,10 +126,10 @@ def gradient(space: Space, number: int, state: State) -> tuple[dict[Slot, Number
     for slot, numbers in state.weight.items():
         for name, array in whole(space, slot, numbers).items():
             parameters[name, slot[1]] = Box(space.extent(graph.tensors[name].dims, ()), array)
-    run = _Run(space, number, state.rng, parameters)
+    run = _ReferenceRun(space, number, state.rng, parameters)
     ops = list(_order(space))
     for op, instance in ops[:-1]:
-        saved = _Saved(run, op, instance)
+        saved = _EveryOperand(run, op, instance)
         made, kept = functions.forward(graph, op, [saved.operand(k) for k in range(len(op.inputs))], saved.draw,
                                        space.sizes)
         run.values[op.output, instance], run.kept[op.output, instance] = made, kept
@@ -142,18 +142,18 @@ def gradient(space: Space, number: int, state: State) -> tuple[dict[Slot, Number
             for slot in state.weight}, losses
 
 
-def _differentiate(run: _Run, op: Op, instance: int) -> None:
+def _differentiate(run: _ReferenceRun, op: Op, instance: int) -> None:
     contributions = run.gradients.get((op.output, instance))
     if not contributions:
         return
     dy = total(contributions, run.space.zeros)
     for position, name in enumerate(op.inputs if op.row.differentiable else ()):
         if name in run.space.differentiable:
-            found = functions.backward(run.space.graph, op, position, dy, _Saved(run, op, instance))
+            found = functions.backward(run.space.graph, op, position, dy, _EveryOperand(run, op, instance))
             run.gradients.setdefault(run.at(name, op.unit, instance), []).append(found)
 
 
-def _summed(space: Space, run: _Run, slot: Slot) -> Numbers:
+def _summed(space: Space, run: _ReferenceRun, slot: Slot) -> Numbers:
     """The gradient of one instance of a group, part by part."""
     group = space.reference.group(slot[0])
     flat: dict[str, Array] = {}
@@ -165,7 +165,7 @@ def _summed(space: Space, run: _Run, slot: Slot) -> Numbers:
     return tuple(space.number(flat[part.parameter][part.numbers]) for part in space.parts(group))
 
 
-def _taken(run: _Run, slot: Slot, weight: Mapping[int, Fraction]) -> Numbers:
+def _taken(run: _ReferenceRun, slot: Slot, weight: Mapping[int, Fraction]) -> Numbers:
     """A statistic of one instance of its unit: of what entered, each token with its weight."""
     (op,) = run.space.graph.of_unit(run.space.reference.group(slot[0]).unit)
     entered = run.kept[op.output, slot[1]]["inputs"]

@@ -27,7 +27,7 @@ class Missing(Exception):
     """A derivative reads what is not held."""
 
 
-class Saved(Protocol):
+class SavedOperands(Protocol):
     """What the backward of an op finds: each lookup raises Missing where the value is not held."""
 
     def operand(self, position: int) -> Box:
@@ -71,7 +71,7 @@ def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw, sizes: Mappin
     return ROWS[op.kind](op, operands, dims, draw)
 
 
-def backward(graph: Graph, op: Op, position: int, dy: Box, saved: Saved) -> Box:
+def backward(graph: Graph, op: Op, position: int, dy: Box, saved: SavedOperands) -> Box:
     """What the gradient `dy` of the op's result contributes to the gradient of the operand at `position`."""
     dims = tuple(graph.tensors[op.inputs[position]].dims)
     if op.kind in ("einsum", "mul", "sum", "add"):
@@ -152,7 +152,7 @@ def _norm(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tu
     return made, {"mean": mean, "rstd": rstd} if centred else {"rstd": rstd}
 
 
-def _norm_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
+def _norm_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
     if position == 2:
         return product([dy], dims)
     x, rstd = saved.operand(0), saved.kept("rstd")
@@ -225,7 +225,7 @@ def _with_sink(normaliser: Box, sinks: list[Box]) -> Box:
     return elementwise(_sum, [normaliser, *weights], normaliser.dims)
 
 
-def _softmax_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
+def _softmax_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
     y = saved.result()
     rows = _without(y.dims, op.over)
     inner = product([dy, y], rows)
@@ -264,7 +264,7 @@ _PARTNER = {0: 1, 1: 0, 3: 3, 4: 2}
 """Position of a query or key of attention -> that of its factor in the scores, among all operands but the values."""
 
 
-def _flash_back(op: Op, position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
+def _flash_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
     share = _inverse(saved.kept("lse"))
     if op.row.operands[position] == "sink":
         sink = saved.operand(position)
@@ -285,7 +285,7 @@ def _rope(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tu
     return _rotated(op, operands[0], 1).ordered(dims), {}
 
 
-def _rope_back(op: Op, _position: int, dy: Box, _saved: Saved, dims: tuple[str, ...]) -> Box:
+def _rope_back(op: Op, _position: int, dy: Box, _saved: SavedOperands, dims: tuple[str, ...]) -> Box:
     return _rotated(op, dy, -1).ordered(dims)
 
 
@@ -314,7 +314,7 @@ def _lookup(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> 
     return product([_hits(ids, op.over[0], table.extent[op.over[0]]), table], dims), {}
 
 
-def _lookup_back(op: Op, _position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
+def _lookup_back(op: Op, _position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
     return product([_hits(saved.operand(1), op.over[0], saved.extent(0)[op.over[0]]), dy], dims)
 
 
@@ -337,7 +337,7 @@ def _cross_entropy(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Dr
     return cross_entropy(op, x, *statistics(op, x, targets), dims)
 
 
-def _cross_entropy_back(op: Op, _position: int, dy: Box, saved: Saved, dims: tuple[str, ...]) -> Box:
+def _cross_entropy_back(op: Op, _position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
     slope = saved.kept("softmax")
     hits = _hits(saved.operand(1), op.over[0], slope.extent[op.over[0]])
     return elementwise(lambda d, s, h: d * (s - h), [dy, slope, hits], dims)
@@ -352,10 +352,10 @@ def _unit(_op: Op, operands: list[Box], _dims: tuple[str, ...], draw: Draw) -> t
     return Box(x.extent, objects(made)), {"inputs": x, "hidden": hidden, "factors": factors}
 
 
-def _unit_back(op: Op, position: int, dy: Box, saved: Saved, _dims: tuple[str, ...]) -> Box:
+def _unit_back(op: Op, position: int, dy: Box, saved: SavedOperands, _dims: tuple[str, ...]) -> Box:
     matrices = [saved.operand(k) for k in range(1, len(op.inputs))]
     (dy, *held), extent = common([dy, *(saved.kept(name) for name in ("inputs", "hidden", "factors"))])
-    kept = network.Kept(*(tuple(box.numbers.tolist()) for box in held))
+    kept = network.KeptByUnit(*(tuple(box.numbers.tolist()) for box in held))
     entering, found = network.backward([_matrix(box) for box in matrices], kept, dy.numbers.tolist())
     if position == 0:
         return Box(extent, objects(entering))
@@ -375,7 +375,7 @@ ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, K
 }
 """Kind -> its forward, of those that work over dims."""
 
-_ROWS_BACK: Mapping[str, Callable[[Op, int, Box, Saved, tuple[str, ...]], Box]] = {
+_ROWS_BACK: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]], Box]] = {
     "layer_norm": _norm_back, "rms_norm": _norm_back, "layer_norm_plain": _norm_back, "rms_norm_plain": _norm_back,
     "softmax": _softmax_back, "softmax_sink": _softmax_back, "flash": _flash_back, "flash_rope": _flash_back,
     "flash_sink": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,

@@ -26,7 +26,7 @@ from placealg.simulator.box import Box, Indices
 from placealg.simulator.field import PRIME, Array, Number, Residues, objects, overflows
 from placealg.simulator.reference import Slot, at_risk, slots
 from placealg.simulator.setting import Setting
-from placealg.simulator.space import Part, by_matrix
+from placealg.simulator.space import OwnedElements, by_matrix
 from placealg.simulator.space import of as space_of
 from placealg.simulator.stages import of as stages_of
 from placealg.simulator.store import Store
@@ -51,7 +51,7 @@ class Deadlock(Exception):
         self.event, self.rank = event, rank
 
 
-class Sent(NamedTuple):
+class RankMessage(NamedTuple):
     """A message on its way: the `send`, the rank that sent it, what it carries."""
 
     event: Event
@@ -63,7 +63,7 @@ class Watch(Protocol):
     """Who looks on: it sees every number that a computation reads or a checkpoint receives."""
 
     def parameter(self, machine: Machine, event: Event, rank: int, slot: Slot, name: str, box: Box | None,
-                  missing: Sequence[Part]) -> None:
+                  missing: Sequence[OwnedElements]) -> None:
         """An op's forward or backward reads a parameter; `missing` are the parts that should be held and are not."""
 
     def mask(self, machine: Machine, event: Event, rank: int, op: Op, box: Box) -> None:
@@ -104,7 +104,7 @@ class Machine:
         self.axes = {a: i for i, a in enumerate(reference.mesh.names)}
         self.stages = stages_of(reference, setting)
         self.meeting: frozenset[int] | None = None
-        self.messages: dict[Message, list[Sent]] = {}
+        self.messages: dict[Message, list[RankMessage]] = {}
         self.coordinates = tuple(itertools.product(*(range(setting.sizes[a]) for a in self.axes)))
         self.ranks = range(len(self.coordinates))
         self.slots = slots(reference, setting.layers)

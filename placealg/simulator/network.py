@@ -37,7 +37,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptByUnit:
     """What a unit's forward keeps for its backward, token by token: x, W x, and the random factor."""
 
     inputs: tuple[Vector, ...]
@@ -71,15 +71,15 @@ def random_factor(seed: int, stream: Fraction, token_id: int, unit: str, instanc
 
 
 def forward(matrices: Sequence[Matrix], inputs: Sequence[Vector],
-            factors: Sequence[Fraction]) -> tuple[tuple[Vector, ...], Kept]:
+            factors: Sequence[Fraction]) -> tuple[tuple[Vector, ...], KeptByUnit]:
     """The outputs of a unit with `matrices` on `inputs`, and what its backward needs."""
     mixed = _mixed(matrices)
     hidden = tuple(_times(mixed, x) for x in inputs)
     outputs = tuple((_phi(p) * f, _phi(q) * f) for (p, q), f in zip(hidden, factors, strict=True))
-    return outputs, Kept(tuple(inputs), hidden, tuple(factors))
+    return outputs, KeptByUnit(tuple(inputs), hidden, tuple(factors))
 
 
-def backward(matrices: Sequence[Matrix], kept: Kept,
+def backward(matrices: Sequence[Matrix], kept: KeptByUnit,
              gradients: Sequence[Vector]) -> tuple[tuple[Vector, ...], list[Matrix]]:
     """The gradients of a unit's inputs, and of each of its matrices summed over the tokens."""
     a, b, c, d = _mixed(matrices)

@@ -104,7 +104,7 @@ def _forward(m: Machine, e: Event) -> None:
         if len(held) < len(given):
             _unmade(m, e, rank, op)
             continue
-        made, kept = functions.forward(m.space.graph, op, held, _Saved(m, e, rank, op, labels).draw,
+        made, kept = functions.forward(m.space.graph, op, held, _OperandsOnRank(m, e, rank, op, labels).draw,
                                        m.space.sizes)
         _made(m.stores[rank], here, held, made, kept)
 
@@ -121,7 +121,7 @@ def _unmade(m: Machine, e: Event, rank: int, op: Op) -> None:
     at.kept.pop(here, None)
     if op.kind == "dropout" and here in at.extents:
         extent = at.extents[here][0]
-        at.kept[here] = {"mask": Box(extent, _Saved(m, e, rank, op, ("",)).draw(extent))}
+        at.kept[here] = {"mask": Box(extent, _OperandsOnRank(m, e, rank, op, ("",)).draw(extent))}
 
 
 def _merged(m: Machine, e: Event, op: Op, members: list[tuple[int, list[Box | None]]]) -> None:
@@ -141,7 +141,7 @@ def _merged(m: Machine, e: Event, op: Op, members: list[tuple[int, list[Box | No
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class _OperandsOnRank:
     """What the backward of an op finds on a rank."""
 
     machine: Machine
@@ -209,7 +209,7 @@ def _backward(m: Machine, e: Event) -> None:
         if not m.chosen(e, rank):
             continue
         dy = _seeds(m, rank) if starts else gradient(m, rank, (e.tensor, m.instance), "")
-        saved = _Saved(m, e, rank, op, labels)
+        saved = _OperandsOnRank(m, e, rank, op, labels)
         for position, name in enumerate(op.inputs if op.row.differentiable else ()):
             if name not in space.differentiable:
                 continue

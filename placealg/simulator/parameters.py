@@ -12,7 +12,7 @@ from placealg.simulator.box import Box, Extent, nothing
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine
 from placealg.simulator.reference import Slot
-from placealg.simulator.space import Part, Space
+from placealg.simulator.space import OwnedElements, Space
 from placealg.step.program import Event
 
 
@@ -38,7 +38,7 @@ def slot_of(m: Machine, e: Event, name: str) -> Slot:
     return m.group_of(name).name, m.instance if unit_of(name) == e.unit else 0
 
 
-def _box(m: Machine, space: Space, name: str, held: list[tuple[Part, Number]]) -> Box:
+def _box(m: Machine, space: Space, name: str, held: list[tuple[OwnedElements, Number]]) -> Box:
     everywhere = space.extent(space.graph.tensors[name].dims, ())
     shape = [len(at) for at in everywhere.values()]
     extent = _around(space, name, tuple(part for part, _ in held), everywhere)
@@ -56,7 +56,7 @@ def _empty(space: Space, name: str) -> Box:
         space.graph.tensors[name].dims, ()).items()})
 
 
-def _around(space: Space, name: str, parts: tuple[Part, ...], everywhere: Extent) -> Extent:
+def _around(space: Space, name: str, parts: tuple[OwnedElements, ...], everywhere: Extent) -> Extent:
     """The smallest extent that contains these parts of a parameter."""
     key = name, tuple(part.first for part in parts)
     if key not in space.extents:
@@ -106,7 +106,7 @@ def _spread(space: Space, name: str, gradient: Box) -> tuple[Array, Array]:
     return numbers.reshape(-1), held.reshape(-1)
 
 
-def _contribution(m: Machine, rank: int, part: Part,
+def _contribution(m: Machine, rank: int, part: OwnedElements,
                   found: tuple[Array, Array] | None) -> Number | None:
     """What a part of the parameter receives; None where nothing is held of it."""
     if found is None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from placealg.errors import InputError
 from placealg.model.backward import GRAD
-from placealg.simulator.machine import Deadlock, Machine, Message, Sent
+from placealg.simulator.machine import Deadlock, Machine, Message, RankMessage
 from placealg.simulator.operate import gradient
 from placealg.simulator.stages import Instance, Stages
 from placealg.step.program import Event, Node
@@ -131,7 +131,7 @@ def message(m: Machine, e: Event) -> None:
             name = (e.tensor, m.instance)
             sent = gradient(m, rank, name, e.version) if e.on_gradient else m.stores[rank].read(name, e.version)
             key = _across(m, m.stages, rank, neighbour), e.value, m.instance, m.microbatch
-            m.messages.setdefault(key, []).append(Sent(e, rank, sent))
+            m.messages.setdefault(key, []).append(RankMessage(e, rank, sent))
 
 
 def _across(m: Machine, stages: Stages, rank: int, there: Instance) -> int:

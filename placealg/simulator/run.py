@@ -18,7 +18,7 @@ from placealg.simulator.field import PRIME, Array, Number, Residues, residues
 from placealg.simulator.machine import Deadlock, Machine, Table
 from placealg.simulator.reference import Slot, State
 from placealg.simulator.setting import Setting
-from placealg.simulator.space import Part, Space
+from placealg.simulator.space import OwnedElements, Space
 from placealg.step.lower import lowered
 from placealg.step.program import Event, Node, Step
 
@@ -90,7 +90,7 @@ class Comparison:
         self._wholes: dict[tuple[int, Slot], dict[str, Array]] = {}
 
     def parameter(self, machine: Machine, event: Event, rank: int, slot: Slot, name: str, box: Box | None,
-                  missing: Sequence[Part]) -> None:
+                  missing: Sequence[OwnedElements]) -> None:
         """What the rank should hold of the parameter, and all else that it holds."""
         wanted = self._whole(machine.space, machine.number, slot, name)
         for part in missing:
@@ -182,7 +182,7 @@ class Comparison:
             raise Differs(difference(machine, event, rank, slot, element, *_texts(machine, got, want)))
 
 
-def _first(part: Part, got: Number | None, want: Number) -> tuple[int, Number | None, Number]:
+def _first(part: OwnedElements, got: Number | None, want: Number) -> tuple[int, Number | None, Number]:
     """(element, got, want) of the first number that differs in a part of a parameter."""
     wanted = np.broadcast_to(residues(want), part.numbers.shape)
     if got is None:

@@ -37,7 +37,7 @@ _MOST, _SMALLEST, _EVEN, _CHOICE = 12, 2, 2, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class OwnedElements:
     """Elements of one parameter of a group that have the same owners: one entry in every table.
 
     `numbers` are their places in the parameter, `first` the number of the first of them among the group's elements,
@@ -84,7 +84,7 @@ class Space:
                              + (f", at coordinate 0 of {', '.join(apart)}" if apart else ""))
         self._owners: dict[tuple[str, str, int], int] = {}
         self._data: dict[tuple[str, int, Indices], Box] = {}
-        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._parts: dict[str, tuple[OwnedElements, ...]] = {}
         self.extents: dict[tuple[str, tuple[int, ...]], Extent] = {}
 
     def ranks_of_dims(self) -> dict[str, int]:
@@ -195,7 +195,7 @@ class Space:
         """As many zeros."""
         return np.full(tuple(shape), network.ZERO, dtype=object) if self.whole else np.zeros(tuple(shape), np.int64)
 
-    def parts(self, group: Group) -> tuple[Part, ...]:
+    def parts(self, group: Group) -> tuple[OwnedElements, ...]:
         """The elements of one instance of a group, in parts of equal owners; its first elements stand alone."""
         if group.name not in self._parts:
             self._parts[group.name] = tuple(self._parts_of(group))
@@ -205,7 +205,7 @@ class Space:
         """Which of a stack of matrices an entry belongs to, as far as ranks differ: where its owners stand there."""
         return tuple(self.parts(group)[entry].split[axis] for axis in group.stacked)
 
-    def _parts_of(self, group: Group) -> Iterator[Part]:
+    def _parts_of(self, group: Group) -> Iterator[OwnedElements]:
         start = 0
         for name in group.parameters:
             extent = self.extent(self.graph.tensors[name].dims, ())
@@ -219,7 +219,8 @@ class Space:
                 owners = tuple(self.owner(axis, dim, index[dim]) for axis, dim in splits.items())
                 found.setdefault((turn, *owners), []).append(number)
             for key, numbers in found.items():
-                yield Part(name, np.array(numbers), start + numbers[0], dict(zip(splits, key[1:], strict=True)))
+                along = dict(zip(splits, key[1:], strict=True))
+                yield OwnedElements(name, np.array(numbers), start + numbers[0], along)
             start += count
 
 

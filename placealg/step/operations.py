@@ -18,7 +18,7 @@ from placealg.placement import SENT, Kind
 from placealg.step.event import Event, Rule
 from placealg.step.recompute import forward, replayed_items
 from placealg.step.saved_tensors import saved_tensors
-from placealg.step.split import NONE, Layout, Move, Place, Placed, PlacedOp, Row
+from placealg.step.split import NONE, Layout, Move, Place, Placed, PlacedOp, RedistributionRow
 
 VERB_OF: Mapping[str, str] = {"scale 1/n": "scale", "zero-pad": "pad"}
 """Event of the redistribution table -> verb, where they differ."""
@@ -176,7 +176,7 @@ class Operations:
         for row in self._streamed(move, move.backward().rows()):
             yield from _row(row, move.tensor + GRAD, label, "backward", unit, None)
 
-    def _streamed(self, move: Move, rows: tuple[Row, ...]) -> Iterator[Row]:
+    def _streamed(self, move: Move, rows: tuple[RedistributionRow, ...]) -> Iterator[RedistributionRow]:
         """The rows, with a ring in place of a gather for use, and of its way back, along the axes that say so.
 
         A ring brings a value block by block: to ops that take it so, products and the attention core.
@@ -304,7 +304,7 @@ def _under(label: str, root: str) -> bool:
     return f"{label}/".startswith(f"{root}/")
 
 
-def _row(row: Row, value: str, label: str, phase: str, unit: str, rule: Rule | None) -> Iterator[Event]:
+def _row(row: RedistributionRow, value: str, label: str, phase: str, unit: str, rule: Rule | None) -> Iterator[Event]:
     """The event of one row of the redistribution table; a row without one yields nothing."""
     if row.row.event == "none":
         return
@@ -315,12 +315,12 @@ def _row(row: Row, value: str, label: str, phase: str, unit: str, rule: Rule | N
                 bytes="act" if verb in (*SENT, RING) else "", rule=rule or Rule("redistribute", _why(row, value)))
 
 
-def _is_ring(row: Row) -> bool:
+def _is_ring(row: RedistributionRow) -> bool:
     """Whether it gathers for use, or is the way back of that."""
     return (row.source.kind, row.target.kind) in ((Kind.S, Kind.R), (Kind.P, Kind.S))
 
 
-def _why(row: Row, value: str) -> str:
+def _why(row: RedistributionRow, value: str) -> str:
     made, used = _said(row.source), _said(row.target)
     if value.endswith(GRAD):
         return f"the gradient of a redistribution: it is {made}, and its tensor's maker needs it {used}"

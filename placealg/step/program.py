@@ -39,7 +39,7 @@ from placealg.step.event import (
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class EventLoop:
     """A run of events that repeats: `microbatch` m times, a unit's name once per instance."""
 
     name: str
@@ -48,7 +48,7 @@ class Loop:
     reverse: bool = False
 
 
-Node = Event | Loop
+Node = Event | EventLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Step(Shown):
         nodes: list[Node] = []
         for looped, run in _runs(chosen, lambda e: e.phase in LOOPED):
             inner = tuple(self._unit_loops(run))
-            nodes.extend([Loop(MICROBATCH, Monomial.of("m"), inner)] if looped else inner)
+            nodes.extend([EventLoop(MICROBATCH, Monomial.of("m"), inner)] if looped else inner)
         return tuple(nodes)
 
     def _unit_loops(self, events: tuple[Event, ...]) -> Iterator[Node]:
@@ -118,7 +118,7 @@ class Step(Shown):
 
         for (unit, phase, _), run in _runs(events, key):
             if unit in repeated:
-                yield Loop(unit, repeated[unit].count, run, reverse=phase == "backward")
+                yield EventLoop(unit, repeated[unit].count, run, reverse=phase == "backward")
             else:
                 yield from run
 
@@ -139,7 +139,7 @@ __all__ = [
     "GROUP_VALUES",
     "Group",
     "LOOPED",
-    "Loop",
+    "EventLoop",
     "LoopUnit",
     "Node",
     "PADDING",

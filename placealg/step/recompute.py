@@ -16,7 +16,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.backward import backward, kept
 from placealg.model.graph import Graph, Op, Tensor
-from placealg.model.ops import Kept
+from placealg.model.ops import KeptValue
 from placealg.placement import Kind
 from placealg.step.split import WHOLE, Layout, Move, Place, Placed, PlacedOp
 
@@ -28,7 +28,7 @@ Value = tuple[str, Layout]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ForwardItem:
     """One op or one redistribution of a unit's forward; `at` names the op, or the op before which the move stands.
 
     `reads` are the activations and data that it reads, each with the place of the item of the same unit that made
@@ -59,7 +59,7 @@ class Need:
     tensor: Tensor
     layout: Layout
     maker: int | None
-    beside: Kept | None = None
+    beside: KeptValue | None = None
     drawn: bool = False
 
 
@@ -73,17 +73,18 @@ def members(graph: Graph, region: str) -> tuple[Op, ...]:
 
 
 @lru_cache(maxsize=64)
-def forward(placed: Placed, unit: str) -> tuple[Item, ...]:
+def forward(placed: Placed, unit: str) -> tuple[ForwardItem, ...]:
     """The ops of `unit` and the redistributions of activations between them, in program order.
 
     What enters a repeated unit is redistributed before its first instance, so that is not included.
     """
     graph, loop = placed.graph, placed.graph.loop(unit)
-    items: list[Item] = []
+    items: list[ForwardItem] = []
     made: dict[Value, int] = {}
 
     def add(at: str, what: Move | PlacedOp, *reads: Value) -> None:
-        items.append(Item(at, what, tuple((v, made.get(v)) for v in reads if graph.tensors[v[0]].kind != "parameter")))
+        found = tuple((v, made.get(v)) for v in reads if graph.tensors[v[0]].kind != "parameter")
+        items.append(ForwardItem(at, what, found))
         made[items[-1].makes] = len(items) - 1
 
     for op in placed.ops:

@@ -60,7 +60,7 @@ def dual(layout: Layout) -> Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RedistributionRow:
     """Equal rows of the redistribution table on some axes at once: one event, with its way back."""
 
     axes: tuple[str, ...]
@@ -77,13 +77,13 @@ class Move:
     source: Layout
     target: Layout
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[RedistributionRow, ...]:
         """The events forward, in order; axes with equal rows share one."""
         found: dict[tuple[Place, Place], list[str]] = {}
         for axis, place in self.source.items():
             if place != self.target[axis]:
                 found.setdefault((place, self.target[axis]), []).append(axis)
-        rows = [Row(tuple(axes), a, b, redistribution(a.kind, b.kind)) for (a, b), axes in found.items()]
+        rows = [RedistributionRow(tuple(axes), a, b, redistribution(a.kind, b.kind)) for (a, b), axes in found.items()]
         return tuple(sorted(rows, key=lambda r: ORDER.index(r.row.event)))
 
     def backward(self) -> Move:

@@ -14,7 +14,7 @@ import z3
 
 from placealg.check.prove import prove
 from placealg.model.model import Model
-from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT, Answer
+from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT, Reply
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits
@@ -80,11 +80,11 @@ class Account:
         self._want(SAT, self.counterexample(goal, given), f"the refutation of: {claim}")
         self._tell(REFUTED, claim)
 
-    def counterexample(self, goal: Bool, given: Sequence[Bool] = ()) -> Answer:
+    def counterexample(self, goal: Bool, given: Sequence[Bool] = ()) -> Reply:
         """What Z3 says of `goal` failing under `given`, at the small sizes."""
         return self._ask_small([*given, z3.Not(goal)])
 
-    def _ask_small(self, formulas: Sequence[Bool]) -> Answer:
+    def _ask_small(self, formulas: Sequence[Bool]) -> Reply:
         sizes = [(z3.Int(name), z3.IntVal(value)) for name, value in self.small.items()]
         return PROCESS.ask([z3.substitute(formula, *sizes) if sizes else formula for formula in formulas])
 
@@ -94,7 +94,7 @@ class Account:
             raise NotEstablished(f"{self.title}: {claim}: it does not")
         self._tell(RUN, claim)
 
-    def _want(self, status: str, answer: Answer, claim: str) -> None:
+    def _want(self, status: str, answer: Reply, claim: str) -> None:
         if answer.status != status:
             raise NotEstablished(f"{self.title}: {claim}: {answer.status} {answer.reason} {dict(answer.model)}")
 

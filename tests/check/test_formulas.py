@@ -26,7 +26,7 @@ from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.polynomial import Polynomial
 from placealg.prover.inequality import decide as inequality
-from placealg.prover.inequality.decide import BY_COEFFICIENTS, Finding, Question, decide
+from placealg.prover.inequality.decide import BY_COEFFICIENTS, Question, Settled, decide
 from placealg.prover.inequality.sizes import Domain, freed
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.step.compatibility import orders, quotients
@@ -122,7 +122,7 @@ def test_the_solver_alone_does_not_say_otherwise(left: str, relation: str, right
     """Without the coefficients of the difference, and without a search: Z3 over reals, then over integers."""
     monkeypatch.setattr(inequality._Cases, "hold", lambda *_: False)
     monkeypatch.setattr(inequality, "LIMIT", 1_000_000)
-    monkeypatch.setattr(formulas, "inhabitant", lambda _: Finding(REFUTED, "some"))
+    monkeypatch.setattr(formulas, "inhabitant", lambda _: Settled(REFUTED, "some"))
     monkeypatch.setattr(inequality, "_search", lambda *_: None)
     assert compare(formula(left), relation, formula(right), where).verdict in (want, UNDECIDED)
 
@@ -272,9 +272,9 @@ def test_a_denominator_of_unknown_sign_is_undecided() -> None:
 def test_sizes_that_do_not_violate_are_no_refutation(monkeypatch: pytest.MonkeyPatch) -> None:
     real = formulas.decide
 
-    def wrong(question: Question) -> Finding:
+    def wrong(question: Question) -> Settled:
         found = real(question)
-        return Finding(REFUTED, "wrong", {n: Fraction(1) for n in question.names()}) if found.verdict == PROVED \
+        return Settled(REFUTED, "wrong", {n: Fraction(1) for n in question.names()}) if found.verdict == PROVED \
             else found
     monkeypatch.setattr(formulas, "decide", wrong)
     assert verdict("b", "<=", "b + dp") == UNDECIDED
@@ -435,7 +435,7 @@ def test_the_exit_code_is_the_verdict(placealg: Run, monkeypatch: pytest.MonkeyP
     assert refuted.code == 1
     assert "zero3: 5" in refuted.out
     assert "equal at dp = " in refuted.out
-    monkeypatch.setattr(formulas, "decide", lambda _: Finding(UNDECIDED, "the solver gave up"))
+    monkeypatch.setattr(formulas, "decide", lambda _: Settled(UNDECIDED, "the solver gave up"))
     open_ = placealg("compare", "zero3", "dp", "--prove", "memory.states <=")
     assert open_.code == 3
     assert "UNDECIDED" in open_.out

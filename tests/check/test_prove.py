@@ -15,7 +15,7 @@ from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.model.transformer import moe
 from placealg.prover.evidence import lemmas
-from placealg.prover.evidence.solver import UNKNOWN, Answer, SolverProcess
+from placealg.prover.evidence.solver import UNKNOWN, Reply, SolverProcess
 from placealg.prover.examine import examine
 from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator.run import Difference, Outcome
@@ -235,7 +235,7 @@ def test_a_report_has_no_truth_value() -> None:
 
 
 def test_unknown_is_never_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lemmas.PROCESS, "ask", lambda *_, **__: Answer(UNKNOWN, {}, "gave up"))
+    monkeypatch.setattr(lemmas.PROCESS, "ask", lambda *_, **__: Reply(UNKNOWN, {}, "gave up"))
     assert _verdict_of_dp() == UNDECIDED
     lemmas._proved.cache_clear()
     report = prove(step_of("dp"))
@@ -246,8 +246,8 @@ def test_unknown_is_never_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_proved_on_an_unproved_lemma(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is refuted replays on the simulator, and stays refuted; all else is open."""
-    def ask(assertions: Any, **_: Any) -> Answer:
-        return Answer(UNKNOWN, {}, "killed") if "tau" in str(assertions) else plain(assertions)
+    def ask(assertions: Any, **_: Any) -> Reply:
+        return Reply(UNKNOWN, {}, "killed") if "tau" in str(assertions) else plain(assertions)
 
     plain = lemmas.PROCESS.ask
     lemmas._proved.cache_clear()

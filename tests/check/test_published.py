@@ -15,7 +15,7 @@ from placealg.check.published import (
     EVALUATED,
     KINDS,
     REPRODUCED,
-    Claim,
+    PublishedClaim,
     agrees,
     claims,
     explained,
@@ -59,18 +59,18 @@ ALTERNATIVES = {
 
 
 @pytest.mark.parametrize("claim", OF_PROGRAMS, ids=lambda c: c.id)
-def test_a_placement_gives_the_number(claim: Claim) -> None:
+def test_a_placement_gives_the_number(claim: PublishedClaim) -> None:
     assert find(claim).verdict == (DIFFERS if claim.why else REPRODUCED)
 
 
 @pytest.mark.parametrize("claim", OTHERS, ids=lambda c: c.id)
-def test_what_no_placement_decides_is_evaluated(claim: Claim) -> None:
+def test_what_no_placement_decides_is_evaluated(claim: PublishedClaim) -> None:
     want = DIFFERS if claim.why else REPRODUCED if claim.quantity else EVALUATED
     assert find(claim).verdict == want
 
 
 @pytest.mark.parametrize("claim", FOLLOWING, ids=lambda c: c.id)
-def test_another_strategy_does_not_give_it(claim: Claim) -> None:
+def test_another_strategy_does_not_give_it(claim: PublishedClaim) -> None:
     found = []
     for strategy in ALTERNATIVES[claim.model]:
         try:
@@ -81,7 +81,7 @@ def test_another_strategy_does_not_give_it(claim: Claim) -> None:
 
 
 @pytest.mark.parametrize("claim", [c for c in FOLLOWING if c.sizes], ids=lambda c: c.id)
-def test_another_size_does_not_give_it(claim: Claim) -> None:
+def test_another_size_does_not_give_it(claim: PublishedClaim) -> None:
     """Ten times any size that stands in the formula."""
     used = [n for n in claim.sizes if n in find(claim).ours.names]
     assert used
@@ -91,7 +91,7 @@ def test_another_size_does_not_give_it(claim: Claim) -> None:
 
 
 @pytest.mark.parametrize("claim", claims().values(), ids=lambda c: c.id)
-def test_a_tenth_more_is_not_the_number(claim: Claim) -> None:
+def test_a_tenth_more_is_not_the_number(claim: PublishedClaim) -> None:
     found = find(claim)
     if found.verdict != DIFFERS and found.at_sizes != Formula.parse("0", "1") and claim.rounding != "below":
         rough = claim.id in ("zero-pa-33to2", "zero-t2-mp16-os_g_p")

@@ -12,7 +12,7 @@ from placealg.check.candidates import candidates
 from placealg.check.edit_folding import pattern_of
 from placealg.check.prove import prove
 from placealg.check.repair import applied, find_repair, written
-from placealg.cli.inputs import Case, read_case
+from placealg.cli.inputs import CommandCase, read_case
 from placealg.cost.formula import Formula
 from placealg.model.abstract import abstract
 from placealg.prover.verdict import PROVED, Repair
@@ -21,12 +21,12 @@ from placealg.step.edit import apply_edits, edit, read_edits
 from placealg.strategy.expression import parse_strategy
 
 
-def case_of(name: str) -> Case:
+def case_of(name: str) -> CommandCase:
     """A file of `proofs/refuted`."""
     return read_case(str(ROOT / "proofs" / "refuted" / f"{name}.toml"), None, [])
 
 
-def repair_of(case: Case) -> Repair:
+def repair_of(case: CommandCase) -> Repair:
     """The repair of a file that has one."""
     found = find_repair(case.step, case.base, case.edited)
     assert found is not None

@@ -14,7 +14,7 @@ from conftest import ROOT, Outcome
 from placealg.check.masked_sizes import hidden, setting
 from placealg.check.prove import prove
 from placealg.cli.bug_files import comment, folder, names, outside, path_of
-from placealg.cli.inputs import Case, read_case
+from placealg.cli.inputs import CommandCase, read_case
 from placealg.cli.museum import FEW, examined, exhibit
 from placealg.frozen import FrozenMap
 from placealg.prover.verdict import PARAMETRIC, PROVED
@@ -116,7 +116,7 @@ def test_a_bug_has_a_repair(name: str) -> None:
     assert found and (name in NO_EDIT_REPAIRS) == (found.repair is None)
 
 
-def correct() -> Iterator[Case]:
+def correct() -> Iterator[CommandCase]:
     """A case for each distinct program from which bugs start: those whose own tables are right."""
     seen = set()
     for name in names():
@@ -129,7 +129,7 @@ def correct() -> Iterator[Case]:
 
 @pytest.mark.some(3)
 @pytest.mark.parametrize("case", list(correct()), ids=lambda c: c.strategy.name)
-def test_without_its_edits_a_bug_is_proved(case: Case) -> None:
+def test_without_its_edits_a_bug_is_proved(case: CommandCase) -> None:
     report = prove(case.base)
     assert (report.verdict, report.cls) == (PROVED, PARAMETRIC)
 

@@ -28,7 +28,7 @@ from placealg.measure.cells import FAKE_WORLDS, ROWS, WORLDS, Cell, matrix
 from placealg.measure.compare import compared
 from placealg.measure.failure import RankError
 from placealg.measure.faults import FAULTS
-from placealg.measure.predict import Bytes, predicted, residue, volume
+from placealg.measure.predict import PredictedBytes, predicted, residue, volume
 from placealg.render.measured import markdown, ratio
 from placealg.strategy.file import read_strategy_file, system_path
 
@@ -98,7 +98,7 @@ def found(held: dict[str, int], sent: dict[tuple[str, str, str], int], off: floa
 
 GOOD = {"parameters": 8, "gradients": 8, "optimizer": 16, "activations": 4}
 GATHER = ("forward", "all_gather", "dp")
-SAYS = Bytes(FrozenMap({name: Fraction(n) for name, n in GOOD.items()}), FrozenMap({GATHER: Fraction(6)}))
+SAYS = PredictedBytes(FrozenMap({name: Fraction(n) for name, n in GOOD.items()}), FrozenMap({GATHER: Fraction(6)}))
 
 
 def test_equal_bytes_agree() -> None:

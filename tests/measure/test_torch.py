@@ -99,9 +99,9 @@ def counted(_job: Any, _rank: int) -> dict[tuple[str, str, tuple[int, ...]], int
     import torch
     import torch.distributed as dist
 
-    from placealg.measure.count import Sent
+    from placealg.measure.count import TrafficCounter
 
-    sent = Sent()
+    sent = TrafficCounter()
     with sent, sent.during("there"):
         dist.all_reduce(torch.ones(10))
         dist.all_reduce(torch.ones(1))
@@ -122,10 +122,10 @@ def test_messages_are_counted_once_and_by_kind() -> None:
 def kept(_job: Any, _rank: int) -> tuple[int, int]:
     import torch
 
-    from placealg.measure.count import Saved
+    from placealg.measure.count import SavedBytes
 
     layer, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
-    saved = Saved(layer, [x])
+    saved = SavedBytes(layer, [x])
     with saved.hooks():
         y = torch.relu(layer(x))
         z = torch.relu(y.view(8))

@@ -31,7 +31,7 @@ from worlds import GARBAGE
 from placealg.frozen import FrozenMap
 from placealg.model.backward import differentiated, kept, transposed
 from placealg.model.graph import Graph, Loop, Op, unit_of
-from placealg.model.ops import Step as Line
+from placealg.model.ops import Backprop as Line
 from placealg.step.event import Event
 from placealg.step.pipeline import FIRST, part_of
 from placealg.step.verbs import MESSAGES

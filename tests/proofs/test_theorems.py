@@ -118,7 +118,7 @@ def test_a_false_theorem_ends_the_essay(goal: Any, given: list[Any], twin: Any, 
 
 def test_a_solver_that_gives_up_establishes_nothing(essay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     telling = essay("telling")
-    monkeypatch.setattr(telling.PROCESS, "ask", lambda *_, **__: solver.Answer(solver.UNKNOWN, {}, "gave up"))
+    monkeypatch.setattr(telling.PROCESS, "ask", lambda *_, **__: solver.Reply(solver.UNKNOWN, {}, "gave up"))
     account = telling.Account("unknown")
     with pytest.raises(telling.NotEstablished, match="gave up"):
         account.theorem("it holds", N > 1, [N > 2], twin=telling.Twin("it does not", N > 5))

@@ -25,7 +25,7 @@ from placealg.prover.calculus.microbatches import CASES, Case
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import lemmas
 from placealg.prover.evidence.premises import premises
-from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, UNKNOWN, Answer, text_of, versions, z3_answer
+from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, UNKNOWN, Reply, text_of, versions, z3_answer
 from placealg.prover.examine import (
     PER_GROUP,
     Candidate,
@@ -68,7 +68,7 @@ RANKS, M = z3.Int("dp"), z3.Int("m")
 YES, NO = z3.BoolVal(True), z3.BoolVal(False)
 
 
-def solved(step: Step, assertions: Iterable[Any]) -> Answer:
+def solved(step: Step, assertions: Iterable[Any]) -> Reply:
     """The solver's answer, without the process around it."""
     listed = list(assertions)
     return z3_answer(text_of([*premises(step, listed), *listed]), RESOURCE_LIMIT)
@@ -531,13 +531,13 @@ def wrong(formula: Any, event: str = "update.layer.weight.update", identifier: s
     return Failure(identifier, event, formula, says, **fields)
 
 
-def decide(generated: Obligations, ask: Callable[..., Answer] = solved, group: Group = LAYER,
+def decide(generated: Obligations, ask: Callable[..., Reply] = solved, group: Group = LAYER,
            step: Step = DP) -> tuple[Verdict, Candidate | None]:
     with patch.object(prover, "ask", ask), clock(10.0, 12.5):
         return prover._decide(step, group, "gradient", generated)
 
 
-def never(*_: Any) -> Answer:
+def never(*_: Any) -> Reply:
     raise AssertionError("the solver is asked")
 
 
@@ -600,9 +600,9 @@ def test_microbatches_are_left_out_at_the_same_sizes(
 def test_a_candidate_that_is_not_found_with_fewer_microbatches_keeps_its_own() -> None:
     failure, asked = wrong(z3.And(RANKS == 2, M >= 1)), list[int]()
 
-    def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+    def ask(step: Step, assertions: Iterable[Any]) -> Reply:
         asked.append(len(list(assertions)))
-        return Answer(SAT, {"dp": 2, "m": 3}) if len(asked) < 3 else Answer(UNKNOWN, {}, "timeout")
+        return Reply(SAT, {"dp": 2, "m": 3}) if len(asked) < 3 else Reply(UNKNOWN, {}, "timeout")
     found = decide(made(failure), ask)[1]
     assert found and found.model == {"dp": 2, "m": 3} and len(asked) == 4
 
@@ -617,18 +617,18 @@ def test_a_candidate_knows_the_same_update_of_other_microbatches() -> None:
 
 
 def test_a_candidate_that_is_not_found_again_keeps_its_sizes() -> None:
-    answers = iter([Answer(SAT, {"dp": 7, "m": 9})])
+    answers = iter([Reply(SAT, {"dp": 7, "m": 9})])
     failure = wrong(RANKS == 7)
-    ended, found = decide(made(failure), lambda *_: next(answers, Answer(UNKNOWN, {}, "timeout")))
+    ended, found = decide(made(failure), lambda *_: next(answers, Reply(UNKNOWN, {}, "timeout")))
     assert found == Candidate(ended, LAYER, failure, {"dp": 7, "m": 9}, {})
     assert (ended.verdict, ended.reason) == (REFUTED, "is wrong")
 
 
 @pytest.mark.parametrize(("said", "reason"), [("timeout", "timeout"), ("", "the solver gave up")])
 def test_unknown_is_open(said: str, reason: str) -> None:
-    def unknown(step: Step, assertions: Iterable[Any]) -> Answer:
+    def unknown(step: Step, assertions: Iterable[Any]) -> Reply:
         assert step is DP and list(assertions)
-        return Answer(UNKNOWN, {}, said)
+        return Reply(UNKNOWN, {}, said)
     for unclear in ((), ("not closed",)):
         assert decide(made(wrong(RANKS == 2), unclear=unclear), unknown) == (
             verdict("gradient", "layer.weight", UNDECIDED, None, 5, 2.5, reason), None)
@@ -664,10 +664,10 @@ NORM, CLIP, UPDATE = ("update.layer.weight.norm", "update.layer.weight.clip", "u
 REPLICAS, SHARDS = z3.Int("dp_replicate"), z3.Int("dp_shard")
 
 
-def smallest(*failures: Failure, step: Step = HSDP, ask: Callable[..., Answer] = solved,
+def smallest(*failures: Failure, step: Step = HSDP, ask: Callable[..., Reply] = solved,
              model: Mapping[str, int] | None = None) -> tuple[Failure, dict[str, int]]:
     with patch.object(prover, "ask", ask):
-        return prover._smallest(step, list(failures), Answer(SAT, model or {}))
+        return prover._smallest(step, list(failures), Reply(SAT, model or {}))
 
 
 def test_the_first_failure_in_program_order_is_shown() -> None:
@@ -727,10 +727,10 @@ def test_a_failure_on_five_axes_is_shown_where_it_can_be_replayed() -> None:
 def test_at_most_four_axes_have_two_ranks_where_more_are_too_many() -> None:
     asked: list[list[Any]] = []
 
-    def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+    def ask(step: Step, assertions: Iterable[Any]) -> Reply:
         asked.append(list(assertions))
         everywhere = {**dict.fromkeys(FIVE.reference.mesh.names, 2), "m": 3}
-        return Answer(SAT, everywhere) if len(asked) == 1 else Answer(UNKNOWN, {})
+        return Reply(SAT, everywhere) if len(asked) == 1 else Reply(UNKNOWN, {})
     smallest(wrong(YES), step=FIVE, ask=ask)
 
     def allowed(m: int, *ranks: int) -> bool:
@@ -755,9 +755,9 @@ def test_a_later_failure_at_smaller_sizes_is_shown() -> None:
 def test_what_cannot_be_asked_again_is_shown_as_it_was_found() -> None:
     asked = []
 
-    def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+    def ask(step: Step, assertions: Iterable[Any]) -> Reply:
         asked.append((step, len(list(assertions))))
-        return Answer(UNKNOWN, {"dp": 1}, "timeout")
+        return Reply(UNKNOWN, {"dp": 1}, "timeout")
     first, second = wrong(YES, NORM), wrong(YES, UPDATE)
     assert smallest(second, first, ask=ask, step=DP, model={"dp": 5}) == (first, {"dp": 5})
     assert len(asked) == 2 * (len(prover._SIZES) + 1) and {n for _, n in asked} == {1, 3}

@@ -11,7 +11,7 @@ import pytest
 from placealg.model.config import resolve_model
 from placealg.prover import examine
 from placealg.prover.evidence.lemmas import proved_lemmas
-from placealg.prover.evidence.solver import PROCESS, Answer
+from placealg.prover.evidence.solver import PROCESS, Reply
 from placealg.prover.verdict import PARAMETRIC, PROVED
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, ...]]]:
     seen: list[tuple[str, ...]] = []
     ask = PROCESS.ask
 
-    def recorded(assertions: Any, **options: Any) -> Answer:
+    def recorded(assertions: Any, **options: Any) -> Reply:
         listed = list(assertions)
         seen.append(tuple(assertion.sexpr() for assertion in listed))
         return ask(listed, **options)

@@ -14,7 +14,7 @@ import z3
 
 from placealg.arith import parse
 from placealg.prover import schedule
-from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Answer
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Reply
 from placealg.prover.schedule import (
     GROWING,
     NO_CYCLE,
@@ -308,9 +308,9 @@ def test_what_is_asked_of_what_is_in_flight_is_so_of_generated_schedules(order: 
 
 def test_a_fact_says_how_the_solver_ended() -> None:
     for answer, verdict, cls, reason in (
-            (Answer(UNSAT), PROVED, PARAMETRIC, ""),
-            (Answer("unknown", reason="no time"), UNDECIDED, PARAMETRIC, "no time"),
-            (Answer(SAT, {"b": 2, "a": 1}), REFUTED, BOUNDED, "not at a = 1, b = 2")):
+            (Reply(UNSAT), PROVED, PARAMETRIC, ""),
+            (Reply("unknown", reason="no time"), UNDECIDED, PARAMETRIC, "no time"),
+            (Reply(SAT, {"b": 2, "a": 1}), REFUTED, BOUNDED, "not at a = 1, b = 2")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(schedule.PROCESS, "ask", lambda _, answer=answer: answer)
             fact = schedule._asked("gpipe", "it is so", [z3.Int("a") > 0], ("it is not", z3.Int("b") > 0))
@@ -323,7 +323,7 @@ def test_a_solver_that_gave_up_once_is_asked_again() -> None:
         for cache in (schedule._acyclic, schedule._facts):
             cache.forget()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(schedule.PROCESS, "ask", lambda *_, **__: Answer(UNKNOWN, {}, "killed"))
+            patch.setattr(schedule.PROCESS, "ask", lambda *_, **__: Reply(UNKNOWN, {}, "killed"))
             assert ask(Pipeline("pp")).verdict == UNDECIDED
         assert ask(Pipeline("pp")).verdict == PROVED
         with pytest.MonkeyPatch.context() as patch:

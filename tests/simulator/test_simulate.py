@@ -397,7 +397,8 @@ def test_backward_differentiates_forward() -> None:
     factors = [network.random_factor(0, Fraction(1), i, "u", 0) for i in range(3)]
     targets = [t.target for t in tokens]
 
-    def outputs(weights: list[network.Matrix]) -> tuple[tuple[network.Vector, ...], network.Kept, network.Kept]:
+    def outputs(weights: list[network.Matrix]) -> tuple[
+            tuple[network.Vector, ...], network.KeptByUnit, network.KeptByUnit]:
         middle, one = network.forward(weights[:1], [t.x for t in tokens], factors)
         last, two = network.forward(weights, middle, factors)
         return last, one, two

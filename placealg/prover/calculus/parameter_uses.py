@@ -13,7 +13,7 @@ from placealg.prover.calculus.machine import Machine, Pairs
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import NoRule, divisor, observe
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
-from placealg.prover.ops.findings import SEED, Part
+from placealg.prover.ops.findings import SEED, GradientPart
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import substituted
 from placealg.prover.ops.stages import ends, tied
@@ -83,7 +83,7 @@ def _share(machine: Machine, owners: Pairs) -> Version:
     return versions.where(owners, held, foreign)
 
 
-def _receive(machine: Machine, part: Part, iteration: Iteration) -> None:
+def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None:
     """The first contribution of a microbatch sets grad, later ones add; other uses than the site's count nothing.
 
     The seed is the one with which the backward started. A use that adds twice does so class by class, which can be

@@ -14,7 +14,7 @@ from placealg.prover import correct
 from placealg.prover.calculus.contribution import DEVICE, STALE, Slot, Value, elsewhere, varies
 from placealg.prover.calculus.machine import Read, Updated
 from placealg.prover.calculus.microbatches import Case
-from placealg.prover.evidence.counterexample_words import HELD, Place, got, mass, right, scattered, tell, times
+from placealg.prover.evidence.counterexample_words import HELD, ModelPlaces, got, mass, right, scattered, tell, times
 from placealg.prover.examine import Candidate
 from placealg.prover.obligations import Failure
 from placealg.prover.ops import paths
@@ -51,7 +51,7 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
     model, axes = candidate.model, reference.mesh.names
     sizes = {a: model.get(a, 2) for a in axes}
     candidate, at_ends = _at_ends(candidate, reference, sizes)
-    failure, place = candidate.failure, Place(model, {**sizes, **at_ends})
+    failure, place = candidate.failure, ModelPlaces(model, {**sizes, **at_ends})
     microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
     case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
                 failure.cases[0] if failure.cases else None)
@@ -105,7 +105,7 @@ Owned = tuple[tuple[str, str, int], int]
 """((layout, axis, element), the rank that owns it)."""
 
 
-def _owners(model: Mapping[str, int], place: Place) -> Iterator[Owned]:
+def _owners(model: Mapping[str, int], place: ModelPlaces) -> Iterator[Owned]:
     """Every owner of a model; a layout that differs along an axis is told for each rank on which it is."""
     for name, rank in model.items():
         kind, _, said = name.partition(":")
@@ -133,7 +133,7 @@ def _microbatch(case: Case | None, microbatches: int) -> int:
     return min(before, microbatches - 1)
 
 
-def _told(candidate: Candidate, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
+def _told(candidate: Candidate, reference: Reference, place: ModelPlaces) -> tuple[str, str, str | None, str]:
     failure = candidate.failure
     if failure.obligation in WEIGHED and failure.update:
         return _weights(failure.update, candidate.siblings, reference, place, failure.obligation == "normalizer")
@@ -152,7 +152,7 @@ def _told(candidate: Candidate, reference: Reference, place: Place) -> tuple[str
     return failure.says, want, None, f"{failure.event} {failure.says}"
 
 
-def _sums(failure: Failure, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
+def _sums(failure: Failure, reference: Reference, place: ModelPlaces) -> tuple[str, str, str | None, str]:
     """What an op reads where it needs whole sums: how often contributions are counted, and the worst of them."""
     why, want = f"{failure.event} {failure.says}", "each contribution once"
     wrong = [v for v in failure.held if v.terms != paths.exact()[0].terms]
@@ -178,13 +178,13 @@ WANT_OF_KIND = {
 """Kind of failure -> the wanted behaviour in words, for obligations that can fail in several ways."""
 
 
-def _copy(read: Read, place: Place, says: str) -> tuple[str, str, str | None, str]:
+def _copy(read: Read, place: ModelPlaces, says: str) -> tuple[str, str, str | None, str]:
     what = {"hyper": "the step counter", "rng": "the random stream"}.get(read.kind, "the parameters")
     of = "" if read.kind == "result" else f": {what}"
     return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}{of}"
 
 
-def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: Place,
+def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: ModelPlaces,
              own: bool) -> tuple[str, str, str | None, str]:
     want = correct.reference_weight(reference)
     weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
@@ -217,7 +217,7 @@ def _fault(update: Updated, reference: Reference, own: bool) -> Slot | None:
 
 
 def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
-                   place: Place) -> str | None:
+                   place: ModelPlaces) -> str | None:
     """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ.
 
     None where a unit's weight also depends on how many microbatches stand before or behind its own.
@@ -261,7 +261,7 @@ def _flaw(flag: Slot | None, reference: Reference) -> str:
     return "" if whole else "a flag that leaves elements of the group out"
 
 
-def _transforms(update: Updated, reference: Reference, place: Place) -> tuple[str, str, str | None, str]:
+def _transforms(update: Updated, reference: Reference, place: ModelPlaces) -> tuple[str, str, str | None, str]:
     tags = update.gradient.tags
     declared = ("clip",) if reference.clip else ()
     applied = tuple(t.name for t in tags)

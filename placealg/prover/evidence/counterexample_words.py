@@ -35,7 +35,7 @@ _SUM_SAYS = "is a sum over ranks, of weights that differ from rank to rank"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelPlaces:
     """Where things stand in one model; positions that the model leaves open stand at 0."""
 
     model: Mapping[str, int]
@@ -50,7 +50,7 @@ class Place:
         places = [n for n in self.model if n == f"{UNIT}@{axis}" or (n.startswith("path") and n.endswith(f"@{axis}"))]
         return self.model[places[0]] if places else 0
 
-    def where_wrong(self, value: Value, want: Monomial, weighting: correct.Weighting) -> Place:
+    def where_wrong(self, value: Value, want: Monomial, weighting: correct.Weighting) -> ModelPlaces:
         """The same model, seen from a rank that holds the value, where its weight is not the wanted one."""
         if not value.held:
             return self
@@ -60,7 +60,7 @@ class Place:
                    if all(there.holds((a, DEVICE, p)) for a, p in t.at.items()) and all(map(there.holds, t.given))]
         return self if counted == [weighting(want)] else there
 
-    def where_absent(self, value: Value) -> Place:
+    def where_absent(self, value: Value) -> ModelPlaces:
         """The same model, seen from an element's owner by a layout that is not the value's, and so lacks it."""
         layouts = sorted({n.partition("@")[0] for n in self.model if n.startswith("own:")})
         owners = [{f"{DEVICE}@{a}": self.coordinate(a, layout) for a, p in value.mask if p.startswith("own:")}
@@ -183,7 +183,7 @@ def told_sum(parts: Iterable[Monomial]) -> str:
     return " + ".join(tell(p) for p in parts) or "0"
 
 
-def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: Place) -> str | None:
+def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: ModelPlaces) -> str | None:
     """sum of got / sum of want over the unit class under equal counts, in the axis sizes."""
     weighting = correct.equal_counts(reference)
     total: dict[tuple[tuple[str, int], ...], Monomial] = {}

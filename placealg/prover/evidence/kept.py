@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from placealg.prover.verdict import UNDECIDED
 
 
-class Decided(Protocol):
+class HasVerdict(Protocol):
     """What ends in a verdict."""
 
     @property
@@ -23,7 +23,7 @@ Asked = ParamSpec("Asked")
 Found = TypeVar("Found")
 
 
-class Kept(Generic[Asked, Found]):
+class AskedOnce(Generic[Asked, Found]):
     """A function of hashable arguments that is asked once for each, as long as its answer is not open.
 
     At most `most` answers are kept; the oldest goes first.
@@ -50,7 +50,7 @@ class Kept(Generic[Asked, Found]):
         self._answers.clear()
 
 
-def kept(still_open: Callable[[Any], bool], most: int) -> Callable[[Callable[Asked, Found]], Kept[Asked, Found]]:
+def kept(still_open: Callable[[Any], bool], most: int) -> Callable[[Callable[Asked, Found]], AskedOnce[Asked, Found]]:
     """Keep up to `most` answers of a function, but those that are still open.
 
     >>> answers = iter(["unknown", "yes", "no"])
@@ -60,9 +60,9 @@ def kept(still_open: Callable[[Any], bool], most: int) -> Callable[[Callable[Ask
     >>> ask("true?"), ask("true?"), ask("true?")
     ('unknown', 'yes', 'yes')
     """
-    return lambda ask: Kept(ask, still_open, most)
+    return lambda ask: AskedOnce(ask, still_open, most)
 
 
-def is_open(found: Decided) -> bool:
+def is_open(found: HasVerdict) -> bool:
     """Whether the verdict is UNDECIDED."""
     return found.verdict == UNDECIDED

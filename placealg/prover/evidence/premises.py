@@ -9,7 +9,7 @@ import z3
 
 from placealg.prover.calculus.contribution import OPAQUE, STAGE, count_cell
 from placealg.prover.evidence import symbols
-from placealg.prover.evidence.solver import PROCESS, Answer
+from placealg.prover.evidence.solver import PROCESS, Reply
 from placealg.prover.ops.stages import ends
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import Reference, Step
@@ -28,7 +28,7 @@ def premises(step: Step, assertions: list[Any]) -> list[Any]:
             *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]
 
 
-def ask(step: Step, assertions: Iterable[Any]) -> Answer:
+def ask(step: Step, assertions: Iterable[Any]) -> Reply:
     """The solver's answer, under the premises of every constant that the assertions mention."""
     listed = list(assertions)
     return PROCESS.ask([*premises(step, listed), *listed])

@@ -18,8 +18,8 @@ from placealg.prover.evidence.solver import (
     SEED,
     UNKNOWN,
     UNSAT,
-    Answer,
     Proof,
+    Reply,
     Solve,
     SolverProcess,
     z3_answer,
@@ -40,7 +40,7 @@ class Replay:
 
     name: str
     expected: str
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, Reply]
 
     @property
     def outcome(self) -> str:
@@ -120,7 +120,7 @@ def solver_versions() -> dict[str, str]:
     return {"z3": z3.get_version_string(), "cvc5": str(getattr(cvc5, "__version__", "of an unknown version"))}
 
 
-def cvc5_answer(text: str, limit: int) -> Answer:
+def cvc5_answer(text: str, limit: int) -> Reply:
     """The answer of cvc5, in this process, with the size of its proof where it gives one.
 
     `limit` is in the units of Z3; CVC5_LIMIT is the most that cvc5 is given.
@@ -130,14 +130,14 @@ def cvc5_answer(text: str, limit: int) -> Answer:
     version = tuple(int(part) for part in cvc5.__version__.split(".")[:2])
     if version < OLDEST_CVC5:
         wanted = ".".join(map(str, OLDEST_CVC5))
-        return Answer(UNKNOWN, {}, f"cvc5 {cvc5.__version__} is too old: {wanted} or later is needed")
+        return Reply(UNKNOWN, {}, f"cvc5 {cvc5.__version__} is too old: {wanted} or later is needed")
     try:
         return _asked(cvc5, text, limit, proofs=True)
     except RuntimeError:
         return _asked(cvc5, text, limit, proofs=False)
 
 
-def _asked(cvc5: Any, text: str, limit: int, proofs: bool) -> Answer:
+def _asked(cvc5: Any, text: str, limit: int, proofs: bool) -> Reply:
     solver = cvc5.Solver()
     options: dict[str, int | str] = {"seed": SEED, "sat-random-seed": SEED, "rlimit-per": min(limit, CVC5_LIMIT)}
     if proofs:
@@ -150,8 +150,8 @@ def _asked(cvc5: Any, text: str, limit: int, proofs: bool) -> Answer:
     while not (command := parser.nextCommand()).isNull():
         said = str(command.invoke(solver, parser.getSymbolManager())).strip() or said
     if said == UNSAT:
-        return Answer(UNSAT, proof=_size(cvc5, solver.getProof()) if proofs else None)
-    return Answer(SAT) if said == SAT else Answer(UNKNOWN, {}, said if said.startswith("(error") else "it gave up")
+        return Reply(UNSAT, proof=_size(cvc5, solver.getProof()) if proofs else None)
+    return Reply(SAT) if said == SAT else Reply(UNKNOWN, {}, said if said.startswith("(error") else "it gave up")
 
 
 def _size(cvc5: Any, roots: Iterable[Any]) -> Proof:

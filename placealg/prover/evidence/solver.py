@@ -40,7 +40,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What the solver said: sat with a model, unsat, or unknown with the reason; `rlimit` is the work done."""
 
     status: str
@@ -50,7 +50,7 @@ class Answer:
     proof: Proof | None = None
 
 
-Solve = Callable[[str, int], Answer]
+Solve = Callable[[str, int], Reply]
 """SMT-LIB 2 text and a resource limit -> the answer."""
 
 
@@ -66,13 +66,13 @@ def text_of(assertions: Iterable[Any]) -> str:
     return str(solver.to_smt2())
 
 
-def z3_answer(text: str, limit: int) -> Answer:
+def z3_answer(text: str, limit: int) -> Reply:
     """Z3's answer, in this process; raises Z3Exception on text that it cannot read.
 
     A context of its own keeps a model from depending on what was asked before.
     """
     if z3.get_version()[:2] < OLDEST_Z3:
-        return Answer(UNKNOWN, {}, f"{versions()} is too old: {'.'.join(map(str, OLDEST_Z3))} or later is needed")
+        return Reply(UNKNOWN, {}, f"{versions()} is too old: {'.'.join(map(str, OLDEST_Z3))} or later is needed")
     solver = z3.Solver(ctx=z3.Context())
     solver.set("rlimit", limit)
     solver.set("random_seed", SEED)
@@ -82,8 +82,8 @@ def z3_answer(text: str, limit: int) -> Answer:
     if status == z3.sat:
         model = solver.model()
         ints = {d.name(): model[d].as_long() for d in model.decls() if z3.is_int_value(model[d])}
-        return Answer(SAT, ints, "", used)
-    return Answer(UNSAT if status == z3.unsat else UNKNOWN, {}, solver.reason_unknown(), used)
+        return Reply(SAT, ints, "", used)
+    return Reply(UNSAT if status == z3.unsat else UNKNOWN, {}, solver.reason_unknown(), used)
 
 
 def _statistics(solver: Any) -> list[tuple[str, Any]]:
@@ -110,9 +110,9 @@ def _serve(connection: Connection, theirs: Connection | None, solve: Solve) -> N
         try:
             connection.send(solve(text, limit))
         except MemoryError:
-            connection.send(Answer(UNKNOWN, {}, "the solver ran out of memory"))
+            connection.send(Reply(UNKNOWN, {}, "the solver ran out of memory"))
         except Exception as error:
-            connection.send(Answer(UNKNOWN, {}, f"solver error: {error}"))
+            connection.send(Reply(UNKNOWN, {}, f"solver error: {error}"))
 
 
 def _limit_memory() -> None:
@@ -133,30 +133,30 @@ class SolverProcess:
         self._process: Any = None
         self._connection: Connection | None = None
 
-    def ask(self, assertions: Iterable[Any], *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Answer:
+    def ask(self, assertions: Iterable[Any], *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Reply:
         """Whether the assertions have a model."""
         return self.ask_text(text_of(assertions), limit=limit, seconds=seconds)
 
-    def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Answer:
+    def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Reply:
         """The same for SMT-LIB 2 text."""
         try:
             connection = self._start()
         except OSError as error:
-            return Answer(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
+            return Reply(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
         try:
             connection.send((text, limit))
             if not connection.poll(seconds):
                 self.stop()
-                return Answer(UNKNOWN, {}, f"the solver was stopped after {seconds:g} s")
+                return Reply(UNKNOWN, {}, f"the solver was stopped after {seconds:g} s")
             answer = connection.recv()
         except (EOFError, OSError):
             ended = self._ended()
             self.stop()
-            return Answer(UNKNOWN, {}, ended)
+            return Reply(UNKNOWN, {}, ended)
         except BaseException:
             self.stop()
             raise
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Reply)
         return answer
 
     def _ended(self) -> str:

@@ -59,7 +59,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Settled:
     """The verdict, how it came about or why there is none, and the sizes that violate the claim."""
 
     verdict: str
@@ -68,12 +68,12 @@ class Finding:
 
 
 @kept(is_open, 256)
-def inhabitant(domain: Domain) -> Finding:
+def inhabitant(domain: Domain) -> Settled:
     """Whether a domain has no sizes at all: PROVED, or REFUTED by some."""
     return decide(Question(Polynomial.number(-1), Polynomial.number(1), domain))
 
 
-def decide(question: Question) -> Finding:
+def decide(question: Question) -> Settled:
     """Decide a question.
 
     >>> two, tp = Polynomial.number(2), Polynomial.name("tp")
@@ -86,16 +86,16 @@ def decide(question: Question) -> Finding:
     signs = [sign for sign in (1, -1)
              if _by_coefficients(question.denominator.times(Monomial.number(sign)), True, free)]
     if not signs:
-        return Finding(UNDECIDED, f"the sign of the denominator {question.denominator} is not known")
+        return Settled(UNDECIDED, f"the sign of the denominator {question.denominator} is not known")
     sum_ = question.numerator.times(Monomial.number(signs[0]))
     if _Cases(question, free).hold(sum_, question.strict):
-        return Finding(PROVED, BY_COEFFICIENTS)
+        return Settled(PROVED, BY_COEFFICIENTS)
     found = _search(question, free)
     if found is not None:
-        return Finding(REFUTED, BY_SIZES, found)
+        return Settled(REFUTED, BY_SIZES, found)
     apart = next((name for name in question.names() if _holds_apart(question, sum_, name)), "")
     if apart:
-        return Finding(PROVED, f"{BY_COEFFICIENTS}, where {apart} = 1 and where {apart} >= 2")
+        return Settled(PROVED, f"{BY_COEFFICIENTS}, where {apart} = 1 and where {apart} >= 2")
     return _asked(question, sum_)
 
 
@@ -188,25 +188,25 @@ def _search(question: Question, free: Freed) -> dict[str, Fraction] | None:
     return None
 
 
-def _asked(question: Question, sum_: Polynomial) -> Finding:
+def _asked(question: Question, sum_: Polynomial) -> Settled:
     """Z3's answer, over the reals and then over the integers."""
     if any(p < 0 for s in (sum_, *(a for c in question.calls for a in c.arguments)) for m in s.terms
            for n, p in m.powers if CALL in n):
-        return Finding(UNDECIDED, "a function divides")
+        return Settled(UNDECIDED, "a function divides")
     real = PROCESS.ask(_violation(question, sum_, whole=False), limit=LIMIT, seconds=SECONDS)
     if real.status == UNSAT:
-        return Finding(PROVED, f"{versions()}: no real sizes in their bounds violate it")
+        return Settled(PROVED, f"{versions()}: no real sizes in their bounds violate it")
     answer = PROCESS.ask(_violation(question, sum_, whole=True), limit=LIMIT, seconds=SECONDS)
     if answer.status == UNSAT:
-        return Finding(PROVED, f"{versions()}: no sizes violate it")
+        return Settled(PROVED, f"{versions()}: no sizes violate it")
     if answer.status == SAT:
         below = answer.model.get(_BELOW, 1)
         sizes = {n: Fraction(answer.model.get(n, 1), below if n in question.domain.rational else 1)
                  for n in question.names()}
         if question.domain.allows(sizes) and question.fails(sizes):
-            return Finding(REFUTED, BY_SIZES, sizes)
-        return Finding(UNDECIDED, f"{versions()} gave sizes that do not violate it")
-    return Finding(UNDECIDED, f"{versions()}: {answer.reason or 'no answer'}")
+            return Settled(REFUTED, BY_SIZES, sizes)
+        return Settled(UNDECIDED, f"{versions()} gave sizes that do not violate it")
+    return Settled(UNDECIDED, f"{versions()}: {answer.reason or 'no answer'}")
 
 
 def _violation(question: Question, sum_: Polynomial, whole: bool) -> list[z3.BoolRef]:

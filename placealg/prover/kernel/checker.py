@@ -24,7 +24,7 @@ _DEPTH = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Closure:
     """A function value: how many arguments it waits for, its body, and what it has closed over."""
 
     waits: int
@@ -43,7 +43,7 @@ class Checker:
             terms = dict(found["terms"])
         except (ValueError, KeyError, TypeError):
             raise InputError("checker.json is not an extracted checker: run make coq") from None
-        self._functions: dict[str, Function] = {}
+        self._functions: dict[str, Closure] = {}
         self._values: dict[str, Any] = {}
         self._terms = terms
         self._compiled: dict[str, Code] = {}
@@ -76,7 +76,7 @@ class Checker:
             return _construct(e[1], [self._code(a, scope) for a in e[2]])
         if kind == "f":
             body, waits = self._code(e[2], (*reversed(e[1]), *scope)), len(e[1])
-            return lambda env: Function(waits, body, env)
+            return lambda env: Closure(waits, body, env)
         if kind == "a":
             return self._call(e[1], [self._code(a, scope) for a in e[2]], scope)
         if kind == "l":
@@ -146,7 +146,7 @@ def _match(scrutinee: Code, cases: list[tuple[str, bool, Code]]) -> Code:
 def apply(f: Any, args: list[Any]) -> Any:
     """A function value applied to some arguments, which may be fewer or more than it expects.
 
-    >>> apply(Function(2, lambda env: (env[1][0], env[0]), None), [1, 2])
+    >>> apply(Closure(2, lambda env: (env[1][0], env[0]), None), [1, 2])
     (1, 2)
     """
     while args:
@@ -154,7 +154,7 @@ def apply(f: Any, args: list[Any]) -> Any:
         env = f.environment
         for a in now:
             env = (a, env)
-        f = f.body(env) if len(now) == f.waits else Function(f.waits - len(now), f.body, env)
+        f = f.body(env) if len(now) == f.waits else Closure(f.waits - len(now), f.body, env)
     return f
 
 

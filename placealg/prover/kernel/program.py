@@ -15,7 +15,7 @@ from typing import TypeAlias
 from placealg.arith import ONE
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.event import MICROBATCH, Clause
-from placealg.step.program import Event, Loop, Node, Step
+from placealg.step.program import Event, EventLoop, Node, Step
 
 Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
 """A value of Coq: a number, a boolean, a constructor with its arguments as a tuple, a list."""
@@ -52,11 +52,11 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
         groups.append(("Group", [writer.units[s] for s in group.sites], [("Owner", writer.axes[a]) for a in axes],
                        tier.capitalize()))
     nodes = folded.tree()
-    loops = [k for k, n in enumerate(nodes) if isinstance(n, Loop) and n.name == MICROBATCH]
+    loops = [k for k, n in enumerate(nodes) if isinstance(n, EventLoop) and n.name == MICROBATCH]
     if len(loops) != 1:
         raise Outside("", f"{len(loops)} loops over microbatches")
     loop = nodes[loops[0]]
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, EventLoop)
     phases: tuple[Iterable[Node], ...] = (
         folded.tree("init"), nodes[:loops[0]], loop.body, nodes[loops[0] + 1:], folded.tree("save"),
         folded.tree("resume"))
@@ -99,14 +99,14 @@ class _Writer:
     def blocks(self, nodes: Iterable[Node], inside: bool) -> Iterator[Term]:
         """The blocks of one phase."""
         for node in nodes:
-            events = node.body if isinstance(node, Loop) else (node,)
+            events = node.body if isinstance(node, EventLoop) else (node,)
             plain = [e for e in events if isinstance(e, Event)]
             self.fields(plain, inside)
             if all(e.verb == "norm" for e in plain):
                 yield from map(self.norm, plain)
             elif plain[0].group or plain[0].value == "activation":
                 unit = self.step.unit_of(plain[0])
-                reverse = node.reverse if isinstance(node, Loop) else node.phase == "backward"
+                reverse = node.reverse if isinstance(node, EventLoop) else node.phase == "backward"
                 yield ("Each", self.units[unit], reverse, [self.instr(e) for e in plain])
             else:
                 yield from (self.whole(e) for e in plain)

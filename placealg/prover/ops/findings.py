@@ -48,7 +48,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GradientPart:
     """What one backward event adds to the gradient of one parameter, at one use."""
 
     event: str
@@ -66,7 +66,7 @@ class Flow:
     """
 
     demands: list[Demand] = field(default_factory=list)
-    parts: dict[str, dict[tuple[str, str], Part]] = field(default_factory=dict)
+    parts: dict[str, dict[tuple[str, str], GradientPart]] = field(default_factory=dict)
     masks: dict[str, Pairs] = field(default_factory=dict)
     loss: dict[str, Pairs] = field(default_factory=dict)
     taken: dict[str, Pairs | None] = field(default_factory=dict)
@@ -77,13 +77,13 @@ class Flow:
         """The demands that are not exact."""
         return [d for d in self.demands if not d.exact]
 
-    def add(self, part: Part) -> None:
+    def add(self, part: GradientPart) -> None:
         """One more part; what an event adds in another instance of a repeated unit is another class of the same."""
         mine = self.parts.setdefault(part.event, {})
         old = mine.get((part.parameter, part.use))
         held = part.held or (Value(garbage=True),)
         mine[part.parameter, part.use] = replace(part, held=paths.distinct((*(old.held if old else ()), *held)))
 
-    def of(self, event: str, parameter: str) -> tuple[Part, ...]:
+    def of(self, event: str, parameter: str) -> tuple[GradientPart, ...]:
         """What an event adds to the gradient of a parameter."""
         return tuple(p for (name, _), p in self.parts.get(event, {}).items() if name == parameter)

@@ -21,8 +21,7 @@ from placealg.prover.ops.stages import AMISS, Stages
 from placealg.prover.ops.tensors import Instance, Tensors
 from placealg.prover.ops.units import counted, follow_units
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
-from placealg.step.program import Loop as EventLoop
-from placealg.step.program import Reference, Step
+from placealg.step.program import EventLoop, Reference, Step
 from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version
 

@@ -15,7 +15,7 @@ from placealg.prover.calculus.parameter_uses import begins, starts
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import symbols
 from placealg.prover.obligations import Failure, Obligations
-from placealg.prover.ops.findings import Demand, Part
+from placealg.prover.ops.findings import Demand, GradientPart
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import dim_of
 from placealg.prover.ops.redistributions import uncovered
@@ -159,7 +159,7 @@ def _mark(event: Event, site: Site, flows: Flows, step: Step, group: Group) -> o
             starts(event, step.reference), added)
 
 
-def _share(part: Part, site: Site) -> object:
+def _share(part: GradientPart, site: Site) -> object:
     """What is added to the site; of several classes also at which use, for that must not add twice."""
     value = part.held[min(site.part, len(part.held) - 1)]
     return part.use == site.use, value, part.use if len(part.held) > 1 else ""

@@ -11,7 +11,7 @@ from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, name
 from placealg.model.graph import Graph, Op
 from placealg.prover.calculus.contribution import Term, Value
 from placealg.prover.ops import paths
-from placealg.prover.ops.findings import SEED, Demand, Flow, Part
+from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
 from placealg.prover.ops.paths import Pairs, Sum, dim_of
 from placealg.prover.ops.stages import Stages, at_the_ends, tied
 from placealg.prover.ops.tensors import Tensors
@@ -136,7 +136,7 @@ class Operators:
         if tied(self.reference, name):
             held = at_the_ends(held, self.reference)
         stage = self.stages.at(op.unit)
-        self.flow.add(Part(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split, stage))))
+        self.flow.add(GradientPart(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split, stage))))
 
     def contribution(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
         """The contribution to one operand's gradient: linear in what arrives; all else that is read must be exact."""

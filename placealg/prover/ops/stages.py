@@ -32,7 +32,7 @@ AMISS: Mapping[FailureKind, str] = {
 """Kind of failure of a message -> what the event does then."""
 
 
-class Sent(NamedTuple):
+class StageMessage(NamedTuple):
     """A message on its way: the instance that sent it, the path of the event, what it carries."""
 
     instance: tuple[str, int]
@@ -51,7 +51,7 @@ class Stages:
         self.graph: Graph = tensors.graph
         self.tensors = tensors
         self.passes = 1
-        self.sent: dict[bool, list[Sent]] = {False: [], True: []}
+        self.sent: dict[bool, list[StageMessage]] = {False: [], True: []}
 
     @property
     def least(self) -> int:
@@ -96,7 +96,7 @@ class Stages:
         held = self.tensors.here(event)
         if event.on_gradient and event.version:
             held = paths.lost(held)  # what other versions of the gradient received is not in it
-        waiting.append(Sent(instance, event.path, held))
+        waiting.append(StageMessage(instance, event.path, held))
         return left
 
     def receive(self, event: Event, loop: Loop) -> FailureKind | None:

@@ -19,7 +19,7 @@ from placealg.prover.calculus.parameter_uses import concerns, operate, used_at
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, where
 from placealg.prover.ops import paths
-from placealg.prover.ops.findings import SEED, Flow, Part
+from placealg.prover.ops.findings import SEED, Flow, GradientPart
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import OWNER, Sum
 from placealg.prover.ops.stages import ends
@@ -35,7 +35,7 @@ USE = "layer.mlp.up/1"
 class Known(Flows):
     """The flow of a middle microbatch as it is given; at other positions nothing happens."""
 
-    def __init__(self, step: Step, *parts: Part, loss: Mapping[str, paths.Pairs] | None = None):
+    def __init__(self, step: Step, *parts: GradientPart, loss: Mapping[str, paths.Pairs] | None = None):
         super().__init__(step)
         self.middle = Flow(loss=dict(loss or {}))
         for part in parts:
@@ -212,7 +212,7 @@ def received(held: Sum, iteration: Iteration = ACTIVE, started: bool = True, use
     if started:
         machine.started = ONE / TOKENS
     machine.values["grad", "device"] = Value((Term(ONE),), garbage=True)
-    operate(machine, event_of(MLP, BACKWARD), iteration, Known(MLP, Part(BACKWARD, WEIGHT, use, held)))
+    operate(machine, event_of(MLP, BACKWARD), iteration, Known(MLP, GradientPart(BACKWARD, WEIGHT, use, held)))
     assert machine.begun == {WEIGHT, use}
     assert machine.values["grad", "device"].mask == paths.mask_of(held or (Value(garbage=True),))
     return machine.value("grad")
@@ -247,8 +247,8 @@ def test_later_contributions_are_added() -> None:
     other = "layer.mlp.up/0"
     machine = machine_of(MLP)
     machine.started = ONE / TOKENS
-    flows = Known(MLP, Part(BACKWARD, WEIGHT, USE, (contribution(),)),
-                  Part(BACKWARD, WEIGHT, other, (contribution(2),)))
+    flows = Known(MLP, GradientPart(BACKWARD, WEIGHT, USE, (contribution(),)),
+                  GradientPart(BACKWARD, WEIGHT, other, (contribution(2),)))
     machine.values["grad", "device"] = Value((Term(ONE),), garbage=True)
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
     assert machine.value("grad") == replace(contribution(), terms=counted())
@@ -262,10 +262,11 @@ def test_only_the_backward_adds_and_only_to_its_own_parameter() -> None:
     machine = machine_of(MLP)
     machine.started = ONE / TOKENS
     forward = "forward.layer.mlp.up.compute"
-    flows = Known(MLP, Part(forward, WEIGHT, USE, (contribution(),)), Part(BACKWARD, "layer.mlp.up.bias", USE, ()))
+    flows = Known(MLP, GradientPart(forward, WEIGHT, USE, (contribution(),)),
+                  GradientPart(BACKWARD, "layer.mlp.up.bias", USE, ()))
     operate(machine, event_of(MLP, forward), ACTIVE, flows)
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
-    operate(machine, event_of(MLP, BACKWARD), Iteration("first", True), Known(MLP, Part(
+    operate(machine, event_of(MLP, BACKWARD), Iteration("first", True), Known(MLP, GradientPart(
         BACKWARD, WEIGHT, USE, (contribution(),))))
     assert machine.values == {} and machine.begun == set()
 
@@ -273,7 +274,7 @@ def test_only_the_backward_adds_and_only_to_its_own_parameter() -> None:
 def test_one_use_that_adds_several_classes_twice_is_not_covered() -> None:
     machine = machine_of(MLP)
     machine.started = ONE / TOKENS
-    flows = Known(MLP, Part(BACKWARD, WEIGHT, USE, (contribution(), contribution(2))))
+    flows = Known(MLP, GradientPart(BACKWARD, WEIGHT, USE, (contribution(), contribution(2))))
     operate(machine, event_of(MLP, BACKWARD), ACTIVE, flows)
     says = f"{BACKWARD}: no transfer rule for one use that contributes twice, counted differently"
     with pytest.raises(NoRule) as found:

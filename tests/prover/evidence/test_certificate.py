@@ -27,7 +27,7 @@ from placealg.prover import correct, examine, schedule
 from placealg.prover.evidence import replay
 from placealg.prover.evidence.certificate import Query, certificate
 from placealg.prover.evidence.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
-from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Answer, Proof, Solve, SolverProcess, z3_answer
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Reply, Proof, Solve, SolverProcess, z3_answer
 from placealg.prover.examine import OF_OPS, PER_GROUP
 from placealg.prover.ops.flow import Flows
 from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED
@@ -142,7 +142,7 @@ def test_an_order_whose_stages_wait_for_each_other_is_sat(word: str, order: str,
 
 def test_a_deadlock_on_which_the_prover_lies_is_caught(anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(schedule.AHEAD, "1f1b", "p - 2 - i")  # type: ignore[arg-type]
-    monkeypatch.setattr(schedule.PROCESS, "ask", lambda *_, **__: Answer(UNSAT))
+    monkeypatch.setattr(schedule.PROCESS, "ask", lambda *_, **__: Reply(UNSAT))
     schedule.acyclic(Pipeline("pp"))
     monkeypatch.undo()
     report, queries = queries_of("pp")
@@ -152,7 +152,7 @@ def test_a_deadlock_on_which_the_prover_lies_is_caught(anew: None, monkeypatch: 
 
 
 def test_a_prover_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "ask", lambda *_: Answer(UNSAT))
+    monkeypatch.setattr(examine, "ask", lambda *_: Reply(UNSAT))
     report, queries = queries_of("dp", set="*.grad_sum.reduce[dp]", op="sum")
     assert report.of("gradient")[0].verdict == PROVED
     found = cross_check(queries, report)
@@ -463,7 +463,7 @@ def test_lemmas_that_are_removed_are_reported(placealg: Run, written: Path) -> N
 
 def test_premises_of_which_the_solver_does_not_know_are_open(placealg: Run, written: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate_audit.SolverProcess, "ask_text", lambda *_: Answer(UNKNOWN, {}, "tired"))
+    monkeypatch.setattr(certificate_audit.SolverProcess, "ask_text", lambda *_: Reply(UNKNOWN, {}, "tired"))
     found, unknown = certificate_audit.contradictions([("a", UNSAT, "(assert x)"), ("b", SAT, "(assert x)")])
     assert (found, [(r.name, r.outcome) for r in unknown]) == ({}, [("a: its premises", NO_ANSWER)])
     monkeypatch.undo()
@@ -827,32 +827,32 @@ def test_cvc5_is_loaded_only_when_asked(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == ["False"]
 
 
-def crashes(text: str, limit: int) -> Answer:
+def crashes(text: str, limit: int) -> Reply:
     os._exit(1)
 
 
-def is_killed(text: str, limit: int) -> Answer:
+def is_killed(text: str, limit: int) -> Reply:
     os.kill(os.getpid(), signal.SIGKILL)
-    return Answer(UNSAT)
+    return Reply(UNSAT)
 
 
-def segfaults(text: str, limit: int) -> Answer:
+def segfaults(text: str, limit: int) -> Reply:
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGSEGV)
-    return Answer(UNSAT)
+    return Reply(UNSAT)
 
 
-def sleeps(text: str, limit: int) -> Answer:
+def sleeps(text: str, limit: int) -> Reply:
     time.sleep(60)
-    return Answer(UNSAT)
+    return Reply(UNSAT)
 
 
-def is_full(text: str, limit: int) -> Answer:
+def is_full(text: str, limit: int) -> Reply:
     raise MemoryError
 
 
-def lies(text: str, limit: int) -> Answer:
-    return Answer(SAT)
+def lies(text: str, limit: int) -> Reply:
+    return Reply(SAT)
 
 
 @pytest.mark.parametrize(("second", "outcome", "reason", "code"), [
@@ -889,7 +889,7 @@ def test_an_old_solver_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cvc5_is_limited_by_its_work() -> None:
     cubes = "(declare-const x Int)(declare-const y Int)(assert (= (+ (* x x x) (* 2 y y y)) 4))(assert (> x (+ y 9)))"
-    assert replay.cvc5_answer(f"(set-logic QF_NIA){cubes}(check-sat)", 2000) == Answer(UNKNOWN, {}, "it gave up")
+    assert replay.cvc5_answer(f"(set-logic QF_NIA){cubes}(check-sat)", 2000) == Reply(UNKNOWN, {}, "it gave up")
 
 
 def test_holes_of_a_proof_are_counted() -> None:
@@ -919,7 +919,7 @@ def test_what_cvc5_cannot_read_is_no_answer() -> None:
 
 def test_outcomes() -> None:
     def outcome(expected: str, *said: str) -> str:
-        return Replay("a", expected, {str(k): Answer(s) for k, s in enumerate(said)}).outcome
+        return Replay("a", expected, {str(k): Reply(s) for k, s in enumerate(said)}).outcome
 
     assert outcome(UNSAT, UNSAT, UNSAT) == AGREE
     assert outcome(UNSAT, UNSAT, SAT) == outcome(UNSAT, UNKNOWN, SAT) == outcome("", SAT, UNSAT) == DISAGREE

@@ -24,7 +24,7 @@ from placealg.prover.calculus.contribution import DEVICE, UNIT, Term, count_name
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
 from placealg.prover.evidence import lemmas, premises, symbols, vacuity
 from placealg.prover.evidence.lemmas import LEMMAS, Lemma
-from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Answer
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Reply
 from placealg.prover.evidence.symbols import constants
 from placealg.prover.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED
 from placealg.step.event import Clause
@@ -290,7 +290,7 @@ def test_nothing_is_proved_of_a_program_that_cannot_run(clauses: tuple[tuple[Cla
 
 def test_premises_whose_model_is_not_found_are_open() -> None:
     def answer(status: str, reason: str) -> Any:
-        return patch.object(vacuity, "ask", lambda *_: Answer(status, {}, reason))
+        return patch.object(vacuity, "ask", lambda *_: Reply(status, {}, reason))
     with answer(UNKNOWN, "too hard"):
         found = vacuity.vacuity(STEP)
     assert (found.verdict, found.reason) == (UNDECIDED, "no model of the premises was found at sizes 3: too hard")
@@ -338,7 +338,7 @@ def test_a_false_lemma_is_not_proved(summand: Any, partial: Any) -> None:
 
 
 def test_a_lemma_that_the_solver_gives_up_is_not_proved() -> None:
-    with (patch.object(lemmas, "PROCESS", SimpleNamespace(ask=lambda _: Answer(UNKNOWN, {}, "too hard"))),
+    with (patch.object(lemmas, "PROCESS", SimpleNamespace(ask=lambda _: Reply(UNKNOWN, {}, "too hard"))),
           pytest.raises(lemmas.Unproved, match=r"^lemma mine is not proved: too hard$")):
         lemmas.proved_lemmas([lemma(lambda k: 0, lambda k: 0 * k)])
 

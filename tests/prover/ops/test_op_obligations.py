@@ -23,7 +23,7 @@ from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import symbols
 from placealg.prover.obligations import Failure
 from placealg.prover.ops import paths
-from placealg.prover.ops.findings import SEED, Demand, Flow, Part
+from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import (
     WHOLE,
@@ -301,7 +301,7 @@ DOWN = "layer.mlp.down.weight"
 
 
 def adding(*parts: tuple[str, str, str, Sum]) -> Known:
-    return Known(MLP, *(Part(*part) for part in parts))
+    return Known(MLP, *(GradientPart(*part) for part in parts))
 
 
 def test_every_class_of_contributions_that_ranks_count_differently_is_a_site() -> None:

@@ -17,7 +17,7 @@ from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations
 from placealg.prover.ops.stages import (
-    Sent,
+    StageMessage,
     Stages,
     at_the_ends,
     before_its_uses,
@@ -164,8 +164,9 @@ def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int
         there.tensors.gradients[loop.last, ""] = {NEXT_INSTANCE: local}
     elif local:
         there.tensors.made[loop.slot, ""] = local
-    other = Sent(("layer", 1), "elsewhere", held_at("stage:elsewhere"))
-    there.sent = {reverse: [] if sent is None else [Sent(("layer", passes - 1), "here", sent)], not reverse: [other]}
+    other = StageMessage(("layer", 1), "elsewhere", held_at("stage:elsewhere"))
+    mine = [] if sent is None else [StageMessage(("layer", passes - 1), "here", sent)]
+    there.sent = {reverse: mine, not reverse: [other]}
     event = next(e for e in TIED.events if e.verb == "recv" and e.value == value)
     said = there.receive(event, loop)
     assert there.sent == {reverse: [], not reverse: [other]}
@@ -230,7 +231,7 @@ def test_a_gradient_comes_from_the_unit_behind_or_from_the_next_instance(passes:
     there.passes = passes
     mine, sender = {1: (layer.slot, layer.unit), 2: (NEXT_INSTANCE, dense.unit)}[passes]
     sent = scaled({1: "m", 2: "dp"}[passes], f"stage:{sender}")
-    there.sent = {True: [Sent((sender, 1), "here", sent)], False: []}
+    there.sent = {True: [StageMessage((sender, 1), "here", sent)], False: []}
     event = next(e for e in step.events if e.verb == "recv" and e.value == dense.last + GRAD)
     assert there.receive(event, dense) is None
     uses = there.tensors.gradients[dense.last, ""]

@@ -16,7 +16,7 @@ from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.prover.calculus.contribution import Term, Value
 from placealg.prover.ops import paths
-from placealg.prover.ops.findings import Demand, Flow, Part
+from placealg.prover.ops.findings import Demand, Flow, GradientPart
 from placealg.prover.ops.paths import OWNER, Sum, at, exact
 from placealg.prover.ops.redistributions import MOVES
 from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
@@ -334,15 +334,16 @@ def test_what_enters_the_first_of_two_repeated_units_and_what_the_second_takes_o
 
 # the record of one microbatch
 
-PART = Part("backward.x.grad.compute", "layer.weight", "x/1", HELD)
+PART = GradientPart("backward.x.grad.compute", "layer.weight", "x/1", HELD)
 
 
 def test_what_an_event_adds_is_kept_by_parameter_and_use() -> None:
     flow = Flow()
     flow.add(PART)
-    again = Part(PART.event, PART.parameter, PART.use, HALF)
-    others = [Part(PART.event, PART.parameter, "x/2", HALF), Part(PART.event, "layer.bias", "x/1", HALF),
-              Part("backward.y.grad.compute", PART.parameter, "x/1", HALF)]
+    again = GradientPart(PART.event, PART.parameter, PART.use, HALF)
+    others = [GradientPart(PART.event, PART.parameter, "x/2", HALF),
+              GradientPart(PART.event, "layer.bias", "x/1", HALF),
+              GradientPart("backward.y.grad.compute", PART.parameter, "x/1", HALF)]
     for part in others:
         flow.add(part)
     assert flow.of(PART.event, "layer.weight") == (PART, others[0])
@@ -350,15 +351,16 @@ def test_what_an_event_adds_is_kept_by_parameter_and_use() -> None:
     assert flow.of("backward.y.grad.compute", PART.parameter) == (others[2],)
     flow.add(again)
     flow.add(PART)
-    assert flow.of(PART.event, "layer.weight") == (Part(PART.event, PART.parameter, PART.use, TWO_CLASSES), others[0])
+    both = GradientPart(PART.event, PART.parameter, PART.use, TWO_CLASSES)
+    assert flow.of(PART.event, "layer.weight") == (both, others[0])
 
 
 def test_a_contribution_that_could_not_be_computed_is_garbage_in_every_instance() -> None:
     flow, garbage = Flow(), (Value(garbage=True),)
-    flow.add(Part(PART.event, PART.parameter, PART.use, NOTHING))
+    flow.add(GradientPart(PART.event, PART.parameter, PART.use, NOTHING))
     assert flow.of(PART.event, PART.parameter)[0].held == garbage
     flow.add(PART)
-    flow.add(Part(PART.event, PART.parameter, PART.use, NOTHING))
+    flow.add(GradientPart(PART.event, PART.parameter, PART.use, NOTHING))
     assert flow.of(PART.event, PART.parameter)[0].held == (*garbage, *HELD)
 
 

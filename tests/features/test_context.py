@@ -19,6 +19,7 @@ from placealg.prover.examine import examine
 from placealg.prover.verdict import PARAMETRIC, PROVED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
+from placealg.step.edit import edit
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
@@ -67,6 +68,12 @@ def test_it_is_proved_and_runs_as_on_one_device(strategy: str, model: str) -> No
 
 
 # --- rings
+
+def test_a_ring_runs_as_on_one_device_and_differs_without_its_shifts() -> None:
+    step = derive(parse_strategy("cp_ring"), resolve_model("gpt"))
+    run = Setting.equal(step.reference, {"cp": 2}, 1)
+    assert simulate(step, run).equal
+    assert not simulate(edit(step, drop="forward.*.keys.shift[cp]"), run).equal
 
 
 @pytest.mark.parametrize("model", ["llama-3-70b", "llama-3.1-405b"])

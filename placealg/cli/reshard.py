@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from placealg.check.reshard import check_batches, judge_reshard, with_phase
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import Case, default_model, foreign, options, read_case, read_strategy
+from placealg.cli.inputs import CommandCase, default_model, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.resharding import OLD, volumes
@@ -40,7 +40,7 @@ def reshard(chosen: Namespace) -> int:
     return DONE if verdict.verdict == PROVED else OPEN if verdict.verdict == UNDECIDED else FAILED
 
 
-def _cases(chosen: Namespace) -> tuple[Case, Case]:
+def _cases(chosen: Namespace) -> tuple[CommandCase, CommandCase]:
     """Both cases, on one model; a size of the old mesh has `_old` behind its name."""
     strategies = [read_strategy(word, foreign(chosen)) for word in (chosen.a, chosen.b)]
     axes = strategies[0].mesh.names
@@ -67,11 +67,11 @@ def _cases(chosen: Namespace) -> tuple[Case, Case]:
             read_case(chosen.b, chosen.model, [*of_new, *of_both], default=default, **said))
 
 
-def _old_sizes(old: Case) -> dict[str, Fraction]:
+def _old_sizes(old: CommandCase) -> dict[str, Fraction]:
     return {a + OLD: n for a, n in old.sizes.items() if a in old.strategy.mesh.names}
 
 
-def _known(old: Case, new: Case) -> tuple[Sizes, Sizes] | None:
+def _known(old: CommandCase, new: CommandCase) -> tuple[Sizes, Sizes] | None:
     """The sizes of both meshes and of the model; None where one is missing."""
     found = []
     for case in (old, new):

@@ -14,29 +14,15 @@ from typing import Any
 import z3
 
 from placealg.arith import ONE, Monomial
-from placealg.prover.calculus.contribution import (
-    DEVICE,
-    EXISTS,
-    OPAQUE,
-    STALE,
-    UNIT,
-    Slot,
-    Tag,
-    Term,
-    Value,
-    count_name,
-    elsewhere,
-    per_element,
-    varies,
-)
+from placealg.prover.calculus.contribution import EXISTS, OPAQUE, STALE, Slot, Tag, Term, Value, count_name, per_element
 from placealg.prover.calculus.machine import Read, Relied, Updated
+from placealg.prover.calculus.positions import COUNTER, DEVICE, UNIT, Position, elsewhere, of_another, of_any, varies
 from placealg.prover.calculus.versions import CURRENT, Choice, Guarded, Version, choose, each, trusted
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.symbols import MICROBATCH
 from placealg.step.program import Group, Reference
 
 Bool = Any
-COUNTER = "counter"
 """The position of a rank that counts an element in the norm."""
 
 Weighting = Callable[[Monomial], Monomial]
@@ -115,7 +101,7 @@ def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
         return z3.BoolVal(not reference.skip)
     if not flag.defined or flag.counted.tags:
         return z3.BoolVal(False)
-    terms = per_element(Value(flag.terms), any_position).terms
+    terms = per_element(Value(flag.terms), of_any).terms
     known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
     looked = z3.Or([symbols.indicator(t) for t in known])
     return looked if reference.skip else z3.And(z3.BoolVal(known == list(terms)), z3.Not(looked))
@@ -130,10 +116,10 @@ def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weight
 
 def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighting: Weighting) -> Bool:
     """Wherever the norm counts an element, whichever, the gradient there is the reference's."""
-    value = per_element(slot.counted, any_position)
+    value = per_element(slot.counted, of_any)
     if not value.held or value.garbage:
         return z3.BoolVal(False)
-    counts = symbols.at_pairs((a, any_position(p)) for a, p in slot.where)
+    counts = symbols.at_pairs((a, of_any(p)) for a, p in slot.where)
     right = z3.And(symbols.conjunction(value.sides), weighted(value, want, weighting))
     return on_rank(z3.Implies(counts, right), dict.fromkeys(axes, COUNTER))
 
@@ -158,7 +144,7 @@ def _whole_norm(tag: Tag) -> Bool:
     slot = tag.slot
     if tag.mixed or slot is None or not slot.defined or slot.counted.tags:
         return z3.BoolVal(False)
-    counted = per_element(Value(slot.terms), any_position)
+    counted = per_element(Value(slot.terms), of_any)
     return on_rank(symbols.equals(counted.terms, ONE), tag.rank)
 
 
@@ -173,19 +159,9 @@ def _whole_matrix(update: Updated, group: Group) -> list[Bool]:
     return conditions
 
 
-def other_position(position: str) -> str:
-    """The owner of another element of the same matrix."""
-    return "other:" + position[4:] if position.startswith("own:") else position
-
-
-def any_position(position: str) -> str:
-    """The owner of any element of the group: the norm is about all of them, the update about one."""
-    return "any:" + position[4:] if position.startswith("own:") else position
-
-
 def another_element(value: Value, stacked: tuple[str, ...] = ()) -> Value:
     """The value at another element of the same matrix: along axes that split a stack of them it has the same owner."""
-    return per_element(value, other_position, stacked)
+    return per_element(value, of_another, stacked)
 
 
 def other_version(version: Version, stacked: tuple[str, ...] = ()) -> Version:
@@ -193,7 +169,7 @@ def other_version(version: Version, stacked: tuple[str, ...] = ()) -> Version:
     if isinstance(version, Choice):
         axis, p, q = version.test
         if p != EXISTS and axis not in stacked:
-            p, q = sorted((other_position(p), other_position(q)))
+            p, q = sorted((of_another(p), of_another(q)))
         return choose((axis, p, q), other_version(version.yes, stacked), other_version(version.no, stacked))
     return version
 
@@ -221,7 +197,7 @@ def always_right(read: Read) -> bool:
     return each(read.version, trusted) == read.want
 
 
-def on_rank(formula: Bool, rank: Mapping[str, str]) -> Bool:
+def on_rank(formula: Bool, rank: Mapping[str, Position]) -> Bool:
     """The formula on the rank that stands at the given position along each axis."""
     places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
     for axis, position in symbols.varying(formula):

@@ -32,6 +32,7 @@ from placealg.prover.calculus.explore import (
 from placealg.prover.calculus.machine import Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.places import NoRule, pairs
+from placealg.prover.calculus.positions import PEER
 from placealg.prover.evidence import symbols
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
@@ -312,7 +313,7 @@ def _schedule(found: Obligations, step: Step, group: Group) -> None:
             found.hold("schedule")
         else:
             called = symbols.at_pairs(pairs(event))
-            peer = correct.on_rank(called, dict.fromkeys(event.axes, "peer"))
+            peer = correct.on_rank(called, dict.fromkeys(event.axes, PEER))
             failure = Failure("schedule", event.path, z3.And(called, z3.Not(peer)),
                               "some ranks of the group do not take part: deadlock")
             found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]

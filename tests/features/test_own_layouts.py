@@ -9,7 +9,8 @@ from agreement import compare
 
 from placealg.check.prove import prove
 from placealg.model.abstract import abstract
-from placealg.prover.calculus.contribution import PEER, put, size_one
+from placealg.prover.calculus.contribution import put, size_one
+from placealg.prover.calculus.positions import PEER
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.edit import edit

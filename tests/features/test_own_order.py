@@ -15,9 +15,9 @@ from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.model.config import resolve_model
 from placealg.prover.calculus.contribution import OPAQUE, Term, sum_over
+from placealg.prover.calculus.positions import drawn
 from placealg.prover.evidence.certificate import certificate
 from placealg.prover.evidence.solver import SAT, z3_answer
-from placealg.prover.ops import paths
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
@@ -62,7 +62,7 @@ def test_one_owner_function_for_all_is_right() -> None:
 
 
 def test_own_opinions_have_no_sum_in_closed_form() -> None:
-    mine, one = (Term(ONE, FrozenMap({"dp": p})) for p in (paths.drawn("batch", "shuffled", "dp"), "at:batch"))
+    mine, one = (Term(ONE, FrozenMap({"dp": p})) for p in (drawn("batch", "shuffled", "dp"), "at:batch"))
     assert sum_over([one], "dp") == sum_over([one], "dp", 3) == (Term(ONE),)
     closed, = sum_over([mine], "dp")
     assert [name.startswith(OPAQUE) for name in closed.coefficient.names()] == [True]

@@ -21,11 +21,12 @@ from worlds import GARBAGE, Rank, World
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.prover.calculus import explore, versions
-from placealg.prover.calculus.contribution import DEVICE, OPAQUE, UNIT, Slot, Tag, Term, Value, count_cell, count_name
+from placealg.prover.calculus.contribution import OPAQUE, Slot, Tag, Term, Value, count_cell, count_name
 from placealg.prover.calculus.machine import STATES, Machine, Site
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.parameter_uses import concerns
 from placealg.prover.calculus.places import EARLIER, MIDDLE
+from placealg.prover.calculus.positions import DEVICE, UNIT
 from placealg.prover.ops.flow import Flows
 from placealg.step.event import Event, phase_order
 from placealg.step.lower import lowered, of_ops

@@ -21,10 +21,11 @@ from worlds import GARBAGE, World, any_of
 
 from placealg.frozen import FrozenMap
 from placealg.model.graph import unit_of
-from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, STAGE, Value, elsewhere, varies
+from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Value
+from placealg.prover.calculus.positions import OWNER, dim_of, elsewhere, varies
 from placealg.prover.ops.findings import SEED
 from placealg.prover.ops.flow import _Follower
-from placealg.prover.ops.paths import DRAW, OWNER, Sum, dim_of, is_exact
+from placealg.prover.ops.paths import Sum, is_exact
 from placealg.step.event import Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
@@ -54,7 +55,7 @@ class Cell(World):
     def position(self, axis: str, name: str, rank: Mapping[str, int]) -> int:
         if along := varies(name):
             name = elsewhere(name, along, str(rank[along]))
-        bare, _, drawn = name.partition(DRAW)
+        bare, _, drawn = name.partition("!")
         if bare not in self.indices:
             return super().position(axis, name, rank)
         layout, _, said = drawn.partition("^")
@@ -70,7 +71,7 @@ def positions(value: Value) -> set[str]:
     found = {p for _, p in value.mask} | {p for t in value.terms for p in t.at.values()}
     for e in (*value.sides, *(e for t in value.terms for e in t.given)):
         found |= {*e[1:]} if e[1] not in (SIZE_ONE, EXISTS) else set()
-    return {p.partition(DRAW)[0] for p in found if dim_of(p) or "/" in p}
+    return {p.partition("!")[0] for p in found if dim_of(p) or "/" in p}
 
 
 def label_dim(position: str) -> str:
@@ -308,7 +309,7 @@ class Followed(_Follower):
         neighbour = instance + (1 if back else -1)
         named = {"first": stages[0], "last": stages[-1], unit: stages[instance]}
         named[f"{unit}'"] = stages[neighbour] if 0 <= neighbour < len(stages) else stages[instance]
-        known = {f"{self.table.pipeline}:{STAGE}{part}": stage for part, stage in named.items()}
+        known = {f"{self.table.pipeline}:stage:{part}": stage for part, stage in named.items()}
         if name:
             known[f"{self.table.pipeline}:{OWNER}"] = named[part_of(unit_of(name), self.graph)]
         return known

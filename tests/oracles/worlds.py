@@ -14,18 +14,8 @@ import z3
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.prover.calculus.contribution import (
-    DEVICE,
-    EXISTS,
-    PEER,
-    SIZE_ONE,
-    Equality,
-    Term,
-    Value,
-    count_cell,
-    elsewhere,
-    varies,
-)
+from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, Value, count_cell
+from placealg.prover.calculus.positions import DEVICE, PEER, elsewhere, varies
 from placealg.prover.evidence.symbols import constants
 
 Rank = Mapping[str, int]

@@ -1,9 +1,6 @@
 """The contribution calculus: what a device's value is, as counted contributions, and how events change it.
 
-A *position* names a coordinate along one axis: "c" the device itself, "unit" the rank that computes the
-contribution, "own:L" the owner of element i under layout L, "other:L" of a second element j of the same
-matrix, "peer" any rank at all, or a numeral. One that ends in "~AXIS" is, along that axis, that of the rank that is
-looked at. A *term* is a coefficient times the indicator that the device stands at given positions. A *value* is a sum
+A *term* is a coefficient times the indicator that the device is at given positions (positions.py). A *value* is a sum
 of terms, with a mask (where it is held), side conditions (where it is defined) and the transforms applied to it. All
 is plain data, canonical on construction, so that equal means equal; no solver is needed.
 """
@@ -16,62 +13,35 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
+from placealg.prover.calculus.positions import DEVICE, PEER, Pairs, Position, elsewhere, is_rank, rank, varies
 
-DEVICE = "c"
-UNIT = "unit"
-PEER = "peer"
-STAGE = "stage:"
-"""What begins the position of a stage along a pipeline axis."""
-
-Equality = tuple[str, str, str]
+Equality = tuple[str, Position, Position]
 """(axis, position, position): the two positions are the same coordinate."""
 
-SIZE_ONE = "="
+SIZE_ONE = Position("=")
 """Marks the equality (axis, "=", "1"): the axis has one rank."""
 
-EXISTS = "<"
+EXISTS = Position("<")
 """Marks the condition (axis, "<", k): the axis has a rank k."""
+
 
 def size_one(axis: str) -> Equality:
     """The condition that `axis` has a single rank."""
-    return (axis, SIZE_ONE, "1")
+    return (axis, SIZE_ONE, rank(1))
 
 
-def exists(axis: str, position: str) -> frozenset[Equality]:
+def exists(axis: str, position: Position) -> frozenset[Equality]:
     """The condition that there is such a rank: only a numeral above 0 may lie outside its axis."""
-    return frozenset({(axis, EXISTS, position)}) if position.isdigit() and position != "0" else frozenset()
+    return frozenset({(axis, EXISTS, position)}) if is_rank(position) and position != rank(0) else frozenset()
 
 
 OPAQUE = "#opaque"
 """The prefix of symbols for sums over an axis that have no known closed form; no axis has such a name."""
 
-ALONG = "~"
-"""Stands before the axis along which a position differs from rank to rank."""
 
-
-def varies(position: str) -> str:
-    """The axis along which a position differs from rank to rank; "" where all ranks have the same.
-
-    >>> varies("own:of_stage~pp"), varies("own:own"), varies(elsewhere("own:of_stage~pp", "pp", "0"))
-    ('pp', '', '')
-    """
-    return position.partition(ALONG)[2]
-
-
-def elsewhere(position: str, axis: str, rank: str) -> str:
-    """A position as the rank that stands at `rank` along `axis` has it.
-
-    >>> elsewhere("own:of_stage~pp", "pp", "peer"), elsewhere("own:of_stage~pp", "dp", "peer")
-    ('own:of_stage^pp=peer', 'own:of_stage~pp')
-    """
-    if not position.endswith(ALONG + axis):
-        return position
-    return f"{position.removesuffix(ALONG + axis)}^{axis}={rank}"
-
-
-def _moved(places: Mapping[str, str], axis: str, rank: str) -> FrozenMap[str, str]:
-    """Places (axis -> position) as the rank that stands at `rank` along `axis` has them."""
-    return FrozenMap({a: rank if (a, p) == (axis, DEVICE) else elsewhere(p, axis, rank) for a, p in places.items()})
+def _moved(places: Mapping[str, Position], axis: str, there: Position) -> FrozenMap[str, Position]:
+    """Places (axis -> position) as the rank that is at `there` along `axis` has them."""
+    return FrozenMap({a: there if (a, p) == (axis, DEVICE) else elsewhere(p, axis, there) for a, p in places.items()})
 
 
 def count_name(cell: Mapping[str, str]) -> str:
@@ -83,15 +53,16 @@ def count_name(cell: Mapping[str, str]) -> str:
     return f"N[{','.join(f'{a}@{p}' for a, p in sorted(cell.items()))}]"
 
 
-def count_cell(name: str) -> dict[str, str] | None:
+def count_cell(name: str) -> dict[str, Position] | None:
     """The cell of a count symbol, or None when `name` is another symbol."""
     if not name.startswith("N["):
         return None
     inside = name[2:-1]
-    return dict(part.split("@") for part in inside.split(",")) if inside else {}
+    pairs = (part.split("@") for part in inside.split(",") if inside)
+    return {axis: Position(position) for axis, position in pairs}
 
 
-def each_cell(coefficient: Monomial, change: Callable[[dict[str, str]], Mapping[str, str]]) -> Monomial:
+def each_cell(coefficient: Monomial, change: Callable[[dict[str, Position]], Mapping[str, Position]]) -> Monomial:
     """The coefficient with another cell for each of its counts."""
     changed = Monomial(coefficient.coefficient)
     for name, power in coefficient.powers:
@@ -100,7 +71,7 @@ def each_cell(coefficient: Monomial, change: Callable[[dict[str, str]], Mapping[
     return changed
 
 
-def move(coefficient: Monomial, axis: str, position: str) -> Monomial:
+def move(coefficient: Monomial, axis: str, position: Position) -> Monomial:
     """The coefficient as the device at `position` along `axis` has it."""
     return each_cell(coefficient, lambda cell: _moved(cell, axis, position))
 
@@ -109,10 +80,6 @@ def depends(coefficient: Monomial, axis: str) -> bool:
     """Whether the coefficient differs between ranks along `axis`."""
     cells = [count_cell(name) or {} for name in coefficient.names()]
     return any(cell.get(axis) == DEVICE or any(varies(p) == axis for p in cell.values()) for cell in cells)
-
-
-Pairs = frozenset[tuple[str, str]]
-"""(axis, position) pairs: the ranks that stand at all of them."""
 
 
 def _off(pairs: Pairs, axis: str) -> Pairs:
@@ -126,7 +93,7 @@ def _differs(equality: Equality, axis: str) -> bool:
     return (a == axis and DEVICE in places) or any(varies(p) == axis for p in places)
 
 
-def put(equality: Equality, axis: str, position: str) -> Equality | None:
+def put(equality: Equality, axis: str, position: Position) -> Equality | None:
     """The equality with the device's coordinate on `axis` set; None when it became true.
 
     What was said of any two ranks along the axis stays so where one of them becomes any rank: it needs a lone rank.
@@ -140,11 +107,11 @@ def put(equality: Equality, axis: str, position: str) -> Equality | None:
     return None if p == q else (a, p, q)
 
 
-def _put_all(equalities: Iterable[Equality], axis: str, position: str) -> frozenset[Equality]:
+def _put_all(equalities: Iterable[Equality], axis: str, position: Position) -> frozenset[Equality]:
     return frozenset(e for e in (put(x, axis, position) for x in equalities) if e is not None)
 
 
-def equality(axis: str, p: str, q: str) -> frozenset[Equality]:
+def equality(axis: str, p: Position, q: Position) -> frozenset[Equality]:
     """The condition that two positions coincide: empty when they are the same name."""
     return frozenset() if p == q else frozenset({(axis, min(p, q), max(p, q))})
 
@@ -154,7 +121,7 @@ class Term:
     """coefficient * product over `at` of [device stands at position] * product of the `given` equalities."""
 
     coefficient: Monomial
-    at: FrozenMap[str, str] = FrozenMap()
+    at: FrozenMap[str, Position] = FrozenMap()
     given: frozenset[Equality] = frozenset()
 
     def times(self, factor: Monomial) -> Term:
@@ -184,7 +151,7 @@ class Term:
             return Term(unknown, at, frozenset(e for e in self.given if not _differs(e, axis)))
         return self.times(Monomial.of(axis))
 
-    def read_at(self, axis: str, position: str) -> Term:
+    def read_at(self, axis: str, position: Position) -> Term:
         """The term as the rank at `position` along `axis` has it, on every rank."""
         given = _put_all(self.given, axis, position)
         if axis in self.at:
@@ -217,25 +184,25 @@ def sum_over(terms: Iterable[Term], axis: str, ranks: int = 0) -> tuple[Term, ..
     """
     if not ranks:
         return merged(t.summed(axis) for t in terms)
-    written = merged(t.read_at(axis, str(k)) for t in terms for k in range(ranks))
+    written = merged(t.read_at(axis, rank(k)) for t in terms for k in range(ranks))
     return merged(_counted(written, axis, ranks))
 
 
 def _counted(terms: Iterable[Term], axis: str, ranks: int) -> Iterator[Term]:
     """Merge terms equal up to [p = k] that occur for every rank k of the axis: their guards sum to 1."""
-    found: dict[tuple[Term, str], list[int]] = {}
+    found: dict[tuple[Term, Position], list[int]] = {}
     for term in terms:
-        placed = [((a, p, q), q, p) for a, p, q in term.given if a == axis and p.isdigit() and not q.isdigit()]
+        placed = [((a, p, q), q, p) for a, p, q in term.given if a == axis and is_rank(p) and not is_rank(q)]
         if len(placed) != 1:
             yield term
             continue
-        (stands, position, rank), = placed
-        found.setdefault((replace(term, given=term.given - {stands}), position), []).append(int(rank))
+        (stands, position, number), = placed
+        found.setdefault((replace(term, given=term.given - {stands}), position), []).append(int(number))
     for (term, position), numbers in found.items():
         if sorted(numbers) == list(range(ranks)):
             yield term
         else:
-            yield from (replace(term, given=term.given | equality(axis, position, str(k))) for k in numbers)
+            yield from (replace(term, given=term.given | equality(axis, position, rank(k))) for k in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +214,7 @@ class Slot:
 
     terms: tuple[Term, ...]
     counted: Value
-    where: frozenset[tuple[str, str]]
+    where: frozenset[tuple[str, Position]]
     defined: bool = True
     apart: str = ""
 
@@ -267,10 +234,10 @@ class Tag:
 
     name: str
     slot: Slot | None
-    rank: FrozenMap[str, str] = FrozenMap()
+    rank: FrozenMap[str, Position] = FrozenMap()
     mixed: bool = False
 
-    def read_at(self, axis: str, position: str) -> Tag:
+    def read_at(self, axis: str, position: Position) -> Tag:
         """The transform as the rank at `position` along `axis` has it, on every rank."""
         rank = _moved(self.rank, axis, position)
         return replace(self, rank=rank if axis in rank else rank.plus({axis: position}))
@@ -287,7 +254,7 @@ class Value:
     """
 
     terms: tuple[Term, ...] = ()
-    mask: frozenset[tuple[str, str]] = frozenset()
+    mask: frozenset[tuple[str, Position]] = frozenset()
     sides: frozenset[Equality] = frozenset()
     tags: tuple[Tag, ...] = ()
     held: bool = True
@@ -312,7 +279,7 @@ class Value:
         changed = (t.on(pairs).times(by) for t in self.terms for by in (factor, Monomial.number(-1)))
         return replace(self, terms=merged((*self.terms, *changed)))
 
-    def masked(self, pairs: Iterable[tuple[str, str]]) -> Value:
+    def masked(self, pairs: Iterable[tuple[str, Position]]) -> Value:
         """The value held only where the device stands at all `pairs` as well."""
         return replace(self, mask=self.mask | frozenset(pairs))
 
@@ -349,7 +316,7 @@ class Value:
                 sides=_put_all(value.sides, axis, PEER) | alone | other)
         return value.scaled(factor)
 
-    def gathered(self, axes: Mapping[str, str]) -> Value:
+    def gathered(self, axes: Mapping[str, Position]) -> Value:
         """Every rank gets what the rank at the given position along each axis holds; undefined if it holds nothing."""
         if not self.held:
             return replace(self, held=True, garbage=True)
@@ -373,7 +340,7 @@ STALE = Slot((), Value(garbage=True), frozenset(), defined=False)
 """A flag that an earlier step computed."""
 
 
-def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
+def chosen(new: Value, old: Value, where: frozenset[tuple[str, Position]]) -> Value:
     """`new` on the ranks of `where`, `old` elsewhere (about which nothing is claimed unless nothing is held)."""
     if not where or new == old:
         return new
@@ -385,12 +352,12 @@ def chosen(new: Value, old: Value, where: frozenset[tuple[str, str]]) -> Value:
     return replace(new.masked(where), mixed=frozenset.intersection(*beyond) if beyond else None)
 
 
-def per_element(value: Value, rename: Callable[[str], str], kept: tuple[str, ...] = ()) -> Value:
+def per_element(value: Value, rename: Callable[[Position], Position], kept: tuple[str, ...] = ()) -> Value:
     """The same value at another element: owner positions renamed, but along the axes that are `kept`."""
     def term(t: Term) -> Term:
         cells = each_cell(t.coefficient, lambda cell: dict(map(at, cell.items())))
         return Term(cells, FrozenMap(dict(map(at, t.at.items()))), equalities(t.given))
-    def at(pair: tuple[str, str]) -> tuple[str, str]:
+    def at(pair: tuple[str, Position]) -> tuple[str, Position]:
         return pair if pair[0] in kept else (pair[0], rename(pair[1]))
     def equalities(given: frozenset[Equality]) -> frozenset[Equality]:
         return frozenset(e for a, p, q in given for e in (

@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placealg.prover import correct
 from placealg.prover.calculus import phases, transfer, versions
 from placealg.prover.calculus.machine import Machine, Read, Site
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
 from placealg.prover.calculus.parameter_uses import concerns
 from placealg.prover.calculus.places import NoRule, leave
+from placealg.prover.calculus.positions import of_another, rank
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.step.event import READERS, takes_part
@@ -101,7 +101,7 @@ def initial(reference: Reference, group: Group, site: Site, flows: Flows | None)
     Along the axes that split the parameter itself each owner holds its elements, and no other rank holds any.
     """
     machine = Machine(reference, group, site, flows)
-    first = [(a, "0") for a in reference.mesh.names if a not in group.split]
+    first = [(a, rank(0)) for a in reference.mesh.names if a not in group.split]
     held = versions.where(first, CURRENT, GARBAGE)
     machine.versions["weight", "device"] = versions.where(machine.owners, held, UNHELD)
     return machine
@@ -329,7 +329,7 @@ def matrices(machine: Machine) -> Iterator[Read]:
     """The reads of this element by updates of another element of its matrix, if updates read whole matrices."""
     if machine.group.locality != "elementwise":
         for update in machine.updates:
-            others = [(axis, p if axis in machine.group.stacked else correct.other_position(p))
+            others = [(axis, p if axis in machine.group.stacked else of_another(p))
                       for axis, p in update.where]
             for value, version in update.others:
                 if value in machine.group.whole_reads:

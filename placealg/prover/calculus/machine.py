@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import ABSENT, STALE, Slot, Value
+from placealg.prover.calculus.positions import OWNER, Pairs
 from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Version
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.paths import OWNER
 from placealg.step.program import Group, Reference
 
 STATES = ("weight", "master", "moments")
 GLOBALS = ("step", "rng")
 Key = tuple[str, str]
-Pairs = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)

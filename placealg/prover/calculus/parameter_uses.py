@@ -8,10 +8,11 @@ from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Op, unit_of
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import DEVICE, STAGE, UNIT, Value, equality, move
-from placealg.prover.calculus.machine import Machine, Pairs
+from placealg.prover.calculus.contribution import Value, equality, move
+from placealg.prover.calculus.machine import Machine
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import NoRule, divisor, observe
+from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, stage
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
 from placealg.prover.ops.findings import SEED, GradientPart
 from placealg.prover.ops.flow import Flows
@@ -67,7 +68,7 @@ def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
     graph = machine.reference.graph
     if not tied(machine.reference, parameter):
         return machine.owners
-    return machine.owners | {(ends(machine.reference), STAGE + part_of(op.unit, graph))}
+    return machine.owners | {(ends(machine.reference), stage(part_of(op.unit, graph)))}
 
 
 def _shared(machine: Machine, where: Pairs) -> Pairs:
@@ -128,7 +129,7 @@ def begins(use: str, group: Group, reference: Reference) -> str:
     return "one sets" if unit != group.unit and reference.unit(unit).repeated else "sets"
 
 
-def _of_the_last_unit(machine: Machine, part: Part) -> bool:
+def _of_the_last_unit(machine: Machine, part: GradientPart) -> bool:
     """Whether a whole unit sets the gradient of a parameter."""
     how = begins(part.use, machine.group, machine.reference)
     if how == "one sets" and part.use in machine.begun:

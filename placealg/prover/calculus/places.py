@@ -6,27 +6,16 @@ from collections.abc import Mapping
 
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import (
-    ALONG,
-    DEVICE,
-    STAGE,
-    UNIT,
-    count_cell,
-    count_name,
-    depends,
-    each_cell,
-    exists,
-    varies,
-)
-from placealg.prover.calculus.machine import Machine, Pairs, Read
+from placealg.prover.calculus.contribution import count_cell, count_name, depends, each_cell, exists
+from placealg.prover.calculus.machine import Machine, Read
 from placealg.prover.calculus.microbatches import Iteration
+from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, Position, dim_of, is_stage, owner, rank, varies
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, Version
-from placealg.prover.ops.paths import dim_of
 from placealg.step.event import MICROBATCH, PADDING
 from placealg.step.program import LOOPED, Event, Reference
 from placealg.step.split import NONE, split_of
 
-MIDDLE, EARLIER = "middle", "earlier"
+MIDDLE, EARLIER = Position("middle"), Position("earlier")
 """A microbatch that the unit is not in, of any number of them; and one that was, when it is over."""
 
 PADDED, ELEMENTS = "padded:", "elements:"
@@ -44,14 +33,13 @@ class NoRule(Exception):
 
 def pairs(event: Event) -> Pairs:
     """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0."""
-    owner = owner_of(event) if event.group else "0"
-    return frozenset((c.axis, owner if c.rank is None else str(c.rank)) for c in event.where)
+    own = owner_of(event) if event.group else rank(0)
+    return frozenset((c.axis, own if c.rank is None else rank(c.rank)) for c in event.where)
 
 
-def owner_of(event: Event) -> str:
+def owner_of(event: Event) -> Position:
     """The position of the owner of the element under the event's layout."""
-    name = event.layout.partition("(")[0]
-    return f"own:{name}{ALONG}{event.drawn}" if event.drawn else f"own:{name}"
+    return owner(event.layout.partition("(")[0], event.drawn)
 
 
 def owner_pairs(event: Event) -> Pairs:
@@ -59,7 +47,7 @@ def owner_pairs(event: Event) -> Pairs:
     return frozenset((a, owner_of(event)) for a in event.axes)
 
 
-def at_places(version: Version, places: Mapping[str, str]) -> Version:
+def at_places(version: Version, places: Mapping[str, Position]) -> Version:
     """The version on the rank that stands at `places`."""
     for axis, position in places.items():
         version = versions.read_at(version, axis, position)
@@ -104,7 +92,7 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
     summed = machine.flows.at(iteration.position).loss if machine.flows else {}
     if event.path in summed:
-        apart = {(axis, position) for axis, position in summed[event.path] if not position.startswith(STAGE)}
+        apart = {(axis, position) for axis, position in summed[event.path] if not is_stage(position)}
         for axis, dim in ((a, dim_of(p)) for a, p in sorted(apart)):
             if dim != _loss_dim(machine.reference, axis):
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, unlike its data")
@@ -112,7 +100,7 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, not known to divide")
         cell = {axis: DEVICE for axis, _ in apart}
     if event.phase in LOOPED:
-        cell[MICROBATCH] = UNIT if iteration.active else iteration.position
+        cell[MICROBATCH] = UNIT if iteration.active else Position(iteration.position)
     return count_name(cell)
 
 
@@ -121,7 +109,7 @@ def leave(machine: Machine, event: Event) -> None:
 
     All earlier microbatches share one name although their counts differ; raises NoRule if a gradient is scaled by one.
     """
-    def earlier(cell: dict[str, str]) -> dict[str, str]:
+    def earlier(cell: dict[str, Position]) -> dict[str, Position]:
         return {**cell, MICROBATCH: EARLIER} if cell.get(MICROBATCH) == MIDDLE else cell
 
     slots = [machine.slot, machine.skip, *(tag.slot for value in machine.values.values() for tag in value.tags)]

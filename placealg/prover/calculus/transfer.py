@@ -13,18 +13,8 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import (
-    ABSENT,
-    DEVICE,
-    UNIT,
-    Slot,
-    Tag,
-    Term,
-    Value,
-    chosen,
-    equality,
-)
-from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Pairs, Read, Relied, Updated
+from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen, equality
+from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.parameter_uses import operate
 from placealg.prover.calculus.places import (
@@ -38,6 +28,7 @@ from placealg.prover.calculus.places import (
     pairs,
     tokens,
 )
+from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, Position, of_any, owner, rank
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.stages import ends, tied
@@ -108,7 +99,7 @@ def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
 
 def _broadcast(machine: Machine, event: Event, _: Iteration) -> None:
     tier = event.tiers[0]
-    root = at_places(machine.version(event.value, tier), {a: str(event.root) for a in event.axes})
+    root = at_places(machine.version(event.value, tier), {a: rank(event.root) for a in event.axes})
     _set(machine, (event.value, tier), versions.each(root, lambda leaf: GARBAGE if leaf == UNHELD else leaf), event)
 
 
@@ -184,7 +175,7 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         return
     if event.value == "skip":
         apart = _apart(machine)  # the flag of one end says nothing elsewhere
-        machine.skip = _counted(machine, event, {apart: "any:end"} if apart else FrozenMap())
+        machine.skip = _counted(machine, event, {apart: of_any(owner("end"))} if apart else FrozenMap())
         return
     assert machine.flows is not None, "ops are not followed"
     if event.value == "grad":
@@ -266,7 +257,7 @@ def _apart(machine: Machine) -> str:
     return ends(machine.reference) if tied(machine.reference, machine.site.parameter) else ""
 
 
-def _counted(machine: Machine, event: Event, beside: Mapping[str, str] = FrozenMap()) -> Slot:
+def _counted(machine: Machine, event: Event, beside: Mapping[str, Position] = FrozenMap()) -> Slot:
     """The elements of grad_sum that a rank holds and `where` selects, on ranks that also stand at `beside`."""
     counted, where = machine.value("grad_sum", event.tiers[0]), pairs(event)
     placed = counted.mask | where
@@ -311,7 +302,7 @@ def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
     """The result of an update: UNHELD without a master, GARBAGE if an input is not CURRENT, else a guarded NEXT."""
     if master == UNHELD:
         return UNHELD
-    guards: frozenset[tuple[str, FrozenMap[str, str]]] = frozenset({(flag, FrozenMap())})
+    guards: frozenset[tuple[str, FrozenMap[str, Position]]] = frozenset({(flag, FrozenMap())})
     for leaf in (master, moments):
         if isinstance(leaf, Guarded) and leaf.version == CURRENT:
             guards |= leaf.updates

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from placealg.frozen import FrozenMap
-from placealg.prover.calculus.contribution import DEVICE, Equality, elsewhere
+from placealg.prover.calculus.contribution import Equality
+from placealg.prover.calculus.positions import DEVICE, Position, elsewhere, is_rank
 
 CURRENT, NEXT, GARBAGE, UNHELD = 0, 1, -1, -2
 
@@ -21,7 +22,7 @@ CURRENT, NEXT, GARBAGE, UNHELD = 0, 1, -1, -2
 class Guarded:
     """`version` if every update in `updates` was right on the rank given with it, else GARBAGE."""
 
-    updates: frozenset[tuple[str, FrozenMap[str, str]]]
+    updates: frozenset[tuple[str, FrozenMap[str, Position]]]
     version: int
 
 
@@ -54,7 +55,7 @@ def choose(test: Equality, yes: Version, no: Version) -> Version:
     True
     """
     _, p, q = test
-    if p.isdigit() and q.isdigit():
+    if is_rank(p) and is_rank(q):
         return yes if p == q else no
     if yes == no:
         return yes
@@ -66,7 +67,7 @@ def choose(test: Equality, yes: Version, no: Version) -> Version:
     return branches[0] if branches[0] == branches[1] else Choice(top, *branches)
 
 
-def where(pairs: Iterable[tuple[str, str]], yes: Version, no: Version) -> Version:
+def where(pairs: Iterable[tuple[str, Position]], yes: Version, no: Version) -> Version:
     """`yes` on the devices that stand at every (axis, position) pair, `no` on the others."""
     result = yes
     for axis, position in sorted(pairs, reverse=True):
@@ -89,7 +90,7 @@ def both(one: Version, two: Version, join: Callable[[Leaf, Leaf], Leaf]) -> Vers
     return each(two, lambda leaf: join(one, leaf))
 
 
-def read_at(version: Version, axis: str, position: str) -> Version:
+def read_at(version: Version, axis: str, position: Position) -> Version:
     """The version on the rank that stands at `position` along `axis`, on every rank."""
     if isinstance(version, Choice):
         yes, no = read_at(version.yes, axis, position), read_at(version.no, axis, position)
@@ -126,9 +127,9 @@ def somewhere(version: Version, wanted: int) -> Version:
     return found
 
 
-def places(version: Version) -> dict[str, list[str]]:
+def places(version: Version) -> dict[str, list[Position]]:
     """Axis -> the positions at which a test of the version asks whether the device stands."""
-    asked: dict[str, set[str]] = {}
+    asked: dict[str, set[Position]] = {}
     for axis, *pair in _questions(version):
         if DEVICE in pair:
             asked.setdefault(axis, set()).update(p for p in pair if p != DEVICE)
@@ -150,7 +151,7 @@ def _questions(version: Version) -> set[Equality]:
     return {version.test} | _questions(version.yes) | _questions(version.no)
 
 
-def _rank_at(rank: FrozenMap[str, str], axis: str, position: str) -> FrozenMap[str, str]:
+def _rank_at(rank: FrozenMap[str, Position], axis: str, position: Position) -> FrozenMap[str, Position]:
     """The rank of an update as the rank at `position` along `axis` has it."""
     moved = FrozenMap({a: elsewhere(p, axis, position) for a, p in rank.items()})
     return moved if axis in moved else moved.plus({axis: position})

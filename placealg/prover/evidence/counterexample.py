@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from placealg.arith import ONE, Monomial
 from placealg.mesh import ENDS
 from placealg.prover import correct
-from placealg.prover.calculus.contribution import DEVICE, STALE, Slot, Value, elsewhere, varies
+from placealg.prover.calculus.contribution import STALE, Slot, Value
 from placealg.prover.calculus.machine import Read, Updated
 from placealg.prover.calculus.microbatches import Case
+from placealg.prover.calculus.positions import DEVICE, elsewhere, is_owner, layout_of, of_the_first, taken_at, varies
+from placealg.prover.evidence import symbols
 from placealg.prover.evidence.counterexample_words import HELD, ModelPlaces, got, mass, right, scattered, tell, times
 from placealg.prover.examine import Candidate
 from placealg.prover.obligations import Failure
@@ -108,19 +110,18 @@ Owned = tuple[tuple[str, str, int], int]
 def _owners(model: Mapping[str, int], place: ModelPlaces) -> Iterator[Owned]:
     """Every owner of a model; a layout that differs along an axis is told for each rank on which it is."""
     for name, rank in model.items():
-        kind, _, said = name.partition(":")
-        position, _, axis = said.partition("@")
-        if kind in ("own", "other"):
-            along = varies(position)
-            layout, _, there = elsewhere(position, along, DEVICE).partition("^") if along else position.partition("^")
-            if there:
-                along, _, which = there.partition("=")
-                coordinate = place.coordinate(along, which)
+        axis, position = symbols.place_of(name) or ("", DEVICE)
+        first = of_the_first(position)
+        if is_owner(position) or first:
+            order, along, there = taken_at(elsewhere(position, varies(position), DEVICE))
+            layout = layout_of(order)
+            if along:
+                coordinate = place.coordinate(along, there)
                 real = along.removesuffix(ENDS)
                 if real != along and coordinate:
                     coordinate = place.sizes[real] - 1
                 layout = f"{layout}({real})={coordinate}"
-            yield (layout, axis, 0 if kind == "own" else 1), rank
+            yield (layout, axis, 1 if first else 0), rank
 
 
 def _microbatch(case: Case | None, microbatches: int) -> int:

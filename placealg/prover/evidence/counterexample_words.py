@@ -10,22 +10,22 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.prover import correct
-from placealg.prover.calculus.contribution import (
-    DEVICE,
-    EXISTS,
-    OPAQUE,
-    SIZE_ONE,
-    UNIT,
-    Equality,
-    Term,
-    Value,
-    count_cell,
-    merged,
-)
+from placealg.prover.calculus.contribution import EXISTS, OPAQUE, SIZE_ONE, Equality, Term, Value, count_cell, merged
 from placealg.prover.calculus.places import ELEMENTS, PADDED
+from placealg.prover.calculus.positions import (
+    DEVICE,
+    UNIT,
+    Position,
+    contracted_dim,
+    dim_of,
+    is_contracted,
+    is_owner,
+    is_rank,
+    layout_of,
+)
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
+from placealg.prover.evidence import symbols
 from placealg.prover.evidence.symbols import CELL
-from placealg.prover.ops import paths
 from placealg.step.program import Reference
 
 HELD = {CURRENT: "the copy of the step's start", NEXT: "the updated copy", GARBAGE: "a stale or undefined copy",
@@ -41,9 +41,9 @@ class ModelPlaces:
     model: Mapping[str, int]
     sizes: dict[str, int]
 
-    def coordinate(self, axis: str, position: str) -> int:
+    def coordinate(self, axis: str, position: Position) -> int:
         """The coordinate along an axis that a position stands for."""
-        return int(position) if position.isdigit() else self.model.get(f"{position}@{axis}", 0)
+        return int(position) if is_rank(position) else self.model.get(f"{position}@{axis}", 0)
 
     def unit(self, axis: str) -> int:
         """The rank along an axis that computed the unit, or that owns the contracted index."""
@@ -62,8 +62,8 @@ class ModelPlaces:
 
     def where_absent(self, value: Value) -> ModelPlaces:
         """The same model, seen from an element's owner by a layout that is not the value's, and so lacks it."""
-        layouts = sorted({n.partition("@")[0] for n in self.model if n.startswith("own:")})
-        owners = [{f"{DEVICE}@{a}": self.coordinate(a, layout) for a, p in value.mask if p.startswith("own:")}
+        layouts = sorted({p for n in self.model for _, p in [symbols.place_of(n) or ("", DEVICE)] if is_owner(p)})
+        owners = [{f"{DEVICE}@{a}": self.coordinate(a, layout) for a, p in value.mask if is_owner(p)}
                   for layout in layouts]
         there = (replace(self, model={**self.model, **device}) for device in owners)
         return next((place for place in there if not place.held(value)), self)
@@ -153,8 +153,8 @@ def _condition(equality: Equality) -> str:
         return f"{axis} has one rank"
     if p == EXISTS:
         return f"{axis} has a rank {q}"
-    if "/" in p and "/" in q:
-        dims = " and ".join(sorted({x.rpartition("/")[2] for x in (p, q)}))
+    if is_contracted(p) and is_contracted(q):
+        dims = " and ".join(sorted({contracted_dim(x) for x in (p, q)}))
         return f"two indices that were summed over, of {dims}, have one owner along {axis}"
     first, second = sorted((_position(p), _position(q)), key=lambda text: (text in _LAST, text))
     return f"along {axis} {first} is {second}"
@@ -164,18 +164,17 @@ _LAST = ("its owner", "the device")
 """Positions that come second in a sentence."""
 
 
-def _position(position: str) -> str:
+def _position(position: Position) -> str:
     """A position along an axis in words."""
-    if position.isdigit():
+    if is_rank(position):
         return f"rank {position}"
-    if position.startswith(("own:", "other:", "any:")):
-        layout = position.partition(":")[2]
+    if layout := layout_of(position):
         return "its owner" if layout == "own" else f"the element's owner by '{layout}'"
-    if "/" in position:
-        return f"the owner of the index of {position.rpartition('/')[2]} that was summed over"
-    dim = paths.dim_of(position)
-    return f"the owner of its index of {dim}" if dim else {DEVICE: "the device", UNIT: "the unit's rank"}.get(
-        position, position)
+    if is_contracted(position):
+        return f"the owner of the index of {contracted_dim(position)} that was summed over"
+    dim = dim_of(position)
+    said: Mapping[str, str] = {DEVICE: "the device", UNIT: "the unit's rank"}
+    return f"the owner of its index of {dim}" if dim else said.get(position, position)
 
 
 def told_sum(parts: Iterable[Monomial]) -> str:
@@ -190,12 +189,12 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: M
     for term in terms:
         part = weighting(term.coefficient) / weighting(want)
         for axis, position in term.at.items():
-            if position == UNIT or position.startswith(("own:", paths.AT)) or "/" in position:
+            if position == UNIT or is_owner(position) or dim_of(position) or is_contracted(position):
                 part = part / place.ranks(axis, reference)
             elif not place.holds((axis, DEVICE, position)):
                 part = part * Monomial.number(0)
         for axis, p, q in term.given:
-            if p not in (EXISTS, SIZE_ONE) and not (p.isdigit() and q.isdigit()):
+            if p not in (EXISTS, SIZE_ONE) and not (is_rank(p) and is_rank(q)):
                 part = part / place.ranks(axis, reference)
             elif not place.holds((axis, p, q)):
                 part = part * Monomial.number(0)

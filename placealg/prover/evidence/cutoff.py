@@ -27,8 +27,7 @@ import z3
 
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind
-from placealg.prover.calculus.contribution import DEVICE, PEER, STAGE, UNIT
-from placealg.prover.correct import COUNTER
+from placealg.prover.calculus.positions import COUNTER, DEVICE, PEER, UNIT, stage
 from placealg.prover.evidence.certificate import LEMMA as LEMMA_FILE
 from placealg.prover.evidence.certificate import Query, certificate, lemma_query
 from placealg.prover.examine import Candidate, Findings, examine, siblings
@@ -156,7 +155,7 @@ OF_LAYOUT = ("own", "other", "any")
 A layout that differs from rank to rank has one for each position on which it is evaluated.
 """
 
-OF_STAGES = (STAGE + FIRST, STAGE + LAST)
+OF_STAGES = (stage(FIRST), stage(LAST))
 """The positions along the axis of a pipeline, beside the stage of each repeated unit and that of its neighbour."""
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import z3
 
-from placealg.prover.calculus.contribution import OPAQUE, STAGE, count_cell
+from placealg.prover.calculus.contribution import OPAQUE, count_cell
+from placealg.prover.calculus.positions import of_the_first, stage
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.solver import PROCESS, Reply
 from placealg.prover.ops.stages import ends
@@ -40,9 +41,10 @@ def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
         return
     axis, end = reference.pipeline.axis, ends(reference)
     for name in names:
-        if name.startswith("other:") and name.endswith(f"@{axis}"):
-            yield z3.Int(name) == z3.Int("own:" + name.removeprefix("other:"))
+        place = symbols.place_of(name)
+        if place and place[0] == axis and (first := of_the_first(place[1])):
+            yield symbols.coordinate(*place) == symbols.coordinate(axis, first)
     if any(name == end or name.endswith(f"@{end}") for name in names):
         ranks, size = symbols.size(axis), symbols.size(end)
         yield from (ranks >= 1, size == z3.If(ranks >= 2, z3.IntVal(2), z3.IntVal(1)),
-                    symbols.coordinate(end, STAGE + FIRST) == 0, symbols.coordinate(end, STAGE + LAST) == size - 1)
+                    symbols.coordinate(end, stage(FIRST)) == 0, symbols.coordinate(end, stage(LAST)) == size - 1)

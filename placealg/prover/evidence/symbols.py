@@ -15,7 +15,8 @@ from typing import Any
 import z3
 
 from placealg.arith import ONE, Monomial
-from placealg.prover.calculus.contribution import DEVICE, EXISTS, SIZE_ONE, UNIT, Equality, Term, count_cell, varies
+from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, count_cell
+from placealg.prover.calculus.positions import DEVICE, UNIT, Position, is_rank, varies
 from placealg.step.event import MICROBATCH
 
 Bool = Any
@@ -31,25 +32,25 @@ def size(axis: str) -> Int:
 
 
 @lru_cache(maxsize=4096)
-def coordinate(axis: str, position: str) -> Int:
+def coordinate(axis: str, position: Position) -> Int:
     """A position along an axis, as an integer."""
-    if position.isdigit():
+    if is_rank(position):
         return z3.IntVal(int(position))
     return z3.Int(f"{position}@{axis}")
 
 
-def place_of(name: str) -> tuple[str, str] | None:
+def place_of(name: str) -> tuple[str, Position] | None:
     """The (axis, position) of which a constant is the coordinate; None where it is a size or a count.
 
     >>> place_of(str(coordinate("dp", "own:own"))), place_of("dp"), place_of("N[dp@c]")
     (('dp', 'own:own'), None, None)
     """
     position, at, axis = name.partition("@")
-    return (axis, position) if at and count_cell(name) is None else None
+    return (axis, Position(position)) if at and count_cell(name) is None else None
 
 
 @lru_cache(maxsize=4096)
-def varying(formula: Any) -> tuple[tuple[str, str], ...]:
+def varying(formula: Any) -> tuple[tuple[str, Position], ...]:
     """(axis, position) of the coordinates in a formula that differ from rank to rank; few, of most formulas none."""
     places = (place_of(str(c)) for c in constants(formula))
     return tuple(sorted(p for p in places if p and varies(p[1])))
@@ -95,13 +96,13 @@ def _conjunction(pairs: tuple[Equality, ...]) -> Bool:
     return z3.And([equal(e) for e in pairs])
 
 
-def at_pairs(pairs: Iterable[tuple[str, str]]) -> Bool:
+def at_pairs(pairs: Iterable[tuple[str, Position]]) -> Bool:
     """The device stands at every (axis, position) pair."""
     return _at_pairs(tuple(sorted(pairs)))
 
 
 @lru_cache(maxsize=4096)
-def _at_pairs(pairs: tuple[tuple[str, str], ...]) -> Bool:
+def _at_pairs(pairs: tuple[tuple[str, Position], ...]) -> Bool:
     return z3.And([device(a) == coordinate(a, p) for a, p in pairs])
 
 
@@ -163,7 +164,7 @@ def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
     return cleared
 
 
-def ranges(axes: Iterable[str], positions: Iterable[tuple[str, str]]) -> list[Bool]:
+def ranges(axes: Iterable[str], positions: Iterable[tuple[str, Position]]) -> list[Bool]:
     """Sizes are at least 1; every (axis, position) lies inside its axis."""
     premises = [size(a) >= 1 for a in axes]
     for axis, position in sorted(set(positions)):

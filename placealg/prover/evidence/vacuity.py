@@ -10,6 +10,7 @@ import z3
 from placealg.prover import correct
 from placealg.prover.calculus.contribution import count_name
 from placealg.prover.calculus.places import pairs
+from placealg.prover.calculus.positions import DEVICE, UNIT, example
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.premises import ask
 from placealg.prover.evidence.solver import SAT, UNSAT
@@ -30,8 +31,8 @@ def occurrences(step: Step) -> dict[str, Any]:
     """
     sizes = step.reference.unrolled
     data = step.reference.data_axes
-    cells = [count_name({}), count_name({**dict.fromkeys(data, "unit"), symbols.MICROBATCH: "unit"}),
-             count_name({**dict.fromkeys(data, "c"), symbols.MICROBATCH: "unit"})]
+    cells = [count_name({}), count_name({**dict.fromkeys(data, UNIT), symbols.MICROBATCH: UNIT}),
+             count_name({**dict.fromkeys(data, DEVICE), symbols.MICROBATCH: UNIT})]
     wheres = {pairs(e): e.path for e in step.events if e.where
               and not any(c.axis in sizes and (c.rank or 0) >= sizes[c.axis] for c in e.where)}
     return {"the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
@@ -42,7 +43,7 @@ def occurring(step: Step, number: int) -> list[Any]:
     """All occurrences at once, each on its own rank; every size is `number`, or that at which it is written out."""
     axes, unrolled = step.reference.mesh.names, step.reference.unrolled
     pinned = [symbols.size(a) == unrolled.get(a, number) for a in (*axes, symbols.MICROBATCH)]
-    return [*pinned, z3.And([correct.on_rank(q, {a: f"some{k}" for a in axes})
+    return [*pinned, z3.And([correct.on_rank(q, {a: example(k) for a in axes})
                              for k, q in enumerate(occurrences(step).values())])]
 
 

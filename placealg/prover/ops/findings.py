@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from placealg.prover.calculus.contribution import Value
+from placealg.prover.calculus.positions import Pairs
 from placealg.prover.ops import paths
-from placealg.prover.ops.paths import Pairs, Sum
+from placealg.prover.ops.paths import Sum
 
 SEED = "#seed"
 """The symbol of the gradient from which backward starts; no axis has such a name."""

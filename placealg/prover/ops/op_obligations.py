@@ -13,11 +13,11 @@ from placealg.prover.calculus.explore import Program, shapes
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.parameter_uses import begins, starts
 from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.positions import dim_of
 from placealg.prover.evidence import symbols
 from placealg.prover.obligations import Failure, Obligations
 from placealg.prover.ops.findings import Demand, GradientPart
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.paths import dim_of
 from placealg.prover.ops.redistributions import uncovered
 from placealg.prover.ops.stages import before_its_uses, out_of_turn, tied
 from placealg.step.event import POSITIONS, Event

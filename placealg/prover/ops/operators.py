@@ -10,9 +10,10 @@ from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, named, transposed
 from placealg.model.graph import Graph, Op
 from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.calculus.positions import Pairs, dim_of
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
-from placealg.prover.ops.paths import Pairs, Sum, dim_of
+from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.stages import Stages, at_the_ends, tied
 from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import Event

@@ -15,73 +15,29 @@ from dataclasses import replace
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prover.calculus.contribution import (
-    ALONG,
+from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, Value, equality, merged, per_element
+from placealg.prover.calculus.positions import (
     DEVICE,
-    EXISTS,
-    SIZE_ONE,
-    STAGE,
-    Equality,
-    Term,
-    Value,
-    equality,
-    merged,
-    per_element,
+    OWNER,
+    Pairs,
+    Position,
+    at,
+    behind,
+    contracted_dim,
+    dim_of,
+    inside,
+    is_contracted,
+    is_stage,
+    path_index,
 )
 from placealg.strategy.options import LAYER
 
 Sum = tuple[Value, ...]
 """The distinct values of the classes of contributions, all with one mask; () when no rank holds anything."""
 
-Pairs = frozenset[tuple[str, str]]
-AT, OWNER = "at:", "own:own"
-DRAW = "!"
-"""Stands before the name of an order that each rank has for itself."""
 
 
-def at(dim: str) -> str:
-    """The position of the owner of the element's index of `dim`."""
-    return AT + dim
-
-
-def drawn(dim: str, name: str, axis: str) -> str:
-    """The position along `axis` that the device takes for that of the owner of the element's index of `dim`."""
-    return f"{at(dim)}{DRAW}{name}{ALONG}{axis}"
-
-
-def dim_of(position: str) -> str:
-    """The dim of which a position is the owner; "" where it is none.
-
-    >>> dim_of(at("batch")), dim_of(drawn("batch", "shuffled", "dp")), dim_of("0")
-    ('batch', 'batch', '')
-    """
-    return position[len(AT):].partition(DRAW)[0] if position.startswith(AT) else ""
-
-
-def _inside(rename: Callable[[str], str]) -> Callable[[str], str]:
-    """Rename the owner of an index, too, whose order a position is in.
-
-    >>> _inside(lambda p: p.replace("at:seq", "at:keys"))("at:seq!mine^dp=at:seq")
-    'at:keys!mine^dp=at:keys'
-    """
-    def renamed(position: str) -> str:
-        order, of, owner = position.partition("=")
-        return rename(order) + of + (renamed(owner) if of else "")
-
-    return renamed
-
-
-def _path(op: str, summed: Callable[[str], bool]) -> Callable[[str], str]:
-    """Positions as they are called behind an op that sums over the dims of which `summed` is true."""
-    @_inside
-    def path(position: str) -> str:
-        dim = dim_of(position)
-        return f"{op}/{position[len(AT):]}" if dim and summed(dim) else position
-
-    return path
-
-
-def exact(mask: Iterable[tuple[str, str]] = ()) -> Sum:
+def exact(mask: Iterable[tuple[str, Position]] = ()) -> Sum:
     """Every contribution once, on the ranks of `mask`."""
     return (Value((Term(ONE),), frozenset(mask)),)
 
@@ -163,12 +119,12 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
         return ()
     kept = {*dims}
     masks = frozenset(p for held in operands for p in mask_of(held))
-    mask = frozenset((a, p) for a, p in masks if dim_of(p) in kept or p.startswith(STAGE))
+    mask = frozenset((a, p) for a, p in masks if dim_of(p) in kept or is_stage(p))
     partial = [held for held in operands if not is_exact(held)]
     if len(partial) > 1 or any(v.garbage for held in operands for v in held):
         return undefined(mask)
 
-    path = _path(op, lambda dim: dim not in kept)
+    path = behind(op, lambda dim: dim not in kept)
     summed = sorted((a, path(p)) for a, p in masks - mask)
     values = []
     for value in partial[0] if partial else exact():
@@ -177,7 +133,7 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
     return distinct(values)
 
 
-def _standing(term: Term, places: Iterable[tuple[str, str]]) -> Term:
+def _standing(term: Term, places: Iterable[tuple[str, Position]]) -> Term:
     """The term where the device also stands at `places`."""
     for axis, position in places:
         if axis in term.at:
@@ -194,16 +150,16 @@ def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
     >>> is_exact(narrowed(rows, [("tp", at("head_dim"))])), is_exact(reduced(rows, ("tp",), ONE, {}))
     (False, True)
     """
-    path = _path(op, {*dims}.__contains__)
+    path = behind(op, {*dims}.__contains__)
     return each(held, lambda v: per_element(v, path))
 
 
 def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
     """The same under other names of dims."""
-    @_inside
-    def name(position: str) -> str:
+    @inside
+    def name(position: Position) -> Position:
         dim = dim_of(position)
-        return at(names.get(dim, dim)) + position[len(at(dim)):] if dim else position
+        return Position(at(names.get(dim, dim)) + position[len(at(dim)):]) if dim else position
 
     return each(held, lambda v: per_element(v, name))
 
@@ -218,7 +174,7 @@ def scaled(held: Sum, factor: Monomial) -> Sum:
     return each(held, lambda v: v.scaled(factor))
 
 
-def narrowed(held: Sum, pairs: Iterable[tuple[str, str]]) -> Sum:
+def narrowed(held: Sum, pairs: Iterable[tuple[str, Position]]) -> Sum:
     """Held only where the device stands at `pairs` as well."""
     return each(held, lambda v: v.masked(pairs))
 
@@ -256,12 +212,12 @@ def substituted(value: Value, symbol: str, monomial: Monomial) -> Value:
     return replace(value, terms=merged(Term(put(t.coefficient), t.at, t.given) for t in value.terms))
 
 
-def owned(value: Value, split: Mapping[str, str], stage: str) -> Value:
+def owned(value: Value, split: Mapping[str, str], stage: Position) -> Value:
     """A parameter's value with the owners along its own split dims (axis -> dim) as owners of the element.
 
     Along a pipeline axis that is the stage on which the parameter is used.
     """
-    def place(axis: str, position: str) -> str:
+    def place(axis: str, position: Position) -> Position:
         return OWNER if axis in split and position in (at(split[axis]), stage) else position
 
     def places(pairs: Iterable[Equality]) -> frozenset[Equality]:
@@ -282,14 +238,14 @@ def plainly(value: Value) -> Value:
     >>> plainly(Value((Term(ONE, FrozenMap({"tp": "layer.norm1.out.grad.weight.grad/seq"})),))).terms[0].at
     {tp: path/seq}
     """
-    names: dict[str, str] = {}
+    names: dict[Position, Position] = {}
 
-    def short(position: str) -> str:
-        if "/" not in position:
+    def short(position: Position) -> Position:
+        if not is_contracted(position):
             return position
-        dim = position.rpartition("/")[2]
-        taken = sum(1 for name in names if name.rpartition("/")[2] == dim and name != position)
-        return names.setdefault(position, f"path{taken + 1}/{dim}" if taken else f"path/{dim}")
+        dim = contracted_dim(position)
+        taken = sum(1 for name in names if contracted_dim(name) == dim and name != position)
+        return names.setdefault(position, path_index(dim, taken))
 
     for term in value.terms:
         for axis in sorted(term.at):

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from placealg.arith import ONE, Monomial
 from placealg.model.graph import Graph, unit_of
+from placealg.prover.calculus.positions import at, dim_of, drawn
 from placealg.prover.ops import paths
-from placealg.prover.ops.paths import Sum, at, dim_of
+from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import Event
 from placealg.step.event import dim_of as dim_named
@@ -110,7 +111,7 @@ def _shift(tensors: Tensors, event: Event) -> None:
 
 def _slice(tensors: Tensors, event: Event) -> None:
     dim = dim_named(event.to)
-    place = paths.drawn(dim, event.layout.partition("(")[0], event.drawn) if event.drawn else at(dim)
+    place = drawn(dim, event.layout.partition("(")[0], event.drawn) if event.drawn else at(dim)
     tensors.put(event, paths.narrowed(tensors.here(event), [(a, place) for a in event.axes]))
 
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from placealg.frozen import FrozenMap
 from placealg.mesh import ENDS, Axis, Mesh
 from placealg.model.graph import Graph, Loop, unit_of
-from placealg.prover.calculus.contribution import STAGE, equality, merged
+from placealg.prover.calculus.contribution import equality, merged
+from placealg.prover.calculus.positions import Pairs, Position, neighbour, stage
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.paths import Sum
@@ -58,9 +59,9 @@ class Stages:
         """The least number of instances of a repeated unit to follow: two if they send messages to each other."""
         return 2 if self.axis else 1
 
-    def at(self, unit: str) -> str:
+    def at(self, unit: str) -> Position:
         """The position of a unit's stage."""
-        return STAGE + part_of(unit, self.graph)
+        return stage(part_of(unit, self.graph))
 
     def here(self, unit: str, held: Sum) -> Sum:
         """A value as an op of `unit` finds it on its stage: what is held elsewhere is not there."""
@@ -71,12 +72,12 @@ class Stages:
     def _met(self, unit: str, held: Sum) -> Sum:
         """The value with stages renamed: `first` is the stage of the first instance, `last` that of the last."""
         mine = self.at(unit)
-        pairs = ((STAGE + FIRST, self.at(self.graph.loops[0].unit)), (STAGE + LAST, self.at(self.graph.loops[-1].unit)))
+        pairs = ((stage(FIRST), self.at(self.graph.loops[0].unit)), (stage(LAST), self.at(self.graph.loops[-1].unit)))
         return _renamed(held, {one: other for pair in pairs for one, other in (pair, pair[::-1]) if other == mine})
 
     def neighbour(self, held: Sum, unit: str) -> Sum:
         """What an instance of `unit` holds, as its neighbour of the same unit sees it."""
-        return _renamed(held, {self.at(unit): self.at(unit) + "'"}) if self.axis else held
+        return _renamed(held, {self.at(unit): neighbour(self.at(unit))}) if self.axis else held
 
     def anywhere(self, held: Sum) -> Sum:
         """A value without its position along the pipeline."""
@@ -135,18 +136,18 @@ class Stages:
         return self.graph.loop(unit_of(loop.first)) is None
 
 
-def _others(mask: Iterable[tuple[str, str]], axis: str) -> frozenset[tuple[str, str]]:
+def _others(mask: Iterable[tuple[str, Position]], axis: str) -> Pairs:
     return frozenset((a, p) for a, p in mask if a != axis)
 
 
-def _standing(held: Sum, axis: str, position: str) -> Sum:
+def _standing(held: Sum, axis: str, position: Position) -> Sum:
     """Read a value at one stage: it is defined only if it was stored at that stage, or is replicated along the axis."""
     return paths.each(held, lambda v: replace(
         v, mask=_others(v.mask, axis) | {(axis, position)},
         sides=v.sides.union(*(equality(axis, p, position) for a, p in v.mask if a == axis))))
 
 
-def _renamed(held: Sum, names: dict[str, str]) -> Sum:
+def _renamed(held: Sum, names: dict[Position, Position]) -> Sum:
     return paths.each(held, lambda v: replace(v, mask=frozenset((a, names.get(p, p)) for a, p in v.mask)))
 
 

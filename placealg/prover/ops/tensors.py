@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from placealg.model.backward import differentiated
 from placealg.model.graph import Graph
+from placealg.prover.calculus.positions import Pairs, at
 from placealg.prover.ops import paths
-from placealg.prover.ops.paths import Sum, at
+from placealg.prover.ops.paths import Sum
 from placealg.step.event import Event
 from placealg.step.program import Reference, Step
 from placealg.step.versions import Version, origins
@@ -15,7 +16,7 @@ NEXT_INSTANCE = "the next instance"
 """The use of a repeated unit's last tensor by the next instance; the slot is the use of what enters the first one."""
 
 
-Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], paths.Pairs]]
+Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], Pairs]]
 """What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where they had operands."""
 
 
@@ -27,7 +28,7 @@ class Tensors:
         self.graph: Graph = step.reference.graph
         self.made: dict[tuple[str, str], Sum] = {}
         self.beside: dict[str, Sum] = {}
-        self.extents: dict[tuple[str, int], paths.Pairs] = {}
+        self.extents: dict[tuple[str, int], Pairs] = {}
         self.gradients: dict[tuple[str, str], dict[str, Sum]] = {}
         self.expected: dict[str, tuple[str, ...]] = {}
         self.users: dict[tuple[str, str], set[str]] = {}

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph, unit_of
-from placealg.prover.calculus.contribution import DEVICE, UNIT, Equality, Term, Value, equality
-from placealg.prover.ops.findings import SEED, Demand, Flow, Part
-from placealg.prover.ops.paths import Pairs, at
+from placealg.prover.calculus.contribution import Equality, Term, Value, equality
+from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, Position, at, rank
+from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
 from placealg.step.event import LOOPED, Event, takes_part
 from placealg.step.program import Reference, Step
 
@@ -123,7 +123,7 @@ class _Units:
         held = Value(() if ready is None else terms, sides=_defined(where), garbage=ready is None)
         for k, name in enumerate(op.inputs[1:], 1):
             if not any((g.statistic or g.frozen) and name in g.parameters for g in self.reference.groups):
-                self.flow.add(Part(event.path, name, f"{op.output}/{k}", (held,)))
+                self.flow.add(GradientPart(event.path, name, f"{op.output}/{k}", (held,)))
 
     def run(self, event: Event, ready: Pairs | None) -> None:
         """Keep that a unit or a loss ran, and where what it read was there."""
@@ -151,9 +151,9 @@ def _keep(held: dict[str, Pairs], name: str, ready: Pairs | None, event: Event) 
 
 def _pairs(event: Event) -> Pairs:
     """The ranks of a `where`: of what has no elements coordinate 0 is the owner."""
-    return frozenset((c.axis, str(c.rank or 0)) for c in event.where)
+    return frozenset((c.axis, rank(c.rank or 0)) for c in event.where)
 
 
-def _defined(where: Iterable[tuple[str, str]]) -> frozenset[Equality]:
+def _defined(where: Iterable[tuple[str, Position]]) -> frozenset[Equality]:
     """That the device stands at places."""
     return frozenset(e for axis, position in where for e in equality(axis, DEVICE, position))

@@ -21,12 +21,8 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.prover.calculus.contribution import (
     ABSENT,
-    ALONG,
-    DEVICE,
     EXISTS,
     OPAQUE,
-    PEER,
-    UNIT,
     Equality,
     Slot,
     Tag,
@@ -44,6 +40,7 @@ from placealg.prover.calculus.contribution import (
     size_one,
     sum_over,
 )
+from placealg.prover.calculus.positions import DEVICE, PEER, UNIT, drawn, varies
 from placealg.prover.ops import paths
 
 TWO, THREE = Monomial(Fraction(2)), Monomial(Fraction(3))
@@ -143,7 +140,7 @@ def test_adding_what_is_not_held_or_is_garbage_or_was_changed() -> None:
 
 @pytest.mark.parametrize("axes", [("dp",), ("dp", "tp"), ("tp",)])
 def test_a_sum_over_ranks(axes: tuple[str, ...]) -> None:
-    for value in (v for v in VALUES if not any(ALONG in p for _, p in v.mask)):
+    for value in (v for v in VALUES if not any(varies(p) for _, p in v.mask)):
         def summed(world: World, rank: Rank, value: Value = value) -> Any:
             if not held_across(value, axes, world, rank):
                 return None
@@ -297,7 +294,7 @@ def test_owners_of_each_rank_s_own_are_looked_up_on_that_rank(value: Value) -> N
                 assert world.on(got, rank) == want
     for axes in (("dp",), ("tp",)):
         total = value.reduced(axes, ONE)
-        if not opaque(total) and not any(a == "dp" and ALONG in p for a, p in value.mask):
+        if not opaque(total) and not any(a == "dp" and varies(p) for a, p in value.mask):
             def summed(world: World, rank: Rank, axes: tuple[str, ...] = axes) -> Any:
                 if not held_across(value, axes, world, rank):
                     return None
@@ -404,8 +401,7 @@ def test_another_element_has_other_owners() -> None:
 
 # sums along paths
 
-def test_which_dim_a_position_is_the_owner_of() -> None:
-    assert paths.dim_of("own:own") == paths.dim_of("op/seq") == paths.dim_of("stage:layer") == ""
+def test_what_is_exact_is_held_where_its_mask_says() -> None:
     exact = paths.exact([("tp", "at:seq")])
     assert exact[0].mask == {("tp", "at:seq")} == paths.mask_of(exact)
     assert paths.mask_of(()) == frozenset()
@@ -530,7 +526,7 @@ def test_names_of_dims() -> None:
 
 def test_an_owner_s_own_order_is_that_owner_s_under_any_name() -> None:
     """What a rank takes for its own was gathered: whose order it is in is told by an owner of the same index."""
-    taken = paths.gathered(paths.exact([("dp", paths.drawn("seq", "mine", "dp"))]), ["dp"], "seq")
+    taken = paths.gathered(paths.exact([("dp", drawn("seq", "mine", "dp"))]), ["dp"], "seq")
     for made, at in ((paths.renamed(taken, {"seq": "keys"}), "at:keys"), (paths.mixed(taken, ["seq"], "op"), "op/seq"),
                      (paths.contracted([taken], (), "op"), "op/seq")):
         (value,) = made

@@ -14,7 +14,7 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.prover.calculus import explore, versions
-from placealg.prover.calculus.contribution import UNIT, count_name
+from placealg.prover.calculus.contribution import count_name
 from placealg.prover.calculus.explore import (
     AGAIN,
     OUTSIDE,
@@ -40,10 +40,10 @@ from placealg.prover.calculus.explore import (
 from placealg.prover.calculus.machine import Machine, Read, Site
 from placealg.prover.calculus.microbatches import CASES, Case
 from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.positions import OWNER, UNIT
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Version, choose, where
 from placealg.prover.correct import always_right, wrong_read
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.paths import OWNER
 from placealg.step.derive import derive
 from placealg.step.event import Event
 from placealg.step.lower import lowered

@@ -12,16 +12,17 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import DEVICE, STAGE, UNIT, Term, Value, count_name
+from placealg.prover.calculus.contribution import Term, Value, count_name
 from placealg.prover.calculus.machine import Machine, Read, Site
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.parameter_uses import concerns, operate, used_at
 from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.positions import DEVICE, OWNER, UNIT, stage
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, where
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import SEED, Flow, GradientPart
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.paths import OWNER, Sum
+from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.stages import ends
 from placealg.step.event import Clause, Event
 from placealg.step.program import Step
@@ -97,13 +98,13 @@ def test_a_parameter_is_used_by_its_owners_and_a_tied_one_at_the_end_where_the_o
     graph = TIED.reference.graph
     first, last = (next(op for op in graph.ops if op.output == n) for n in ("embedding.tokens", "head.logits"))
     table = machine_of(TIED, "head.logits/1", "embedding.weight")
-    assert used_at(table, first, "embedding.weight") == {("pp_ends", STAGE + "first")}
-    assert used_at(table, last, "embedding.weight") == {(ends(TIED.reference), STAGE + "last")}
+    assert used_at(table, first, "embedding.weight") == {("pp_ends", stage("first"))}
+    assert used_at(table, last, "embedding.weight") == {(ends(TIED.reference), stage("last"))}
     layer = machine_of(TIED)
     up = next(op for op in graph.ops if op.output == "layer.mlp.up")
     assert used_at(layer, up, WEIGHT) == {("pp", OWNER)}
     table.group = replace(table.group, split=("tp",))
-    assert used_at(table, last, "embedding.weight") == {("tp", OWNER), ("pp_ends", STAGE + "last")}
+    assert used_at(table, last, "embedding.weight") == {("tp", OWNER), ("pp_ends", stage("last"))}
     table.reference = replace(table.reference, graph=Graph())
     assert used_at(table, last, "embedding.weight") == {("tp", OWNER)}
 
@@ -143,7 +144,7 @@ def test_an_op_reads_a_whole_parameter_as_it_is_and_a_layer_where_it_runs() -> N
         Read(path, "weight", "middle", where([("pp", OWNER)], HELD, CURRENT), CURRENT)]
     path = "forward.head.logits.compute"
     assert read_by(machine_of(TIED, "head.logits/1", "embedding.weight"), TIED, path) == [
-        Read(path, "weight", "middle", where([("pp_ends", STAGE + "last")], HELD, CURRENT), CURRENT)]
+        Read(path, "weight", "middle", where([("pp_ends", stage("last"))], HELD, CURRENT), CURRENT)]
 
 
 def test_an_op_that_draws_reads_the_random_stream_forward() -> None:

@@ -28,10 +28,11 @@ from worlds import World
 
 from placealg.frozen import FrozenMap
 from placealg.prover.calculus import explore, parameter_uses, places, transfer, versions
-from placealg.prover.calculus.contribution import DEVICE, EXISTS, Value, count_name
+from placealg.prover.calculus.contribution import EXISTS, Value, count_name
 from placealg.prover.calculus.machine import STATES, Machine
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
 from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.positions import DEVICE
 from placealg.step.event import STEP_PHASES, Clause, Event
 
 Draw = Callable[[Random], Program]

@@ -17,21 +17,11 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract
 from placealg.prover.calculus import transfer
-from placealg.prover.calculus.contribution import (
-    ABSENT,
-    DEVICE,
-    OPAQUE,
-    STALE,
-    UNIT,
-    Slot,
-    Tag,
-    Term,
-    Value,
-    count_name,
-)
+from placealg.prover.calculus.contribution import ABSENT, OPAQUE, STALE, Slot, Tag, Term, Value, count_name
 from placealg.prover.calculus.machine import Machine, Site
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import NoRule, count_over, leave, tokens
+from placealg.prover.calculus.positions import DEVICE, UNIT
 from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Choice, Guarded, Leaf, Version, where
 from placealg.prover.calculus.versions import GARBAGE as SPOILT
 from placealg.prover.ops.flow import Flows

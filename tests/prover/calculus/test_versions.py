@@ -20,21 +20,11 @@ from placealg.frozen import FrozenMap
 from placealg.prover import correct
 from placealg.prover.calculus import places as reading
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import (
-    ABSENT,
-    DEVICE,
-    STALE,
-    UNIT,
-    Equality,
-    Slot,
-    Term,
-    Value,
-    count_name,
-    equality,
-)
+from placealg.prover.calculus.contribution import ABSENT, STALE, Equality, Slot, Term, Value, count_name, equality
 from placealg.prover.calculus.machine import Machine, Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import ELEMENTS, PADDED, NoRule
+from placealg.prover.calculus.positions import DEVICE, UNIT
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Leaf, Version, choose
 from placealg.prover.ops.flow import Flows
 from placealg.step.event import Clause, Event

@@ -27,7 +27,7 @@ from placealg.prover import correct, examine, schedule
 from placealg.prover.evidence import replay
 from placealg.prover.evidence.certificate import Query, certificate
 from placealg.prover.evidence.replay import AGREE, DISAGREE, NO_ANSWER, Rechecked, Replay, replays
-from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Reply, Proof, Solve, SolverProcess, z3_answer
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Proof, Reply, Solve, SolverProcess, z3_answer
 from placealg.prover.examine import OF_OPS, PER_GROUP
 from placealg.prover.ops.flow import Flows
 from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED

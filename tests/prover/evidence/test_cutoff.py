@@ -17,8 +17,9 @@ from placealg.mesh import Mesh
 from placealg.model.config import resolve_model
 from placealg.model.transformer import mlp
 from placealg.prover import examine as prover
-from placealg.prover.calculus.contribution import UNIT, Term, merged, sum_over
+from placealg.prover.calculus.contribution import Term, merged, sum_over
 from placealg.prover.calculus.microbatches import Case
+from placealg.prover.calculus.positions import UNIT
 from placealg.prover.evidence import cutoff
 from placealg.prover.evidence.certificate import Query, certificate
 from placealg.prover.evidence.cutoff import (

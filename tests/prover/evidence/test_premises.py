@@ -20,8 +20,9 @@ from worlds import WORLDS, World, holds
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.prover.calculus import microbatches
-from placealg.prover.calculus.contribution import DEVICE, UNIT, Term, count_name, equality, exists, size_one
+from placealg.prover.calculus.contribution import Term, count_name, equality, exists, size_one
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
+from placealg.prover.calculus.positions import DEVICE, UNIT
 from placealg.prover.evidence import lemmas, premises, symbols, vacuity
 from placealg.prover.evidence.lemmas import LEMMAS, Lemma
 from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Reply

@@ -16,9 +16,10 @@ from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.model.transformer import mla, mlp
 from placealg.prover.calculus.contribution import Value
+from placealg.prover.calculus.positions import at
 from placealg.prover.ops.findings import Demand, FailureKind, Flow
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.paths import at, exact
+from placealg.prover.ops.paths import exact
 from placealg.prover.ops.stages import AMISS
 from placealg.prover.verdict import UNDECIDED
 from placealg.simulator import Setting, simulate

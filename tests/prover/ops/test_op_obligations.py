@@ -16,10 +16,11 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import abstract, statistics, two_losses
 from placealg.model.model import Model, Parameter, Unit
-from placealg.prover.calculus.contribution import DEVICE, Term, Value, equality
+from placealg.prover.calculus.contribution import Term, Value, equality
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.microbatches import CASES
 from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.positions import DEVICE, at
 from placealg.prover.evidence import symbols
 from placealg.prover.obligations import Failure
 from placealg.prover.ops import paths
@@ -33,7 +34,7 @@ from placealg.prover.ops.op_obligations import (
     supposed,
     unfollowed,
 )
-from placealg.prover.ops.paths import Sum, at, exact
+from placealg.prover.ops.paths import Sum, exact
 from placealg.prover.symmetry import signature
 from placealg.step.derive import derive
 from placealg.step.event import POSITIONS, Clause, Event

@@ -13,10 +13,11 @@ from placealg.mesh import Axis, Mesh
 from placealg.model.build import Builder, graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
+from placealg.prover.calculus.positions import at
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import SEED, Flow
 from placealg.prover.ops.operators import Operators
-from placealg.prover.ops.paths import Sum, at, exact, mask_of, scaled
+from placealg.prover.ops.paths import Sum, exact, mask_of, scaled
 from placealg.prover.ops.stages import Stages
 from placealg.prover.ops.tensors import Tensors
 from placealg.prover.verdict import PROVED, REFUTED

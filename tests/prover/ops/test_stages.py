@@ -10,8 +10,9 @@ from test_flow import step_of
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD
-from placealg.prover.calculus.contribution import DEVICE, Term, Value, equality
+from placealg.prover.calculus.contribution import Term, Value, equality
 from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.positions import DEVICE
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows

@@ -15,6 +15,7 @@ from tensor_claims import Found, Mesh, followed
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Op
 from placealg.prover.calculus.contribution import Value
+from placealg.prover.calculus.positions import at, dim_of
 from placealg.prover.ops import paths, redistributions
 from placealg.prover.ops.operators import Operators
 from placealg.prover.ops.paths import Sum
@@ -128,7 +129,7 @@ def as_it_was(held: Sum, *_: Any) -> Sum:
 
 def without_zeros(held: Sum, axes: Iterable[str], dim: str) -> Sum:
     """What a rank pads with is taken for what belongs there."""
-    places = {(a, paths.at(dim)) for a in axes}
+    places = {(a, at(dim)) for a in axes}
     return paths.each(held, lambda v: replace(v, mask=v.mask - places))
 
 
@@ -155,7 +156,7 @@ def believed(self: Operators, event: Event, name: str, held: Sum, says: str = ""
 
 def of_any_row(self: Operators, event: Event, op: Op, name: str, held: Sum) -> Sum:
     """An op over rows takes a part of a row for the row."""
-    return paths.exact({(a, p) for a, p in paths.mask_of(held) if paths.dim_of(p) not in op.over}) if held else ()
+    return paths.exact({(a, p) for a, p in paths.mask_of(held) if dim_of(p) not in op.over}) if held else ()
 
 
 def native(self: Tensors, name: str, label: str = "", read: Callable[..., Sum] = Tensors.read) -> Sum:
@@ -193,7 +194,7 @@ WRONG: Sequence[tuple[int, str, Wrong]] = (
     (0, "every reader finds a tensor as it was made", named(Tensors, "read", native)),
     (3, "a use that adds twice adds once", named(Tensors, "add", once)),
     (3, "a repeated gradient is everywhere", named(Operators, "contribution", everywhere)),
-    (160, "all ranks have one order", named(paths, "drawn", lambda dim, name, axis: paths.at(dim))),
+    (160, "all ranks have one order", named(redistributions, "drawn", lambda dim, name, axis: at(dim))),
 )
 """A seed whose programs show it, what is wrong, and how."""
 

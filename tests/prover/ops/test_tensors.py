@@ -15,9 +15,10 @@ from placealg.frozen import FrozenMap
 from placealg.model.build import graph
 from placealg.model.model import Model
 from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.calculus.positions import OWNER, at, dim_of
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import Demand, Flow, GradientPart
-from placealg.prover.ops.paths import OWNER, Sum, at, exact
+from placealg.prover.ops.paths import Sum, exact
 from placealg.prover.ops.redistributions import MOVES
 from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.derive import derive
@@ -173,7 +174,7 @@ def test_padding_makes_a_dim_whole(held: list[tuple[str, str]], whole: bool) -> 
     MOVES["pad"](tensors, pad)
     (value,) = tensors.made["layer.mlp.up", ""]
     assert value.garbage != whole
-    assert value.mask == {p for p in held if paths.dim_of(p[1]) != "ffn"}
+    assert value.mask == {p for p in held if dim_of(p[1]) != "ffn"}
     if whole:
         assert value.terms[0].at == {"tp": "at:ffn"}
 

@@ -14,11 +14,12 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.abstract import statistics, two_losses
 from placealg.prover.calculus import transfer
-from placealg.prover.calculus.contribution import DEVICE, UNIT, Term, Value, count_name
+from placealg.prover.calculus.contribution import Term, Value, count_name
 from placealg.prover.calculus.machine import Machine, Site
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.parameter_uses import concerns
 from placealg.prover.calculus.places import NoRule
+from placealg.prover.calculus.positions import DEVICE, UNIT
 from placealg.prover.ops.flow import Flows
 from placealg.step.derive import derive
 from placealg.step.event import Clause, Event

@@ -1,0 +1,204 @@
+"""Positions: the coordinates along one axis that the calculus has names for.
+
+A position is its name, since formulas and certificates are written with it and decision diagrams sort and hash it; what
+a name means is made and read here, and nowhere else:
+
+    c             the device under scrutiny (a Skolem device: any rank, the same throughout a formula)
+    unit          the rank that computes the contribution
+    peer          any rank at all; counter: any rank that counts an element of a norm
+    7             the rank with that number
+    own:L         the owner of the element under layout L; other:L, of a second element of its matrix; any:L, of any
+    at:DIM        the owner of the element's index of a dim
+    at:DIM!L      the rank that the device takes for that owner, in an order L of its own
+    OP/DIM        the owner of an index over which an op contracted
+    stage:PART    the stage of a pipeline on which a part of the model runs
+    P~AXIS        a position that differs from rank to rank along AXIS
+    P^AXIS=Q      that position as the rank at Q along AXIS has it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NewType
+
+Position = NewType("Position", str)
+"""A coordinate along one axis, by its name."""
+
+Pairs = frozenset[tuple[str, Position]]
+"""(axis, position) pairs: the ranks that are at all of them."""
+
+DEVICE = Position("c")
+UNIT = Position("unit")
+PEER = Position("peer")
+COUNTER = Position("counter")
+OWNER = Position("own:own")
+
+_OWN, _OTHER, _ANY, _AT, _STAGE = "own:", "other:", "any:", "at:", "stage:"
+_ORDER, _ALONG, _CONTRACTED, _NEIGHBOUR = "!", "~", "/", "'"
+
+
+def rank(number: int) -> Position:
+    """The rank with a number."""
+    return Position(str(number))
+
+
+def owner(layout: str, along: str = "") -> Position:
+    """The owner of the element under a layout; `along`: the axis along which each rank takes another one for it.
+
+    >>> owner("own"), owner("shuffled", "dp")
+    ('own:own', 'own:shuffled~dp')
+    """
+    return Position(f"{_OWN}{layout}{_ALONG}{along}" if along else _OWN + layout)
+
+
+def at(dim: str) -> Position:
+    """The owner of the element's index of a dim."""
+    return Position(_AT + dim)
+
+
+def drawn(dim: str, order: str, axis: str) -> Position:
+    """The position along `axis` that the device takes for that of the owner of the element's index of `dim`."""
+    return Position(f"{at(dim)}{_ORDER}{order}{_ALONG}{axis}")
+
+
+def stage(part: str) -> Position:
+    """The stage on which a part of the model runs: a repeated unit, or an end of the pipeline."""
+    return Position(_STAGE + part)
+
+
+def neighbour(position: Position) -> Position:
+    """The stage of the neighbouring instance of the unit whose stage a position is."""
+    return Position(position + _NEIGHBOUR)
+
+
+def path_index(dim: str, number: int = 0) -> Position:
+    """The owner of an index of `dim` over which some op contracted, with a number in place of the op.
+
+    >>> path_index("seq"), path_index("seq", 1)
+    ('path/seq', 'path2/seq')
+    """
+    return Position(f"path{number + 1 if number else ''}{_CONTRACTED}{dim}")
+
+
+def example(number: int) -> Position:
+    """Some rank, by which it is shown that one exists: the `number`-th that is looked for."""
+    return Position(f"some{number}")
+
+
+def is_rank(position: str) -> bool:
+    """Whether a position is the number of a rank."""
+    return position.isdigit()
+
+
+def is_owner(position: str) -> bool:
+    """Whether a position is the owner of the element under some layout."""
+    return position.startswith(_OWN)
+
+
+def is_stage(position: str) -> bool:
+    """Whether a position is a stage of a pipeline."""
+    return position.startswith(_STAGE)
+
+
+def is_contracted(position: str) -> bool:
+    """Whether a position is the owner of an index over which an op contracted."""
+    return _CONTRACTED in position
+
+
+def layout_of(position: str) -> str:
+    """The layout under which a position owns the element, or another one of its matrix; "" where it is no owner.
+
+    >>> layout_of(OWNER), layout_of(of_another(owner("even"))), layout_of(DEVICE)
+    ('own', 'even', '')
+    """
+    return position.partition(":")[2] if position.startswith((_OWN, _OTHER, _ANY)) else ""
+
+
+def dim_of(position: str) -> str:
+    """The dim of which a position owns the element's index; "" where it is none.
+
+    >>> dim_of(at("batch")), dim_of(drawn("batch", "shuffled", "dp")), dim_of("0")
+    ('batch', 'batch', '')
+    """
+    return position[len(_AT):].partition(_ORDER)[0] if position.startswith(_AT) else ""
+
+
+def contracted_dim(position: str) -> str:
+    """The dim of the index over which an op contracted, of which a position is the owner."""
+    return position.rpartition(_CONTRACTED)[2]
+
+
+def of_another(position: Position) -> Position:
+    """The owner of another element of the same matrix, where the position is the owner of one."""
+    return Position(_OTHER + position[len(_OWN):]) if is_owner(position) else position
+
+
+def of_any(position: Position) -> Position:
+    """The owner of any element of the group, where the position is the owner of one."""
+    return Position(_ANY + position[len(_OWN):]) if is_owner(position) else position
+
+
+def taken_at(position: Position) -> tuple[Position, str, Position]:
+    """What `elsewhere` was given: the position, the axis, and the rank along it; ("", "") where it was given nothing.
+
+    >>> taken_at(elsewhere(owner("mine", "dp"), "dp", DEVICE)), taken_at(OWNER)
+    (('own:mine', 'dp', 'c'), ('own:own', '', ''))
+    """
+    order, _, taken = position.partition("^")
+    axis, _, there = taken.partition("=")
+    return Position(order), axis, Position(there)
+
+
+def of_the_first(position: Position) -> Position | None:
+    """The owner of the element under scrutiny, where the position is the owner of another one of its matrix.
+
+    >>> of_the_first(of_another(OWNER)), of_the_first(OWNER)
+    ('own:own', None)
+    """
+    return Position(_OWN + position[len(_OTHER):]) if position.startswith(_OTHER) else None
+
+
+def varies(position: str) -> str:
+    """The axis along which a position differs from rank to rank; "" where all ranks have the same.
+
+    >>> varies("own:of_stage~pp"), varies("own:own"), varies(elsewhere(owner("of_stage", "pp"), "pp", rank(0)))
+    ('pp', '', '')
+    """
+    return position.partition(_ALONG)[2]
+
+
+def elsewhere(position: Position, axis: str, there: Position) -> Position:
+    """A position as the rank that is at `there` along `axis` has it.
+
+    >>> elsewhere(owner("of_stage", "pp"), "pp", PEER), elsewhere(owner("of_stage", "pp"), "dp", PEER)
+    ('own:of_stage^pp=peer', 'own:of_stage~pp')
+    """
+    if not position.endswith(_ALONG + axis):
+        return position
+    return Position(f"{position.removesuffix(_ALONG + axis)}^{axis}={there}")
+
+
+def inside(rename: Callable[[Position], Position]) -> Callable[[Position], Position]:
+    """`rename` applied to the rank at which a position is taken, too.
+
+    >>> inside(lambda p: Position(p.replace("at:seq", "at:keys")))(Position("at:seq!mine^dp=at:seq"))
+    'at:keys!mine^dp=at:keys'
+    """
+    def renamed(position: Position) -> Position:
+        order, of, there = position.partition("=")
+        return Position(rename(Position(order)) + of + (renamed(Position(there)) if of else ""))
+
+    return renamed
+
+
+def behind(op: str, contracted: Callable[[str], bool]) -> Callable[[Position], Position]:
+    """How positions are called behind an op that contracts the dims of which `contracted` is true.
+
+    >>> behind("layer.y", lambda dim: dim == "ffn")(at("ffn")), behind("layer.y", lambda dim: False)(at("ffn"))
+    ('layer.y/ffn', 'at:ffn')
+    """
+    def called(position: Position) -> Position:
+        dim = dim_of(position)
+        return Position(f"{op}{_CONTRACTED}{position[len(_AT):]}") if dim and contracted(dim) else position
+
+    return inside(called)

@@ -21,7 +21,7 @@ from placealg.simulator.setting import cells
 from placealg.simulator.space import Space
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.event import dim_of
+from placealg.step.event import Event, dim_of
 from placealg.step.event_fields import values_of
 from placealg.step.program import POSITIONS, Clause, Step
 from placealg.step.verbs import VERBS
@@ -48,6 +48,16 @@ def space_of(step: Step, setting: Setting) -> Space:
     at = space.of(step.reference, setting)
     assert at is not None
     return at
+
+
+def test_blocks_filled_up_with_zeros_sum_to_the_whole() -> None:
+    step = derived("gpt", {"tp": ["heads", "ffn"]})
+    made = next(k for k, e in enumerate(step.events, 1) if e.verb == "compute" and e.tensor == "layer.mlp.up")
+    block = {"value": "layer.mlp.up", "axes": ("tp",), "unit": "layer", "copy": 7}
+    pad = Event("forward", "pad", source="S(ffn)", **block)
+    scatter = Event("forward", "reduce_scatter", to="S(ffn)", op="sum", **block)
+    for put_in, equal in (((pad, scatter), True), ((scatter,), False)):
+        assert tried(replace(step, events=(*step.events[:made], *put_in, *step.events[made:])), (2,)).equal == equal
 
 
 MIXED: list[tuple[str, dict[str, list[str]], tuple[int, ...]]] = [

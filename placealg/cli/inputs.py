@@ -28,6 +28,7 @@ from placealg.step.unread import unread
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import SYSTEM, Expect, Masked, read_strategy_file, system_path
+from placealg.strategy.options import TYPES
 from placealg.strategy.spec import DEFAULTS, Strategy, overlay
 
 if TYPE_CHECKING:
@@ -180,7 +181,8 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
         return _read_file(word, model, sizes, axes, default, said)
     if word.startswith(SYSTEM):
         return _read_file(str(system_path(word)), model, sizes, axes, default, said)
-    strategy = _precise(parse_strategy(word), said)
+    sizes = tuple(sizes)
+    strategy = _precise(parse_strategy(word), said, sizes)
     chosen = _run_as(_model(model, default or default_model(strategy), said), said)
     step = derive(strategy, chosen)
     return CommandCase(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
@@ -191,13 +193,20 @@ def _model(model: Model | str | None, default: str, said: CommandOptions) -> Mod
     return model if isinstance(model, Model) else resolve_model(model or default, **_style(said))
 
 
-def _precise(strategy: Strategy, said: CommandOptions) -> Strategy:
-    """The strategy with the bytes of --precision."""
+def _precise(strategy: Strategy, said: CommandOptions, sizes: Iterable[str] = ()) -> Strategy:
+    """The strategy with the bytes of --precision, and those of --set of which it says nothing, such as wire_w."""
     name = said.get("precision", "")
     try:
-        return overlay(strategy, {"types": {"preset": name}}) if name else strategy
+        strategy = overlay(strategy, {"types": {"preset": name}}) if name else strategy
     except InputError as error:
         raise error.at("--precision") from None
+    known = strategy.tables.get("types", FrozenMap())
+    words = (tuple(part.strip() for part in word.partition("=")) for word in sizes)
+    new = {n: text for n, _, text in words if text and n in TYPES and n not in (*DEFAULTS["types"], *known)}
+    try:
+        return overlay(strategy, {"types": new}) if new else strategy
+    except InputError as error:
+        raise error.at("--set") from None
 
 
 def _run_as(model: Model, said: CommandOptions) -> Model:
@@ -215,7 +224,8 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
     from placealg.importers.reading import Options as Beside
 
     reading = read_foreign(word, said.get("foreign", Beside()))
-    strategy = _precise(reading.strategy, said)
+    sizes = tuple(sizes)
+    strategy = _precise(reading.strategy, said, sizes)
     try:
         named = None if model else model_of(reading, **_style(said))
         stand_in = model or reading.stand_in or default or default_model(strategy)
@@ -236,7 +246,8 @@ def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes:
     file = read_strategy_file(word)
     beside = Path(word).parent / file.model
     named = str(beside) if file.model and beside.exists() else file.model
-    strategy = _precise(file.strategy, said)
+    sizes = tuple(sizes)
+    strategy = _precise(file.strategy, said, sizes)
     try:
         chosen = _run_as(_model(model, named or default or default_model(strategy), said), said)
         chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen

@@ -19,6 +19,7 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "freeze": ("frozen",), "edit fields": ("edit",), "keys": ("mesh", "states", "dims"),
     "offload": ("offload_optimizer",), "cpu offload": ("offload_optimizer",), "world size": ("mesh",),
     "counterexample": ("gradient",), "gradient clipping": ("clip",),
+    "precision": ("w", "wire_w", "g", "o"), "mixed precision": ("w", "wire_w", "g", "o"), "bf16": ("w", "wire_w", "o"),
 }
 """Common word, lower case and with spaces -> the names that explain it."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from placealg.cost.amounts import Tally
 from placealg.cost.certain import LEAST, certain_if
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula, Size, exact_size, json_number
@@ -14,18 +15,23 @@ from placealg.cost.rings import RING
 from placealg.cost.schedule import NO_STAGES
 from placealg.cost.schedule import assumed as of_stage
 from placealg.cost.stage import StageStep, local
+from placealg.cost.walk import Walk
 from placealg.mesh import SYMBOLS, axis_symbol
+from placealg.placement import MEMORY_TIERS
 from placealg.step.event import dim_of
 from placealg.step.program import Step
+from placealg.step.verbs import BYTES
 from placealg.strategy.options import WIRE_W
 
 ASSUMED = (
     "sizes divide: every shard is exactly 1/n of its tensor",
     "the figures are those of the most loaded device",
-    "4 of the o bytes per element are the fp32 master copy, the other o - 4 the moments",
     "a gradient is reduced in place: where wire exceeds g, the wire - g more bytes of a unit are not counted",
 )
 """The assumptions behind every figure."""
+
+APART = "4 of the o bytes per element are the fp32 master copy, the other o - 4 the moments"
+"""What the figures take for granted besides where the two are not always on one tier and in one layout."""
 
 OF_TENSORS = (
     "b is the sequences of one device and microbatch, however many axes split the batch",
@@ -55,6 +61,8 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     step = local(step)
     graph = step.reference.graph
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
+    if _master_apart(step):
+        every = (*every, APART)
     if any(e.bytes == WIRE_W for e in step.events):
         every = (*every, ROUNDED)
     every = (*every, f"memory is what the program must hold, never more, under {', '.join(certain_if(step))}")
@@ -65,6 +73,18 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
     return (*every, *OF_TENSORS, *((BALANCED,) if routed & split else ()),
             *((RINGS,) if rings else ()), *((SUMMED_IN_RINGS,) if any(e.on_gradient for e in rings) else ()), *missing)
+
+
+def _master_apart(step: Step) -> bool:
+    """Whether at some event the master copy and the moments of a group are held on two tiers, or in two layouts."""
+    account = Walk(step).account
+    pictures = (tally for tier in MEMORY_TIERS for tally in account.pictures(tier).distinct)
+    return any(_where(tally, BYTES["master"]) != _where(tally, BYTES["moments"]) for tally in pictures)
+
+
+def _where(tally: Tally, size: str) -> Tally:
+    """The buffers of one element size, as buffers of none."""
+    return Tally({(group, part, "", axes): n for (group, part, of, axes), n in tally.items() if of == size})
 
 
 def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: str = "exact",

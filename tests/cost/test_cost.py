@@ -507,8 +507,12 @@ def test_numbers_of_the_document() -> None:
 
 
 def test_the_document_says_what_it_assumes() -> None:
-    said = cost_json(step_of("zero3"))["hypotheses"]
-    assert any("4 of the o bytes" in line for line in said) and any("wire exceeds g" in line for line in said)
+    step = step_of("zero1")
+    apart = edit(edit(step, set="*.moments.assign", tier="host"), set="*.moments.load", tier="host")
+    for program, split in ((step, False), (step_of("zero1*offload_optimizer"), False), (apart, True)):
+        said = cost_json(program)["hypotheses"]
+        assert any("4 of the o bytes" in line for line in said) == split
+        assert any("wire exceeds g" in line for line in said)
 
 
 # --- Formula

@@ -57,16 +57,22 @@ const valueOf = (figure, sizes) => {
   }
 };
 
+// The devices of a strategy's mesh; undefined where a size is none.
+const devicesOf = (strategy, sizes) => strategy.axes.every(axis => sizes[axis])
+  ? strategy.axes.reduce((n, axis) => mul(n, sizes[axis]), [1n, 1n]) : undefined;
+const GIGA = [10n ** 9n, 1n];
+
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-function show(strategies, chosen) {
+function show(strategies, chosen, memory) {
   const values = strategies.map(strategy => {
     const sizes = sizesOf(strategy, chosen);
     return Object.fromEntries(Object.entries(strategy.figures).map(([name, f]) => [name, valueOf(f, sizes)]));
   });
   const largest = room => values.flatMap(v => Object.entries(v)).filter(([name, v]) => v && name.startsWith(room))
     .reduce((most, [, v]) => max(most, v), [0n, 1n]);
-  const most = { memory: largest("memory."), sent: largest("sent."), schedule: [0n, 1n] };
+  const limit = memory && mul(memory, GIGA);
+  const most = { memory: limit ? max(largest("memory."), limit) : largest("memory."), sent: largest("sent."), schedule: [0n, 1n] };
   for (const place of all("[data-figure]")) {
     const [strategy, name] = [place.closest("[data-strategy]").dataset.strategy, place.dataset.figure];
     const value = values[strategy][name], room = name.split(".")[0];
@@ -77,6 +83,27 @@ function show(strategies, chosen) {
     else place.textContent = text;
     place.title = (place.dataset.told ? `${place.dataset.told}: ` : "") + (place.dataset.as ? text : place.dataset.exact);
   }
+  for (const place of all("[data-limit]")) {
+    const peak = values[place.closest("[data-strategy]").dataset.strategy]["memory.peak"];
+    place.hidden = !limit;
+    if (limit) place.style.left = `${share(limit, most.memory)}%`;
+    place.closest(".row").classList.toggle("over", Boolean(limit && peak && less(limit, peak)));
+  }
+  const counts = strategies.map(strategy => devicesOf(strategy, sizesOf(strategy, chosen)));
+  for (const place of all("[data-devices]")) {
+    const count = counts[place.closest("[data-strategy]").dataset.strategy];
+    place.textContent = count ? `${thousands(count[0])} device${count[0] === 1n ? "" : "s"}` : "";
+  }
+  for (const place of all("[data-meshes]")) place.hidden = new Set(counts.map(count => count && exact(count))).size < 2;
+  for (const place of all("[data-drawings]")) {
+    const sizes = sizesOf(strategies[place.closest("[data-strategy]").dataset.strategy], chosen);
+    const drawings = all("[data-drawn]", place);
+    const fits = drawing => Object.entries(JSON.parse(drawing.dataset.drawn))
+      .every(([axis, n]) => !sizes[axis] || exact(sizes[axis]) === `${n}`);
+    const found = drawings.find(fits);
+    for (const drawing of drawings) drawing.hidden = drawing !== (found || drawings[0]);
+    for (const note of all("[data-elsewhere]", place)) note.hidden = Boolean(found);
+  }
   for (const place of all("[data-broken]")) {
     const strategy = strategies[place.dataset.broken], sizes = sizesOf(strategy, chosen);
     const broken = strategy.conditions.filter(([, holds]) => !holds(sizes)).map(([text]) => text);
@@ -86,25 +113,54 @@ function show(strategies, chosen) {
 }
 
 function start(strategies, limits) {
-  const chosen = Object.create(null);
+  const chosen = Object.create(null), fields = Object.create(null);
+  const asked = new URLSearchParams(location.hash.slice(1)), given = asked.get("memory") || "";
+  const memory = document.getElementById("device-memory");
+  if (read(given)) memory.value = given;
+  let waiting;
+  const remember = () => {  // once a slider rests: browsers slow down pages that change their address too often
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      const said = new URLSearchParams(Object.entries(fields).map(([name, field]) => [name, field.value]));
+      if (memory.value) said.set("memory", memory.value);
+      location.replace(`#${said}`);  // history.replaceState is forbidden to a page that was opened as a file
+    }, 300);
+  };
+  const shown = () => show(strategies, chosen, read(memory.value));
+  memory.addEventListener("input", () => {
+    const valid = !memory.value || (read(memory.value) && read(memory.value)[0] > 0n);
+    memory.setAttribute("aria-invalid", !valid);
+    if (valid) { shown(); remember(); }
+  });
   for (const row of all("[data-size]")) {
     const name = row.dataset.size, [slider, field] = [row.querySelector("[type=range]"), row.querySelector("[type=text]")];
     const { stops, least, whole } = limits[name];
     const nearest = value => stops.reduce((k, stop, j) => less(value, read(stop)) ? k : j, 0);
-    chosen[name] = read(field.value);
+    const allowed = value => value && value[0] > 0n && !less(value, read(least)) && (!whole || value[1] === 1n);
+    const follow = value => {
+      chosen[name] = value;
+      slider.setAttribute("aria-valuetext", `${name} = ${field.value}`);
+    };
+    fields[name] = field;
+    if (allowed(read(asked.get(name) || ""))) {
+      field.value = asked.get(name);
+      slider.value = nearest(read(field.value));
+    }
+    follow(read(field.value));
     slider.addEventListener("input", () => {
       field.value = stops[slider.value];
       field.dispatchEvent(new Event("input"));
     });
     field.addEventListener("input", () => {
       const value = read(field.value);
-      const valid = value && value[0] > 0n && !less(value, read(least)) && (!whole || value[1] === 1n);
+      const valid = Boolean(allowed(value));
       field.setAttribute("aria-invalid", !valid);
       if (!valid) return;
       if (document.activeElement !== slider) slider.value = nearest(value);
-      chosen[name] = value;
-      show(strategies, chosen);
+      follow(value);
+      shown();
+      remember();
     });
   }
-  show(strategies, chosen);
+  shown();
 }

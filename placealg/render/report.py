@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from placealg.render.svg import PALETTE, element, written
 from placealg.render.text_layout import plain
 from placealg.render.values import number, plain_number, readable, scale_for, scaled
 from placealg.step.program import Step
+from placealg.strategy.spec import Strategy
 
 PARTS: Mapping[str, str] = {**HELD, "activations": PALETTE[3], "transient": PALETTE[4]}
 """Part of a device's memory -> its colour; together they are its total."""
@@ -42,6 +44,9 @@ LONGEST = 400
 
 MOST_DRAWN = 16
 """A mesh of more devices than this is drawn smaller."""
+
+FOLLOWED, MOST_FOLLOWED = (2, 4, 8, 16), 8
+"""Sizes of an axis at which placements are drawn, for sliders to come to, and how many of these drawings there are."""
 
 _ROOM = Path(__file__).parent
 
@@ -55,8 +60,9 @@ def report(every: Sequence[Told], says: Mapping[str, str]) -> str:
     script = f"{_read('report.js')}\nstart({_strategies(every)}, {_limits(free)});\n"
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    head = element("head", '<meta charset="utf-8">', element("meta", http_equiv="Content-Security-Policy",
-                                                             content=policy),
+    head = element("head", '<meta charset="utf-8">',
+                   element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+                   element("meta", http_equiv="Content-Security-Policy", content=policy),
                    element("title", written(title)), element("style", _read("report.css")))
     body = [_head(every, title), _sizes(free, every), _charts(every, colours),
             *_each(every, "placements", _placement, named=False),
@@ -84,7 +90,7 @@ def _script(told: Told) -> str:
                   f"{SIZES} => {_of(whole)}[1] === 1n]" for whole in told.wholes()]
     conditions += [f"[{json.dumps(f'{readable(str(less))} exceeds {readable(str(more))}')}, "
                    f"{SIZES} => !less({_of(more)}, {_of(less)})]" for less, more in told.ordered]
-    return (f"{{fixed: {_object(fixed)}, defined: {_object(defined)},\n"
+    return (f"{{axes: {json.dumps(told.strategy.mesh.names)}, fixed: {_object(fixed)}, defined: {_object(defined)},\n"
             f"figures: {_object({name: javascript(f) for name, f in figures.items()})},\n"
             f"conditions: [{', '.join(conditions)}]}}")
 
@@ -119,7 +125,11 @@ def _sizes(free: Sequence[Slider], every: Sequence[Told]) -> str:
                    "integers; pointing at a value tells it unrounded.", class_="soft")
     told = [element("p", written(text), class_="soft") for text in _fixed(every)]
     more = element("details", element("summary", "bytes per element"), element("div", *elements, class_="sizes"))
-    return element("section", element("h2", "sizes"), element("div", *counts, class_="sizes"),
+    memory = element("div", element("label", element("b", "memory"), "  of a device, in GB: a line in the bars below",
+                                    for_="device-memory"),
+                     element("span", ""), element("input", type="text", id="device-memory", value="",
+                                                  inputmode="decimal", autocomplete="off"), class_="size")
+    return element("section", element("h2", "sizes"), element("div", *counts, memory, class_="sizes"),
                    more if elements else "", note, *told)
 
 
@@ -127,7 +137,7 @@ def _slider(s: Slider) -> str:
     label = element("label", element("b", written(_sign(s.name))), written(f"  {s.meaning}{s.source}"),
                     for_=f"size-{s.name}")
     ranged = element("input", type="range", min=0, max=len(s.stops) - 1, step=1, value=s.at,
-                     aria_label=f"{s.name}, slider")
+                     aria_label=f"{s.name}, slider", aria_valuetext=f"{s.name} = {plain_number(s.value)}")
     field = element("input", type="text", id=f"size-{s.name}", value=plain_number(s.value), inputmode="decimal",
                     spellcheck="false", autocomplete="off")
     return element("div", label, ranged, field, class_="size", data_size=s.name)
@@ -166,18 +176,23 @@ def _charts(every: Sequence[Told], colours: Colours) -> str:
     sent = [_bar(k, told, "sent", {n: c for n, c in over.items() if f"sent.{n}" in told.figures()}, "")
             for k, told in enumerate(every)]
     warned = [element("p", "", class_="warning", data_broken=k, hidden="hidden") for k in range(len(every))]
+    meshes = element("p", "The strategies stand on different numbers of devices.", class_="warning", data_meshes="all",
+                     hidden="hidden")
     left = element("div", element("h2", "memory of a device"), *memory, _legend(used, "peak: the largest moment"))
     right = element("div", element("h2", "sent by a device in a step"), *sent, _legend(over, ""))
-    return element("section", element("div", left, right, class_="charts"), *warned)
+    return element("section", element("div", left, right, class_="charts"), meshes, *warned)
 
 
 def _bar(k: int, told: Told, room: str, parts: Mapping[str, str], mark: str) -> str:
-    head = element("div", element("span", written(told.strategy.name)), element(
+    count = element("span", " ", data_devices="mesh", class_="soft")
+    head = element("div", element("span", written(f"{told.strategy.name}  "), count), element(
         "span", _figure("span", told, f"{room}.{mark or 'total'}"), written(f" {mark}".rstrip())), class_="name")
     drawn = [_figure("span", told, f"{room}.{name}", "part", name, style=f"background:{colour}", class_="part")
              for name, colour in parts.items()]
     if mark:
         drawn.append(_figure("span", told, f"{room}.{mark}", "mark", mark, class_="mark"))
+        drawn.append(element("span", "", class_="limit", data_limit="device", hidden="hidden",
+                             title="memory of a device"))
     return element("div", head, element("div", *drawn, class_="track"), class_="row", data_strategy=k)
 
 
@@ -204,11 +219,23 @@ def _each(every: Sequence[Told], title: str, draw: Callable[[Told], str], named:
 
 
 def _placement(told: Told) -> str:
+    """The placement at the sizes that start the page, and at other small ones that sliders may come to."""
     strategy = replace(told.strategy, mesh=_few(told))
-    at = drawn_sizes(strategy, {})
-    note = "drawn for " + ", ".join(f"{axis} = {n}" for axis, n in at.items()) + "; no slider changes it"
-    return element("div", str(draw_strategy(strategy, **at)), class_="scroll") + element(
-        "p", written(note), class_="soft")
+    free = [axis for axis in strategy.mesh.names if axis not in told.fixed() and strategy.mesh[axis].size is None]
+    start = drawn_sizes(strategy, {})
+    others = ({**start, **dict(zip(free, sizes, strict=True))} for sizes in product(FOLLOWED, repeat=len(free)))
+    few = [at for at in others if prod(at.values()) <= MOST_DRAWN][:MOST_FOLLOWED]
+    return element("div", *(_drawn_at(strategy, at, k > 0) for k, at in enumerate([start, *(
+        at for at in few if at != start)])), element(
+            "p", "larger meshes are not drawn: the sliders say other sizes", class_="soft", data_elsewhere="sizes",
+            hidden="hidden"), data_drawings="mesh")
+
+
+def _drawn_at(strategy: Strategy, at: Mapping[str, int], hidden: bool) -> str:
+    note = "drawn for " + ", ".join(f"{axis} = {n}" for axis, n in at.items())
+    return element("div", element("div", str(draw_strategy(strategy, **at)), class_="scroll"),
+                   element("p", written(note), class_="soft"), data_drawn=json.dumps(dict(at)),
+                   **({"hidden": "hidden"} if hidden else {}))
 
 
 def _moves(told: Told, colours: Colours) -> str:

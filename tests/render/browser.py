@@ -84,12 +84,13 @@ class Browser:
             self.events.append(message)
         return message
 
-    def open(self, path: Path) -> None:
-        """Load a file, and wait until it is there."""
-        self.events.clear()
-        self.ask("Page.navigate", url=path.resolve().as_uri())
-        while not any(e["method"] == "Page.loadEventFired" for e in self.events):
-            self._receive()
+    def open(self, path: Path, fragment: str = "") -> None:
+        """Load a file, at a place of it that begins with #, and wait until it is there."""
+        for url in ("about:blank", path.resolve().as_uri() + fragment):
+            self.events.clear()
+            self.ask("Page.navigate", url=url)
+            while not any(e["method"] == "Page.loadEventFired" for e in self.events):
+                self._receive()
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression on the page."""

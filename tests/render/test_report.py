@@ -30,7 +30,7 @@ SIDES = 2**60
 
 def tell(*strategies: str, model: str | None = None, sizes: tuple[str, ...] = ()) -> list[Told]:
     words = SimpleNamespace(strategies=strategies, model=model, sizes=list(sizes), flash=None, dropout=None,
-                            parallel=False)
+                            parallel=False, fused=True, mtp=False)
     return [told(case) for case in read_cases(words, one_model=True)]
 
 
@@ -285,6 +285,84 @@ def test_a_slider_moves_its_field_the_bars_and_the_numbers(chromium: browser.Bro
     chromium.run(MOVE % '{"dp": "3"}')
     assert chromium.run('document.querySelector("[data-size=dp] [type=text]").ariaInvalid') == "false"
     assert chromium.complaints() == []
+
+
+@pytest.mark.browser
+def test_devices_are_counted_and_meshes_that_differ_are_said(chromium: browser.Browser, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    words = ("report", "zero3", "hsdp", "--set", "dp=8", "dp_replicate=2", "dp_shard=4")
+    assert run_placealg(*words, "-o", str(out)).code == 0
+    chromium.open(out)
+    counts = '[...document.querySelectorAll("[data-strategy] [data-devices]")].map(place => place.textContent)'
+    differ = '!document.querySelector("[data-meshes]").hidden'
+    assert (set(chromium.run(counts)), chromium.run(differ)) == ({"8 devices"}, False)
+    chromium.run(MOVE % '{"dp": "16"}')
+    assert (set(chromium.run(counts)), chromium.run(differ)) == ({"16 devices", "8 devices"}, True)
+    assert chromium.complaints() == []
+
+
+@pytest.mark.browser
+def test_a_device_s_memory_is_a_line_and_sizes_stay_in_the_address(chromium: browser.Browser, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "zero1", "-o", str(out)).code == 0
+    chromium.open(out)
+    over = 'document.querySelectorAll(".row.over").length'
+    typed = """(text => { const field = document.getElementById("device-memory");
+        field.value = text; field.dispatchEvent(new Event("input")); })('%s')"""
+    for text, rows in (("1", 1), ("1000000", 0), ("nonsense", 0), ("", 0)):
+        chromium.run(typed % text)
+        assert chromium.run(over) == rows, text
+    chromium.run(typed % "80")
+    chromium.run(MOVE % '{"dp": "64"}')
+    told = chromium.run("""new Promise(told => { const look = () => location.hash ? told(location.hash)
+        : setTimeout(look, 50); look(); })""")
+    assert {"dp=64", "memory=80"} <= set(told.lstrip("#").split("&"))
+    valuetext = 'document.querySelector("[data-size=dp] [type=range]").ariaValueText'
+    assert chromium.run(valuetext) == "dp = 64"
+    chromium.open(out, "#dp=32&memory=1&Psi=nonsense")
+    assert chromium.run('document.querySelector("[data-size=dp] [type=text]").value') == "32"
+    assert (chromium.run(valuetext), chromium.run(over)) == ("dp = 32", 1)
+    assert chromium.complaints() == []
+
+
+@pytest.mark.browser
+def test_placements_follow_the_sliders_where_they_are_small(chromium: browser.Browser, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "zero3", "-o", str(out)).code == 0
+    chromium.open(out)
+    drawn = """[...document.querySelectorAll("[data-drawn]")].filter(place => !place.hidden)
+        .map(place => place.dataset.drawn)"""
+    note = '!document.querySelector("[data-elsewhere]").hidden'
+    for size, there, elsewhere in ((4, 4, False), (16, 16, False), (512, 8, True)):
+        chromium.run(MOVE % json.dumps({"dp": str(size)}))
+        assert (chromium.run(drawn), chromium.run(note)) == ([json.dumps({"dp": there})], elsewhere)
+
+
+WIDER = """[...document.querySelectorAll("main *")].filter(place => !place.closest(".scroll") &&
+  place.getClientRects().length && place.getBoundingClientRect().right >
+  place.parentElement.getBoundingClientRect().right + 1).map(place => place.outerHTML.slice(0, 80))"""
+"""What reaches beyond its parent, but for what scrolls."""
+
+SMALL = """[...document.querySelectorAll("main *")].filter(place => place.getClientRects().length &&
+  [...place.childNodes].some(child => child.nodeType === 3 && child.data.trim())).map(place =>
+  [parseFloat(getComputedStyle(place).fontSize) * (place.closest(".scroll > svg") ?
+   parseFloat(getComputedStyle(place.closest(".scroll > svg")).zoom) : 1), place.outerHTML.slice(0, 80)])
+  .filter(([size]) => size < 12 - 1e-6)"""
+"""Text of fewer than 12 pixels."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_nothing_is_wider_than_its_parent_nor_too_small_to_read(width: int, chromium: browser.Browser,
+                                                                tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run_placealg("report", "zero3", "hsdp", "zero1", "-o", str(out)).code == 0
+    chromium.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+    chromium.open(out)
+    assert chromium.run("innerWidth") == width
+    assert chromium.run("document.documentElement.scrollWidth") <= width
+    assert (chromium.run(WIDER), chromium.run(SMALL)) == ([], [])
+    chromium.ask("Emulation.clearDeviceMetricsOverride")
 
 
 @pytest.mark.browser

@@ -137,8 +137,10 @@ def test_a_wire_type_is_w_where_nothing_is_said() -> None:
     assert communication(said).total.value(Psi=8, dp=8, w=4) == 7 * (2 + 2)
     assert "wire_w = 1" in run_placealg("cost", "zeropp").out
     assert ROUNDED in assumed(step_of("zeropp")) and ROUNDED not in assumed(quiet)
-    refused = run_placealg("cost", "zero3", "--set", "wire_w=1")
-    assert refused.code == 2 and "zero3 on abstract has no 'wire_w'" in refused.err
+    given = run_placealg("cost", "zero3", "--set", "wire_w=1")
+    assert given.code == 0 and "wire_w = 1" in given.out and "2·wire_w" in given.out
+    refused = run_placealg("cost", "zero3", "--set", "wire_w=none")
+    assert refused.code == 2 and "[types] wire_w is 'none': bytes per element are a positive number" in refused.err
 
 
 def test_what_a_wire_type_rounds_is_not_covered() -> None:

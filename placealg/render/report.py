@@ -89,7 +89,8 @@ def _script(told: Told) -> str:
     conditions = [f"[{json.dumps(f'{readable(str(whole))} is not whole')}, "
                   f"{SIZES} => {_of(whole)}[1] === 1n]" for whole in told.wholes()]
     conditions += [f"[{json.dumps(f'{readable(str(less))} exceeds {readable(str(more))}')}, "
-                   f"{SIZES} => !less({_of(more)}, {_of(less)})]" for less, more in told.ordered]
+                   f"{SIZES} => !less({_of(more)}, {_of(less)})]" for less, more in told.ordered
+                   if {*less.names(), *more.names()} <= {*told.free(), *fixed, *defined}]
     return (f"{{axes: {json.dumps(told.strategy.mesh.names)}, fixed: {_object(fixed)}, defined: {_object(defined)},\n"
             f"figures: {_object({name: javascript(f) for name, f in figures.items()})},\n"
             f"conditions: [{', '.join(conditions)}]}}")

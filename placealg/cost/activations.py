@@ -248,7 +248,7 @@ class Activations:
         return self.amounts.made(self.waited(), "bytes", note="; ".join(notes))
 
     def runs(self) -> tuple[LossRun, ...]:
-        """How the cross entropies of this device's program are run."""
+        """The implementations of the cross entropies in this device's program."""
         found: dict[LossRun, None] = {}
         for touch in self.walk():
             op = self.graph.producer(touch.event.value) if touch.event.verb == "compute" else None

@@ -1,4 +1,4 @@
-"""Under which named hypotheses what is counted is the least that a step needs, so that what does not fit cannot."""
+"""The named hypotheses under which a step needs at least the memory that is counted: no fit is then final."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST: Mapping[str, str] = {
     "balanced_experts": "the devices of an axis that splits experts receive equally many pairs of a token and an "
                         "expert",
 }
-"""Hypothesis -> what it says: an implementation for which it does not hold may need less than is counted."""
+"""Hypothesis -> its statement: an implementation that violates it may need less than is counted."""
 
 
 def certain_if(step: Step) -> tuple[str, ...]:

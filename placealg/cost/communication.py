@@ -50,9 +50,9 @@ OUTSIDE = "not part of a training step, left out of totals"
 
 @dataclass(frozen=True, slots=True)
 class EventVolume:
-    """What one event sends in all its executions: `formula`; it runs `count` times per step.
+    """The volume of one event in all its executions, `formula`; it runs `count` times per step.
 
-    `left_out` says why the totals leave it out; "" where they contain it. `region` is that of the op which makes the
+    `left_out` says why the totals leave it out; "" if they contain it. `region` is that of the op which makes the
     tensor, or the unit of the parameters.
     """
 
@@ -126,10 +126,10 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """One event: `moved` is what it takes, per element of its group, per scalar, or per instance of its unit.
+    """One event: `moved` is the amount it moves, per element of its group, per scalar, or per instance of its unit.
 
     An element takes `size` bytes; the collective runs over its event's axes, or joins `ranks`. What it sends of a group
-    is cut, and filled up to whole shares, along `cut`.
+    is cut, and padded to whole shares, along `cut`.
     """
 
     event: Event
@@ -166,7 +166,7 @@ def _volume(step: Step, amounts: Amounts, row: Carried) -> Any:
 
 
 def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator[Carried]:
-    """What every event of the program sends, in order."""
+    """The row of every event of the program that sends something, in order."""
     step, tensors = walk.step, walk.tensors
     touched = dict(zip(tensors.looped, tensors.walk(), strict=False))
     for place, event, state in _held_at(walk):
@@ -205,7 +205,7 @@ def _ranks(step: Step, event: Event) -> Monomial | None:
 
 
 def region_of(step: Step, event: Event) -> str:
-    """The region of the op that makes an event's tensor; of parameters, the unit; "" for global values."""
+    """The region of the op that makes an event's tensor; for parameters, the unit; "" for global values."""
     if event.on_tensor:
         return region(step.reference.graph, event.tensor)
     return step.unit_of(event)

@@ -45,7 +45,7 @@ ROUNDED = "a weight on the wire takes no buffer of its own: only what it becomes
 """The further assumptions if gathered weights have an element size of their own."""
 
 BALANCED = f"balanced_experts: {LEAST['balanced_experts']}"
-"""What the figures of a program whose experts are split take for granted besides."""
+"""The further assumptions behind the figures of a program whose experts are split."""
 
 RINGS = "of what goes round a ring a device holds two blocks at a time, one in use and one that arrives"
 """The further assumptions behind the figures of a program with rings."""

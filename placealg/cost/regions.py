@@ -27,7 +27,7 @@ class RegionCost:
 
 
 def kept_for_backward(step: Step | Walk, statistics: bool = False) -> tuple[KeptStorage, ...]:
-    """Every tensor that forward keeps for backward; none where units run whole."""
+    """Every tensor that forward keeps for backward; none if units run whole."""
     walk = walked(step, statistics)
     return () if walk.unknown else walk.tensors.kept()
 

@@ -1,7 +1,7 @@
 """A checkpoint read onto another mesh, in closed form for all sizes of both: what is stored, read, and must move.
 
-Sizes of the old mesh carry the names of its axes with `_old` behind them. Rank k of the new mesh runs on the device of
-rank k of the old one: what that had of what it reads need not move.
+A size of the old mesh is the axis's name followed by `_old`. Rank k of the new mesh runs on the device of rank k of the
+old one: what it reads and this device already had need not move.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from placealg.step.pipeline import part_of
 from placealg.step.reshard import Reshard
 
 OLD = "_old"
-"""Ends the name of a size of the old mesh."""
+"""The suffix of sizes of the old mesh."""
 
 RANK = "rank"
 """The number of a rank, which runs on the same device in both meshes."""
 
 Bounds = tuple[Any, Any]
-"""The first place on a line that a rank has, and the first behind those."""
+"""The first place on a line that a rank has, and the first place after its last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
     """Bytes of a reshard, over all ranks of the new mesh.
 
-    `stored` counts every element of what is read once, `read` as often as a rank reads it; `stays` is what of that the
-    reader's device had, `moved` what it had not: the least that must move. `rank_reads` is the most that one rank
-    reads, `rank_has` what of its reads the device of rank number `rank` had.
+    `stored` counts every element that is read once, `read` counts it as often as a rank reads it; `stays` is the part
+    of `read` that the reader's device already had, `moved` the rest: the least that must move. `rank_reads` is the most
+    that one rank reads, `rank_has` the part of its reads that the device of rank number `rank` already had.
     """
 
     stored: Formula
@@ -57,7 +57,7 @@ class Volumes:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two meshes: its checkpoint, what its axes are called, and what stands for the coordinate on each."""
+    """One of the two meshes: its checkpoint, and the suffix of the names of its sizes."""
 
     found: Checkpoint
     suffix: str
@@ -69,7 +69,7 @@ class _Side:
         return sympy.prod([self.size(a) for a in self.found.axes])
 
     def coordinate(self, axis: str) -> Any:
-        """Of rank number `rank`, the last axis fastest."""
+        """The coordinate along an axis of rank number `rank`; the last axis is the fastest."""
         axes = self.found.axes
         inside = sympy.prod([self.size(a) for a in axes[axes.index(axis) + 1:]])
         here = sympy.floor(symbol(RANK) / inside)
@@ -78,7 +78,7 @@ class _Side:
 
     @property
     def whole_shares(self) -> bool:
-        """Whether shares are filled up to whole rows or elements, or ends: else sizes are taken to divide."""
+        """Whether shares are padded to whole rows or elements; otherwise sizes are taken to divide."""
         return self.found.step.reference.pad != "none"
 
 
@@ -109,7 +109,7 @@ def volumes(reshard: Reshard) -> Volumes:
 
 
 def shortened(formula: Formula) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The text of a formula, and of the parts that are named in it: how many times one of them occurs says which.
+    """The text of a formula with names for repeated parts, and (name, text) of each named part.
 
     >>> shortened(Formula.parse("Min(dp, pp)*Psi + Min(dp, pp)/dp", "bytes"))
     ('Ψ·fewer + fewer/dp', (('fewer', 'min(dp, pp)'),))
@@ -125,7 +125,7 @@ def shortened(formula: Formula) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _copies(new: _Side, item: Item) -> Any:
-    """How many ranks have each element of an item."""
+    """The number of ranks that have each element of an item."""
     found = new.ranks()
     for axis in (*item.splits, *item.cut, *item.at):
         found /= new.size(axis)
@@ -136,7 +136,7 @@ def _copies(new: _Side, item: Item) -> Any:
 
 
 def _ends(side: _Side, item: Item) -> int:
-    """On how many ends of a pipeline an item lives; 0 where it belongs to a repeated unit."""
+    """The number of ends of a pipeline that hold an item; 0 if it belongs to a repeated unit."""
     graph = side.found.step.reference.graph
     assert graph is not None
     return 0 if any(graph.loop(u) for u in item.units) else len({part_of(u, graph) for u in item.units})
@@ -144,7 +144,7 @@ def _ends(side: _Side, item: Item) -> int:
 
 @dataclass(frozen=True)
 class _Made:
-    """The parts of the formulas; a text instead of an expression says why there is none."""
+    """The terms of the formulas; a text in place of an expression says why there is none."""
 
     reshard: Reshard
     old: _Side
@@ -160,7 +160,7 @@ class _Made:
         return monomial(item.count * item.elements)
 
     def summed(self, terms: Any) -> Any:
-        """The sum of element size times amount, or the first reason why an amount has no closed form."""
+        """The sum of element size times amount, or the first reason for which an amount has no closed form."""
         found = sympy.S.Zero
         for size, amount in terms:
             if isinstance(amount, str):
@@ -169,7 +169,7 @@ class _Made:
         return found
 
     def formula(self, expr: Any) -> Formula:
-        """An expression, collected where it is one fraction, with the values of both sides."""
+        """An expression as a Formula with the values of both sides, in one fraction if nothing is rounded."""
         old, new = self.reshard.old.step.reference, self.reshard.new.step.reference
         values = {**Amounts(new).values, **Amounts(old).values}
         values = {n: v for n, v in values.items() if n not in old.mesh.names}
@@ -182,7 +182,7 @@ class _Made:
         return Formula(expr, "bytes", values=FrozenMap(values), axes=axes)
 
     def rank_reads(self, item: Item) -> Any:
-        """The elements that rank 0 reads, which has the largest share of everything."""
+        """The elements that rank 0 reads, whose shares are the largest."""
         if self.new.found.pipeline is not None:
             return "which rank reads most depends on the stages: it is counted at sizes"
         parts = [self._bounds(self.new, item, line, dims, dict.fromkeys(self.new.found.axes, sympy.S.Zero))
@@ -190,7 +190,7 @@ class _Made:
         return _product(parts, monomial(item.count))
 
     def rank_has(self, one: Item, two: Item) -> Any:
-        """The elements that rank number `rank` reads of what its device had."""
+        """The elements that rank number `rank` reads and its device already had."""
         if one.at or two.at:
             return "not every rank has a part of the checkpoint"
         sides = ((self.old, one), (self.new, two))
@@ -207,7 +207,7 @@ class _Made:
         return found
 
     def _layers(self, item: Item, at: Mapping[_Side, Mapping[str, Any]]) -> Any:
-        """How many instances of an item's unit the rank's device had and has."""
+        """The number of instances of an item's unit that the rank's device had and still has."""
         parts = []
         for side in (self.old, self.new):
             pipeline, graph = side.found.pipeline, side.found.step.reference.graph
@@ -222,7 +222,7 @@ class _Made:
         return _common(*parts) if len(parts) > 1 else parts[0][1] - parts[0][0] if parts else monomial(item.count)
 
     def _bounds(self, side: _Side, item: Item, line: str, dims: tuple[str, ...], at: Mapping[str, Any]) -> Any:
-        """What the rank at some coordinates has of a line."""
+        """The part of a line that the rank at the given coordinates has."""
         splits = [(a, d) for a, d in item.splits.items() if d in dims]
         if any(d != dims[0] for _, d in splits):
             return f"{item.parameter} is split inside its rows: it is counted at sizes"
@@ -247,7 +247,7 @@ class _Made:
         return bounds
 
     def stays(self, one: Item, two: Item) -> Any:
-        """The elements that all ranks read of what their devices had, where each mesh has one axis."""
+        """The elements that all ranks read and their devices already had, if each mesh has one axis."""
         if len(self.old.found.axes) != 1 or len(self.new.found.axes) != 1 or one.at or two.at:
             return "the sum over ranks has no closed form on meshes of several axes: it is counted at sizes"
         if self.old.found.pipeline or self.new.found.pipeline:
@@ -283,9 +283,9 @@ def _cuts(item: Item, line: str, dims: tuple[str, ...]) -> bool:
 
 def _over_ranks(cuts: list[tuple[bool, bool, Any, bool]], ends: list[Any], ranks: Any,
                 exact: tuple[Any, Any] | None) -> Any:
-    """The sum over the ranks that both meshes have, of the product over lines of what a rank has in both.
+    """The sum, over the ranks that both meshes have, of the product over lines of what a rank has in both.
 
-    `exact` are the numbers of ranks where all sizes divide.
+    `exact` are the numbers of ranks if all sizes divide.
     """
     whole, summed = sympy.S.One, None
     apart: list[tuple[Any, Any]] = []
@@ -307,10 +307,10 @@ def _over_ranks(cuts: list[tuple[bool, bool, Any, bool]], ends: list[Any], ranks
 
 
 def _staircase(length: Any, one: Any, two: Any) -> Any:
-    """Of blocks of `one` and of `two` places on a line, what the k-th of both have in common, summed over k.
+    """The places common to the k-th block of `one` places and the k-th block of `two` places on a line, summed over k.
 
-    With a the smaller and b the larger block, block k has min(length, (k + 1)a) - kb in common, as long as that is
-    positive: for k below ⌈length/b⌉ and a/(b - a). Only the last of these can meet the end of the line.
+    With a the smaller and b the larger block, the k-th blocks have min(length, (k + 1)a) - kb places in common, as long
+    as that is positive: for k below ⌈length/b⌉ and a/(b - a). Only the last of these can meet the end of the line.
     """
     if one == two:
         return length
@@ -321,14 +321,14 @@ def _staircase(length: Any, one: Any, two: Any) -> Any:
 
 
 def _steps(one: Any, two: Any) -> Any:
-    """The same as a share of a line that divides into `one` and into `two` blocks."""
+    """The same sum, as a share of a line that divides into `one` and into `two` blocks."""
     fewer, more = sympy.Min(one, two), sympy.Max(one, two)
     count = sympy.ceiling(fewer / sympy.Max(1, more - fewer))
     return count * ((count + 1) * fewer - (count - 1) * more) / (2 * one * two)
 
 
 def _block(side: _Side, bounds: Bounds, place: Any, ranks: Any) -> Bounds:
-    """The part of a line of one of some ranks."""
+    """The part of a line that belongs to one of some ranks."""
     low, high = bounds
     if not side.whole_shares:
         return low + place * (high - low) / ranks, low + (place + 1) * (high - low) / ranks
@@ -337,7 +337,7 @@ def _block(side: _Side, bounds: Bounds, place: Any, ranks: Any) -> Bounds:
 
 
 def _common(one: Bounds, two: Bounds) -> Any:
-    """How many places two parts of a line have in common."""
+    """The number of places that two parts of a line have in common."""
     if one == two:
         return one[1] - one[0]
     return sympy.Max(0, sympy.Min(one[1], two[1]) - sympy.Max(one[0], two[0]))

@@ -56,10 +56,11 @@ class AlikeDevices:
 
 
 def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
-    """The devices of which one holds the most: without a pipeline all, alike; else one stage each, first to last.
+    """The devices of which one holds the most: without a pipeline all, alike; else one per stage, first to last.
 
-    Where the number of stages is known at `sizes` or bound, the ends and each that runs more of something than all
-    before it; a later one that runs no more has no more microbatches in flight. Else the first and the last.
+    If the number of stages is known at `sizes` or bound, these are the ends and each stage that runs more of something
+    than all before it; a later one that runs no more has no more microbatches in flight. Otherwise they are the first
+    and the last.
 
     >>> from placealg.model.transformer import gpt
     >>> from placealg.step.derive import derive
@@ -109,7 +110,7 @@ NO_MARGIN = Margin()
 
 @dataclass(frozen=True, slots=True)
 class HeldTerm:
-    """One part of what is held, and its bytes."""
+    """One part of what is held, with its bytes."""
 
     name: str
     formula: Formula
@@ -168,7 +169,7 @@ class Fit:
 
     @property
     def largest(self) -> HeldTerm:
-        """The term in the way: the largest."""
+        """The largest term."""
         return max(self.terms, key=lambda t: t.value)
 
 
@@ -212,7 +213,7 @@ def _fit(stage: AlikeDevices, strategy: Strategy, model: Model, limit: Fraction,
 
 
 def held_against(stage: AlikeDevices, kind: str, margin: Margin = NO_MARGIN) -> Formula:
-    """The formula that is held against the memory."""
+    """The formula that is compared with the memory."""
     if kind not in KINDS:
         raise InputError(f"unknown convention '{kind}'", name=kind, valid=KINDS)
     return margin.on(stage.held.peak if kind == "peak" else stage.held.total, stage.held.states)

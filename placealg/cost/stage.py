@@ -248,7 +248,7 @@ def _number(stage: int | str, axis: str, ranks: int | None) -> int | None:
 
 def _instances(reference: Reference, pipeline: Pipeline, number: int | None, ranks: int | None,
                known: Sizes) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...]]:
-    """Unit -> its instances on the stage; and the units of all chunks, where numbers are known."""
+    """Unit -> its instances on the stage; and the units of all chunks, if numbers are known."""
     counts = {loop.unit: loop.count for loop in reference.graph.loops}
     numbers = all(set(count.names()) <= set(known) for count in counts.values())
     if ranks and numbers and pipeline.chunks and number is not None:
@@ -286,7 +286,7 @@ def _reference(whole: Reference, stage: Stage) -> Reference:
 
 
 def holders(group: Group, reference: Reference, stage: Stage) -> Monomial:
-    """How many ranks along the pipeline's axis hold a tied group: those of its sites."""
+    """The number of ranks along the pipeline axis that hold a tied group: those of its sites."""
     parts = {part_of(site, reference.graph) for site in group.sites}
     if parts <= {FIRST, LAST}:
         return Monomial.number(1 if stage.ranks == 1 else len(parts))

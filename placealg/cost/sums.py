@@ -168,7 +168,7 @@ def _sent(walk: Walk) -> dict[str, Figure]:
 
 
 def _row(walk: Walk, row: Carried) -> Polynomial:
-    """What an event sends in all its executions."""
+    """The volume of an event in all its executions."""
     weight = row.sum(walk.amounts)
     if row.event.on_tensor:
         return walk.amounts.known_sum(weight * instances_sum(walk.step, row.event))

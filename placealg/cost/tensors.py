@@ -110,7 +110,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
 
 
 def entering(reference: Reference, events: Iterable[Event]) -> dict[str, Box]:
-    """How that is laid out which enters each repeated unit, read off the events of a whole program."""
+    """The box of what enters each repeated unit, read off the events of a whole program."""
     if reference.whole:
         return {}
     walk = _Walk(reference, reference.graph, tuple(events))

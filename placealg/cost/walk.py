@@ -35,7 +35,7 @@ class Walk:
 
     @property
     def unknown(self) -> bool:
-        """Whether nothing is known of the tensors of a microbatch: units run whole."""
+        """Whether nothing is known of the tensors of a microbatch, because units run whole."""
         return self.step.reference.whole
 
     @property

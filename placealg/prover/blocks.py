@@ -1,8 +1,8 @@
 """Blocks of a line: every place has one owner, for all lengths and all numbers of ranks.
 
-What a rank reads of a checkpoint is put together from the blocks that other ranks stored. Where every place of a line
-has exactly one owner in the old layout, every place of a block of the new one is read exactly once, whatever both
-lengths of blocks are; with several lines, one after the other, and with a block cut again, so of what it begins with.
+A rank reads its part of a checkpoint from the blocks that other ranks stored. If every place of a line has exactly one
+owner in the old layout, every place of a block of the new layout is read exactly once, whatever the two lengths of
+blocks are. The same holds for several lines, one after the other, and for a block that is cut again.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Lemma:
 
 
 Each = Callable[[Any, Any], tuple[Any, list[Any]]]
-"""Of a length and a number of ranks: the places of a block, and what defines them."""
+"""(length, number of ranks) -> (the number of places in a block, the assertions that define it)."""
 
 
 def rounded_up(length: Any, ranks: Any) -> tuple[Any, list[Any]]:
-    """Blocks of ⌈length/ranks⌉."""
+    """Blocks of ⌈length/ranks⌉ places."""
     each = z3.Int("each")
     return each, [each * ranks >= length, (each - 1) * ranks < length]
 
 
 def stage_ends(length: Any, ranks: Any, name: str, place: Any) -> tuple[Any, list[Any]]:
-    """The first of the layers of the stage at `place`: ⌊length place/ranks⌋."""
+    """The first layer of the stage at `place`: ⌊length place/ranks⌋."""
     end = z3.Int(name)
     return end, [end * ranks <= length * place, length * place < (end + 1) * ranks]
 
 
 def lemmas() -> tuple[Lemma, ...]:
-    """Every lemma that a reshard rests on.
+    """Every lemma on which a reshard depends.
 
     >>> [(lemma.name, lemma.verdict) for lemma in lemmas()]
     [('blocks', 'PROVED'), ('stages', 'PROVED'), ('rows', 'PROVED')]
@@ -59,9 +59,9 @@ def _lemmas() -> tuple[Lemma, ...]:
 
 
 def blocks(each_of: Each = rounded_up) -> Lemma:
-    """Of a line cut into blocks by some ranks every place has one owner among them, and no second one.
+    """The lemma that every place of a line that is cut into blocks by some ranks has exactly one owner among them.
 
-    `each_of` are the places of a block; a block ends with the line at the latest.
+    `each_of` gives the places of a block; the last block ends with the line at the latest.
     """
     length, ranks, place, owner, other, inside = z3.Ints("length ranks place owner other inside")
     each, defined = each_of(length, ranks)
@@ -75,7 +75,7 @@ def blocks(each_of: Each = rounded_up) -> Lemma:
 
 
 def stages(end_of: Callable[[Any, Any, str, Any], tuple[Any, list[Any]]] = stage_ends) -> Lemma:
-    """The layers of stages follow each other without a gap, from the first layer to the last."""
+    """The lemma that the layers of stages follow each other without a gap, from the first layer to the last."""
     length, ranks, stage = z3.Ints("length ranks stage")
     start, first = end_of(length, ranks, "start", stage)
     end, second = end_of(length, ranks, "end", stage + 1)
@@ -87,7 +87,7 @@ def stages(end_of: Callable[[Any, Any, str, Any], tuple[Any, list[Any]]] = stage
 
 
 def rows() -> Lemma:
-    """The elements of several dims in one row: each has one place, and each place one element."""
+    """The lemma on the elements of several dims in one row: each has one place, and each place one element."""
     width, row, column, other_row, other_column = z3.Ints("width row column other_row other_column")
     known = [width >= 1, column >= 0, column < width, other_column >= 0, other_column < width, row >= 0, other_row >= 0]
     return _asked("rows", "elements of two dims that are laid out in one row have different places in it", known,
@@ -97,7 +97,7 @@ def rows() -> Lemma:
 
 
 def _asked(name: str, statement: str, known: list[Any], *failures: Any) -> Lemma:
-    """The lemma that no sizes of which `known` is true let one of the failures happen."""
+    """The lemma that no sizes that satisfy `known` let one of the failures happen."""
     for failure in failures:
         answer = PROCESS.ask([*known, failure])
         if answer.status == SAT:

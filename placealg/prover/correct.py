@@ -115,7 +115,7 @@ def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weight
 
 
 def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighting: Weighting) -> Bool:
-    """Wherever the norm counts an element, whichever, the gradient there is the reference's."""
+    """Wherever the norm counts an element, any of the group, the gradient there is the reference's."""
     value = per_element(slot.counted, of_any)
     if not value.held or value.garbage:
         return z3.BoolVal(False)
@@ -160,7 +160,7 @@ def _whole_matrix(update: Updated, group: Group) -> list[Bool]:
 
 
 def another_element(value: Value, stacked: tuple[str, ...] = ()) -> Value:
-    """The value at another element of the same matrix: along axes that split a stack of them it has the same owner."""
+    """The value at another element of the same matrix; along axes that split a stack of them the owner is the same."""
     return per_element(value, of_another, stacked)
 
 
@@ -198,7 +198,7 @@ def always_right(read: Read) -> bool:
 
 
 def on_rank(formula: Bool, rank: Mapping[str, Position]) -> Bool:
-    """The formula on the rank that stands at the given position along each axis."""
+    """The formula, evaluated on the rank at the given position along each axis."""
     places = [(symbols.coordinate(a, DEVICE), symbols.coordinate(a, p)) for a, p in rank.items()]
     for axis, position in symbols.varying(formula):
         along = varies(position)

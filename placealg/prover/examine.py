@@ -76,7 +76,7 @@ class Findings:
 
 
 def examine(step: Step) -> Findings:
-    """Check every obligation of every parameter group; groups that are treated alike are checked once."""
+    """Check every obligation of every parameter group; groups with equal signatures are checked once."""
     step = lowered(step)
     say("proving the lemmas")
     proved, unproved = _lemmas(step)
@@ -200,9 +200,9 @@ def _open(group: str, identifiers: Iterable[str], gap: NoRule) -> list[Verdict]:
 
 
 def _suppose(step: Step, flows: Flows, verdicts: list[Verdict]) -> list[Candidate]:
-    """Where nothing else is wrong: a candidate from what could not be followed, or has no rule, for a run to confirm.
+    """If nothing else is wrong, a candidate from what could not be followed or has no rule, for a run to confirm.
 
-    What an event of init, save or resume does is seen in a resumed run at the latest.
+    The effect of an event of init, save or resume shows in a resumed run at the latest.
     """
     failures = [supposed(demand, step) for demand in unfollowed(step, flows)]
     failures += [_by_run_alone("invariant" if step.event(v.event).phase in STEP_PHASES else "init", v.event,

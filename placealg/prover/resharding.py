@@ -1,4 +1,4 @@
-"""What is said of a resumption on another mesh: the verdicts on both runs, the lemmas, and a small run of both."""
+"""The verdict on a resumption on another mesh: verdicts on both runs, lemmas on blocks, and a small run of both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Conclusion, Hypo
 from placealg.step.reshard import Reshard
 
 ON_ANOTHER_MESH = "a checkpoint that is resumed on another mesh"
-"""What a verdict on one program does not cover, and this one does."""
+"""The entry of NOT_COVERED that this verdict does cover."""
 
 SAME_BATCHES = Hypothesis("same_batches", "both runs take the same sequences of every step, however they deal them out "
                           "to ranks and microbatches; a strategy does not say the order of the data")
@@ -18,9 +18,9 @@ SAME_BATCHES = Hypothesis("same_batches", "both runs take the same sequences of 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a run ended that goes on with another mesh: whether it equals the single device's, and how many numbers do.
+    """The outcome of a run that resumes on another mesh: whether it equals the single device's, and how many numbers.
 
-    `difference` tells the first that does not.
+    `difference` names the first number that differs.
     """
 
     equal: bool
@@ -30,9 +30,9 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Resharding:
-    """The verdict on a resumption on another mesh: that on both runs, the lemmas on blocks, and a small run of both.
+    """The verdict on a resumption on another mesh: those on both runs, the lemmas on blocks, and a small run of both.
 
-    `ran` is how the run on small meshes ended, None where both are not proved; `sizes` are theirs.
+    `ran` is the outcome of the run on small meshes, None unless both runs are proved; `sizes` are those of the meshes.
     """
 
     reshard: Reshard
@@ -44,7 +44,7 @@ class Resharding:
 
     @property
     def verdict(self) -> Conclusion:
-        """REFUTED where one of both runs is; PROVED where all parts are, and a run agrees."""
+        """REFUTED if one of the two runs is; PROVED if all parts are, and the small run agrees."""
         if REFUTED in (self.saved.verdict, self.loaded.verdict):
             return REFUTED
         parts = {str(self.saved.verdict), str(self.loaded.verdict), *(str(b.verdict) for b in self.blocks)}
@@ -59,7 +59,7 @@ class Resharding:
 
     @property
     def reason(self) -> str:
-        """Why the verdict is UNDECIDED; "" where it is not."""
+        """Why the verdict is UNDECIDED; "" if it is not."""
         if self.verdict != UNDECIDED:
             return ""
         for report in (self.saved, self.loaded):
@@ -70,7 +70,7 @@ class Resharding:
 
     @property
     def hypotheses(self) -> tuple[Hypothesis, ...]:
-        """What both verdicts assume, and that the runs take the same data."""
+        """The hypotheses of both verdicts, and that the runs take the same data."""
         return tuple(dict.fromkeys((*self.saved.hypotheses, *self.loaded.hypotheses, SAME_BATCHES)))
 
     @property

@@ -15,7 +15,7 @@ from placealg.step.program import Group, Step
 
 
 def signature(step: Step, group: Group, sites: tuple[Site, ...], flows: Flows) -> object:
-    """Groups with equal signatures have equal obligations: each use of a parameter has its own signature."""
+    """The signature of a group, made of a signature per use of a parameter: equal signatures have equal obligations."""
     return (frozenset((site.loss, site_signature(step, group, site, flows)) for site in sites), _readers(step, group),
             unnamed(group))
 

@@ -1,10 +1,10 @@
-"""What a checkpoint consists of, and which part of it stands with each rank: owners made concrete.
+"""The contents of a checkpoint, and the part of it that each rank stores: owner functions made concrete.
 
-A checkpoint is what the events `store` of a program keep. Of one state of one parameter (an *item*) the file of a rank
-has a block of each of its dims, and of the instances of its unit those of its stage. Blocks are contiguous: an axis
-cuts a length into ⌈length/n⌉ and what is left, as `torch.chunk` does. An axis that splits a dim of the parameter cuts
-that dim; axes over which a state is sharded cut what is then left of its rows, or, where `[shards] pad` is "elements",
-of the elements of its whole group in one row.
+A checkpoint holds what the `store` events of a program keep. For one state of one parameter (an *item*) the file of a
+rank has a block of each of its dims, and the instances of its unit on the rank's stage. Blocks are contiguous: an axis
+cuts a length into parts of ⌈length/n⌉ and a rest, as `torch.chunk` does. An axis that splits a dim of the parameter
+cuts that dim; axes over which a state is sharded cut its remaining rows, or, if `[shards] pad` is "elements", the
+elements of its whole group in one row.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Spans = tuple[tuple[int, int], ...]
 """Disjoint half-open intervals, in order."""
 
 LAYERS, ELEMENTS = "layers", "elements"
-"""The line of a unit's instances, and that of all elements of a parameter in one row."""
+"""The line of a unit's instances, and the line of all elements of a parameter in one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One state of one parameter in a checkpoint.
 
-    `dims` are its dims and their sizes, those of its rows (`rows` of them) first. `splits` maps an axis to the dim that
-    it splits, in the order of the mesh; `cut` are the axes over which the state is sharded besides. `at` says which
-    ranks alone stored it: axis -> coordinate. `units` are where it is used, `beside` the parameters that share its one
-    row of elements, itself included, where `flat`. `bytes` are those of an element.
+    `dims` are its dims and their sizes, with those of its rows (`rows` of them) first. `splits` maps an axis to the dim
+    that it splits, in the order of the mesh; `cut` are the further axes over which the state is sharded. `at` restricts
+    the ranks that stored it: axis -> coordinate. `units` are those that use it; `beside` are, if `flat`, the parameters
+    that share its one row of elements, itself included. `bytes` is the size of an element.
     """
 
     parameter: str
@@ -66,7 +66,7 @@ class Item:
 
     @property
     def row_dims(self) -> tuple[str, ...]:
-        """The dims that make its first one in memory."""
+        """The dims that make up its first dimension in memory."""
         return tuple(self.dims)[:self.rows]
 
     @property
@@ -77,9 +77,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The items that the events `store` of one program keep; what each says of the mesh, and of the pipeline's stages.
+    """The items that the `store` events of one program keep, and the program's step, with mesh and pipeline.
 
-    `scalars` are the global values that are stored, `kinds` the repeated units with their counts, in the model's order.
+    `scalars` are the global values that are stored.
     """
 
     step: Step
@@ -93,16 +93,16 @@ class Checkpoint:
 
     @property
     def pipeline(self) -> Pipeline | None:
-        """How the model's depth is split."""
+        """The pipeline that splits the model along its depth; None without one."""
         return self.step.reference.pipeline
 
     def item(self, parameter: str, value: str) -> Item | None:
-        """The item of a parameter's state; None where it is not stored."""
+        """The item of a parameter's state; None if it is not stored."""
         return next((i for i in self.items if i.key == (parameter, value)), None)
 
 
 def checkpoint(step: Step, strategy: Strategy, model: Model) -> Checkpoint:
-    """What the events `store` of a step keep.
+    """The checkpoint that the `store` events of a step keep.
 
     >>> from placealg.model.abstract import abstract
     >>> from placealg.step.derive import derive
@@ -134,7 +134,7 @@ def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable
 
 
 def _ordered(parameter: Parameter, abstract: bool) -> FrozenMap[str, Monomial]:
-    """The dims of a parameter, those of its rows first; of the abstract model all that there is is one row."""
+    """The dims of a parameter, those of its rows first; a parameter of the abstract model is one row."""
     if abstract:
         return FrozenMap(dict.fromkeys(parameter.dims, Monomial.of("Psi")))
     rows = parameter.rows or tuple(parameter.dims)
@@ -148,7 +148,7 @@ def _splits(step: Step, group: Group, parameter: str) -> FrozenMap[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of one mesh, by axis, and the model's symbols, those that its dims need."""
+    """The sizes of one mesh by axis, and those of the model's symbols that the dims need."""
 
     mesh: FrozenMap[str, int]
     model: FrozenMap[str, Fraction]
@@ -159,7 +159,7 @@ class Sizes:
 
     @property
     def ranks(self) -> int:
-        """The devices of the mesh."""
+        """The number of devices of the mesh."""
         return prod(self.mesh.values())
 
 
@@ -175,7 +175,7 @@ def coordinates(axes: Iterable[str], sizes: Sizes) -> Iterable[FrozenMap[str, in
 
 
 def block(start: int, end: int, place: int, ranks: int) -> tuple[int, int]:
-    """The part of [start, end) of one of `ranks` ranks: ⌈length/ranks⌉, and for the last ones what is left, or nothing.
+    """The part of [start, end) of one of `ranks` ranks: ⌈length/ranks⌉; the last ones have the rest, or nothing.
 
     >>> [block(0, 10, k, 4) for k in range(4)], [block(0, 5, k, 4) for k in range(4)]
     ([(0, 3), (3, 6), (6, 9), (9, 10)], [(0, 2), (2, 4), (4, 5), (5, 5)])
@@ -185,10 +185,10 @@ def block(start: int, end: int, place: int, ranks: int) -> tuple[int, int]:
 
 
 def lines_of(*items: Item) -> dict[str, tuple[str, ...]]:
-    """The lines on which items of one parameter are held against each other: name -> the dims laid out on it, in order.
+    """The lines along which items of one parameter are compared: name -> the dims laid out on the line, in order.
 
-    Rows are one line, whose name is that of its first dim, and every other dim is one; of what is cut by its elements
-    all dims are one.
+    The rows are one line, named after its first dim, and every other dim is a line; for items that are cut by elements,
+    all dims are one line.
     """
     first = items[0]
     if any(i.flat for i in items):
@@ -198,7 +198,7 @@ def lines_of(*items: Item) -> dict[str, tuple[str, ...]]:
 
 
 def held(item: Item, at: Mapping[str, int], sizes: Sizes, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Spans]:
-    """Line -> what the rank at these coordinates has of an item, of one instance."""
+    """Line -> the part of one instance of an item that the rank at these coordinates has."""
     lengths = {d: sizes.length(n) for d, n in item.dims.items()}
     blocks = _blocks(item.dims, item.splits, at, sizes)
     share = reduce(lambda found, a: (found[0] * sizes.mesh[a] + at[a], found[1] * sizes.mesh[a]), item.cut, (0, 1))
@@ -222,7 +222,7 @@ def _blocks(dims: Mapping[str, Monomial], splits: Mapping[str, str], at: Mapping
 
 def _share(item: Item, blocks: Mapping[str, tuple[int, int]], share: tuple[int, int], at: Mapping[str, int],
            sizes: Sizes, by_element: bool) -> tuple[int, int]:
-    """The places, among the elements or rows that the splits leave, that a rank has of an item which is cut."""
+    """The places that a rank has of a sharded item, among the elements or rows that the splits leave."""
     lengths = {d: end - start for d, (start, end) in blocks.items()}
     if item.flat:
         sizes_beside = [prod(e - s for s, e in _blocks(dims, splits, at, sizes).values())
@@ -236,7 +236,7 @@ def _share(item: Item, blocks: Mapping[str, tuple[int, int]], share: tuple[int, 
 
 
 def _flattened(dims: Iterable[tuple[int, tuple[int, int]]]) -> Spans:
-    """A block of each dim as spans of all of them in one row, the last dim fastest.
+    """A block of each dim, as spans of all dims in one row, the last dim fastest.
 
     >>> _flattened([(2, (0, 2)), (4, (1, 3))]), _flattened([(4, (1, 3)), (2, (0, 2))])
     (((1, 3), (5, 7)), ((2, 6),))
@@ -254,7 +254,7 @@ def _flattened(dims: Iterable[tuple[int, tuple[int, int]]]) -> Spans:
 
 
 def _within(spans: Spans, start: int, end: int) -> Spans:
-    """The part of what spans contain from its place `start` to its place `end`."""
+    """The part of some spans from their place `start` to their place `end`."""
     found, passed = [], 0
     for low, high in spans:
         first, last = max(low, low + start - passed), min(high, low + end - passed)
@@ -265,7 +265,7 @@ def _within(spans: Spans, start: int, end: int) -> Spans:
 
 
 def meet(one: Spans, two: Spans) -> Spans:
-    """What two sets of spans have in common.
+    """The intersection of two sets of spans.
 
     >>> meet(((0, 4), (6, 9)), ((3, 7),))
     ((3, 4), (6, 7))
@@ -280,12 +280,12 @@ def meet(one: Spans, two: Spans) -> Spans:
 
 
 def size(spans: Spans) -> int:
-    """How many places spans contain."""
+    """The number of places in some spans."""
     return sum(high - low for low, high in spans)
 
 
 def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes) -> Spans:
-    """The instances of an item's unit that the rank at these coordinates has: all, or of a pipeline its stage's."""
+    """The instances of an item's unit that the rank at these coordinates has: all, or its pipeline stage's."""
     count = sizes.length(item.count)
     pipeline, graph = found.pipeline, found.step.reference.graph
     if pipeline is None or graph is None:

@@ -35,7 +35,7 @@ Along = Mapping[str, str]
 
 
 def check_fit(strategy: Strategy, model: Model) -> None:
-    """Raise InputError, one line and with the key that says it, unless `strategy` can be derived on `model`.
+    """Raise InputError, in one line and with the key at fault, unless `strategy` can be derived on `model`.
 
     >>> from placealg.model.transformer import gpt
     >>> from placealg.strategy.spec import strategy_on
@@ -337,6 +337,6 @@ def _regions(model: Model) -> tuple[str, ...]:
 
 
 def _local_dims(strategy: Strategy, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The dims of [random] dropout = ["local(DIM)"] that are not known."""
+    """The dims of [random] dropout = ["local(DIM)"] that are not in `known`."""
     streams = map(Stream.parse, strategy.option("random", "dropout"))
     return tuple(stream.dim for stream in streams if stream.dim and stream.dim not in known)

@@ -1,7 +1,6 @@
-"""How two programs differ: the events of one alone, those that stand elsewhere, and those that say something else.
+"""The differences of two programs: events of only one of them, events in another order, events with other fields.
 
-Whoever holds two programs against each other reads this: `placealg diff`, the search for a repair, and what a refuted
-program resembles.
+Every comparison of programs reads them: `placealg diff`, the search for a repair, and what a refuted program resembles.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ LEFT, RIGHT, MOVED, CHANGED = "left", "right", "moved", "changed"
 """Only in the first program; only in the second; in both, in another order; in both, with other fields."""
 
 UNSAID = ("why", "rule")
-"""Why an event is there is no part of what it does."""
+"""The fields that give the reason for an event, and are no part of what it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventChange:
-    """One event that differs: how, as the first and as the second program has it, and the fields that a change is of.
+    """One event that differs: how, the event in the first and in the second program, and the fields that changed.
 
     A field is (key, before, after) as files write it.
     """
@@ -35,7 +34,7 @@ class EventChange:
 
     @property
     def event(self) -> Event:
-        """The event as the second program has it; as the first does where the second lacks it."""
+        """The event of the second program, or of the first if the second lacks it."""
         event = self.two or self.one
         assert event is not None
         return event

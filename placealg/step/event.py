@@ -1,4 +1,4 @@
-"""Events, and the reference that they are held against: the vocabulary of the step program."""
+"""Events, and the reference against which they are checked: the vocabulary of the step program."""
 
 from __future__ import annotations
 
@@ -332,16 +332,16 @@ class LoopUnit:
 class Reference:
     """What the single device does, and the facts of mesh, data and model that give it meaning.
 
-    `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|,
-    microbatch_mean, or sum, 1. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is
-    skipped whose gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are
-    deviations from logical keys of random streams. `types` are the default bytes per element, `sizes` the model's
-    symbols that are known as numbers. `graph` is the op graph, without ops where units run whole, `split_dims` the
-    dim by which each parameter is split along an axis, `dims` the ordered entries by which each axis splits ops.
-    `unrolled` are axes whose sums the prover writes out rank by rank, with their sizes. `pipeline` says how the
-    axis runs that splits the model along its depth. `left_out` says in words what the network has and the model
-    lacks. `pad` says what is filled up where a share is no whole number: none, rows, elements. `losses` are the terms
-    of the loss: each is weighted by counts of its own tokens.
+    `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|, microbatch_mean, or
+    sum, 1. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is skipped whose
+    gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are deviations from logical
+    keys of random streams. `types` are the default bytes per element, `sizes` the model's symbols that are known as
+    numbers. `graph` is the op graph, without ops if units run whole; `split_dims` the dim by which each parameter is
+    split along an axis, `dims` the ordered entries by which each axis splits ops. `unrolled` are axes whose sums the
+    prover writes out rank by rank, with their sizes. `pipeline` is the schedule of the axis that splits the model along
+    its depth. `left_out` says in words what the network has and the model lacks. `pad` says what is padded if a share
+    is not a whole number: none, rows, elements. `losses` are the terms of the loss: each is weighted by counts of its
+    own tokens.
     """
 
     strategy: str
@@ -377,7 +377,7 @@ class Reference:
 
     @property
     def whole(self) -> bool:
-        """Whether units run whole: what is inside of them is unknown."""
+        """Whether units run whole, so that nothing inside them is known."""
         return self.graph.whole
 
     @property

@@ -282,7 +282,7 @@ def regions(graph: Graph) -> tuple[str, ...]:
 
 
 def tensor_values(reference: Reference) -> tuple[str, ...]:
-    """The names of all tensors, gradients and regions of the op graph, whatever applies to them."""
+    """The names of all tensors, gradients and regions of the op graph, whichever verbs apply to them."""
     tensors = reference.graph.tensors
     found = (*tensors, *(n + GRAD for n in tensors), *regions(reference.graph))
     return tuple(v for v in dict.fromkeys(found) if v not in VALUES)

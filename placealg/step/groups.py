@@ -23,13 +23,13 @@ ELEMENTWISE_ON_VECTORS = ("muon",)
 class Plan:
     """Where one group's states are placed, as axis sets in mesh order.
 
-    `gathered`: parameters rest sharded and are gathered for use. `owned`: the optimizer state is sharded.
-    `scattered`: gradients rest sharded. `summed`: the gradient of one rank is a partial sum. Along the axes of
-    `group.split` all of this is settled: a rank holds, uses and updates what it owns; along those in `cut` it holds
-    parts of each matrix, along the others whole ones, of its stage. `tiers` says where parameters and the optimizer
-    state rest, `gather_bytes` the element size of gathered weights ("" for their own), `lifetimes` how long a gathered
-    copy lives along each of `gathered`. Along `all_reduced` gradients are summed whole before an owner keeps its part;
-    `wires` are the bytes of an element while it is reduced, where they differ along an axis.
+    `gathered`: parameters rest sharded and are gathered for use. `owned`: the optimizer state is sharded. `scattered`:
+    gradients rest sharded. `summed`: the gradient of one rank is a partial sum. Along the axes of `group.split` all of
+    this is decided: a rank holds, uses and updates what it owns; along those in `cut` it holds parts of each matrix,
+    along the others whole matrices of its stage or of its part of a stack. `tiers` are those on which parameters and
+    the optimizer state rest, `gather_bytes` is the element size of gathered weights ("" for their own), `lifetimes` are
+    those of gathered copies, along each of `gathered`. Along `all_reduced` gradients are summed whole before an owner
+    keeps its part; `wires` are the bytes of an element while it is reduced, along axes where they differ.
     """
 
     group: Group

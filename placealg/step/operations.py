@@ -177,9 +177,10 @@ class Operations:
             yield from _row(row, move.tensor + GRAD, label, "backward", unit, None)
 
     def _streamed(self, move: Move, rows: tuple[RedistributionRow, ...]) -> Iterator[RedistributionRow]:
-        """The rows, with a ring in place of a gather for use, and of its way back, along the axes that say so.
+        """The rows, with a ring in place of a gather for use, and of a gather's backward, along the axes of `ring`.
 
-        A ring brings a value block by block: to ops that take it so, products and the attention core.
+        A ring brings a value block by block, so that all its readers must be ops that can take blocks: products and the
+        attention core.
         """
         blockwise = all(op.row.family in BLOCKWISE for op in self.placed.graph.consumers(move.tensor))
         for row in rows:
@@ -316,7 +317,7 @@ def _row(row: RedistributionRow, value: str, label: str, phase: str, unit: str, 
 
 
 def _is_ring(row: RedistributionRow) -> bool:
-    """Whether it gathers for use, or is the way back of that."""
+    """Whether a row is a gather for use, or the backward of one."""
     return (row.source.kind, row.target.kind) in ((Kind.S, Kind.R), (Kind.P, Kind.S))
 
 

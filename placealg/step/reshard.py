@@ -1,7 +1,7 @@
-"""A checkpoint read onto another mesh: which rank of the new mesh reads what of whose file, at given sizes.
+"""A checkpoint read onto another mesh: which rank of the new mesh reads what from whose file, at given sizes.
 
-Rank k of the new mesh is taken to run on the device of rank k of the old one, as long as there is one. Of several ranks
-that stored the same, a rank reads its own device's, else the one of least number.
+Rank k of the new mesh is taken to run on the device of rank k of the old one, if there is one. If several ranks stored
+the same block, a rank reads its own device's, or else that of the lowest rank.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ INSTANCES = "instance"
 """The line of the instances of a unit."""
 
 Box = FrozenMap[str, Spans]
-"""Line -> spans: what a rank has of an item, the product over its lines."""
+"""Line -> spans: the part of an item that a rank has, as a product over lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One read: of an item the `elements` at `box`, from the file of rank `source`, by rank `reader`."""
+    """One read: the `elements` of an item at `box`, by rank `reader` from the file of rank `source`."""
 
     item: Item
     reader: int
@@ -51,19 +51,19 @@ class Read:
 
 @dataclass(frozen=True)
 class Reshard:
-    """An old checkpoint `old`, and what a new run would store, `new`: that is what it reads."""
+    """An old checkpoint `old`, and the checkpoint `new` that the new run would store, which is what it reads."""
 
     old: Checkpoint
     new: Checkpoint
 
     @cached_property
     def pairs(self) -> tuple[tuple[Item, Item], ...]:
-        """(the old item, the new one) of everything that the new run reads."""
+        """(old item, new item) for everything that the new run reads."""
         found = {i.key: i for i in self.old.items}
         return tuple((found[i.key], i) for i in self.new.items)
 
     def reads(self, old: Sizes, new: Sizes, readers: tuple[int, ...] | None = None) -> Iterator[Read]:
-        """What `readers` (by default all ranks of the new mesh) read."""
+        """The reads by `readers` (by default all ranks of the new mesh)."""
         ranks = list(coordinates(self.new.axes, new))
         for one, two in self.pairs:
             lines = lines_of(one, two)
@@ -84,7 +84,7 @@ def _box(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes,
 
 
 def _files(found: Checkpoint, item: Item, sizes: Sizes, lines: Mapping[str, tuple[str, ...]]) -> dict[Box, list[int]]:
-    """What ranks stored of an item -> the ranks that stored just that, in order."""
+    """Each distinct part of an item that was stored -> the ranks that stored exactly this part, in order."""
     files: dict[Box, list[int]] = {}
     for rank, at in enumerate(coordinates(found.axes, sizes)):
         if stored(item, at):
@@ -98,8 +98,8 @@ def _files(found: Checkpoint, item: Item, sizes: Sizes, lines: Mapping[str, tupl
 class Totals:
     """Bytes of all ranks of the new mesh, and the number of reads.
 
-    `stored` counts every element of what is read once, `read` as often as a rank reads it; `stays` is what of that was
-    on the reader's own device, `largest` the most that one rank reads.
+    `stored` counts every element that is read once, `read` counts it as often as a rank reads it; `stays` is the part
+    of `read` that was on the reader's own device, `largest` the most that one rank reads.
     """
 
     stored: Fraction
@@ -110,7 +110,7 @@ class Totals:
 
     @property
     def moved(self) -> Fraction:
-        """The least that must move between devices: what a rank reads and its device has not."""
+        """The least that must move between devices: what a rank reads and its device does not have."""
         return self.read - self.stays
 
 
@@ -122,7 +122,7 @@ def width(checkpoint: Checkpoint, item: Item) -> Fraction:
 
 
 def totals(reshard: Reshard, old: Sizes, new: Sizes) -> Totals:
-    """The sums over everything that is read.
+    """The sums over all reads.
 
     >>> from placealg.model.abstract import abstract
     >>> from placealg.step.checkpoint import checkpoint
@@ -160,7 +160,7 @@ def _common(one: Box, two: Box) -> Box:
 
 
 def _meetings(had: list[Box], need: list[Box]) -> int:
-    """How often a rank's need meets what some rank stored, each distinct block of the files once."""
+    """The number of pairs of a rank's need and a distinct stored block that have elements in common."""
     files, wanted = dict.fromkeys(b for b in had if _elements(b)), [b for b in need if _elements(b)]
     distinct = dict.fromkeys(wanted)
     if not files or not distinct:
@@ -175,7 +175,7 @@ def _meetings(had: list[Box], need: list[Box]) -> int:
 
 
 def _pairs(one: list[Spans], two: list[Spans]) -> int:
-    """How many pairs of one of each have something in common."""
+    """The number of pairs of spans, one of each list, that intersect."""
     if len(one) * len(two) < 4096 or any(len(s) > 1 for s in (*one, *two)):
         return sum(1 for a in one for b in two if meet(a, b))
     starts, ends = sorted(s[0][0] for s in one), sorted(s[0][1] for s in one)
@@ -183,7 +183,7 @@ def _pairs(one: list[Spans], two: list[Spans]) -> int:
 
 
 def check_alike(reshard: Reshard, models: tuple[Model, Model]) -> None:
-    """Raise InputError where the two runs do not train the same, or the old checkpoint lacks what the new one loads."""
+    """Raise InputError if the two runs do not train alike, or the old checkpoint lacks what the new one loads."""
     old, new = reshard.old.step.reference, reshard.new.step.reference
     if old.model != new.model:
         raise InputError(f"{old.strategy} trains {old.model}, {new.strategy} {new.model}: a checkpoint holds the "

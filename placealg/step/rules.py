@@ -32,7 +32,7 @@ class Averaging:
 
     @property
     def by(self) -> Monomial:
-        """What the local sum is divided by; 1 where the loss is a sum."""
+        """The divisor of the local sum; 1 if the loss is a sum."""
         return ONE if self.divisor == "one" else Monomial.of(self.divisor)
 
     def op(self, axes: tuple[str, ...]) -> tuple[str, Monomial]:
@@ -179,9 +179,9 @@ def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
 
 
 def _reduced(plan: Plan, averaging: Averaging, axes: tuple[str, ...], event: Event) -> Iterator[Event]:
-    """The reduction of `event` over some axes: one for all axes of equal bytes.
+    """The reduction of `event` over some axes: one for all axes with equal bytes per element.
 
-    Where owners are to keep their parts of a whole sum, that sum, and then a slice.
+    If owners are to keep their parts of a whole sum, it is that sum, followed by a slice.
     """
     whole = tuple(a for a in axes if a in plan.all_reduced) if event.to == "S" else ()
     for to, among in ((event.to, tuple(a for a in axes if a not in whole)), ("I", whole)):
@@ -195,7 +195,7 @@ def _reduced(plan: Plan, averaging: Averaging, axes: tuple[str, ...], event: Eve
 
 
 def mean_of_microbatches(plan: Plan) -> Iterator[Event]:
-    """Where the loss does not, the accumulated gradient takes the mean over microbatches."""
+    """The accumulated gradient takes the mean over microbatches if the loss does not."""
     yield Event("reduce", "scale", "grad_sum", plan.group.name, divisor=Monomial.of("m"), tier=plan.grad_sum_tier,
                 rule=Rule("loss", "the step's loss is the mean over microbatches, which gradients take"))
 

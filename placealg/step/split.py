@@ -61,7 +61,7 @@ def dual(layout: Layout) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class RedistributionRow:
-    """Equal rows of the redistribution table on some axes at once: one event, with its way back."""
+    """Equal rows of the redistribution table on some axes at once: one event, with its backward."""
 
     axes: tuple[str, ...]
     source: Place
@@ -131,9 +131,9 @@ class Placed:
 
 
 def entry_dims(entry: str, op: Op, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """The dim of `op` that an entry names; (NONE,) when the entry says that the op stays whole; () when neither.
+    """The dim of `op` that an entry names; (NONE,) if the entry keeps the op whole; () if it does not apply.
 
-    `dim` speaks of any op that has the dim, `region.dim` and `region.none` of the ops of that region, or of the op
+    `dim` applies to any op that has the dim, `region.dim` and `region.none` to the ops of that region, or to the op
     that has this whole name.
     """
     region, _, dim = entry.rpartition(".")

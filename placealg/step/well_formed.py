@@ -125,13 +125,13 @@ def _of_groups(event: Event, reference: Reference) -> Iterator[Event]:
 
 
 def _merges(event: Event, reference: Reference) -> bool:
-    """Whether it computes an op that merges the statistics of rows that ranks hold parts of."""
+    """Whether it computes an op that merges the statistics of rows that are split over ranks."""
     op = reference.graph.producer(event.tensor) if event.on_tensor else None
     return op is not None and event.verb == "compute" and not event.on_gradient and op.row.over == "statistics"
 
 
 def _check_version(event: Event, reference: Reference) -> None:
-    """A label is that of a copy of a tensor."""
+    """Only an event that makes or moves a copy of a tensor has a version."""
     if event.version and (not event.effect.labelled or event.tensor not in reference.graph.tensors):
         raise InputError(f"{event.path}: version = {event.version} labels a copy that is moved, and {event.verb} makes "
                          "and moves none")
@@ -198,7 +198,7 @@ def _check_tier(event: Event) -> None:
 
 
 def _check_dims(event: Event, reference: Reference) -> None:
-    """What moves a tensor's indices says from or to which dim of that tensor."""
+    """An event that moves a tensor's indices names the dim of that tensor."""
     tensor = reference.graph.tensors.get(event.tensor)
     if tensor is None:
         return

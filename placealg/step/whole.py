@@ -1,4 +1,4 @@
-"""Parameters that a group declares whole, where the lists of an axis would split them by a dim of their own."""
+"""Parameters that a group declares whole although an axis's list of dims would split them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from placealg.strategy.spec import Strategy
 
 
 def with_whole(strategy: Strategy, model: Model) -> Strategy:
-    """The strategy with an entry for each op that uses what a group declares R along an axis that would split it.
+    """The strategy with an entry for each op that uses a parameter declared R along an axis that would split it.
 
-    Such an op is split along the first entry that leaves its parameter whole, or computed whole where there is none.
+    Such an op is split along the first entry that leaves its parameter whole, or computed whole if there is none.
 
     >>> from placealg.model.transformer import gpt
     >>> from placealg.strategy.spec import strategy_on

@@ -31,7 +31,7 @@ def size_one(axis: str) -> Equality:
 
 
 def exists(axis: str, position: Position) -> frozenset[Equality]:
-    """The condition that there is such a rank: only a numeral above 0 may lie outside its axis."""
+    """The condition that the axis has a rank at `position`: only a numeral above 0 can lie outside its axis."""
     return frozenset({(axis, EXISTS, position)}) if is_rank(position) and position != rank(0) else frozenset()
 
 
@@ -40,7 +40,7 @@ OPAQUE = "#opaque"
 
 
 def _moved(places: Mapping[str, Position], axis: str, there: Position) -> FrozenMap[str, Position]:
-    """Places (axis -> position) as the rank that is at `there` along `axis` has them."""
+    """Places (axis -> position), evaluated on the rank at `there` along `axis`."""
     return FrozenMap({a: there if (a, p) == (axis, DEVICE) else elsewhere(p, axis, there) for a, p in places.items()})
 
 
@@ -63,7 +63,7 @@ def count_cell(name: str) -> dict[str, Position] | None:
 
 
 def each_cell(coefficient: Monomial, change: Callable[[dict[str, Position]], Mapping[str, Position]]) -> Monomial:
-    """The coefficient with another cell for each of its counts."""
+    """The coefficient with `change` applied to the cell of each of its counts."""
     changed = Monomial(coefficient.coefficient)
     for name, power in coefficient.powers:
         cell = count_cell(name)
@@ -72,7 +72,7 @@ def each_cell(coefficient: Monomial, change: Callable[[dict[str, Position]], Map
 
 
 def move(coefficient: Monomial, axis: str, position: Position) -> Monomial:
-    """The coefficient as the device at `position` along `axis` has it."""
+    """The coefficient, evaluated on the device at `position` along `axis`."""
     return each_cell(coefficient, lambda cell: _moved(cell, axis, position))
 
 
@@ -94,9 +94,9 @@ def _differs(equality: Equality, axis: str) -> bool:
 
 
 def put(equality: Equality, axis: str, position: Position) -> Equality | None:
-    """The equality with the device's coordinate on `axis` set; None when it became true.
+    """The equality with the device's coordinate on `axis` set to `position`; None if it has become true.
 
-    What was said of any two ranks along the axis stays so where one of them becomes any rank: it needs a lone rank.
+    If both positions become PEER, they name two arbitrary ranks: the equality then requires an axis of one rank.
     """
     a, *places = equality
     if not _differs(equality, axis):
@@ -152,7 +152,7 @@ class Term:
         return self.times(Monomial.of(axis))
 
     def read_at(self, axis: str, position: Position) -> Term:
-        """The term as the rank at `position` along `axis` has it, on every rank."""
+        """The term's value on the rank at `position` along `axis`, as every rank receives it."""
         given = _put_all(self.given, axis, position)
         if axis in self.at:
             given |= equality(axis, elsewhere(self.at[axis], axis, position), position)
@@ -238,7 +238,7 @@ class Tag:
     mixed: bool = False
 
     def read_at(self, axis: str, position: Position) -> Tag:
-        """The transform as the rank at `position` along `axis` has it, on every rank."""
+        """The transform as it was on the rank at `position` along `axis`, as every rank receives it."""
         rank = _moved(self.rank, axis, position)
         return replace(self, rank=rank if axis in rank else rank.plus({axis: position}))
 
@@ -280,7 +280,7 @@ class Value:
         return replace(self, terms=merged((*self.terms, *changed)))
 
     def masked(self, pairs: Iterable[tuple[str, Position]]) -> Value:
-        """The value held only where the device stands at all `pairs` as well."""
+        """The value held only where the device is at all `pairs` as well."""
         return replace(self, mask=self.mask | frozenset(pairs))
 
     def plus(self, other: Value) -> Value:
@@ -317,7 +317,7 @@ class Value:
         return value.scaled(factor)
 
     def gathered(self, axes: Mapping[str, Position]) -> Value:
-        """Every rank gets what the rank at the given position along each axis holds; undefined if it holds nothing."""
+        """The value of the rank at the given positions, on every rank; undefined if that rank holds nothing."""
         if not self.held:
             return replace(self, held=True, garbage=True)
         value = self
@@ -341,7 +341,7 @@ STALE = Slot((), Value(garbage=True), frozenset(), defined=False)
 
 
 def chosen(new: Value, old: Value, where: frozenset[tuple[str, Position]]) -> Value:
-    """`new` on the ranks of `where`, `old` elsewhere (about which nothing is claimed unless nothing is held)."""
+    """`new` on the ranks of `where`; what other ranks hold of `old` is `mixed`, so that nothing is claimed about it."""
     if not where or new == old:
         return new
     if not new.held:
@@ -353,7 +353,7 @@ def chosen(new: Value, old: Value, where: frozenset[tuple[str, Position]]) -> Va
 
 
 def per_element(value: Value, rename: Callable[[Position], Position], kept: tuple[str, ...] = ()) -> Value:
-    """The same value at another element: owner positions renamed, but along the axes that are `kept`."""
+    """The value at another element: owner positions are renamed, except along the axes that are `kept`."""
     def term(t: Term) -> Term:
         cells = each_cell(t.coefficient, lambda cell: dict(map(at, cell.items())))
         return Term(cells, FrozenMap(dict(map(at, t.at.items()))), equalities(t.given))

@@ -78,8 +78,8 @@ class Site:
 class Machine:
     """The state of the abstract machine, and the log of what was observed.
 
-    `flows` are what ops contribute to gradients. In a microbatch `started` is the seed with which its backward started,
-    `begun` are the parameters and uses whose gradient has received something.
+    `flows` are the contributions of ops to gradients. In a microbatch, `started` is the seed with which its backward
+    started, and `begun` are the parameters and uses whose gradient has received a contribution.
     """
 
     reference: Reference
@@ -124,7 +124,7 @@ class Machine:
                 self.seed)
 
     def begin(self) -> None:
-        """A microbatch begins: what the last one left in the network is stale."""
+        """Begin a microbatch: what the one before left in the network is stale."""
         self.begun.clear()
         self.seed = self.started = None
 

@@ -33,7 +33,7 @@ def concerns(event: Event, parameter: str, reference: Reference) -> bool:
 
 
 def starts(event: Event, reference: Reference) -> bool:
-    """Whether the backward of a microbatch starts with an event: that of the loss's sum, or of the last whole unit."""
+    """Whether the backward of a microbatch starts with an event: the loss's sum, or the last whole unit."""
     if not event.on_gradient or event.verb != "compute":
         return False
     last = reference.graph.ops[-1]
@@ -85,10 +85,10 @@ def _share(machine: Machine, owners: Pairs) -> Version:
 
 
 def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None:
-    """The first contribution of a microbatch sets grad, later ones add; other uses than the site's count nothing.
+    """Set grad to the first contribution of a microbatch, or add a later one; only those of the site's use count.
 
-    The seed is the one with which the backward started. A use that adds twice does so class by class, which can be
-    told only where there is one.
+    The seed is the one with which the backward started. Raises NoRule if one use contributes twice with several
+    classes, because its contributions cannot be added class by class.
     """
     new, seed = part.held[min(machine.site.part, len(part.held) - 1)], machine.started
     if seed is None:
@@ -109,7 +109,7 @@ def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None
 
 
 def _held(machine: Machine) -> Value:
-    """The gradient to which a further use adds: a whole unit adds on every rank, to garbage where nothing is held."""
+    """The gradient to which a further use adds: a whole unit adds on every rank, and to garbage if nothing is held."""
     old = machine.value("grad")
     if not machine.reference.whole:
         return old
@@ -118,10 +118,10 @@ def _held(machine: Machine) -> Value:
 
 
 def begins(use: str, group: Group, reference: Reference) -> str:
-    """How a whole unit's part of the gradient of a parameter meets what is there: "sets", "adds", or "one sets".
+    """How a whole unit's part of a parameter's gradient is combined with the old value: "sets", "adds", or "one sets".
 
-    The last of the units that use it sets it; of a repeated unit that uses what another one has, one instance does,
-    and the others add.
+    The last of the units that use the parameter sets its gradient. If that is a repeated unit that uses another unit's
+    parameter, one of its instances sets it, and the others add.
     """
     unit = unit_of(use)
     if unit != group.sites[-1]:

@@ -16,7 +16,8 @@ from placealg.step.program import LOOPED, Event, Reference
 from placealg.step.split import NONE, split_of
 
 MIDDLE, EARLIER = Position("middle"), Position("earlier")
-"""A microbatch that the unit is not in, of any number of them; and one that was, when it is over."""
+"""The name of a microbatch without the unit, one of any number of them; and the name of such a one after it has ended.
+"""
 
 PADDED, ELEMENTS = "padded:", "elements:"
 """The prefixes of two symbols of a layout along axes: the size of its shards padded to the largest, and its elements.
@@ -48,7 +49,7 @@ def owner_pairs(event: Event) -> Pairs:
 
 
 def at_places(version: Version, places: Mapping[str, Position]) -> Version:
-    """The version on the rank that stands at `places`."""
+    """The version held by the rank at `places` (axis -> position); GARBAGE if an axis has no such rank."""
     for axis, position in places.items():
         version = versions.read_at(version, axis, position)
         for condition in exists(axis, position):
@@ -121,7 +122,7 @@ def leave(machine: Machine, event: Event) -> None:
 
 
 def _loss_dim(reference: Reference, axis: str) -> str:
-    """The dim by which an axis splits what the loss sums."""
+    """The dim by which an axis splits the operand of the loss."""
     dim = split_of(reference.dims.get(axis, ()), reference.graph.ops[-1], reference.graph)
     return "batch" if dim in ("", NONE) else dim
 

@@ -13,7 +13,7 @@ a name means is made and read here, and nowhere else:
     OP/DIM        the owner of an index over which an op contracted
     stage:PART    the stage of a pipeline on which a part of the model runs
     P~AXIS        a position that differs from rank to rank along AXIS
-    P^AXIS=Q      that position as the rank at Q along AXIS has it
+    P^AXIS=Q      that position, evaluated on the rank at Q along AXIS
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rank(number: int) -> Position:
 
 
 def owner(layout: str, along: str = "") -> Position:
-    """The owner of the element under a layout; `along`: the axis along which each rank takes another one for it.
+    """The owner of the element under a layout; with `along`, a rank's own choice of it, which differs along that axis.
 
     >>> owner("own"), owner("shuffled", "dp")
     ('own:own', 'own:shuffled~dp')
@@ -57,7 +57,7 @@ def at(dim: str) -> Position:
 
 
 def drawn(dim: str, order: str, axis: str) -> Position:
-    """The position along `axis` that the device takes for that of the owner of the element's index of `dim`."""
+    """The position along `axis` that the device takes for the owner of the element's index of `dim`."""
     return Position(f"{at(dim)}{_ORDER}{order}{_ALONG}{axis}")
 
 
@@ -81,7 +81,7 @@ def path_index(dim: str, number: int = 0) -> Position:
 
 
 def example(number: int) -> Position:
-    """Some rank, by which it is shown that one exists: the `number`-th that is looked for."""
+    """Some rank that proves that one exists: the `number`-th that is looked for."""
     return Position(f"some{number}")
 
 
@@ -106,7 +106,7 @@ def is_contracted(position: str) -> bool:
 
 
 def layout_of(position: str) -> str:
-    """The layout under which a position owns the element, or another one of its matrix; "" where it is no owner.
+    """The layout under which a position owns the element, or another one of its matrix; "" if it is no owner.
 
     >>> layout_of(OWNER), layout_of(of_another(owner("even"))), layout_of(DEVICE)
     ('own', 'even', '')
@@ -115,7 +115,7 @@ def layout_of(position: str) -> str:
 
 
 def dim_of(position: str) -> str:
-    """The dim of which a position owns the element's index; "" where it is none.
+    """The dim whose index a position owns; "" if it owns none.
 
     >>> dim_of(at("batch")), dim_of(drawn("batch", "shuffled", "dp")), dim_of("0")
     ('batch', 'batch', '')
@@ -129,17 +129,19 @@ def contracted_dim(position: str) -> str:
 
 
 def of_another(position: Position) -> Position:
-    """The owner of another element of the same matrix, where the position is the owner of one."""
+    """The owner of another element of the same matrix, if the position is an owner; else the position."""
     return Position(_OTHER + position[len(_OWN):]) if is_owner(position) else position
 
 
 def of_any(position: Position) -> Position:
-    """The owner of any element of the group, where the position is the owner of one."""
+    """The owner of any element of the group, if the position is an owner; else the position."""
     return Position(_ANY + position[len(_OWN):]) if is_owner(position) else position
 
 
 def taken_at(position: Position) -> tuple[Position, str, Position]:
-    """What `elsewhere` was given: the position, the axis, and the rank along it; ("", "") where it was given nothing.
+    """The arguments of the `elsewhere` that made a position: the position, the axis, the rank along it.
+
+    A position that `elsewhere` did not make has "" for the axis and the rank.
 
     >>> taken_at(elsewhere(owner("mine", "dp"), "dp", DEVICE)), taken_at(OWNER)
     (('own:mine', 'dp', 'c'), ('own:own', '', ''))
@@ -150,7 +152,7 @@ def taken_at(position: Position) -> tuple[Position, str, Position]:
 
 
 def of_the_first(position: Position) -> Position | None:
-    """The owner of the element under scrutiny, where the position is the owner of another one of its matrix.
+    """The owner of the element under scrutiny, if the position is that of another one of its matrix; else None.
 
     >>> of_the_first(of_another(OWNER)), of_the_first(OWNER)
     ('own:own', None)
@@ -159,7 +161,7 @@ def of_the_first(position: Position) -> Position | None:
 
 
 def varies(position: str) -> str:
-    """The axis along which a position differs from rank to rank; "" where all ranks have the same.
+    """The axis along which a position differs from rank to rank; "" if it is the same on all ranks.
 
     >>> varies("own:of_stage~pp"), varies("own:own"), varies(elsewhere(owner("of_stage", "pp"), "pp", rank(0)))
     ('pp', '', '')
@@ -168,7 +170,7 @@ def varies(position: str) -> str:
 
 
 def elsewhere(position: Position, axis: str, there: Position) -> Position:
-    """A position as the rank that is at `there` along `axis` has it.
+    """A position, evaluated on the rank at `there` along `axis`.
 
     >>> elsewhere(owner("of_stage", "pp"), "pp", PEER), elsewhere(owner("of_stage", "pp"), "dp", PEER)
     ('own:of_stage^pp=peer', 'own:of_stage~pp')
@@ -179,7 +181,7 @@ def elsewhere(position: Position, axis: str, there: Position) -> Position:
 
 
 def inside(rename: Callable[[Position], Position]) -> Callable[[Position], Position]:
-    """`rename` applied to the rank at which a position is taken, too.
+    """The renaming of a position, applied also to the rank on which the position is evaluated.
 
     >>> inside(lambda p: Position(p.replace("at:seq", "at:keys")))(Position("at:seq!mine^dp=at:seq"))
     'at:keys!mine^dp=at:keys'
@@ -192,7 +194,7 @@ def inside(rename: Callable[[Position], Position]) -> Callable[[Position], Posit
 
 
 def behind(op: str, contracted: Callable[[str], bool]) -> Callable[[Position], Position]:
-    """How positions are called behind an op that contracts the dims of which `contracted` is true.
+    """The renaming of positions by an op that contracts the dims for which `contracted` is true.
 
     >>> behind("layer.y", lambda dim: dim == "ffn")(at("ffn")), behind("layer.y", lambda dim: False)(at("ffn"))
     ('layer.y/ffn', 'at:ffn')

@@ -174,7 +174,7 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
         machine.count = None if event.where else Monomial.of(tokens(machine, event, iteration))
         return
     if event.value == "skip":
-        apart = _apart(machine)  # the flag of one end says nothing elsewhere
+        apart = _apart(machine)  # a flag checked at one end counts only there
         machine.skip = _counted(machine, event, {apart: of_any(owner("end"))} if apart else FrozenMap())
         return
     assert machine.flows is not None, "ops are not followed"
@@ -185,7 +185,7 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
 
 
 def _take(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
-    """A statistic of the rank's tokens in its unit, where the unit's forward ran on them."""
+    """Set grad to a statistic of the rank's tokens in its unit; garbage if the unit's forward did not run on them."""
     ready, by = flows.at(iteration.position).taken.get(event.path), divisor(machine, event, iteration)
     terms = (Term(ONE / by, FrozenMap({a: UNIT for a in machine.reference.data_axes})),) if by else ()
     sides = frozenset(e for a, p in ready or () for e in equality(a, DEVICE, p))
@@ -215,7 +215,7 @@ def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
 def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     key = (event.value, event.tiers[0])
     by, old = divisor(machine, event, iteration), machine.value(*key)
-    if by is None:  # every rank that a sum reaches holds garbage
+    if by is None:  # garbage on every rank that receives the sum
         by, old = ONE, replace(old, garbage=True)
     factor = ONE / by
     if event.op == "mean":
@@ -253,12 +253,12 @@ def _norm(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _apart(machine: Machine) -> str:
-    """The axis of a pipeline's ends, if the machine stands there: that of a tied group does."""
+    """The axis of a pipeline's ends, if the group is tied and is held there; "" otherwise."""
     return ends(machine.reference) if tied(machine.reference, machine.site.parameter) else ""
 
 
 def _counted(machine: Machine, event: Event, beside: Mapping[str, Position] = FrozenMap()) -> Slot:
-    """The elements of grad_sum that a rank holds and `where` selects, on ranks that also stand at `beside`."""
+    """The slot that counts what a rank holds of grad_sum and `where` selects, on ranks that also stand at `beside`."""
     counted, where = machine.value("grad_sum", event.tiers[0]), pairs(event)
     placed = counted.mask | where
     beside = FrozenMap({a: p for a, p in beside.items() if a not in dict(placed)})

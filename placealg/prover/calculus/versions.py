@@ -68,7 +68,7 @@ def choose(test: Equality, yes: Version, no: Version) -> Version:
 
 
 def where(pairs: Iterable[tuple[str, Position]], yes: Version, no: Version) -> Version:
-    """`yes` on the devices that stand at every (axis, position) pair, `no` on the others."""
+    """`yes` on the devices at every (axis, position) pair, `no` on the others."""
     result = yes
     for axis, position in sorted(pairs, reverse=True):
         result = choose((axis, min(DEVICE, position), max(DEVICE, position)), result, no)
@@ -91,7 +91,7 @@ def both(one: Version, two: Version, join: Callable[[Leaf, Leaf], Leaf]) -> Vers
 
 
 def read_at(version: Version, axis: str, position: Position) -> Version:
-    """The version on the rank that stands at `position` along `axis`, on every rank."""
+    """The version held by the rank at `position` along `axis`, as every rank receives it."""
     if isinstance(version, Choice):
         yes, no = read_at(version.yes, axis, position), read_at(version.no, axis, position)
         a, *places = version.test
@@ -128,7 +128,7 @@ def somewhere(version: Version, wanted: int) -> Version:
 
 
 def places(version: Version) -> dict[str, list[Position]]:
-    """Axis -> the positions at which a test of the version asks whether the device stands."""
+    """Axis -> the positions with which the version compares the device's coordinate."""
     asked: dict[str, set[Position]] = {}
     for axis, *pair in _questions(version):
         if DEVICE in pair:
@@ -152,7 +152,7 @@ def _questions(version: Version) -> set[Equality]:
 
 
 def _rank_at(rank: FrozenMap[str, Position], axis: str, position: Position) -> FrozenMap[str, Position]:
-    """The rank of an update as the rank at `position` along `axis` has it."""
+    """The rank of an update, evaluated on the rank at `position` along `axis`."""
     moved = FrozenMap({a: elsewhere(p, axis, position) for a, p in rank.items()})
     return moved if axis in moved else moved.plus({axis: position})
 

@@ -131,7 +131,7 @@ class _Files:
         yield self.query(*key, generated)
 
     def of_ops(self) -> Iterator[Query]:
-        """What is said of the ops of the step."""
+        """The obligations on the ops of the step."""
         generated = _generated(lambda: network_obligations(self.step, self.flows, full=True))
         for identifier in of_ops(self.step):
             if identifier == "schedule":

@@ -108,7 +108,7 @@ Owned = tuple[tuple[str, str, int], int]
 
 
 def _owners(model: Mapping[str, int], place: ModelPlaces) -> Iterator[Owned]:
-    """Every owner of a model; a layout that differs along an axis is told for each rank on which it is."""
+    """Every owner in a model; a layout that differs along an axis has an entry for each rank of it."""
     for name, rank in model.items():
         axis, position = symbols.place_of(name) or ("", DEVICE)
         first = of_the_first(position)
@@ -154,7 +154,10 @@ def _told(candidate: Candidate, reference: Reference, place: ModelPlaces) -> tup
 
 
 def _sums(failure: Failure, reference: Reference, place: ModelPlaces) -> tuple[str, str, str | None, str]:
-    """What an op reads where it needs whole sums: how often contributions are counted, and the worst of them."""
+    """(got, want, ratio, explanation) of an op that reads sums that are not whole.
+
+    The ratio is that of the first class of contributions that is not counted once.
+    """
     why, want = f"{failure.event} {failure.says}", "each contribution once"
     wrong = [v for v in failure.held if v.terms != paths.exact()[0].terms]
     if any(v.garbage for v in failure.held) or not wrong:
@@ -219,9 +222,9 @@ def _fault(update: Updated, reference: Reference, own: bool) -> Slot | None:
 
 def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
                    place: ModelPlaces) -> str | None:
-    """The mass over all units: microbatches count alike, or the first, the middle and the last ones differ.
+    """The mass over all units, if all microbatches count alike or the first, the middle and the last ones differ.
 
-    None where a unit's weight also depends on how many microbatches stand before or behind its own.
+    None if a unit's weight also depends on how many microbatches come before or after its own.
     """
     values = {name: u.gradient for name, u in siblings.items()}
     if reference.microbatches == 1 or (values and all(v.terms == update.gradient.terms for v in values.values())):

@@ -36,13 +36,13 @@ _SUM_SAYS = "is a sum over ranks, of weights that differ from rank to rank"
 
 @dataclass(frozen=True, slots=True)
 class ModelPlaces:
-    """Where things stand in one model; positions that the model leaves open stand at 0."""
+    """The coordinates of positions in one model; a position that the model leaves open has coordinate 0."""
 
     model: Mapping[str, int]
     sizes: dict[str, int]
 
     def coordinate(self, axis: str, position: Position) -> int:
-        """The coordinate along an axis that a position stands for."""
+        """The coordinate of a position along an axis."""
         return int(position) if is_rank(position) else self.model.get(f"{position}@{axis}", 0)
 
     def unit(self, axis: str) -> int:
@@ -51,7 +51,10 @@ class ModelPlaces:
         return self.model[places[0]] if places else 0
 
     def where_wrong(self, value: Value, want: Monomial, weighting: correct.Weighting) -> ModelPlaces:
-        """The same model, seen from a rank that holds the value, where its weight is not the wanted one."""
+        """The same model with the device on a rank that holds the value.
+
+        It is unchanged if nobody holds the value, or if its weight there is the wanted one.
+        """
         if not value.held:
             return self
         held = {f"{DEVICE}@{a}": self.coordinate(a, p) for a, p in value.mask}
@@ -61,7 +64,10 @@ class ModelPlaces:
         return self if counted == [weighting(want)] else there
 
     def where_absent(self, value: Value) -> ModelPlaces:
-        """The same model, seen from an element's owner by a layout that is not the value's, and so lacks it."""
+        """The same model with the device on the element's owner by some layout, where it does not hold the value.
+
+        It is unchanged if there is no such layout.
+        """
         layouts = sorted({p for n in self.model for _, p in [symbols.place_of(n) or ("", DEVICE)] if is_owner(p)})
         owners = [{f"{DEVICE}@{a}": self.coordinate(a, layout) for a, p in value.mask if is_owner(p)}
                   for layout in layouts]
@@ -183,7 +189,10 @@ def told_sum(parts: Iterable[Monomial]) -> str:
 
 
 def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: ModelPlaces) -> str | None:
-    """sum of got / sum of want over the unit class under equal counts, in the axis sizes."""
+    """sum of got / sum of want over the unit class under equal counts, in the axis sizes.
+
+    None if a term has no closed form, or counts tokens.
+    """
     weighting = correct.equal_counts(reference)
     total: dict[tuple[tuple[str, int], ...], Monomial] = {}
     for term in terms:

@@ -156,7 +156,7 @@ A layout that differs from rank to rank has one for each position on which it is
 """
 
 OF_STAGES = (stage(FIRST), stage(LAST))
-"""The positions along the axis of a pipeline, beside the stage of each repeated unit and that of its neighbour."""
+"""The positions along a pipeline axis, besides the stage of each repeated unit and that of its neighbour."""
 
 
 def least_size(step: Step, axis: str) -> int:

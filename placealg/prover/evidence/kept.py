@@ -12,7 +12,7 @@ from placealg.prover.verdict import UNDECIDED
 
 
 class HasVerdict(Protocol):
-    """What ends in a verdict."""
+    """Anything that has a verdict."""
 
     @property
     def verdict(self) -> str:
@@ -24,9 +24,9 @@ Found = TypeVar("Found")
 
 
 class AskedOnce(Generic[Asked, Found]):
-    """A function of hashable arguments that is asked once for each, as long as its answer is not open.
+    """A function of hashable arguments whose answer is cached unless it is open.
 
-    At most `most` answers are kept; the oldest goes first.
+    At most `most` answers are kept; the oldest is dropped first.
     """
 
     def __init__(self, ask: Callable[Asked, Found], still_open: Callable[[Found], bool], most: int) -> None:
@@ -51,7 +51,7 @@ class AskedOnce(Generic[Asked, Found]):
 
 
 def kept(still_open: Callable[[Any], bool], most: int) -> Callable[[Callable[Asked, Found]], AskedOnce[Asked, Found]]:
-    """Keep up to `most` answers of a function, but those that are still open.
+    """A decorator that caches up to `most` answers of a function, except those that are still open.
 
     >>> answers = iter(["unknown", "yes", "no"])
     >>> @kept(lambda answer: answer == "unknown", 8)

@@ -17,7 +17,7 @@ from placealg.step.program import Reference, Step
 
 
 def premises(step: Step, assertions: list[Any]) -> list[Any]:
-    """Sizes and counts are positive and realisable, positions lie inside their axis."""
+    """The premises: sizes and counts are positive and realisable, positions lie inside their axis."""
     names = [c.decl().name() for c in symbols.constants(z3.And(assertions))]
     counts = [n for n in names if count_cell(n) is not None]
     places = [place for place in map(symbols.place_of, names) if place]

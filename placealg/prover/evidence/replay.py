@@ -121,7 +121,7 @@ def solver_versions() -> dict[str, str]:
 
 
 def cvc5_answer(text: str, limit: int) -> Reply:
-    """The answer of cvc5, in this process, with the size of its proof where it gives one.
+    """The answer of cvc5, run in this process, with the size of its proof if it gives one.
 
     `limit` is in the units of Z3; CVC5_LIMIT is the most that cvc5 is given.
     """

@@ -138,7 +138,7 @@ class SolverProcess:
         return self.ask_text(text_of(assertions), limit=limit, seconds=seconds)
 
     def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Reply:
-        """The same for SMT-LIB 2 text."""
+        """The same as `ask`, for SMT-LIB 2 text."""
         try:
             connection = self._start()
         except OSError as error:

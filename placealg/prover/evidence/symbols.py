@@ -51,7 +51,7 @@ def place_of(name: str) -> tuple[str, Position] | None:
 
 @lru_cache(maxsize=4096)
 def varying(formula: Any) -> tuple[tuple[str, Position], ...]:
-    """(axis, position) of the coordinates in a formula that differ from rank to rank; few, of most formulas none."""
+    """(axis, position) of the coordinates in a formula that differ from rank to rank; most formulas have none."""
     places = (place_of(str(c)) for c in constants(formula))
     return tuple(sorted(p for p in places if p and varies(p[1])))
 
@@ -97,7 +97,7 @@ def _conjunction(pairs: tuple[Equality, ...]) -> Bool:
 
 
 def at_pairs(pairs: Iterable[tuple[str, Position]]) -> Bool:
-    """The device stands at every (axis, position) pair."""
+    """The device is at every (axis, position) pair."""
     return _at_pairs(tuple(sorted(pairs)))
 
 

@@ -60,7 +60,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The verdict, how it came about or why there is none, and the sizes that violate the claim."""
+    """The verdict, the method (or why there is no verdict), and the sizes that violate the claim."""
 
     verdict: str
     method: str
@@ -69,7 +69,7 @@ class Settled:
 
 @kept(is_open, 256)
 def inhabitant(domain: Domain) -> Settled:
-    """Whether a domain has no sizes at all: PROVED, or REFUTED by some."""
+    """Whether a domain is empty: PROVED, or REFUTED by sizes that belong to it."""
     return decide(Question(Polynomial.number(-1), Polynomial.number(1), domain))
 
 

@@ -25,7 +25,7 @@ _DEPTH = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A function value: how many arguments it waits for, its body, and what it has closed over."""
+    """A function value: the number of arguments that it expects, its body, and the environment that it closes over."""
 
     waits: int
     body: Code

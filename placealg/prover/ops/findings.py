@@ -30,8 +30,8 @@ class FailureKind(Enum):
 class Demand:
     """A value that an event reads and that must be exact, () if nothing is held; and what is wrong if it is not.
 
-    Of a whole unit, which must run on every rank, it is instead where it `ran` on what it needs, time by time.
-    `obligation` is the one that fails then.
+    A whole unit must run on every rank: its demand has instead the ranks on which it `ran` on ready inputs, one entry
+    per run. `obligation` is the one that fails otherwise.
     """
 
     event: str
@@ -44,7 +44,7 @@ class Demand:
 
     @property
     def exact(self) -> bool:
-        """Whether every contribution counts once, or a unit ran on every rank, by the data alone."""
+        """Whether every contribution counts once, or a unit ran on every rank, compared as data."""
         return paths.is_exact(self.held) if self.ran is None else not all(self.ran)
 
 
@@ -60,10 +60,10 @@ class GradientPart:
 
 @dataclass(slots=True)
 class Flow:
-    """One microbatch: what went wrong, what parameters received, how each loss was split, what cannot be followed.
+    """The findings of one microbatch: demands, contributions to parameters, the split of each loss, what stays open.
 
-    `masks` says of every event of an op, by its path, where its results were held, in any instance of its unit. `taken`
-    says of every event that takes a statistic where what it is taken of is defined, None where it is not there.
+    `masks` says for every event of an op, by its path, where its results were held, in any instance of its unit.
+    `taken` says for every event that takes a statistic where the statistic's input is defined; None if it is not held.
     """
 
     demands: list[Demand] = field(default_factory=list)
@@ -79,12 +79,12 @@ class Flow:
         return [d for d in self.demands if not d.exact]
 
     def add(self, part: GradientPart) -> None:
-        """One more part; what an event adds in another instance of a repeated unit is another class of the same."""
+        """Add a part; what an event adds in another instance of a repeated unit is a further class of the same part."""
         mine = self.parts.setdefault(part.event, {})
         old = mine.get((part.parameter, part.use))
         held = part.held or (Value(garbage=True),)
         mine[part.parameter, part.use] = replace(part, held=paths.distinct((*(old.held if old else ()), *held)))
 
     def of(self, event: str, parameter: str) -> tuple[GradientPart, ...]:
-        """What an event adds to the gradient of a parameter."""
+        """The parts that an event adds to the gradient of a parameter."""
         return tuple(p for (name, _), p in self.parts.get(event, {}).items() if name == parameter)

@@ -29,11 +29,11 @@ _PASSES = 3
 
 
 FOLLOWED = ("loss", "count", "grad")
-"""The values beside tensors whose events say something of a microbatch's tensors, or of its losses."""
+"""The values, besides tensors, whose events affect a microbatch's tensors or its losses."""
 
 
 class Flows:
-    """The flows of a step by position of the microbatch: one for all where no event that it follows is restricted."""
+    """The flows of a step by position of the microbatch; only one if no event that it follows is restricted in them."""
 
     def __init__(self, step: Step):
         self.step = step
@@ -51,9 +51,9 @@ class Flows:
         return self._known[key]
 
     def reads_parameter(self, op: Op, parameter: str) -> bool:
-        """Whether the backward of an op reads one of its parameters: for the gradient of another operand.
+        """Whether the backward of an op reads one of its parameters, for the gradient of another operand.
 
-        That of a whole unit reads all.
+        The backward of a whole unit reads all of its parameters.
         """
         if self.step.reference.whole:
             return True

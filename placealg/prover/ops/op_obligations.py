@@ -79,9 +79,9 @@ def _exact(demand: Demand) -> Any:
 
 
 def _random(found: Obligations, step: Step, flows: Flows) -> None:
-    """A draw keyed by rank or by a local index is another than the reference's, which is keyed by logical indices.
+    """Add the failures of draws keyed by rank or by a local index: the reference's are keyed by logical indices.
 
-    Of the tokens of a whole unit it is not known by which of their dims an axis splits them: it may be any.
+    By which of their dims an axis splits the tokens of a whole unit is not known: it may be any.
     """
     graph = step.reference.graph
     for event in step.phase("forward", "backward"):
@@ -105,9 +105,9 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
 
 
 def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
-    """The uses of a group's parameters, one for each that is followed alike, for each class of contributions.
+    """The uses of a group's parameters: one for each signature, class of contributions, and loss.
 
-    And for each loss: of a statistic, which no loss reaches, for the first.
+    A statistic, which no loss reaches, has a use for the first loss only.
     """
     graph = step.reference.graph
     found: dict[object, Site] = {}
@@ -146,7 +146,7 @@ def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object
 
 
 def _mark(event: Event, site: Site, flows: Flows, step: Step, group: Group) -> object:
-    """What an op does to one use of a parameter: reads it, on which ranks, draws, adds to its gradient."""
+    """The effect of an op event on one use of a parameter: it reads it, on which ranks, draws, adds to its gradient."""
     graph = step.reference.graph
     op = graph.producer(event.tensor)
     assert op is not None
@@ -160,6 +160,6 @@ def _mark(event: Event, site: Site, flows: Flows, step: Step, group: Group) -> o
 
 
 def _share(part: GradientPart, site: Site) -> object:
-    """What is added to the site; of several classes also at which use, for that must not add twice."""
+    """What a part adds to the site; if it has several classes also at which use, because one use must not add twice."""
     value = part.held[min(site.part, len(part.held) - 1)]
     return part.use == site.use, value, part.use if len(part.held) > 1 else ""

@@ -134,7 +134,7 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
 
 
 def _standing(term: Term, places: Iterable[tuple[str, Position]]) -> Term:
-    """The term where the device also stands at `places`."""
+    """The term on the ranks that are also at `places`, 0 elsewhere."""
     for axis, position in places:
         if axis in term.at:
             term = replace(term, given=term.given | equality(axis, term.at[axis], position))
@@ -155,7 +155,7 @@ def mixed(held: Sum, dims: Iterable[str], op: str) -> Sum:
 
 
 def renamed(held: Sum, names: Mapping[str, str]) -> Sum:
-    """The same under other names of dims."""
+    """The Sum under other names of dims."""
     @inside
     def name(position: Position) -> Position:
         dim = dim_of(position)
@@ -175,7 +175,7 @@ def scaled(held: Sum, factor: Monomial) -> Sum:
 
 
 def narrowed(held: Sum, pairs: Iterable[tuple[str, Position]]) -> Sum:
-    """Held only where the device stands at `pairs` as well."""
+    """The Sum, held only where the device is also at `pairs`."""
     return each(held, lambda v: v.masked(pairs))
 
 
@@ -213,9 +213,9 @@ def substituted(value: Value, symbol: str, monomial: Monomial) -> Value:
 
 
 def owned(value: Value, split: Mapping[str, str], stage: Position) -> Value:
-    """A parameter's value with the owners along its own split dims (axis -> dim) as owners of the element.
+    """A parameter's value in which the owners along its own split dims (axis -> dim) are owners of the element.
 
-    Along a pipeline axis that is the stage on which the parameter is used.
+    Along a pipeline axis the owner is the stage on which the parameter is used.
     """
     def place(axis: str, position: Position) -> Position:
         return OWNER if axis in split and position in (at(split[axis]), stage) else position

@@ -61,7 +61,7 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
 
 
 def _of_a_unit(event: Event) -> str:
-    """What about a computation of a whole unit no rule covers."""
+    """The aspect of a whole unit's computation that no rule covers; "" if there is none."""
     if event.tier != "device":
         return f"compute of activation on tier {event.tier}"
     return "" if event.phase in LOOPED else f"a computation in phase {event.phase}"

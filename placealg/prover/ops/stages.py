@@ -34,7 +34,7 @@ AMISS: Mapping[FailureKind, str] = {
 
 
 class StageMessage(NamedTuple):
-    """A message on its way: the instance that sent it, the path of the event, what it carries."""
+    """A message in transit: the instance that sent it, the path of the event, what it carries."""
 
     instance: tuple[str, int]
     path: str
@@ -76,7 +76,7 @@ class Stages:
         return _renamed(held, {one: other for pair in pairs for one, other in (pair, pair[::-1]) if other == mine})
 
     def neighbour(self, held: Sum, unit: str) -> Sum:
-        """What an instance of `unit` holds, as its neighbour of the same unit sees it."""
+        """What an instance of `unit` holds, with its stage named as its neighbour of the same unit sees it."""
         return _renamed(held, {self.at(unit): neighbour(self.at(unit))}) if self.axis else held
 
     def anywhere(self, held: Sum) -> Sum:
@@ -96,7 +96,7 @@ class Stages:
         waiting[:] = [s for s in waiting if s.instance == instance]
         held = self.tensors.here(event)
         if event.on_gradient and event.version:
-            held = paths.lost(held)  # what other versions of the gradient received is not in it
+            held = paths.lost(held)  # the message lacks what other versions of the gradient received
         waiting.append(StageMessage(instance, event.path, held))
         return left
 

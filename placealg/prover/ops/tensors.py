@@ -17,7 +17,7 @@ NEXT_INSTANCE = "the next instance"
 
 
 Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], Pairs]]
-"""What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where they had operands."""
+"""What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where operands are held."""
 
 
 class Tensors:

@@ -1,8 +1,8 @@
-"""The transfer rule of whole units: what each leaves in one microbatch of a lowered program.
+"""The transfer rules of whole units: the effect of each in one microbatch of a lowered program.
 
-Of an op of kind `unit` nothing is known but that it is the same function on every rank of all that it reads. So it
-computes where what it reads was computed before, on the ranks of its `where`; its backward where the forward ran and
-the gradient of its result came back. A parameter's gradient then counts each of the rank's own tokens once.
+An op of kind `unit` is an uninterpreted function of all that it reads, the same on every rank. So its forward runs
+where its inputs were computed before, on the ranks of its `where`; its backward where the forward ran and the gradient
+of its result has arrived. A parameter's gradient then counts each of the rank's own tokens once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from placealg.step.program import Reference, Step
 
 
 def follow_units(step: Step, position: str) -> Flow:
-    """One microbatch of a lowered step at a position: an instance of a repeated unit stands for all of them."""
+    """The flow of one microbatch of a lowered step at a position; one instance of a repeated unit represents all."""
     found = _Units(step.reference, step.reference.graph, counted(step, position))
     for event in (e for e in step.phase(*LOOPED) if takes_part(e.at, position)):
         found.execute(event)
@@ -29,7 +29,7 @@ def follow_units(step: Step, position: str) -> Flow:
 
 
 def counted(step: Step, position: str) -> frozenset[str]:
-    """The losses of whose tokens the number is known when a microbatch at a position begins, whatever ran before."""
+    """The losses whose number of tokens is known when a microbatch at a position begins, whatever ran before."""
     known = [_counted(frozenset(), step.phase("prepare"))]
     for before in ("first", "middle") if position in ("middle", "last") else ():
         known.append(_counted(known[-1], (e for e in step.phase(*LOOPED) if takes_part(e.at, before))))
@@ -37,7 +37,7 @@ def counted(step: Step, position: str) -> frozenset[str]:
 
 
 def _counted(known: frozenset[str], events: Iterable[Event]) -> frozenset[str]:
-    """What some ranks alone count, or add, is not known."""
+    """The losses whose count is known after some events: a count or a sum on some ranks only is not known."""
     for event in (e for e in events if e.value == "count"):
         if event.where:
             known -= {event.unit}
@@ -47,9 +47,9 @@ def _counted(known: frozenset[str], events: Iterable[Event]) -> frozenset[str]:
 
 
 class _Units:
-    """What units have made: by tensor, and by gradient, the places where it is defined; no entry where nothing is.
+    """The results of units: tensor, or gradient, -> the positions at which it is defined; no entry if it is undefined.
 
-    `started` are the losses from which a backward can start: what they read is there, and so is what divides them.
+    `started` are the losses from which a backward can start: what they read is there, and so are their divisors.
     """
 
     def __init__(self, reference: Reference, graph: Graph, known: frozenset[str]):
@@ -60,7 +60,7 @@ class _Units:
         self.ran: dict[tuple[str, str], list[tuple[str, Pairs | None]]] = {}
 
     def execute(self, event: Event) -> None:
-        """One event."""
+        """Execute one event."""
         self.known = _counted(self.known, (event,))
         if event.value == "loss":
             self.loss(event)
@@ -73,7 +73,7 @@ class _Units:
             (self.backward if event.on_gradient else self.forward)(event)
 
     def loss(self, event: Event) -> None:
-        """The loss reads what the last unit made; a `scale` divides that from which its backward starts."""
+        """A loss reads the last unit's result; a `scale` divides the value from which its backward starts."""
         known = "count" not in event.divisor.names() or event.unit in self.known
         if event.verb != "compute":
             if not known or event.where:
@@ -87,11 +87,11 @@ class _Units:
 
     @property
     def cell(self) -> Pairs:
-        """Where a token is held: by its rank along the axes that split the data."""
+        """The position of a token: its rank along the axes that split the data."""
         return frozenset((axis, at("batch")) for axis in self.reference.data_axes)
 
     def assign(self, event: Event) -> None:
-        """What enters a repeated unit, and its gradient, which goes where that came from."""
+        """Assign what enters a repeated unit to its slot, or hand the slot's gradient back to where that came from."""
         source, held = event.reads[0].partition("@")[0], self.gradients if event.on_gradient else self.made
         one, other = (event.tensor, source) if event.on_gradient else (source, event.tensor)
         if one in held:
@@ -100,7 +100,7 @@ class _Units:
             held.pop(other, None)
 
     def forward(self, event: Event) -> None:
-        """A unit computes where what enters it is there."""
+        """Run a unit's forward where its input was computed."""
         op = self.graph.producer(event.tensor)
         assert op is not None
         ready = self.made.get(op.inputs[0])
@@ -109,7 +109,7 @@ class _Units:
         self.flow.masks[event.path] = frozenset((axis, UNIT) for axis in self.reference.data_axes)
 
     def backward(self, event: Event) -> None:
-        """A unit's backward: the gradient of what entered it, and of its parameters on the rank's own tokens."""
+        """Run a unit's backward: the gradients of its input, and of its parameters on the rank's own tokens."""
         op = self.graph.producer(event.tensor)
         assert op is not None
         kept, arriving = self.made.get(op.output), self.gradients.get(op.output)
@@ -126,12 +126,12 @@ class _Units:
                 self.flow.add(GradientPart(event.path, name, f"{op.output}/{k}", (held,)))
 
     def run(self, event: Event, ready: Pairs | None) -> None:
-        """Keep that a unit or a loss ran, and where what it read was there."""
+        """Record that a unit or a loss ran, and where its inputs were computed."""
         unit = event.unit if event.value == "loss" else unit_of(event.tensor)
         self.ran.setdefault((event.phase, unit), []).append((event.path, None if ready is None else _pairs(event)))
 
     def demands(self, position: str) -> Iterator[Demand]:
-        """Every unit and every loss runs, forward and backward, after what it needs, on every rank."""
+        """The demands that every unit and every loss runs, forward and backward, after its inputs, on every rank."""
         units = [u.name for u in self.reference.units]
         wanted = [("forward", name) for name in (*units, *self.reference.losses)]
         for phase, unit in (*wanted, *(("backward", name) for name in reversed(units))):
@@ -142,7 +142,7 @@ class _Units:
 
 
 def _keep(held: dict[str, Pairs], name: str, ready: Pairs | None, event: Event) -> None:
-    """What is made where all was there, on the ranks of a `where`."""
+    """Record a result on the ranks of a `where` if its inputs were ready, and its absence if not."""
     if ready is None:
         held.pop(name, None)
     else:
@@ -150,10 +150,10 @@ def _keep(held: dict[str, Pairs], name: str, ready: Pairs | None, event: Event) 
 
 
 def _pairs(event: Event) -> Pairs:
-    """The ranks of a `where`: of what has no elements coordinate 0 is the owner."""
+    """The ranks of a `where`; coordinate 0 owns what has no elements."""
     return frozenset((c.axis, rank(c.rank or 0)) for c in event.where)
 
 
 def _defined(where: Iterable[tuple[str, Position]]) -> frozenset[Equality]:
-    """That the device stands at places."""
+    """The conditions that the device is at the given positions."""
     return frozenset(e for axis, position in where for e in equality(axis, DEVICE, position))

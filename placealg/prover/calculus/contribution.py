@@ -116,6 +116,15 @@ def equality(axis: str, p: Position, q: Position) -> frozenset[Equality]:
     return frozenset() if p == q else frozenset({(axis, min(p, q), max(p, q))})
 
 
+def stands_at(pairs: Iterable[tuple[str, Position]]) -> frozenset[Equality]:
+    """The conditions that the device is at every (axis, position) pair.
+
+    >>> sorted(stands_at([("dp", rank(0)), ("tp", DEVICE)]))
+    [('dp', '0', 'c')]
+    """
+    return frozenset(e for axis, position in pairs for e in equality(axis, DEVICE, position))
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """coefficient * product over `at` of [device stands at position] * product of the `given` equalities."""
@@ -289,7 +298,7 @@ class Value:
             return self
         if not other.held:
             return replace(self, garbage=True)
-        missing = frozenset(e for a, p in other.mask - self.mask for e in equality(a, DEVICE, p))
+        missing = stands_at(other.mask - self.mask)
         tags = self.tags if self.tags == other.tags else (Tag("unequal", None, mixed=True),)
         return replace(self, terms=merged((*self.terms, *other.terms)), tags=tags,
                        sides=self.sides | other.sides | missing, garbage=self.garbage or other.garbage,

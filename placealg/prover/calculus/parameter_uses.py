@@ -8,11 +8,11 @@ from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Op, unit_of
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import Value, equality, move
+from placealg.prover.calculus.contribution import Value, move, stands_at
 from placealg.prover.calculus.machine import Machine
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import NoRule, divisor, observe
-from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, stage
+from placealg.prover.calculus.positions import UNIT, Pairs, stage
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
 from placealg.prover.ops.findings import SEED, GradientPart
 from placealg.prover.ops.flow import Flows
@@ -113,7 +113,7 @@ def _held(machine: Machine) -> Value:
     old = machine.value("grad")
     if not machine.reference.whole:
         return old
-    held = frozenset(e for axis, position in old.mask for e in equality(axis, DEVICE, position))
+    held = stands_at(old.mask)
     return replace(old, mask=frozenset(), sides=old.sides | held, garbage=old.garbage or not old.held, held=True)
 
 

@@ -13,7 +13,7 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen, equality
+from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen, stands_at
 from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.parameter_uses import operate
@@ -28,7 +28,7 @@ from placealg.prover.calculus.places import (
     pairs,
     tokens,
 )
-from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, Position, of_any, owner, rank
+from placealg.prover.calculus.positions import UNIT, Pairs, Position, of_any, owner, rank
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.stages import ends, tied
@@ -188,7 +188,7 @@ def _take(machine: Machine, event: Event, iteration: Iteration, flows: Flows) ->
     """Set grad to a statistic of the rank's tokens in its unit; garbage if the unit's forward did not run on them."""
     ready, by = flows.at(iteration.position).taken.get(event.path), divisor(machine, event, iteration)
     terms = (Term(ONE / by, FrozenMap({a: UNIT for a in machine.reference.data_axes})),) if by else ()
-    sides = frozenset(e for a, p in ready or () for e in equality(a, DEVICE, p))
+    sides = stands_at(ready or ())
     new = Value(terms if iteration.active else (), machine.owners, sides, garbage=by is None or ready is None)
     _set_value(machine, (event.value, event.tiers[1]), new, event)
 

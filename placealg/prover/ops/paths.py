@@ -15,9 +15,18 @@ from dataclasses import replace
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, Value, equality, merged, per_element
+from placealg.prover.calculus.contribution import (
+    EXISTS,
+    SIZE_ONE,
+    Equality,
+    Term,
+    Value,
+    equality,
+    merged,
+    per_element,
+    stands_at,
+)
 from placealg.prover.calculus.positions import (
-    DEVICE,
     OWNER,
     Pairs,
     Position,
@@ -103,7 +112,7 @@ def accumulated(parts: Sequence[Sum]) -> Sum:
     if len(held) < len(parts):
         return undefined(frozenset.intersection(*(mask_of(p) for p in held)))
     common = frozenset.intersection(*(mask_of(p) for p in held))
-    lacking = frozenset(e for p in held for a, q in mask_of(p) - common for e in equality(a, DEVICE, q))
+    lacking = stands_at(pair for p in held for pair in mask_of(p) - common)
     if any(v.garbage for p in held for v in p):
         return undefined(common)
     sides = lacking.union(*(v.sides for p in held for v in p))

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph, unit_of
-from placealg.prover.calculus.contribution import Equality, Term, Value, equality
-from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, Position, at, rank
+from placealg.prover.calculus.contribution import Term, Value, stands_at
+from placealg.prover.calculus.positions import UNIT, Pairs, at, rank
 from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
 from placealg.step.event import LOOPED, Event, takes_part
 from placealg.step.program import Reference, Step
@@ -120,7 +120,7 @@ class _Units:
         _keep(self.gradients, op.inputs[0], ready, event)
         where = _pairs(event) | (ready or frozenset())
         terms = (Term(Monomial.of(SEED), FrozenMap({a: UNIT for a in self.reference.data_axes})),)
-        held = Value(() if ready is None else terms, sides=_defined(where), garbage=ready is None)
+        held = Value(() if ready is None else terms, sides=stands_at(where), garbage=ready is None)
         for k, name in enumerate(op.inputs[1:], 1):
             if not any((g.statistic or g.frozen) and name in g.parameters for g in self.reference.groups):
                 self.flow.add(GradientPart(event.path, name, f"{op.output}/{k}", (held,)))
@@ -152,8 +152,3 @@ def _keep(held: dict[str, Pairs], name: str, ready: Pairs | None, event: Event) 
 def _pairs(event: Event) -> Pairs:
     """The ranks of a `where`; coordinate 0 owns what has no elements."""
     return frozenset((c.axis, rank(c.rank or 0)) for c in event.where)
-
-
-def _defined(where: Iterable[tuple[str, Position]]) -> frozenset[Equality]:
-    """The conditions that the device is at the given positions."""
-    return frozenset(e for axis, position in where for e in equality(axis, DEVICE, position))

@@ -188,7 +188,7 @@ def cost(chosen: Namespace) -> int:
             detail = "by region", by_region(costs.regions, case.sizes, width() - 2, chosen.gib)
         elif chosen.by == "tensor":
             detail = "kept for backward", saved(costs.kept, case.sizes, width() - 2, chosen.gib)
-        print_lines(page(title, costs, case.sizes, assumed(step, of_tensors=False), width(), chosen.gib, detail))
+        print_lines(page(title, costs, case.sizes, assumed(costs.walk, of_tensors=False), width(), chosen.gib, detail))
         return DONE
     parts = export.sections(costs)
     text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),

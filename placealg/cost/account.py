@@ -50,6 +50,7 @@ class Account:
     def __init__(self, step: Step):
         self.step = step
         self.visits = visits(step)
+        self._pictures: dict[str, Numbered[Tally]] = {}
         self.in_place = frozenset(g.name for g in step.reference.groups if self._accumulates_in_place(g.name))
         self.streamed = self._streamed()
         self.reduced_once = frozenset(e.group for e in step.events if e.verb == "reduce" and e.value == "grad_sum")
@@ -113,7 +114,9 @@ class Account:
 
     def pictures(self, tier: str) -> Numbered[Tally]:
         """The buffers of states on `tier` at every view."""
-        return Numbered(*_Counting(self, tier).all(self.views))
+        if tier not in self._pictures:
+            self._pictures[tier] = Numbered(*_Counting(self, tier).all(self.views))
+        return self._pictures[tier]
 
     def of_group(self, state: State, group: str, tier: str, parts: Iterable[str]) -> Iterator[tuple[Buffer, int]]:
         """The buffers of one group in `parts` of its instances, and how many of each."""

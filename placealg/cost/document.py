@@ -14,8 +14,8 @@ from placealg.cost.memory import chosen
 from placealg.cost.rings import RING
 from placealg.cost.schedule import NO_STAGES
 from placealg.cost.schedule import assumed as of_stage
-from placealg.cost.stage import StageStep, local
-from placealg.cost.walk import Walk
+from placealg.cost.stage import StageStep
+from placealg.cost.walk import Walk, walked
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.placement import MEMORY_TIERS
 from placealg.step.event import dim_of
@@ -55,13 +55,14 @@ SUMMED_IN_RINGS = ("a ring sums a gradient with its owner's part last, in n - 1 
 """The further assumptions behind the figures of a program with rings that sum gradients."""
 
 
-def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
+def assumed(program: Step | Walk, of_tensors: bool = True) -> tuple[str, ...]:
     """The assumptions behind the figures of a program; with `of_tensors` also those of a program of ops."""
+    walk = walked(program)
+    step = walk.step
     missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
-    step = local(step)
     graph = step.reference.graph
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
-    if _master_apart(step):
+    if _master_apart(walk):
         every = (*every, APART)
     if any(e.bytes == WIRE_W for e in step.events):
         every = (*every, ROUNDED)
@@ -75,10 +76,9 @@ def assumed(step: Step, of_tensors: bool = True) -> tuple[str, ...]:
             *((RINGS,) if rings else ()), *((SUMMED_IN_RINGS,) if any(e.on_gradient for e in rings) else ()), *missing)
 
 
-def _master_apart(step: Step) -> bool:
+def _master_apart(walk: Walk) -> bool:
     """Whether at some event the master copy and the moments of a group are held on two tiers, or in two layouts."""
-    account = Walk(step).account
-    pictures = (tally for tier in MEMORY_TIERS for tally in account.pictures(tier).distinct)
+    pictures = (tally for tier in MEMORY_TIERS for tally in walk.account.pictures(tier).distinct)
     return any(_where(tally, BYTES["master"]) != _where(tally, BYTES["moments"]) for tally in pictures)
 
 
@@ -117,7 +117,7 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
         "sizes": {n: json_number(known[n]) for n in used if n in known},
         "convention": convention,
         "unit": unit,
-        "hypotheses": list(assumed(step)),
+        "hypotheses": list(assumed(costs.walk)),
         "symbols": {n: _symbol(n) for n in used},
         "parameters": leaf(count),
         "memory": {name: leaf(f) for name, f in costs.memory.items()},

@@ -19,7 +19,6 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.formula import Formula, symbol
 from placealg.cost.notation import text_of
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph
 from placealg.step.checkpoint import ELEMENTS, Checkpoint, Item, lines_of
 from placealg.step.pipeline import part_of
 from placealg.step.reshard import Reshard
@@ -138,7 +137,6 @@ def _copies(new: _Side, item: Item) -> Any:
 def _ends(side: _Side, item: Item) -> int:
     """The number of ends of a pipeline that hold an item; 0 if it belongs to a repeated unit."""
     graph = side.found.step.reference.graph
-    assert graph is not None
     return 0 if any(graph.loop(u) for u in item.units) else len({part_of(u, graph) for u in item.units})
 
 
@@ -213,7 +211,7 @@ class _Made:
             pipeline, graph = side.found.pipeline, side.found.step.reference.graph
             if pipeline is None:
                 continue
-            if pipeline.chunks != 1 or pipeline.stages or _kinds(graph) > 1:
+            if pipeline.chunks != 1 or pipeline.stages or len(graph.loops) > 1:
                 return "its stages have no closed form: it is counted at sizes"
             place, ranks, count = at[side][pipeline.axis], side.size(pipeline.axis), monomial(item.count)
             if _ends(side, item):
@@ -255,7 +253,7 @@ class _Made:
         n, k = self.old.size(self.old.found.axes[0]), self.new.size(self.new.found.axes[0])
         both = sympy.Min(n, k)
         ends: list[Any] = []
-        cuts: list[tuple[bool, bool, Any, bool]] = []
+        cuts: list[tuple[bool, bool, Any]] = []
         for line, dims in lines_of(one, two).items():
             found = []
             for side, item in ((self.old, one), (self.new, two)):
@@ -264,15 +262,10 @@ class _Made:
                     return first
                 found.append(first[1] - first[0])
             length = monomial(Monomial.product(one.dims[d] for d in dims))
-            cut = tuple(_cuts(item, line, dims) for item in (one, two))
-            cuts.append((cut[0], cut[1], length, any(cut)))
+            cuts.append((_cuts(one, line, dims), _cuts(two, line, dims), length))
             ends.append(found)
         exact = None if self.old.whole_shares or self.new.whole_shares else (n, k)
         return monomial(one.count) * _over_ranks(cuts, ends, both, exact)
-
-
-def _kinds(graph: Graph | None) -> int:
-    return len(graph.loops) if graph else 0
 
 
 def _cuts(item: Item, line: str, dims: tuple[str, ...]) -> bool:
@@ -281,7 +274,7 @@ def _cuts(item: Item, line: str, dims: tuple[str, ...]) -> bool:
         item.cut and (line == ELEMENTS or dims == item.row_dims))
 
 
-def _over_ranks(cuts: list[tuple[bool, bool, Any, bool]], ends: list[Any], ranks: Any,
+def _over_ranks(cuts: list[tuple[bool, bool, Any]], ends: list[Any], ranks: Any,
                 exact: tuple[Any, Any] | None) -> Any:
     """The sum, over the ranks that both meshes have, of the product over lines of what a rank has in both.
 
@@ -289,7 +282,7 @@ def _over_ranks(cuts: list[tuple[bool, bool, Any, bool]], ends: list[Any], ranks
     """
     whole, summed = sympy.S.One, None
     apart: list[tuple[Any, Any]] = []
-    for (old, new, length, _), (one, two) in zip(cuts, ends, strict=True):
+    for (old, new, length), (one, two) in zip(cuts, ends, strict=True):
         if old and new:
             summed = length * _steps(*exact) if exact else _staircase(length, one, two)
         elif old or new:

@@ -288,7 +288,7 @@ def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes
     """The instances of an item's unit that the rank at these coordinates has: all, or its pipeline stage's."""
     count = sizes.length(item.count)
     pipeline, graph = found.pipeline, found.step.reference.graph
-    if pipeline is None or graph is None:
+    if pipeline is None:
         return ((0, count),)
     stage, ranks = at[pipeline.axis], sizes.mesh[pipeline.axis]
     loops = [u for u in graph.units if graph.loop(u)]

@@ -13,7 +13,7 @@ EXACT  := --quiet --disable-pip-version-check --require-hashes
         browser clean
 
 help:       ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-18s%s\n' "$$a" "$$b"; done
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-24s%s\n' "$$a" "$$b"; done
 
 setup: $(STAMP)  ## create .venv from requirements.lock (done once)
 
@@ -63,11 +63,12 @@ notebooks: $(JUPYTER)/.stamp  ## run the notebooks, and hold their outputs again
 notebooks-write: $(JUPYTER)/.stamp  ## run the notebooks, and keep their outputs
 	$(JUPYTER)/bin/python notebooks/run.py --write
 
-$(TORCH)/.stamp: torch.lock pyproject.toml
-	@command -v python3.11 > /dev/null || { echo "torch.lock is for CPython 3.11 on Linux, x86-64; there is no python3.11" >&2; exit 2; }
-	python3.11 -m venv $(TORCH)
-	$(TORCH)/bin/python -m pip install $(EXACT) -r torch.lock 2> /dev/null || $(TORCH)/bin/python -m pip install $(EXACT) --extra-index-url https://download.pytorch.org/whl/cpu -r torch.lock
-	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+# torch, from an index of its own where it lies on no other: .venv-torch from torch.lock, .venv-models from models.lock
+.venv-%/.stamp: %.lock pyproject.toml
+	@command -v python3.11 > /dev/null || { echo "$< is for CPython 3.11 on Linux, x86-64; there is no python3.11" >&2; exit 2; }
+	python3.11 -m venv $(@D)
+	$(@D)/bin/python -m pip install $(EXACT) -r $< 2> /dev/null || $(@D)/bin/python -m pip install $(EXACT) --extra-index-url https://download.pytorch.org/whl/cpu -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 torch-setup: $(TORCH)/.stamp  # the environment alone
@@ -78,13 +79,6 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
 	$(TORCH)/bin/python tests/measure/torch_tables.py --write
-
-$(MODELS)/.stamp: models.lock pyproject.toml
-	@command -v python3.11 > /dev/null || { echo "models.lock is for CPython 3.11 on Linux, x86-64; there is no python3.11" >&2; exit 2; }
-	python3.11 -m venv $(MODELS)
-	$(MODELS)/bin/python -m pip install $(EXACT) -r models.lock 2> /dev/null || $(MODELS)/bin/python -m pip install $(EXACT) --extra-index-url https://download.pytorch.org/whl/cpu -r models.lock
-	$(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $@
 
 ARGS ?=  # of models: types, --random N, --seed N; `make models ARGS=--help` says more
 models: $(MODELS)/.stamp  ## every decoder of transformers, built without memory, held against the families: minutes

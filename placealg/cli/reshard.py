@@ -61,10 +61,10 @@ def _cases(chosen: Namespace) -> tuple[CommandCase, CommandCase]:
                              where=f"--set {word}")
         else:
             of_both.append(word)
-    default = default_model(*strategies)
+    default, beside = default_model(*strategies), [a + OLD for a in axes]  # a typing error may have meant one of these
     said = options(chosen)
-    return (read_case(chosen.a, chosen.model, [*of_old, *of_both], default=default, **said),
-            read_case(chosen.b, chosen.model, [*of_new, *of_both], default=default, **said))
+    return (read_case(chosen.a, chosen.model, [*of_old, *of_both], beside, default=default, **said),
+            read_case(chosen.b, chosen.model, [*of_new, *of_both], beside, default=default, **said))
 
 
 def _old_sizes(old: CommandCase) -> dict[str, Fraction]:

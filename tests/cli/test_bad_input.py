@@ -579,6 +579,7 @@ def test_what_does_not_divide_is_one_line_with_the_numbers(words: list[str], mes
     (("zero3", "zero4"), "unknown strategy 'zero4'"),
     (("zero3",), "missing NEW"),
     (("zero3", "dp", "--set", "tp_old=2"), "zero3 has no axis 'tp'"),
+    (("zero3", "dp", "--set", "dp_oldd=2"), "did you mean 'dp_old'?"),
     (("zero3*tp", "dp", "--model", "gpt", "--set", "tp=2"), "did you mean 'tp_old', the old mesh's?"),
     (("zero3", "dp", "--reader", "0"), "needs all sizes of both meshes and of the model"),
     (("zero3", "dp", "--reader", "3", "--set", "dp=3", "dp_old=2", "Psi=12"), "has 0 to 2"),

@@ -29,6 +29,9 @@ def _element(name: str, meaning: str, default: int | None = None) -> Symbol:
                   None if default is None else Fraction(default))
 
 
+STAGED = ("layer", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope")
+"""The repeated units of models whose instances on a pipeline stage have a symbol."""
+
 SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("Psi", "parameters of the model", latex=r"\Psi"),
     Symbol("Psi_unit", "parameters of the largest unit gathered at once", latex=r"\Psi_{unit}"),
@@ -72,6 +75,11 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("d_rope", "size of the rotary part of a latent head", latex=r"d_{rope}"),
     Symbol("d_v", "size of the values of a latent head", latex=r"d_{v}"),
     Symbol("v", "pipeline chunks per rank"),
+    Symbol("i", "number of a pipeline stage between the first and the last"),
+    *(Symbol(f"n_{unit}", f"instances of {unit} on a pipeline stage", latex=rf"n_{{\mathrm{{{name}}}}}")
+      for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),
+    *(Symbol(f"in_flight_{unit}", f"instances of {unit} of a pipeline stage with a forward and no backward, at most",
+             latex=rf"k_{{\mathrm{{{name}}}}}") for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),
 )}
 """Every symbol that is not an axis size. An axis size carries the axis's own name."""
 

@@ -96,7 +96,15 @@ def test_prove_op_by_op(benchmark: Any, largest: Model) -> None:
 EVERY = "zero3*tp_sp*pp*cp_ring*ep"
 """Every parallelism at once."""
 
-STAGED = {"deepseek-v3": {"pp": 16}, "mixtral-8x7b": {}}
+STAGED = {"deepseek-v3": {"pp": 12}, "mixtral-8x7b": {}}
+
+
+@pytest.mark.parametrize("which", ["numbers", "symbols"])
+def test_derive_and_cost_stages(benchmark: Any, which: str) -> None:
+    """The first stage of DeepSeek-V3, with its three dense layers and others: in numbers, and for any map."""
+    chosen = parse_strategy(EVERY), resolve_model("deepseek-v3")
+    sizes = STAGED["deepseek-v3"] if which == "numbers" else {}
+    assert benchmark(lambda: memory(on_stage(derive(*chosen), "first", sizes)))
 
 
 @pytest.mark.parametrize("model", STAGED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from placealg.arith import parse
 from placealg.errors import InputError, nearest
 from placealg.frozen import FrozenMap
-from placealg.mesh import SYMBOLS, Mesh
+from placealg.mesh import STAGED, SYMBOLS, Mesh
 from placealg.model.config import resolve_model
 from placealg.model.losses import with_loss
 from placealg.model.model import Model
@@ -22,6 +22,7 @@ from placealg.progress import say
 from placealg.step.compatibility import bound_sizes, check_sizes, fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
+from placealg.step.pipeline import ANY, counted, flying
 from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.step.unread import unread
@@ -275,7 +276,8 @@ def read_stage(word: str | None) -> str | None:
         return None
     name, equals, which = (part.strip() for part in word.partition("="))
     if name != "stage" or not equals:
-        raise InputError(f"'{word}' is not stage=WHICH, where WHICH is first, last, or a number from 0", where="--rank")
+        raise InputError(f"'{word}' is not stage=WHICH, where WHICH is first, last, a number from 0, or i for any "
+                         "between", where="--rank")
     return which
 
 
@@ -290,7 +292,9 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     mesh, others, bound = strategy.mesh, set(axes), bound_sizes(strategy, model)
     said = tuple(t for t in strategy.tables.get("types", ()) if t not in DEFAULTS["types"])
     chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
-    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks, *said)
+    staged = (ANY, *(n for loop in model.graph.loops for n in (counted(loop.unit), flying(loop.unit)) if n in SYMBOLS)
+              ) if strategy.pipeline_axis else ()
+    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks, *staged, *said)
     sizes: dict[str, Fraction] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))
@@ -306,8 +310,9 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
         except InputError as error:
             raise error.at(where) from None
         rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
-        if value <= 0 or (value.denominator != 1 and not rational):
-            kind = "a positive number of bytes" if rational else "a whole number of at least 1"
+        least = 0 if name in map(counted, STAGED) else 1
+        if (value <= 0 if rational else value < least or value.denominator != 1):
+            kind = "a positive number of bytes" if rational else f"a whole number of at least {least}"
             raise InputError(f"{name} = {text} is not {kind}", where=where)
         if sizes.get(name, value) != value:
             raise InputError(f"{name} is already {sizes[name]}", where=where)

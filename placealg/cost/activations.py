@@ -38,7 +38,7 @@ NOTE = "activations are those of one microbatch, without the data of the batch"
 IN_FLIGHT = "activations are those of all microbatches in flight, without the data of the batch"
 STATISTICS = "row statistics of norms are left out"
 
-_LAYERS = frozenset(name for name in SYMBOLS if name == "L" or name.startswith("L_"))
+_LAYERS = frozenset(name for name in SYMBOLS if name == "L" or name.startswith(("L_", "n_")))
 """The symbols that count layers."""
 
 _SIZE = {name: Monomial.parse(size) for name, size in ELEMENT.items()}

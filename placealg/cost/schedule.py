@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from placealg.cost.formula import Formula
 from placealg.cost.stage import StageStep
 from placealg.cost.walk import Walk, walked
+from placealg.step.pipeline import ANY, flying
 from placealg.step.program import Step
 
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
@@ -55,14 +56,23 @@ def assumed(step: StageStep) -> tuple[str, ...]:
     found = [f"the figures are those of a device of {stage}{most}"]
     if any(axis in count.names() for count in stage.instances.values()):
         found.append(f"layers divide: every stage runs {' and '.join(map(str, stage.instances.values()))} of them")
-    else:
+    elif stage.instances:
         found.append("it runs " + " and ".join(f"{n} instances of {unit}" for unit, n in stage.instances.items()))
+    else:
+        found.append("it runs no instance of a repeated unit")
+    if stage.any_map:
+        found.append("these are what a contiguous map of layers to stages gives it, at least 1 of each that it runs")
+    if stage.number == ANY:
+        found.append(f"i is its number, from 1 to {axis} - 2")
+    if stage.any_map and pipeline.chunks != 1:
+        found.append("its chunks may be of any size: " + " and ".join(flying(unit) for unit in stage.instances)
+                     + " follows from the order")
     if stage.ranks is None:
         found.append(f"{axis} is at least 2")
     if pipeline.order == "interleaved":
         found.append(f"m is a multiple of {axis}")
     if pipeline.chunks is None:
-        found.append("v is at least 2, and a stage's chunks are equal")
+        found.append("v is at least 2" + ("" if stage.any_map else ", and a stage's chunks are equal"))
     if not stage.even:
         found.append("what chunks of unequal size hold is counted unit by unit, each at its most")
     return (*found, "in the bubble all chunks take equally long, and messages no time")

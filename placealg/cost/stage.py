@@ -20,9 +20,21 @@ from placealg.arith import ONE, Monomial
 from placealg.cost.formula import expression, symbol
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.mesh import SYMBOLS
 from placealg.polynomial import Polynomial
 from placealg.step.event import Event, Group, Reference
-from placealg.step.pipeline import FIRST, IDLE, LAST, Pipeline, in_flight, instances_in_flight, part_of
+from placealg.step.pipeline import (
+    ANY,
+    FIRST,
+    IDLE,
+    LAST,
+    Pipeline,
+    counted,
+    flying,
+    in_flight,
+    instances_in_flight,
+    part_of,
+)
 from placealg.step.program import Step
 
 Sizes = Mapping[str, int | Fraction]
@@ -37,17 +49,20 @@ _PERIODS = 4
 class Stage:
     """A stage: its number (None: the last of unknown many), and its instances of each repeated unit, chunk by chunk.
 
-    `ranks` is the number of stages if it is known. `instances` is a repeated unit's number of instances on the stage: a
-    number, or the unit's count over the axis if sizes are symbols or divide. `chunks` lists, if numbers are known, the
-    units of all layers of every chunk of the model; `microbatches` is m if it is known.
+    The number is "i" for one between the first and the last, whichever. `ranks` is the number of stages if it is known.
+    `instances` is a repeated unit's number of instances on the stage: a number, the unit's count over the axis if sizes
+    are symbols or divide, or with `any_map` a symbol such as n_layer, for any contiguous map of layers to stages.
+    `chunks` lists, if numbers are known, the units of all layers of every chunk of the model; `microbatches` is m if it
+    is known.
     """
 
     pipeline: Pipeline
-    number: int | None
+    number: int | str | None
     ranks: int | None
     instances: FrozenMap[str, Monomial]
     chunks: tuple[tuple[str, ...], ...] = ()
     microbatches: int | None = None
+    any_map: bool = False
 
     @property
     def first(self) -> bool:
@@ -66,6 +81,8 @@ class Stage:
 
     def __str__(self) -> str:
         many = f" of {self.pipeline.axis} = {self.ranks}" if self.ranks else f" along {self.pipeline.axis}"
+        if self.number == ANY:
+            return f"a stage i between the first and the last{many}"
         return ("the last stage" if self.number is None else f"stage {self.number}") + many
 
     def has(self, part: str) -> bool:
@@ -75,16 +92,18 @@ class Stage:
     def write(self, text: str) -> Any:
         """Arithmetic over p, i, m and v as an expression: p is the axis's size, i the stage."""
         p = symbol(self.pipeline.axis)
-        i = p - 1 if self.last else sympy.Integer(self.number or 0)
+        i = p - 1 if self.last else symbol(ANY) if self.number == ANY else sympy.Integer(self.number or 0)
         v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
-        return sympy.expand(expression(text, ("p", "i", "m", "v"),
-                                       {"p": p, "i": i, "m": symbol("m"), "v": v}.__getitem__))
+        own = {name: symbol(name) for unit in self.instances for name in (counted(unit), flying(unit))}
+        names = {**own, "p": p, "i": i, "m": symbol("m"), "v": v}
+        return sympy.expand(expression(text, names, names.__getitem__))
 
     def sum(self, text: str) -> Polynomial:
         """Arithmetic over p, i, m and v as a sum of monomials."""
         p = Polynomial.name(self.pipeline.axis) if self.ranks is None else Polynomial.number(self.ranks)
         one = Polynomial.number(1)
-        i = p - one if self.last else Polynomial.number(self.number or 0)
+        i = p - one if self.last else Polynomial.name(ANY) if self.number == ANY else Polynomial.number(
+            int(self.number or 0))
         v = Polynomial.name("v") if self.pipeline.chunks is None else Polynomial.number(self.pipeline.chunks)
         return Polynomial.read(text, {"p": p, "i": i, "v": v})
 
@@ -115,17 +134,40 @@ class Stage:
         """The most microbatches of which a part's kept tensors are held at once; FIRST, LAST or a repeated unit."""
         if part in (FIRST, LAST):
             return in_flight(self.pipeline, part)
-        if self.number is None or self.ranks is None or self.even:
+        if self.any_map and self.pipeline.chunks != 1:
+            return f"{flying(part)}/({self.instances[part]})"
+        if not isinstance(self.number, int) or self.ranks is None or self.even:
             return self.in_flight
+        return str(Fraction(self.most_in_flight(part)) / self.instances[part].coefficient)
+
+    def most_in_flight(self, unit: str) -> int:
+        """The most instances of a repeated unit with a forward and no backward, on a stage whose chunks are known."""
+        assert isinstance(self.number, int) and self.ranks is not None
         groups = _PERIODS * self.ranks
-        most = instances_in_flight(self.pipeline, self.number, self.ranks, min(self.microbatches or groups, groups),
-                                   tuple(chunk.count(part) for chunk in self.own))
-        return str(most / self.instances[part].coefficient)
+        return instances_in_flight(self.pipeline, self.number, self.ranks, min(self.microbatches or groups, groups),
+                                   tuple(chunk.count(unit) for chunk in self.own))
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """The values on this stage, of which numbers are known, of the symbols that a stage of any map has.
+
+        >>> import placealg as pa
+        >>> step = pa.derive(pa.parse_strategy("zero1*pp[4]"), pa.gpt())
+        >>> on_stage(step, 1, {"L": 10, "m": 8}).stage.symbols
+        {'n_layer': 3, 'in_flight_layer': 9, 'i': 1}
+        """
+        if not self.own or not isinstance(self.number, int):
+            raise InputError(f"{self} is not known in numbers: say the number of stages, chunks and layers")
+        found = {}
+        for unit in self.units:
+            found[counted(unit)] = sum(chunk.count(unit) for chunk in self.own)
+            found[flying(unit)] = self.most_in_flight(unit)
+        return {**found, ANY: self.number}
 
     @property
     def own(self) -> tuple[tuple[str, ...], ...]:
         """The units of the stage's own chunks."""
-        return self.chunks[(self.number or 0)::self.ranks] if self.ranks else ()
+        return self.chunks[int(self.number or 0)::self.ranks] if self.ranks and self.chunks else ()
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -141,10 +183,13 @@ class Stage:
         """The number of messages per microbatch from its instances of a unit: one per chunk with a neighbour away."""
         if self.ranks == 1:
             return "0"
-        if self.ranks and len(self.units) > 1:
+        if self.chunks and self.ranks and len(self.units) > 1:
             ends = [pair if phase == "forward" else pair[::-1] for pair in pairwise(range(len(self.chunks)))]
             mine = [self.chunks[chunk] for chunk, _ in ends if chunk % self.ranks == self.number]
             return str(sum(chunk[-1 if phase == "forward" else 0] == unit for chunk in mine))
+        here = tuple(self.instances)
+        if not here or unit != here[-1 if phase == "forward" else 0]:
+            return "0"
         ends_here = self.last if phase == "forward" else self.first
         return "v - 1" if ends_here else "v"
 
@@ -210,7 +255,8 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
         raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
                          f"not divide m = {microbatches}")
     number = _number(stage, pipeline.axis, ranks)
-    return Stage(pipeline, number, ranks, *_instances(reference, pipeline, number, ranks, known), microbatches)
+    instances, chunks, any_map = _instances(reference, pipeline, number, ranks, known)
+    return Stage(pipeline, number, ranks, instances, chunks, microbatches, any_map)
 
 
 def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str, ...]:
@@ -234,36 +280,54 @@ def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str
     return tuple(found)
 
 
-def _number(stage: int | str, axis: str, ranks: int | None) -> int | None:
+def _number(stage: int | str, axis: str, ranks: int | None) -> int | str | None:
     """The number of the stage that a user names; None for the last of unknown many."""
     text = {"first": "0"}.get(str(stage).strip(), str(stage).strip())
     if text == "last":
         return None if ranks is None else ranks - 1
+    if text == ANY:
+        if ranks is not None and ranks < 3:
+            raise InputError(f"{axis} = {ranks} has no stage between the first and the last")
+        return ANY
     if not text.isdecimal():
-        raise InputError(f"stage '{stage}' is not a stage: say first, last, or a number from 0")
+        raise InputError(f"stage '{stage}' is not a stage: say first, last, a number from 0, or {ANY} for any between")
     if ranks is not None and int(text) >= ranks:
         raise InputError(f"{axis} = {ranks} has no stage {text}: its stages are 0 to {ranks - 1}")
     return int(text)
 
 
-def _instances(reference: Reference, pipeline: Pipeline, number: int | None, ranks: int | None,
-               known: Sizes) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...]]:
-    """Unit -> its instances on the stage; and the units of all chunks, if numbers are known."""
+def _instances(reference: Reference, pipeline: Pipeline, number: int | str | None, ranks: int | None, known: Sizes
+               ) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...], bool]:
+    """Unit -> its instances on the stage; the units of all chunks, if numbers are known; whether it is of any map."""
     counts = {loop.unit: loop.count for loop in reference.graph.loops}
     numbers = all(set(count.names()) <= set(known) for count in counts.values())
-    if ranks and numbers and pipeline.chunks and number is not None:
-        units = [unit for unit, count in counts.items() for _ in range(int(count.evaluate(known)))]
+    listed = bool(pipeline.stages) and len(counts) == 1
+    said = number == ANY or any(counted(unit) in known for unit in counts)
+    if ranks and (numbers or listed) and pipeline.chunks and isinstance(number, int) and not said:
+        units = [unit for unit, count in counts.items()
+                 for _ in range(int(count.evaluate(known)) if numbers else sum(pipeline.stages))]
         sizes = pipeline.layers(len(units), ranks)
         chunks = tuple(tuple(units[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
         if len(counts) > 1 or len(set(sizes)) > 1:
             own = sum(chunks[number::ranks], ())
-            return FrozenMap({u: Monomial.number(own.count(u)) for u in dict.fromkeys(own)}), chunks
-        return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), chunks
-    if len(counts) > 1 or pipeline.stages:
-        needed = [n for n in (pipeline.axis, "v" if pipeline.chunks is None else "",
-                              *(n for c in counts.values() for n in c.names())) if n and n not in known]
-        raise InputError(f"which stage runs which of {', '.join(counts)} takes numbers: set {', '.join(needed)}")
-    return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), ()
+            return FrozenMap({u: Monomial.number(own.count(u)) for u in dict.fromkeys(own)}), chunks, False
+        return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), chunks, False
+    if said or len(counts) > 1 or pipeline.stages:
+        return _of_any_map(counts, pipeline, known), (), True
+    return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), (), False
+
+
+def _of_any_map(counts: Mapping[str, Monomial], pipeline: Pipeline, known: Sizes) -> FrozenMap[str, Monomial]:
+    """Unit -> the symbol of its instances; a unit of which `known` says that there are none is left out."""
+    for unit, count in counts.items():
+        if counted(unit) not in SYMBOLS:
+            needed = [n for n in (pipeline.axis, "v" if pipeline.chunks is None else "",
+                                  *(n for c in counts.values() for n in c.names())) if n and n not in known]
+            raise InputError(f"which stage runs which of {', '.join(counts)} takes numbers: set {', '.join(needed)}")
+        most = count.evaluate(known) if set(count.names()) <= set(known) else None
+        if most is not None and known.get(counted(unit), 0) > most:
+            raise InputError(f"{counted(unit)} = {known[counted(unit)]} is more than the {most} instances of {unit}")
+    return FrozenMap({u: Monomial.of(counted(u)) for u in counts if known.get(counted(u)) != 0})
 
 
 def _reference(whole: Reference, stage: Stage) -> Reference:

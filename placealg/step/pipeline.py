@@ -33,6 +33,10 @@ IDLE = "p - 1"
 """The time that a stage waits in a step, in units of a forward and a backward of a chunk; its work takes m*v."""
 
 
+ANY = "i"
+"""The number of a stage between the first and the last, whichever it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """How a pipeline axis runs: its order, the chunks of layers per rank, and the layers of each chunk if given.
@@ -81,6 +85,16 @@ class Pipeline:
         [0, 0, 1, 1, 0, 0, 1, 1]
         """
         return self.chunk(place, layers, ranks) % ranks
+
+
+def counted(unit: str) -> str:
+    """The symbol of the instances of a repeated unit on a stage."""
+    return f"n_{unit}"
+
+
+def flying(unit: str) -> str:
+    """The symbol of the most instances of a repeated unit that have a forward and no backward, on a stage."""
+    return f"in_flight_{unit}"
 
 
 def part_of(unit: str, graph: Graph) -> str:

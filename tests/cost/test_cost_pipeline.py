@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 import networkx as nx
@@ -408,8 +409,51 @@ def test_layers_of_two_kinds_are_numbered_through(few: int, many: int, pp: int) 
             f"forward.{kind}.down.send[pp]" for kind in sends]
     for figure in (lambda s: memory(s).states, flop):
         assert sum(of_stages(step, pp, figure)) == value(figure(alone))
-    with pytest.raises(InputError, match="takes numbers: set pp"):
-        on_stage(step)
+
+
+MAPS = [("zero3*pp", 1, (1, 4, 2)), ("zero1*pp_gpipe", 1, (3, 1, 2, 1)), ("dp*pp_interleaved", 2, (1, 3, 2, 1, 2, 2))]
+
+
+@pytest.mark.parametrize(("strategy", "chunks", "stages"), MAPS)
+@pytest.mark.parametrize("few", [0, 3])
+def test_one_symbolic_stage_stands_for_every_stage_of_every_map(strategy: str, chunks: int, stages: tuple[int, ...],
+                                                                few: int) -> None:
+    """The formulas of a stage whose instances and number are symbols have each numbered stage's values."""
+    ranks = len(stages) // chunks
+    model = two_kinds(few, sum(stages) - few) if few else replace(gpt(LLAMA), sizes=FrozenMap({"L": sum(stages)}))
+    free, step = step_of(strategy, model, chunks=chunks), step_of(strategy, model, chunks=chunks, stages=stages)
+    for number in range(ranks):
+        mine = on_stage(step, number, {"pp": ranks, "m": 2 * ranks})
+        at = mine.stage.symbols
+        where = "first" if number == 0 else "last" if number == ranks - 1 else "i"
+        alike = on_stage(free, where, {name: n for name, n in at.items() if name.startswith("n_")})
+        assert set(alike.stage.instances) == set(mine.stage.instances)
+        for figure in (*(partial(_memory, name) for name, _ in memory(mine).items()),
+                       lambda s: communication(s).total, flop):
+            sizes = {**at, "pp": ranks, "m": 2 * ranks, "v": chunks}
+            assert value(figure(alike), **sizes) == value(figure(mine), **sizes), (number, at)
+
+
+def _memory(name: str, step: Step) -> Formula:
+    return dict(memory(step).items())[name]
+
+
+def test_deepseek_v3_with_symbolic_stages_and_405b_on_16() -> None:
+    """One program with symbols has the figures of each stage; more instances than the model has are refused."""
+    step = derive(parse_strategy("zero1*pp"), resolve_model("deepseek-v3"))
+    first = on_stage(step, "first")
+    assert list(map(str, first.stage.instances.values())) == ["n_dense", "n_layer"] and first.stage.any_map
+    numbered = on_stage(step, 0, {"pp": 16})
+    at = numbered.stage.symbols
+    for figure in (lambda s: memory(s).states, lambda s: memory(s).activations, flop):
+        assert value(figure(on_stage(step, 0, {"n_layer": 0})), **at, pp=16) == value(figure(numbered), pp=16)
+    told = run_placealg("cost", "zero1*pp", "--model", "deepseek-v3", "--rank", "stage=i", "--set", "n_layer=59")
+    assert told.code == 2 and "n_layer = 59 is more than the 58 instances of layer" in told.err
+    large = derive(parse_strategy("zero1*pp"), resolve_model("llama-3.1-405b"))
+    between = on_stage(large, "i")
+    for number in (1, 7, 14):
+        mine = on_stage(large, number, {"pp": 16})
+        assert value(memory(between).peak, **mine.stage.symbols, pp=16) == value(memory(mine).peak, pp=16)
 
 
 def test_llama_3_1_405b_on_16384_devices_by_hand() -> None:

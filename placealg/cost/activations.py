@@ -75,9 +75,9 @@ class Activations:
     def __init__(self, step: Step, amounts: Amounts, statistics: bool = False):
         self.step, self.amounts, self.statistics = step, amounts, statistics
         self.stage = stage_of(step)
-        whole = step.whole if isinstance(step, StageStep) else step
-        self.split_batch = batch_axes(whole)
-        self.arriving = entering(whole.reference, whole.phase(*LOOPED)) if self.stage and not self.stage.first else {}
+        every = step.every_stage if isinstance(step, StageStep) else step
+        self.split_batch = batch_axes(every)
+        self.arriving = entering(every.reference, every.phase(*LOOPED)) if self.stage and not self.stage.first else {}
         self.walked: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self.sizes: dict[Storage, Monomial] = {}
         self.flown: dict[str, str] = {}

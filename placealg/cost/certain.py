@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from placealg.cost.stage import local
+from placealg.cost.tensors import unknown
 from placealg.step.event import LOOPED, dim_of
 from placealg.step.program import Step
 
@@ -29,6 +30,7 @@ def certain_if(step: Step) -> tuple[str, ...]:
     """
     step = local(step)
     reference, graph = step.reference, step.reference.graph
+    listed = not unknown(reference)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     split = {dim_of(place) for e in step.events if e.on_tensor for place in (e.source, e.to)}
     fetched = {e.group for e in step.events if e.verb == "fetch" and e.value == "weight" and e.phase in LOOPED}
@@ -36,8 +38,8 @@ def certain_if(step: Step) -> tuple[str, ...]:
     holds = {
         "even_shares": reference.pad == "none",
         "copies_apart": bool(gathered),
-        "fresh_results": not reference.whole,
-        "saved_as_listed": not reference.whole,
+        "fresh_results": listed,
+        "saved_as_listed": listed,
         "loss_as_run": any(op.kind == "cross_entropy" for op in graph.ops),
         "balanced_experts": bool(routed & split),
     }

@@ -63,7 +63,7 @@ class Costs:
     @cached_property
     def parameters(self) -> Formula:
         """The number of parameters, in all instances of all units of all stages."""
-        amounts = Amounts(self.walk.whole.reference) if isinstance(self.step, StageStep) else self.walk.amounts
+        amounts = Amounts(self.walk.every_stage.reference) if isinstance(self.step, StageStep) else self.walk.amounts
         return amounts.made(amounts.total, "elements")
 
     @cached_property

@@ -67,7 +67,7 @@ def assumed(program: Step | Walk, of_tensors: bool = True) -> tuple[str, ...]:
     if any(e.bytes == WIRE_W for e in step.events):
         every = (*every, ROUNDED)
     every = (*every, f"memory is what the program must hold, never more, under {', '.join(certain_if(step))}")
-    if step.reference.whole or not of_tensors:
+    if walk.unknown or not of_tensors:
         return (*every, *missing)
     routed = {d for t in graph.tensors.values() for d in t.sparse}
     rings = [e for e in step.events if e.verb == RING]

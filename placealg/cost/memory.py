@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from placealg.cost.activations import Picture
 from placealg.cost.formula import Formula
 from placealg.cost.peak import peak
 from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, on_stage
@@ -20,9 +19,6 @@ from placealg.cost.walk import Walk, walked
 from placealg.notebook_display import Shown
 from placealg.placement import MEMORY_TIERS
 from placealg.step.program import Step
-
-NO_ACTIVATIONS = "the abstract model has no activations"
-NO_GRAPH = "the step runs units whole; `placealg model` lists what their ops save"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +55,11 @@ def memory(step: Step | Walk, statistics: bool = False) -> Memory:
     """
     walk = walked(step, statistics)
     amounts, rest = walk.amounts, walk.rest
-    tensors = None if walk.unknown else walk.tensors
+    tensors = walk.tensors
     states = amounts.formula(amounts.linear(rest), "bytes")
     transient = peak(amounts, walk.transient)
-    activations = tensors.total() if tensors else Formula.none(
-        "bytes", NO_ACTIVATIONS if walk.step.reference.abstract else NO_GRAPH)
-    total = states.expr + transient.expr + (activations.expr if tensors else 0)
+    activations = Formula.none("bytes", walk.unknown) if walk.unknown else tensors.total()
+    total = states.expr + transient.expr + tensors.waited()
     notes = (activations.note or "states and transient only", transient.note)
     return Memory(
         **{state: amounts.formula(amounts.linear(tally), "bytes") for state, tally in walk.resting.items()},
@@ -73,8 +68,7 @@ def memory(step: Step | Walk, statistics: bool = False) -> Memory:
         transient=transient,
         **{tier: peak(amounts, walk.on_tier(tier)) for tier in MEMORY_TIERS[1:]},
         total=amounts.made(total, "bytes", note="; ".join(n for n in notes if n)),
-        peak=peak(amounts, walk.peak,
-                  *((rest, tensors.between()), tensors.waited()) if tensors else ((rest, Picture()),)),
+        peak=peak(amounts, walk.peak, (rest, tensors.between()), tensors.waited()),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from placealg.cost.activations import KeptStorage, collected
 from placealg.cost.communication import Communication, communication
 from placealg.cost.formula import Formula
-from placealg.cost.memory import NO_ACTIVATIONS, NO_GRAPH
 from placealg.cost.walk import Walk, walked
 from placealg.step.program import Step
 
@@ -29,7 +28,7 @@ class RegionCost:
 def kept_for_backward(step: Step | Walk, statistics: bool = False) -> tuple[KeptStorage, ...]:
     """Every tensor that forward keeps for backward; none if units run whole."""
     walk = walked(step, statistics)
-    return () if walk.unknown else walk.tensors.kept()
+    return walk.tensors.kept()
 
 
 def cost_by_region(step: Step, convention: str = "exact", unit: str = "bytes",
@@ -52,7 +51,7 @@ def rows_by_region(step: Step | Walk, kept: Iterable[KeptStorage], sent: Communi
     for e in sent.events:
         if not e.left_out and not e.collective.endswith(" link"):
             moved.setdefault(e.region, []).append(e.formula.expr)
-    none = Formula.none("bytes", NO_ACTIVATIONS if reference.abstract else NO_GRAPH)
+    none = Formula.none("bytes", walk.unknown)
     regions = reference.graph.regions or tuple(u.name for u in reference.units)
     ordered = dict.fromkeys(r for r in (*regions, *held, *moved) if r in held or r in moved)
     return tuple(RegionCost(

@@ -196,13 +196,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StageStep(Step):
-    """The program of one stage; `whole` is the step that it is part of.
+    """The program of one stage; `every_stage` is the step that it is part of.
 
     `most_loaded` says that its devices were found to hold the most of all, at known sizes.
     """
 
     stage: Stage
-    whole: Step
+    every_stage: Step
     most_loaded: bool = False
 
 

@@ -6,7 +6,6 @@ code that shares with them the buffers, the pictures and the rows of events, and
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -108,9 +107,8 @@ def _memory(walk: Walk) -> dict[str, Figure]:
     transient = _largest(amounts, walk.transient)
     found |= {"memory.states": Figure((states,)), "memory.transient": Figure(transient)}
     found |= {f"memory.{tier}": Figure(_largest(amounts, walk.on_tier(tier))) for tier in MEMORY_TIERS[1:]}
-    kept, tensors = Polynomial(), Counter[tuple[Monomial, str, str]]()
+    kept, tensors = walk.tensors.waited_sum(), walk.tensors.between()
     if not walk.unknown:
-        kept, tensors = walk.tensors.waited_sum(), walk.tensors.between()
         found["memory.activations"] = Figure((kept,))
     found["memory.total"] = Figure(tuple(states + kept + piece for piece in transient))
     peaks = (states + kept + bytes_of(amounts, beyond(held, rest))

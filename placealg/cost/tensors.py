@@ -31,6 +31,9 @@ Version = tuple[str, str]
 Box = frozenset[tuple[str, str]]
 """(axis, dim by which it splits)."""
 
+NO_ACTIVATIONS = "the abstract model has no activations"
+RUN_WHOLE = "the step runs units whole; `placealg model` lists what their ops save"
+
 IN_PLACE = ("all_reduce", "scale")
 """The redistributions that need no second buffer if no later event reads their source."""
 
@@ -82,15 +85,28 @@ def local(tensor: Tensor, box: Box, split_batch: Iterable[str] = ()) -> Monomial
     return elements
 
 
+def unknown(reference: Reference) -> str:
+    """Why nothing is known of the tensors of a program: its units run whole. "" where ops list them.
+
+    >>> import placealg as pa
+    >>> unknown(pa.derive(pa.dp(), pa.abstract()).reference), unknown(pa.derive(pa.tp(), pa.gpt()).reference)
+    ('the abstract model has no activations', '')
+    """
+    if not reference.whole:
+        return ""
+    return NO_ACTIVATIONS if reference.abstract else RUN_WHOLE
+
+
 def touches(reference: Reference, events: Iterable[Event], statistics: bool = False,
             arriving: Mapping[str, Box] = FrozenMap()) -> tuple[Touch, ...]:
     """The walk over the events of one microbatch, in order.
 
     Data are not storage of the step, because they come with the batch; row statistics of norms count only with
-    `statistics`. `arriving` are the layouts of what another stage sends forward.
+    `statistics`. `arriving` are the layouts of what another stage sends forward. Events of which nothing is known hold
+    none.
     """
-    if reference.whole:
-        return ()
+    if unknown(reference):
+        return tuple(Touch(event, {}) for event in events)
     free = set() if statistics else {t.name for op in reference.graph.ops for t, k in kept(reference.graph, op)
                                      if k.optional}
     walk = _Walk(reference, reference.graph, tuple(events), known=dict(arriving))
@@ -111,7 +127,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
 
 def entering(reference: Reference, events: Iterable[Event]) -> dict[str, Box]:
     """The box of what enters each repeated unit, read off the events of a whole program."""
-    if reference.whole:
+    if unknown(reference):
         return {}
     walk = _Walk(reference, reference.graph, tuple(events))
     found: dict[str, Box] = {}

@@ -13,6 +13,7 @@ from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.peak import Held, beyond, largest_held
 from placealg.cost.stage import StageStep, local
+from placealg.cost.tensors import unknown
 from placealg.step.program import Step
 
 STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}
@@ -34,14 +35,14 @@ class Walk:
         self.step, self.statistics = local(step), statistics
 
     @property
-    def unknown(self) -> bool:
-        """Whether nothing is known of the tensors of a microbatch, because units run whole."""
-        return self.step.reference.whole
+    def unknown(self) -> str:
+        """Why nothing is known of the tensors of a microbatch; "" where they are."""
+        return unknown(self.step.reference)
 
     @property
-    def whole(self) -> Step:
+    def every_stage(self) -> Step:
         """The step to which a stage's program belongs, or the program itself."""
-        return self.step.whole if isinstance(self.step, StageStep) else self.step
+        return self.step.every_stage if isinstance(self.step, StageStep) else self.step
 
     @cached_property
     def amounts(self) -> Amounts:
@@ -55,7 +56,7 @@ class Walk:
 
     @cached_property
     def tensors(self) -> Activations:
-        """The tensors of one microbatch; none if units run whole."""
+        """The tensors of one microbatch; none where nothing is known of them."""
         return Activations(self.step, self.amounts, self.statistics)
 
     @cached_property
@@ -79,8 +80,6 @@ class Walk:
     def peak(self) -> list[Held]:
         """The candidates for the most that is held of states and tensors."""
         states = self.account.pictures("device")
-        if self.unknown:
-            return largest_held(self.amounts, [(picture, Picture()) for picture in states.distinct])
         tensors = self.account.tensors(self.tensors)
         pairs = dict.fromkeys((number, tensors.which[view.visit])
                               for view, number in zip(self.account.views, states.which, strict=True))

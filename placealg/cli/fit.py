@@ -53,7 +53,7 @@ def fit_command(chosen: Namespace) -> int:
     sized = Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds,
                   sequences(case.strategy, known), batch, measured)
     if chosen.format == "json":
-        print_json({"version": 1, "strategy": case.strategy.name, "model": case.model.name, **document(sized)})
+        print_json({"version": 2, "strategy": case.strategy.name, "model": case.model.name, **document(sized)})
     else:
         print_lines(page(sized, width(), chosen.gib))
     return DONE if all(f.fits for f in every) else FAILED

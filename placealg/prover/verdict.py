@@ -276,7 +276,7 @@ class Report(Shown):
         """The report as the JSON object of `placealg prove --format json`."""
         found, written = self.counterexample, self.certificate
         return {
-            "version": 1, "strategy": self.strategy, "model": self.model,
+            "version": 2, "strategy": self.strategy, "model": self.model,
             "verdict": self.verdict, "class": self.cls,
             "hypotheses": list(self.assuming), "not_covered": list(self.not_covered),
             "decided": {**self.decided.counts(), "shares": self.decided.shares()},

@@ -61,10 +61,12 @@ def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
     found = trained_problems(strategy, model)
     yield from found
     model = trained(strategy, model)
-    if not model.graph.ops or found:
+    if found:
         return
     if model.opaque and (strategy.detailed or _local_dims(strategy, ("batch",))):
         yield from _opaque_problems(strategy, model)
+        return
+    if not model.graph.ops:
         return
     yield from _entry_problems(strategy, model)
     strategy = with_whole(strategy, model)

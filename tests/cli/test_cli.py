@@ -262,7 +262,7 @@ def test_json_shapes(placealg: Run) -> None:
     assert cost["memory"]["states"]["value"] == 140_000_000_000
     assert {"expr", "unit", "value"} <= set(cost["communication"]["total"])
     prove = json.loads(placealg("prove", "zero3", "--format", "json", "--no-timing").out)
-    assert list(prove) == PROVE_KEYS
+    assert (list(prove), prove["version"]) == (PROVE_KEYS, 2)
     assert {o["seconds"] for o in prove["obligations"]} == {None}
     both = json.loads(placealg("prove", "dp", REFUTED, "--format", "json", "--no-timing").out)
     assert [r["verdict"] for r in both["reports"]] == ["PROVED", "REFUTED"]

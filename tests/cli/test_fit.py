@@ -464,7 +464,7 @@ def test_json_has_a_fixed_shape(placealg: Run) -> None:
     found = json.loads(got.out)
     assert list(found) == ["version", "strategy", "model", "fits", "meaning", "sequences", "sizes", "devices", "stages",
                            "layouts", "compute"]
-    assert found["version"] == 1
+    assert found["version"] == 2
     (stage,) = found["stages"]
     assert list(stage) == ["stage", "convention", "fits", "memory", "held", "left", "needs_at_least", "reserve",
                            "activation_factor", "terms", "in_the_way", "largest_b", "left_out", "certain_if",

@@ -8,6 +8,7 @@ import networkx as nx
 import pytest
 from agreement import compare
 from nets import two_branches
+from random_programs import two_units
 
 from placealg.errors import InputError
 from placealg.model.config import from_config
@@ -242,3 +243,10 @@ def test_a_wrong_pipeline_is_refuted(what: str) -> None:
 def test_moe_in_five_axes_on_symbols() -> None:
     found = examine(derive(parse_strategy("zero3*tp_sp*ep*cp*pp"), moe()))
     assert {v.verdict for v in found.verdicts} == {PROVED}
+
+
+@pytest.mark.parametrize("strategy", ["pp", "pp_gpipe", "pp_interleaved", "dp*pp"])
+def test_units_without_ops_have_no_stages(strategy: str) -> None:
+    model = two_units(tied=False)
+    with pytest.raises(InputError, match=r"\[dims\] pp names 'layer', but two units says nothing about the network"):
+        derive(parse_strategy(strategy), model)

@@ -220,8 +220,8 @@ def _rules() -> Iterator[Explained]:
                 "operations.py" if all(e.on_tensor for _, e in events) else "rules.py and derive.py"))
     yield Explained("written", "rule", (
         "The rule written stands behind every event of a program file that names no other.",
-        "Its reason: stands in the program file.", "A reader, the prover and the simulator treat it like any event."),
-        "stands in the program file", "a file of [[event]] tables, as placealg show STRATEGY --write-program writes",
+        "Its reason: written in the program file.", "A reader, the prover and the simulator treat it like any event."),
+        "written in the program file", "a file of [[event]] tables, as placealg show STRATEGY --write-program writes",
         "placealg/step/text.py")
 
 

@@ -68,7 +68,7 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
     "equal_counts": ("N(c, k) = N(c', k') for all ranks c, c' of the data axes and all microbatches k, k'",
                      "dp: its loss divides by the rank's own tokens"),
     "units_independent": ("forward and backward of a unit on a rank are the single device's, given its parameters",
-                          "zero3 on abstract; on gpt the obligation `forward` stands in its place"),
+                          "zero3 on abstract; on gpt the obligation `forward` takes its place"),
     "dropless": ("no expert has a capacity: all pairs of a token and a chosen expert are computed",
                  "dp*ep on moe"),
     "microbatch_mean": ("w_ref = 1/(m N(k)) for a token of microbatch k, where a token mean has 1/N",
@@ -89,7 +89,7 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
 """Hypothesis -> as a formula or statement, and where it is assumed."""
 
 HELD_LESS: Mapping[str, tuple[str, str]] = {
-    "even_shares": ("Where rows do not divide, some device holds a larger share than is told.",
+    "even_shares": ("Where rows do not divide, some device holds a larger share than is printed.",
                     "[shards] pad says how shares are filled up, and then they are counted as they are."),
     "copies_apart": ("What is fetched from another tier is none: it arrives in its place in the copy.",
                      "A runtime that gathers into a buffer of which the shard is a part holds w/n bytes less."),
@@ -102,7 +102,7 @@ HELD_LESS: Mapping[str, tuple[str, str]] = {
                     "Where another way is taken, --loss names it, and its bytes are counted."),
     "balanced_experts": (
         "Costs assume it of a program that splits experts; runs and proofs do not.",
-        "Where a router sends more to some experts than to others, their devices hold and send more than is told."),
+        "Where a router sends more to some experts than to others, their devices hold and send more than is printed."),
 }
 """Hypothesis of what is counted -> what it means where it does not hold."""
 

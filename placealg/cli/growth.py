@@ -20,7 +20,7 @@ def growth(chosen: Namespace, title: str, step: Step, sizes: Mapping[str, Fracti
     """Print the figures that a size changes, as text or JSON."""
     name = chosen.per or chosen.leading
     if chosen.format not in ("text", "json"):
-        raise InputError(f"growth is told as text or json, not as {chosen.format}", where="--format")
+        raise InputError(f"growth is printed as text or json, not as {chosen.format}", where="--format")
     figures = {path: f for path, f in Costs(step, chosen.convention, chosen.unit).figures.items()
                if f.expr is not None or not path.startswith("schedule.")}
     found = grown(figures, name, bool(chosen.leading))

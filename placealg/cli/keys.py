@@ -56,7 +56,7 @@ ACTION_SAYS: Mapping[str, str] = {
 EXPECTED: Mapping[str, tuple[str, str]] = {
     "expect": ("what the file promises of its verdict: the exit code says whether it came so",
                'a verdict, or a table of verdict, obligation, group, class and ratio'),
-    "obligation": ("in `expect`: the obligation that is refuted first, of which the counterexample is told",
+    "obligation": ("in `expect`: the obligation that is refuted first, whose counterexample is printed",
                    "an identifier, such as gradient"),
     "ratio": ("in `expect`: the sum of got over the sum of want of the counterexample, as a function of the sizes",
               "a quotient of sizes, such as 1/tp"),
@@ -64,7 +64,7 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
                '{ AXIS = n, m = n, counts = "equal" or "unequal" }, or a list of such tables'),
     "base": ("the strategy that the tables and edits of the file change", "an expression over the catalogue"),
     "source": ("where a bug was reported, or a strategy published", "any text"),
-    "match": ("in [groups.NAME]: the parameters of which the group speaks", "a pattern, in which * is any text"),
+    "match": ("in [groups.NAME]: the parameters that the group describes", "a pattern, in which * is any text"),
 }
 """Key beside the tables -> what it says, what is accepted."""
 

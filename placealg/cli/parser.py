@@ -216,7 +216,7 @@ def _costs(parser: Parser) -> None:
                         help="keep each event's (n - 1)/n, or replace it by 1")
     parser.add_argument("--unit", choices=("bytes", "elements"), default="bytes", metavar="bytes|elements",
                         help="the unit of communication")
-    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are told: first, last, "
+    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are printed: first, last, "
                         "a number from 0, or i for any between; by default the most loaded one, the first where sizes "
                         "are missing")
     parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
@@ -241,7 +241,7 @@ def _cost(parser: Parser) -> None:
     _strategies(parser, False, *FORMATS)
     _costs(parser)
     parser.add_argument("--by", choices=("event", "region", "tensor"), default="event", metavar="event|region|tensor",
-                        help="what is told apart below the sums: events, the model's regions, or the tensors kept")
+                        help="what is listed below the sums: events, the model's regions, or the tensors kept")
     growth = parser.add_mutually_exclusive_group()
     growth.add_argument("--per", metavar="SIZE", help="what one more of a size takes, such as L, of every figure")
     growth.add_argument("--leading", metavar="SIZE", help="what of every figure grows fastest with a size, such as s")
@@ -302,7 +302,7 @@ def _report(parser: Parser) -> None:
     _strategies(parser, True)
     _loss(parser)
     parser.add_argument("-o", "--output", metavar="FILE.html", required=True, help="where the page goes")
-    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are told")
+    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are printed")
     parser.epilog = "The page is one file that needs no network; its sliders start at the sizes of --set."
 
 

@@ -151,7 +151,7 @@ def read_cases(chosen: Namespace, one_model: bool = False) -> list[CommandCase]:
 
 
 def of_device(case: CommandCase, rank: str | None) -> Step:
-    """The program of the device whose costs are told: of a pipeline, that of one stage."""
+    """The program of the device whose costs are printed: of a pipeline, that of one stage."""
     say(f"reading the costs off the program of {case.strategy.name}")
     from placealg.cost.memory import chosen
 

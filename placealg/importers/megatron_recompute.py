@@ -100,7 +100,7 @@ def _selective(draft: Draft, said: Said) -> None:
         draft.parts.say("states", "activations", {f"region:{r}": "M" for r in regions})
         said.read(key, f"[states] activations: {', '.join(regions)} are M")
     else:
-        said.leave(key, "its modules are told apart")
+        said.leave(key, "its modules are listed one by one")
     if unknown:
         raise said.refuse("recompute-modules", f"recompute-modules {' '.join(unknown)}: of no region here, so that "
                           "what is computed again in backward cannot be said",

@@ -61,7 +61,7 @@ class _Reader:
         if self.count > MAX_NODES:
             raise InputError(f"more than {MAX_NODES} values, aliases written out", where=self.where(node))
         if id(node) in above:
-            raise InputError("an alias stands inside what it names", where=self.where(node))
+            raise InputError("an alias is inside the node that it names", where=self.where(node))
         if len(path) > MAX_DEPTH:
             raise InputError(f"nested more than {MAX_DEPTH} deep", where=self.where(node))
         above = (*above, id(node))

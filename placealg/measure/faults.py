@@ -60,7 +60,7 @@ FAULTS: Sequence[Fault] = (
     Fault("tied embedding not synchronised", "pp_tied_embedding_not_reduced", "TiedApart", FrozenMap({"pp": 2}),
           "the part of lookups in the last stage's gradient of the embedding", m=2, options=frozenset({"tied"})),
     Fault("bias added on every rank", "tp_bias_on_every_rank", "BiasEverywhere", FrozenMap({"tp": 4}),
-          "how often the bias is in what the product hands on"),
+          "how often the bias is in what the product passes on"),
     Fault("unequal counts averaged", "dp_mean_of_means_unequal_counts", "Unequal", FrozenMap({"dp": 2}),
           "the weights of all tokens in the gradient, summed, over those of the single device"),
 )

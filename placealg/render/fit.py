@@ -219,7 +219,7 @@ def _layouts(sized: Sized, width: int, gib: bool) -> list[Line]:
         lines += indent(prose("batch: the sequences of a step, which differ; --batch N compares layouts at the same "
                               "work", width - 2, "dim", hang=2))
     if any(not layout.even for layout in every):
-        lines += indent(prose("stages that do not divide the layers differ by one layer; the fullest is told",
+        lines += indent(prose("stages that do not divide the layers differ by one layer; the fullest is printed",
                               width - 2, "dim", hang=2))
     return lines
 

@@ -336,7 +336,7 @@ def go_through(machine: Machine, nodes: Sequence[Node], microbatches: int | None
 def _deadlock(machine: Machine, event: Event, rank: int | None) -> Difference:
     if rank is not None:
         found = difference(machine, event, rank, (event.subject, machine.instance), None,
-                           "a stage that waits without end", "what it waits for")
+                           "a stage that waits forever", "what it waits for")
     else:
         waiting = [r for r in machine.acting(event)
                    if any(not machine.chosen(event, r, e) for e in machine.elements(event))]

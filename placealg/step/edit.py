@@ -239,7 +239,7 @@ class _Draft:
         around = [phase_order(e.phase) for e in self.base[max(first, 0):last + 1]]
         low, high = (around[0] if first >= 0 else 0), (around[-1] if last < len(self.base) else len(PHASES))
         if not low <= phase_order(phase) <= high:
-            raise InputError(f"the inserted event says phase {phase}, its anchor {self.paths[index]} stands in "
+            raise InputError(f"the inserted event says phase {phase}, its anchor {self.paths[index]} is in "
                              f"{self.base[index].phase}")
 
     def of_anchor(self, anchor: Event, value: str, verb: str) -> tuple[str, str]:
@@ -291,7 +291,7 @@ class _Draft:
             yield event
 
 
-_RULE = Rule("edit", "stands in an edit")
+_RULE = Rule("edit", "written by an edit")
 
 
 def edit(step: Step, *tables: Mapping[str, Any], **table: Any) -> Step:

@@ -154,7 +154,7 @@ class Event:
     version: str = ""
     reads: tuple[str, ...] = ()
     copy: int = 1
-    rule: Rule = Rule("written", "stands in the program file")
+    rule: Rule = Rule("written", "written in the program file")
     line: int = field(default=0, compare=False)
     said: str = ""
 

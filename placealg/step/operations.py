@@ -334,7 +334,7 @@ def _said(place: Place) -> str:
 
 
 _STAGES = {
-    ("forward", "recv"): "where the instance before runs on another stage, what it hands on comes from there",
+    ("forward", "recv"): "where the instance before runs on another stage, its output comes from there",
     ("forward", "send"): "where the next instance runs on another stage, what it reads is sent there",
     ("backward", "recv"): "where the next instance runs on another stage, the gradient of what it read comes back",
     ("backward", "send"): "where the instance before runs on another stage, the gradient of what it made goes there",

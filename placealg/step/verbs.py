@@ -57,7 +57,7 @@ class Verb:
 
 
 TENSOR, GRADIENT, REGION, SLOT = "a tensor", "a tensor's gradient", "a region", "what enters a repeated unit"
-HANDED_ON, HANDED = "what an instance of a repeated unit hands on", "what it is handed"
+HANDED_ON, HANDED = "what an instance of a repeated unit passes to the next", "what it receives from the one before"
 """What a verb applies to in addition to the named values."""
 
 _STATES = ("weight", "master", "moments")

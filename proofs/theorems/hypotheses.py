@@ -189,7 +189,7 @@ def of_the_model(account: Account) -> None:
     split = '[mesh]\ntp = "symbolic"\n[dims]\ntp = ["ffn"]\n[optimizer]\nclip = "none"\n'
     whole_mlp, torn = (step_of(split + change, mlp()) for change in (
         "", edit('drop = "forward.layer.mlp.down.all_reduce[tp]"')))
-    account.run("on a model without ops a verdict names it; with ops the obligation `forward` stands in its place,\n"
+    account.run("on a model without ops a verdict names it; with ops the obligation `forward` takes its place,\n"
                 "           and where a rank computes something else it is refuted, and the run differs",
                 names(package('base = "dp"\n'), "units_independent") and not names(whole_mlp, "units_independent")
                 and verdict(whole_mlp) == ("PROVED", ()) and "forward" in verdict(torn)[1]

@@ -38,6 +38,6 @@ def test_a_command_tells_every_figure(placealg: Run) -> None:
     assert found == Formula.parse("b*s*(16*act*h + 2*act*s*a + s*a + 2*h)/tp", "bytes")
     assert "what grows fastest with s" in placealg("cost", "tp_sp", "--leading", "s").out
     for words, says in ((("--per", "Q"), "no figure depends on 'Q'"), (("--per", "L", "--leading", "s"), "not allowed"),
-                        (("--per", "L", "--format", "latex"), "growth is told as text or json")):
+                        (("--per", "L", "--format", "latex"), "growth is printed as text or json")):
         bad = placealg("cost", "tp_sp", *words)
         assert bad.code == 2 and says in bad.err and bad.err.count("\n") == 1

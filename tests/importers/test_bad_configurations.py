@@ -31,7 +31,7 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
     ("t.json", b'{"a": "\xff"}', "is not UTF-8 text"),
     ("t.bin", b"\x7fELF\x00\x01", "is no text: it holds a zero byte"),
     ("t.yaml", BOMB, "values, aliases written out"),
-    ("t.yaml", "a: &a\n  b: *a\n", "an alias stands inside what it names"),
+    ("t.yaml", "a: &a\n  b: *a\n", "an alias is inside the node that it names"),
     ("t.yaml", "distributed_type: !!python/object/apply:os.system ['touch ran']\n", "would build an object"),
     ("t.yaml", "distributed_type: FSDP\ndistributed_type: NO\n", "t.yaml:2: 'distributed_type' stands twice"),
     ("t.yaml", "distributed_type: [FSDP\n", "not YAML"),

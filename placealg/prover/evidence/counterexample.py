@@ -195,10 +195,10 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
     value, at = update.gradient, update.event
     if not place.held(value):
         return ("nothing: the element is not held", tell(weighting(want)), None,
-                f"{at} reads a gradient that is not there")
+                f"{at} reads an undefined gradient")
     if not place.defined(value):
         return ("undefined: garbage, or a foreign element's bytes", tell(weighting(want)), None,
-                f"{at} reads a gradient of which some contributions are undefined")
+                f"{at} reads a gradient some of whose contributions are undefined")
     fault = _fault(update, reference, own)
     if fault is not None:
         terms, what = fault.counted.terms, "flag" if fault is update.skip else "norm"

@@ -130,7 +130,8 @@ class _Follower:
                 self.back_through(self.odd.get(unit, []) if reverse else [], events, loop)
                 break
             if number == _PASSES or not paths.is_plain(left):
-                self.give_up(events[0], f"hands on what enters instances of {unit}, and that does not repeat")
+                self.give_up(events[0], f"passes the input of one instance of {unit} to the next in a way that "
+                                        "does not repeat")
                 break
             if reverse:
                 self.tensors.put_back(unit, forward)
@@ -190,7 +191,7 @@ class _Follower:
         if not assigned:
             self.give_up(here[-1], f"hands nothing from one instance of {loop.unit} to the next")
         elif reverse and len(assigned) > 1:
-            self.give_up(assigned[1], f"hands on what enters instances of {loop.unit} once more")
+            self.give_up(assigned[1], f"passes the input of one instance of {loop.unit} to the next a second time")
         return True
 
     def give_up(self, event: Event, why: str) -> None:

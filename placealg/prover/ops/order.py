@@ -34,7 +34,7 @@ def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str
         if event.on_gradient and event.phase == "forward":
             yield event, f"acts on {event.value} in the forward"
         if event.verb in MESSAGES and event.phase == "backward" and not event.on_gradient:
-            yield event, f"hands on {event.value} in the backward"
+            yield event, f"passes {event.value} on in the backward"
     yield from _of_the_last_alone(listed, graph)
 
 

@@ -31,7 +31,7 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
     if event.verb in MESSAGES:
         leaves = (event.verb == "send") != event.on_gradient
         if event.tensor not in {loop.last if leaves else loop.slot for loop in graph.loops}:
-            return f"{event.verb} of {event.value}, which no instance hands on"
+            return f"{event.verb} of {event.value}, which no instance passes on"
     if pipeline and _elsewhere(event, graph):
         return f"{event.verb} of {event.value} on the stage of {event.unit}"
     if event.where:

@@ -173,11 +173,11 @@ def test_what_no_rule_of_a_tensor_covers(verb: str, change: dict[str, Any], says
 
 
 @pytest.mark.parametrize(("verb", "value", "says"), [
-    ("send", "layer.out", ""), ("recv", "layer.in", ""), ("send", "layer.out.grad", "which no instance hands on"),
-    ("recv", "layer.in.grad", "which no instance hands on"), ("send", "layer.in.grad", ""),
+    ("send", "layer.out", ""), ("recv", "layer.in", ""), ("send", "layer.out.grad", "which no instance passes on"),
+    ("recv", "layer.in.grad", "which no instance passes on"), ("send", "layer.in.grad", ""),
     ("recv", "layer.out.grad", ""),
-    ("send", "layer.in", "which no instance hands on"), ("recv", "layer.out", "which no instance hands on"),
-    ("send", "layer.mlp.up", "which no instance hands on"),
+    ("send", "layer.in", "which no instance passes on"), ("recv", "layer.out", "which no instance passes on"),
+    ("send", "layer.mlp.up", "which no instance passes on"),
 ])
 def test_messages_carry_what_instances_hand_on(verb: str, value: str, says: str) -> None:
     graph = PP.reference.graph

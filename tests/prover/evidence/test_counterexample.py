@@ -185,7 +185,7 @@ def test_the_parameter_that_is_wrong_is_told_not_the_first_on_the_path() -> None
 
 
 @pytest.mark.parametrize(("strategy", "dropped", "says"), [
-    ("zero2*offload_optimizer", "prepare.layer.weight.grad_sum.zero", "reads a gradient that is not there"),
+    ("zero2*offload_optimizer", "prepare.layer.weight.grad_sum.zero", "reads an undefined gradient"),
     ("offload_parameters", "resume.layer.weight.master.fetch", "reads a copy that resuming did not restore, in step 2 "
                                                                "after it: the parameters"),
 ])

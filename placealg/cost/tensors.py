@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.cost.rings import RING, brought, summed
+from placealg.cost.unknown import unknown
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
 from placealg.model.graph import Graph, Op, Tensor
@@ -30,9 +31,6 @@ Version = tuple[str, str]
 
 Box = frozenset[tuple[str, str]]
 """(axis, dim by which it splits)."""
-
-NO_ACTIVATIONS = "the abstract model has no activations"
-RUN_WHOLE = "the step runs units whole; `placealg model` lists what their ops save"
 
 IN_PLACE = ("all_reduce", "scale")
 """The redistributions that need no second buffer if no later event reads their source."""
@@ -83,18 +81,6 @@ def local(tensor: Tensor, box: Box, split_batch: Iterable[str] = ()) -> Monomial
     if PER_DEVICE in tensor.dims:
         elements = elements * Monomial.of(*(a for a in split_batch if (a, PER_DEVICE) not in box))
     return elements
-
-
-def unknown(reference: Reference) -> str:
-    """Why nothing is known of the tensors of a program: its units run whole. "" where ops list them.
-
-    >>> import placealg as pa
-    >>> unknown(pa.derive(pa.dp(), pa.abstract()).reference), unknown(pa.derive(pa.tp(), pa.gpt()).reference)
-    ('the abstract model has no activations', '')
-    """
-    if not reference.whole:
-        return ""
-    return NO_ACTIVATIONS if reference.abstract else RUN_WHOLE
 
 
 def touches(reference: Reference, events: Iterable[Event], statistics: bool = False,

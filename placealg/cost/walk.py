@@ -13,7 +13,7 @@ from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.peak import Held, beyond, largest_held
 from placealg.cost.stage import StageStep, local
-from placealg.cost.tensors import unknown
+from placealg.cost.unknown import unknown
 from placealg.step.program import Step
 
 STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}

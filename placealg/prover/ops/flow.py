@@ -189,7 +189,7 @@ class _Follower:
             self.give_up(here[0], f"runs instances of {loop.unit} in the wrong order")
         assigned = [e for e in here if e.verb == "assign" and e.on_gradient == reverse]
         if not assigned:
-            self.give_up(here[-1], f"hands nothing from one instance of {loop.unit} to the next")
+            self.give_up(here[-1], f"passes nothing from one instance of {loop.unit} to the next")
         elif reverse and len(assigned) > 1:
             self.give_up(assigned[1], f"passes the input of one instance of {loop.unit} to the next a second time")
         return True

@@ -28,7 +28,7 @@ from placealg.step.program import LOOPED, Clause, Group, Reference, Step
 AMISS: Mapping[FailureKind, str] = {
     FailureKind.UNSENT: "waits for a message that nobody sends",
     FailureKind.UNRECEIVED: "sends a message that nobody receives",
-    FailureKind.MISMATCHED: "is handed one thing on its own stage, another from the next",
+    FailureKind.MISMATCHED: "receives one thing on its own stage, another from the next",
 }
 """Kind of failure of a message -> what the event does then."""
 

@@ -152,7 +152,7 @@ BROKEN: tuple[tuple[str, str, list[dict[str, Any]], str, str], ...] = (
     ("zero1*tp", "gpt", [{"double": "backward.layer.in.grad.assign"}],
      "backward.layer.in.grad.assign#2", "hands on what enters instances of layer once more"),
     ("mlp", "mlp", [{"drop": "backward.layer.in.grad.assign"}],
-     "backward.layer.in.grad.all_reduce[tp]", "hands nothing from one instance of layer to the next"),
+     "backward.layer.in.grad.all_reduce[tp]", "passes nothing from one instance of layer to the next"),
 )
 
 

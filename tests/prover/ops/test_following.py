@@ -32,7 +32,7 @@ from placealg.strategy.spec import strategy_on
 MLP, STAGED, GPT = step_of("mlp", "mlp"), step_of("zero1*pp", "mlp"), step_of("zero1*tp", "gpt")
 OUT = "layer.mlp.down.biased"
 SEND, RECV = f"forward.{OUT}.send[pp]", "forward.layer.in.recv[pp]"
-ENTERS = "hands on what enters instances of layer"
+ENTERS = "passes the input of one instance of layer to the next"
 HERE = ("dp", at("batch"))
 
 
@@ -105,7 +105,7 @@ def test_what_an_instance_hands_on_may_be_said_position_by_position() -> None:
         assert (flow.faults, flow.open) == ([], [])
     missing = changed(MLP, slot.path, at=("first",))
     assert followed(missing, "first").open == []
-    assert told(followed(missing, "last").open)[0][1] == "hands nothing from one instance of layer to the next"
+    assert told(followed(missing, "last").open)[0][1] == "passes nothing from one instance of layer to the next"
 
 
 # instances
@@ -207,10 +207,10 @@ def test_a_gradient_of_all_rows_counts_too_often_in_the_first_instance_alone(of:
 def test_what_grows_from_instance_to_instance_cannot_be_followed() -> None:
     total = MLP.event("backward.layer.in.grad.all_reduce[tp]")
     flow = followed(behind(MLP, total.path, replace(total, copy=2)))
-    assert told(flow.open) == [("backward.layer.mlp.down.biased.grad.compute", f"{ENTERS}, and that does not repeat")]
+    assert told(flow.open) == [("backward.layer.mlp.down.biased.grad.compute", f"{ENTERS} in a way that does not repeat")]
     assert flow.faults == []
     flow = followed(instead(MLP, "forward.layer.mlp.down.biased.compute"))
-    assert told(flow.open)[0] == (FIRST, f"{ENTERS}, and that does not repeat")
+    assert told(flow.open)[0] == (FIRST, f"{ENTERS} in a way that does not repeat")
     assert all("acts on" not in d.says for d in flow.open)
 
 
@@ -221,8 +221,8 @@ def test_instances_that_hand_nothing_on(step: Step) -> None:
     step = with_events(step, lambda e: [] if e.path in dropped else [e])
     forward = [d for d in told(followed(step).open) if d[0].startswith("forward")]
     assert forward[0] == (
-        "forward.layer.mlp.up.biased.compute", "hands nothing from one instance of layer to the next")
-    repeats = [(FIRST, f"{ENTERS}, and that does not repeat")] if step.reference.pipeline else []
+        "forward.layer.mlp.up.biased.compute", "passes nothing from one instance of layer to the next")
+    repeats = [(FIRST, f"{ENTERS} in a way that does not repeat")] if step.reference.pipeline else []
     assert forward[1:] == repeats, "along a pipeline one instance is no evidence"
 
 
@@ -232,12 +232,12 @@ def test_an_instance_in_several_parts_cannot_be_followed() -> None:
     targets, assign = MLP.event("forward.data.targets.slice[dp]"), MLP.event("forward.layer.in.assign")
     flow = followed(moved(MLP, targets.path, GELU))
     forward = [d for d in told(flow.open) if d[0].startswith("forward")]
-    assert forward == [(FIRST, f"{ENTERS}, and that does not repeat"),
+    assert forward == [(FIRST, f"{ENTERS} in a way that does not repeat"),
                        ("forward.layer.mlp.down.compute", "runs instances of layer in several parts")]
     assert "forward.layer.mlp.down.compute" in flow.masks and flow.loss, "the rest is run all the same"
     found = told(followed(moved(MLP, targets.path, assign.path)).open)
     assert [d for d in found if d[0].startswith("forward")] == [
-        (FIRST, f"{ENTERS}, and that does not repeat"),
+        (FIRST, f"{ENTERS} in a way that does not repeat"),
         ("forward.layer.mlp.up.compute", "runs instances of layer in several parts")], "a part that only hands on"
 
 
@@ -326,7 +326,7 @@ def test_a_pass_in_the_wrong_order_cannot_be_followed() -> None:
 def test_what_enters_is_handed_on_once() -> None:
     slot = MLP.event("backward.layer.in.grad.assign")
     flow = followed(behind(MLP, slot.path, replace(slot, copy=2)))
-    assert told(flow.open)[0] == (f"{slot.path}#2", f"{ENTERS} once more")
+    assert told(flow.open)[0] == (f"{slot.path}#2", f"{ENTERS} a second time")
     slot = GPT.event("backward.layer.in.grad.assign")
     step = behind(instead(GPT, "backward.layer.norm2.out.grad.all_reduce[tp]"), slot.path, replace(slot, copy=2))
     found = told(followed(step).open)
@@ -446,7 +446,7 @@ def test_messages_that_nobody_sends_or_receives_are_faults_of_the_schedule() -> 
 def test_a_message_is_what_is_handed_on_locally() -> None:
     gather = Event("forward", "all_gather", OUT, unit="layer", axes=("dp",), source="S(batch)", to="I")
     found = told(followed(behind(STAGED, SEND, gather)).open)
-    assert (RECV, "is handed one thing on its own stage, another from the next") in found
+    assert (RECV, "receives one thing on its own stage, another from the next") in found
 
 
 def test_what_enters_an_instance_is_what_it_was_handed_by_message_as_well() -> None:

@@ -216,9 +216,9 @@ def _costs(parser: Parser) -> None:
                         help="keep each event's (n - 1)/n, or replace it by 1")
     parser.add_argument("--unit", choices=("bytes", "elements"), default="bytes", metavar="bytes|elements",
                         help="the unit of communication")
-    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are printed: first, last, "
-                        "a number from 0, or i for any between; by default the most loaded one, the first where sizes "
-                        "are missing")
+    parser.add_argument("--rank", metavar="stage=WHICH", help="the pipeline stage whose costs are printed: first, "
+                        "last, a number from 0, or i for any between; by default the most loaded one, the first where "
+                        "sizes are missing")
     parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
 
 

@@ -207,7 +207,8 @@ def test_a_gradient_of_all_rows_counts_too_often_in_the_first_instance_alone(of:
 def test_what_grows_from_instance_to_instance_cannot_be_followed() -> None:
     total = MLP.event("backward.layer.in.grad.all_reduce[tp]")
     flow = followed(behind(MLP, total.path, replace(total, copy=2)))
-    assert told(flow.open) == [("backward.layer.mlp.down.biased.grad.compute", f"{ENTERS} in a way that does not repeat")]
+    assert told(flow.open) == [("backward.layer.mlp.down.biased.grad.compute",
+                                f"{ENTERS} in a way that does not repeat")]
     assert flow.faults == []
     flow = followed(instead(MLP, "forward.layer.mlp.down.biased.compute"))
     assert told(flow.open)[0] == (FIRST, f"{ENTERS} in a way that does not repeat")

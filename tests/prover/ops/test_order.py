@@ -127,7 +127,7 @@ def test_each_direction_has_its_own() -> None:
     gradient = insert("forward.layer.in.grad.slice[dp]", "layer", to="S(embed)", before=gelu)
     assert found(MLP, gradient) == [("forward.layer.in.grad.slice[dp]", "acts on layer.in.grad in the forward")]
     message = insert("backward.layer.in.recv[pp]", "layer", before="backward.layer.mlp.gelu.grad.compute")
-    assert found(STAGED, message) == [("backward.layer.in.recv[pp]", "hands on layer.in in the backward")]
+    assert found(STAGED, message) == [("backward.layer.in.recv[pp]", "passes layer.in on in the backward")]
     assert found(STAGED) == []
     late = insert("forward.head.logits.slice[dp]", "head", to="S(vocab)", after="backward.head.logits.grad.compute")
     assert found(MLP, late) == [("forward.head.logits.slice[dp]", "stands behind events of the backward")]

@@ -9,6 +9,7 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.hf import read_model_name
+from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading
 
@@ -50,8 +51,6 @@ def read_automodel(document: Document, options: Options) -> Reading:
 def _verl(draft: Draft) -> None:
     """verl's supervised trainer."""
     said, parts = draft.said, draft.parts
-    if (said.number("model.lora_rank", 0) or 0) > 0:
-        raise said.refuse("model.lora_rank", f"lora_rank {said.raw('model.lora_rank')}: the base is frozen")
     nodes = said.whole("trainer.nnodes", said.value("trainer.nnodes")) or 1
     each = said.whole("trainer.n_gpus_per_node", said.value("trainer.n_gpus_per_node")) or 1
     world = draft.world(nodes * each, "trainer.n_gpus_per_node")
@@ -92,6 +91,10 @@ def _verl(draft: Draft) -> None:
     if said.has("defaults"):
         said.unsaid("defaults", "further files, for the update: they are not read")
     read_model_name(draft, "model.partial_pretrain")
+    rank = said.number("model.lora_rank", 0) or 0
+    if rank:
+        read_adapters(draft, AdapterKeys("model.lora_rank", rank, "model.target_modules",
+                                         said.value("model.target_modules")))
 
 
 def _automodel(draft: Draft) -> None:
@@ -102,8 +105,6 @@ def _automodel(draft: Draft) -> None:
                                                                                     "mode") else ():
             if kind := kind_without_graph(word.lower()):
                 raise said.refuse(".".join(map(str, path)), f"{value} is {kind}, of which there is no op graph")
-    if said.raw("peft"):
-        raise said.refuse("peft", "peft: the base is frozen, without gradients and optimizer state")
     name = Path(str(said.raw("model.pretrained_model_name_or_path") or "")).name
     if kind := kind_without_graph(name):
         raise said.refuse("model.pretrained_model_name_or_path", f"{name} is {kind}, of which there is no op graph")
@@ -114,6 +115,8 @@ def _automodel(draft: Draft) -> None:
     said_dp = said.number("distributed.dp_size") if str(said.raw("distributed.dp_size")).isdigit() else None
     data = said_dp if said_dp and draft.options.world_size is None else draft.divided(
         draft.options.world_size, split, "distributed")
+    if said_dp:
+        said.read("distributed.dp_size", f"{data} ranks of data")
     if sizes["dp_replicate"] > 1:
         parts.axis("hsdp", dp_replicate=sizes["dp_replicate"], dp_shard=data)
     else:
@@ -126,6 +129,7 @@ def _automodel(draft: Draft) -> None:
         parts.shard(3, *axes)
     if sizes["tp"] > 1:
         along = said.flag("distributed.sequence_parallel")
+        said.read("distributed.sequence_parallel", "tp_sp_keep" if along else "tp, without sequence parallelism")
         parts.axis("tp_sp_keep" if along else "tp", sizes["tp"])
         if not along:
             parts.say("dims", "tp", ["loss.none", "embedding.none", "heads", "ffn", "vocab"])
@@ -146,6 +150,25 @@ def _automodel(draft: Draft) -> None:
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": divided by the tokens of the step")
     read_model_name(draft, "model.pretrained_model_name_or_path")
+    if said.raw("peft"):
+        _peft(draft)
+
+
+def _peft(draft: Draft) -> None:
+    """Adapters, whose weights have the bytes of the base."""
+    said = draft.said
+    if said.flag("peft.use_dora"):
+        raise said.refuse("peft.use_dora", "use_dora: adapters also scale the columns of the base")
+    if said.raw("peft.exclude_modules"):
+        raise said.refuse("peft.exclude_modules", "exclude_modules: which modules are left is not read")
+    linear = said.flag("peft.match_all_linear")
+    key = "peft.match_all_linear" if linear else "peft.target_modules"
+    if not linear and not said.raw(key):
+        raise said.refuse("peft", "peft: neither target_modules nor match_all_linear says beside which modules")
+    read_adapters(draft, AdapterKeys("peft.dim", said.whole("peft.dim", said.value("peft.dim")) or 8, key,
+                                     ALL if linear else said.raw(key), dropout_key="peft.dropout"))
+    for key in ("peft.use_dora", "peft.match_all_linear", "peft.target_modules", "peft._target_"):
+        said.leave(key, "told with the adapters, or off")
 
 
 def _size(draft: Draft, name: str) -> int:

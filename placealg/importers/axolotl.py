@@ -1,4 +1,4 @@
-"""Axolotl YAML: full fine-tuning by the HF Trainer, under DeepSpeed, FSDP or DDP."""
+"""Axolotl YAML: fine-tuning by the HF Trainer, full or of adapters, under DeepSpeed, FSDP or DDP."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
-from placealg.importers.hf import read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
+
+LORA = ("lora_target_linear", "lora_target_modules", "lora_r", "lora_dropout", "lora_modules_to_save", "lora_model_dir",
+        "peft_use_dora", "relora")
 
 
 def read_axolotl(document: Document, options: Options) -> Reading:
@@ -15,12 +19,15 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     draft = Draft("axolotl", document, options)
     said = draft.said
     _refused(draft)
+    lora = _adapters(draft)
     read_model_name(draft, "base_model")
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
     bf16 = said.value("bf16")
     fp16 = said.flag("fp16")
     precision = "fp16" if fp16 else "bf16" if bf16 in (True, "auto", "full", "true") else ""
-    _engine(draft, precision, steps)
+    _engine(draft, precision, steps, lora is not None)
+    if lora:
+        read_adapters(draft, lora)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "micro_batch_size", "sequences of a microbatch", said.whole("micro_batch_size", said.value(
@@ -41,7 +48,7 @@ def read_axolotl(document: Document, options: Options) -> Reading:
                                 "out")
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
-    for key in ("bf16", "fp16", "adapter", "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
+    for key in ("bf16", "fp16", "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
                 "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "fsdp_config", "deepspeed",
                 "dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size",
                 "sequence_parallel_degree", "ring_attn_func"):
@@ -50,15 +57,8 @@ def read_axolotl(document: Document, options: Options) -> Reading:
 
 
 def _refused(draft: Draft) -> None:
-    """What leaves parameters frozen, or changes them otherwise."""
+    """What leaves parts of the base frozen, or changes parameters otherwise."""
     said = draft.said
-    if said.raw("adapter") not in (None, "", False):
-        bits = " in 4 bits" if said.flag("load_in_4bit") else ""
-        raise said.refuse("adapter", f"adapter {said.raw('adapter')}: the base is frozen{bits}, without gradients and "
-                                     "optimizer state")
-    for key in ("load_in_4bit", "load_in_8bit"):
-        if said.flag(key):
-            raise said.refuse(key, f"{key}: the base rests in fewer bits")
     if said.raw("unfrozen_parameters"):
         raise said.refuse("unfrozen_parameters", "only some parameters are trained")
     plugins = said.raw("plugins") or []
@@ -69,7 +69,39 @@ def _refused(draft: Draft) -> None:
         raise said.refuse("activation_offloading", "activations rest on the host")
 
 
-def _engine(draft: Draft, precision: str, steps: int) -> None:
+def _adapters(draft: Draft) -> AdapterKeys | None:
+    """What adapters the file sets up; None where it sets up none."""
+    said = draft.said
+    bits = next((n for n in (4, 8) if said.flag(f"load_in_{n}bit")), 0)
+    kind = said.raw("adapter") or ""
+    if not kind:
+        if bits:
+            raise said.refuse(f"load_in_{bits}bit", f"load_in_{bits}bit: the base rests in fewer bits, and trains")
+        return None
+    said.choice("adapter", kind, ("lora", "qlora"))
+    for key in ("peft_use_dora", "relora"):
+        if said.flag(key):
+            raise said.refuse(key, f"{key}: adapters also scale the base" if key == "peft_use_dora" else
+                              f"{key}: adapters join the base while training")
+    if said.raw("fsdp") or said.raw("fsdp_config") or said.raw("dp_shard_size"):
+        raise said.refuse("adapter", f"adapter {kind} under FSDP: in which bytes frozen and trained parameters are "
+                                     "flattened is not read")
+    said.read("adapter", "[adapters]: the base is frozen, without gradients and optimizer state")
+    said.leave("lora_model_dir", "how adapters begin")
+    linear = said.flag("lora_target_linear")
+    targets = said.raw("lora_target_modules")
+    if not linear and not targets:
+        raise said.refuse("adapter", f"adapter {kind}: neither lora_target_modules nor lora_target_linear says beside "
+                                     "which modules")
+    if linear and targets:
+        said.read("lora_target_modules", "with all linear modules, by lora_target_linear")
+    return AdapterKeys("lora_r", said.whole("lora_r", said.value("lora_r")) or 8,
+                       "lora_target_linear" if linear else "lora_target_modules", ALL if linear else targets,
+                       "lora_modules_to_save", said.raw("lora_modules_to_save"), f"load_in_{bits}bit" if bits else "",
+                       bits, "lora_dropout")
+
+
+def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     """DeepSpeed, FSDP or DDP, with context and tensor parallelism."""
     said, parts, world = draft.said, draft.parts, draft.options.world_size
     tp = said.whole("tensor_parallel_size", said.value("tensor_parallel_size")) or 1
@@ -87,7 +119,11 @@ def _engine(draft: Draft, precision: str, steps: int) -> None:
         _fsdp(draft, config, data, replicas, steps)
     else:
         if tp * cp == 1:
-            read_ddp(draft, 2 if precision else 4, "bf16" if precision == "bf16" else "fp16")
+            key = "bf16" if precision == "bf16" else "fp16"
+            if lora and precision:
+                read_adapter_ddp(draft, key)
+            else:
+                read_ddp(draft, 2 if precision else 4, key)
         else:
             parts.axis("dp", draft.divided(world, tp * cp, "tensor and context parallelism"))
             parts.types(w=2, g=2, wire=2, o=4, act=2)

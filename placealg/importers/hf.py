@@ -17,6 +17,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.said import Said
 from placealg.importers.tables import table
+from placealg.model.adapters import HIGH, LOW
 from placealg.model.config import resolve_model
 
 OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
@@ -67,6 +68,16 @@ def read_ddp(draft: Draft, loaded: int, key: str) -> None:
     draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
     draft.said.read(key, f"[types] w = g = wire = {loaded}, o = {2 * loaded}: what was loaded is trained, without a "
                          "master")
+
+
+def read_adapter_ddp(draft: Draft, key: str) -> None:
+    """DDP on a frozen base of 2 bytes, with adapters of 4 (PEFT: autocast_adapter_dtype)."""
+    draft.parts.axis("dp", draft.divided(draft.options.world_size, 1, "data parallelism"))
+    draft.parts.types(w=2, g=4, wire=4, o=8, act=2)
+    for part in (LOW, HIGH):
+        draft.parts.say("groups", f"adapters_{part}", {"match": f"*.{part}.weight", "types": {"w": 4}})
+    draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
+    draft.said.read(key, "[types] w = 2 of the base; w = g = wire = 4, o = 8 of adapters, without a master")
 
 
 def config_beside(draft: Draft, name: str) -> str:

@@ -1,10 +1,13 @@
-"""LLaMA-Factory YAML: full fine-tuning by the HF Trainer, under DeepSpeed, FSDP or DDP."""
+"""LLaMA-Factory YAML: fine-tuning by the HF Trainer, full or of adapters, under DeepSpeed, FSDP or DDP."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
-from placealg.importers.hf import read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 
 PROJECTED = ("use_galore", "use_apollo", "use_badam")
@@ -15,14 +18,7 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     """The reading of a training configuration."""
     draft = Draft("llamafactory", document, options)
     said = draft.said
-    kind = said.value("finetuning_type")
-    if kind != "full":
-        raise said.refuse("finetuning_type", f"finetuning_type {kind}: the base is frozen, without gradients and "
-                                             "optimizer "
-                                             "state")
-    said.read("finetuning_type", "every parameter is trained")
-    if said.raw("quantization_bit"):
-        raise said.refuse("quantization_bit", f"the base rests in {said.raw('quantization_bit')} bits")
+    lora = _trained(draft)
     for key in PROJECTED:
         if said.flag(key):
             raise said.refuse(key, f"{key}: an optimizer of parts or projections of the gradients")
@@ -30,7 +26,7 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     _stage(draft)
     precision = "bf16" if said.flag("bf16") or said.flag("pure_bf16") else "fp16" if said.flag("fp16") else ""
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
-    _engine(draft, precision, steps)
+    _engine(draft, precision, steps, lora)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
@@ -52,9 +48,41 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     read_model_name(draft, "model_name_or_path")
+    if lora:
+        read_adapters(draft, AdapterKeys(
+            "lora_rank", said.whole("lora_rank", said.value("lora_rank")) or 8, "lora_target", _targets(draft),
+            "additional_target", said.raw("additional_target"), "quantization_bit",
+            said.number("quantization_bit", 0) or 0, "lora_dropout"))
     for key in ("bf16", "fp16", "pure_bf16"):
         said.leave(key, "told with the precision, or off")
     return draft.reading()
+
+
+def _trained(draft: Draft) -> bool:
+    """Whether adapters alone train; all parameters do, where they do not."""
+    said = draft.said
+    kind = said.choice("finetuning_type", said.value("finetuning_type"), ("full", "lora", "freeze", "oft"))
+    if kind in ("freeze", "oft"):
+        what = "some layers of the base alone train" if kind == "freeze" else "orthogonal adapters multiply the base"
+        raise said.refuse("finetuning_type", f"finetuning_type {kind}: {what}")
+    if kind == "full":
+        said.read("finetuning_type", "every parameter is trained")
+        if said.raw("quantization_bit"):
+            raise said.refuse("quantization_bit", f"the base rests in {said.raw('quantization_bit')} bits, and trains")
+        for key in ("lora_rank", "lora_target", "lora_dropout", "additional_target", "use_dora"):
+            said.leave(key, "no adapters")
+        return False
+    said.read("finetuning_type", "[adapters]: the base is frozen, without gradients and optimizer state")
+    if said.flag("use_dora"):
+        raise said.refuse("use_dora", "use_dora: adapters also scale the columns of the base")
+    said.leave("use_dora", "off")
+    return True
+
+
+def _targets(draft: Draft) -> Any:
+    """The modules that have adapters, as `lora_target` names them."""
+    said = draft.said.value("lora_target")
+    return ALL if str(said).strip() == "all" else said
 
 
 def _stage(draft: Draft) -> None:
@@ -66,9 +94,12 @@ def _stage(draft: Draft) -> None:
         said.approximated("stage", f"{stage}: another loss, and a second model beside this one: both are left out")
 
 
-def _engine(draft: Draft, precision: str, steps: int) -> None:
+def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     """DeepSpeed, FSDP or DDP."""
     said = draft.said
+    if lora and said.raw("fsdp"):
+        raise said.refuse("fsdp", "fsdp with adapters: in which bytes frozen and trained parameters are flattened is "
+                                  "not read")
     if said.raw("deepspeed"):
         read_deepspeed_path(draft, "deepspeed", "llamafactory", precision, steps)
         for key in ("bf16", "fp16", "pure_bf16"):
@@ -91,7 +122,10 @@ def _engine(draft: Draft, precision: str, steps: int) -> None:
             draft.parts.modifier("offload_parameters")
     else:
         loaded = 2 if said.flag("pure_bf16") else 4
-        read_ddp(draft, loaded, "pure_bf16" if loaded == 2 else "bf16" if said.has("bf16") else "fp16")
+        if lora and precision and loaded == 4:
+            read_adapter_ddp(draft, "bf16" if precision == "bf16" else "fp16")
+        else:
+            read_ddp(draft, loaded, "pure_bf16" if loaded == 2 else "bf16" if said.has("bf16") else "fp16")
     if precision == "fp16":
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")

@@ -40,6 +40,9 @@ class ReadingItem:
                 **({"option": self.option} if self.option else {})}
 
 
+ADAPTED_STAND_IN = "llama-3-8b"
+"""The model on which a reading with adapters stands that names none."""
+
 LISTS: Mapping[str, str] = {
     "read": "what a key became in the strategy",
     "unsaid": "what the file does not decide: who does, and which option supplies it",
@@ -87,6 +90,8 @@ class Reading:
             return ""
         if any("dense_ffn" in dims for dims in self.strategy.dims.values()):
             return "deepseek-v3"
+        if self.strategy.option("adapters", "match"):
+            return ADAPTED_STAND_IN
         return "gpt" if self.strategy.groups else ""
 
     @property

@@ -66,6 +66,7 @@ def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...]
     >>> resting(parse_strategy("zero3"), abstract())
     {'layer.weight': (('dp',), 'device')}
     """
+    model = trained(strategy, model)
     strategy = with_whole(strategy, model)
     plans = _plans(strategy, model, operations_of(strategy, model))
     return {plan.group.name: (plan.gathered, plan.weight_tier) for plan in plans}
@@ -79,7 +80,8 @@ def groups_by_name(strategy: Strategy, model: Model) -> FrozenMap[str, str]:
     >>> groups_by_name(parse_strategy("zero3"), from_config("llama-3-8b"))["model.layers.7.mlp.up_proj.weight"]
     'layer.weight'
     """
-    plans = _plans(strategy, model, operations_of(strategy, model))
+    model_here = trained(strategy, model)
+    plans = _plans(strategy, model_here, operations_of(strategy, model_here))
     group_of = {p: plan.group.name for plan in plans for p in plan.group.parameters}
     return FrozenMap({name: group_of[found.parameters[0]] for name, found in parameters_of(model).items()
                       if found.parameters})

@@ -49,6 +49,9 @@ def _head(table: Mapping[str, Any]) -> Iterator[str]:
     yield (f"| small random ones, fields left out or null at random | {equal} | {others['refused']} | "
            f"{others['unbuildable']} | {others['wrong']} |")
     yield ""
+    yield ("Each family is proved for every device count and simulated at a small one under the strategies of the last "
+           "column; `as NAME` says that its default has the graph of that family, which was asked.")
+    yield ""
     yield ("A random configuration that is refused has a part that no model here has (biases in experts, say), or "
            "fields that contradict each other; one that is not built there makes transformers itself raise. What a "
            "default configuration needs to be built at all is given with it (column *given*).")
@@ -61,7 +64,7 @@ def _head(table: Mapping[str, Any]) -> Iterator[str]:
 
 def _types(table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## Read", "", "| model_type | like | lines of data | parameters of its default | given | random: "
-                "equal, refused, not built |", "|---|---|---|---|---|---|")
+                "equal, refused, not built | proved and simulated |", "|---|---|---|---|---|---|---|")
     for name, entry in table["types"].items():
         shown = f"{entry['parameters']:,}" if "parameters" in entry else f"{entry['outcome']}: {entry['why']}"
         run = table["random"].get(name, {})
@@ -69,12 +72,21 @@ def _types(table: Mapping[str, Any]) -> Iterator[str]:
         lines = "" if name in aliases() else str(family(name).lines)
         given = ", ".join(f"`{k}`" for k in entry.get("given", ()))
         yield (f"| {name} | {like} | {lines} | {shown} | {given} | {run.get('equal', 0)}, {run.get('refused', 0)}, "
-               f"{run.get('unbuildable', 0)} |")
+               f"{run.get('unbuildable', 0)} | {_passed(table, name)} |")
     other = sorted(set(aliases()) - set(table["types"]))
     yield ""
     yield (f"Types that transformers lacks, whose blocks are those of a family: "
            f"{', '.join(f'{name} ({aliases()[name]})' for name in other)}. No field of theirs is filled in.")
     yield ""
+
+
+def _passed(table: Mapping[str, Any], name: str) -> str:
+    """The strategies under which a family is proved and simulated, and the family whose graph it has."""
+    row = table["passed"].get(aliases().get(name, name), {})
+    others = {what for what in row.values() if what != "passed"}
+    told = ", ".join(dict.fromkeys(text.partition(" of ")[0] for text in row))
+    mixed = "; also with several kinds of layers" if any(" of " in text for text in row) else ""
+    return f"{told}{mixed}" + (f" ({', '.join(sorted(others))})" if others else "")
 
 
 def _refused(table: Mapping[str, Any]) -> Iterator[str]:
@@ -117,13 +129,17 @@ def _published(table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## Published configurations", "",
                 "The fields that matter are in tests/data/published_models.json; the source of each is the config.json "
                 "of the model of that name, https://huggingface.co/ID/blob/main/config.json (`#TABLE` is a table "
-                "inside it).", "", "| model | model_type | parameters |", "|---|---|---|")
-    models = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
+                "inside it). The sizes of those with a name in the last column were held against a second source, "
+                "and agree:", "")
+    data = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    models, held = data["models"], data["held"]
+    yield from (f"- {name}: {what}" for name, what in data["held_against"].items())
+    yield from ("", "| model | model_type | parameters | held against |", "|---|---|---|---|")
     for name, count in table["published"].items():
         shown = f"{count:,}" if isinstance(count, int) else count
         more = table["predicting"].get(name)
         tail = f", and {more:,} that predict later tokens" if more else ""
-        yield f"| {name} | {models[name]['model_type']} | {shown}{tail} |"
+        yield f"| {name} | {models[name]['model_type']} | {shown}{tail} | {held.get(name, '')} |"
 
 
 if __name__ == "__main__":

@@ -32,6 +32,14 @@ OLDER: Mapping[str, tuple[str, ...]] = {
 }
 """Fields that a configuration's class takes without declaring them."""
 
+BESIDE: Mapping[str, Any] = {
+    "architectures": ["ForCausalLM"], "_name_or_path": "", "torch_dtype": "bfloat16", "transformers_version": "4.50.0",
+    "auto_map": {"AutoConfig": "configuration.Config"}, "pretraining_tp": 1, "quantization_config": {"bits": 8},
+    "rope_theta": 10000.0, "rope_scaling": None, "use_cache": True, "attention_dropout": 0.0, "rms_norm_eps": 1e-6,
+    "initializer_range": 0.02, "output_router_logits": False,
+}
+"""Fields of published files that change no parameter, whether a class declares them or not."""
+
 LATENT = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
 """Types of latent attention, which has keys and values for every head."""
 
@@ -85,6 +93,7 @@ def draw(name: str, config: type, rng: random.Random, whole: bool = False) -> di
     if name in LATENT and "num_key_value_heads" in out and rng.random() < 0.9:
         out["num_key_value_heads"] = sizes.heads
     out = _renamed(out, {} if name == "dbrx" else getattr(config, "attribute_map", {}), rng)
+    out |= {field: value for field, value in BESIDE.items() if field not in known and rng.random() < 0.2}
     for field, value in {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}.items():
         if field in known:
             out[field] = value

@@ -11,19 +11,18 @@ import collections
 import json
 import logging
 import os
-import random
 import re
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from models_page import PAGE, PUBLISHED, TABLE, written
-from random_configs import REQUIRED, draw
+from random_configs import REQUIRED
 
 from placealg.errors import InputError
 from placealg.model.config import from_config
@@ -126,9 +125,14 @@ def outcome(name: str, table: Mapping[str, Any], real_name: str = "") -> tuple[s
     try:
         model = read(name, table)
     except InputError as error:
-        return "refused", re.sub(r"^.*config\.json(:\d+)?: ", "", str(error)), 0
+        return "refused", refusal(error), 0
     found = difference(model, real, fixed)
     return ("wrong", found, 0) if found else ("equal", "", model.total())
+
+
+def refusal(error: InputError) -> str:
+    """What an error says, without the place."""
+    return re.sub(r"^.*config\.json(:\d+)?: ", "", str(error))
 
 
 def further(name: str, table: Mapping[str, Any], real_name: str = "") -> tuple[int, int] | None:
@@ -147,30 +151,19 @@ def published() -> dict[str, dict[str, Any]]:
     return dict(json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"])
 
 
-def random_runs(name: str, wanted: int, seed: int) -> Iterator[tuple[dict[str, Any], str, str, int]]:
-    """Random configurations with their outcomes, until as many are equal as wanted or six times so many were drawn."""
-    rng = random.Random(f"{name} {seed}")
-    equal = 0
-    for k in range(6 * wanted):
-        table = {**REQUIRED.get(name, {}), **draw(name, config_class(name), rng, whole=k % 5 == 0)}
-        what, why, total = outcome(name, table)
-        equal += what == "equal"
-        yield table, what, why, total
-        if equal == wanted:
-            return
-
-
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true", help="keep the table and docs/models.md")
-    parser.add_argument("--random", type=int, default=60, metavar="N", help="so many of each type that are built")
+    parser.add_argument("--random", type=int, default=300, metavar="N", help="so many of each type that are built")
     parser.add_argument("--no-steps", dest="steps", action="store_false", help="without real steps of small models")
-    parser.add_argument("--keep", action="store_true", help="keep the random runs that the table has")
+    parser.add_argument("--keep", action="store_true", help="keep the random runs and the proofs that the table has")
+    parser.add_argument("--no-proofs", dest="proofs", action="store_false", help="without a proof of every family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("names", nargs="*", help="types; all by default")
     args = parser.parse_args(argv)
     start, wrong = time.perf_counter(), 0
-    parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "steps": {}, "random": {}, "sample": []}
+    parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "steps": {}, "random": {}, "sample": [],
+                             "passed": {}}
     table: dict[str, Any] = {"transformers": transformers_package().__version__, "types_in_all": len(types()),
                              "seed": args.seed, "causal": sorted(causal()), **parts}
     names = args.names or [n for n in sorted(causal()) if n in families() or n in aliases()]
@@ -200,6 +193,8 @@ def main(argv: list[str]) -> int:
             equal_here, table["steps"][name] = compared(name)
             wrong += not equal_here
             print(f"{name}: one real step {'equal' if equal_here else 'DIFFERS'}", flush=True)
+    from random_runs import random_runs
+
     for name in names if args.random else ():
         counts: collections.Counter[str] = collections.Counter()
         for config, what, why, total in random_runs(name, args.random, args.seed):
@@ -211,9 +206,15 @@ def main(argv: list[str]) -> int:
         wrong += counts["wrong"]
         table["random"][name] = dict(sorted(counts.items()))
         print(f"{name}: random {dict(counts)}", flush=True)
+    if args.proofs and not args.names and not args.keep:
+        from proved_families import passed
+
+        table["passed"] = passed()
+        wrong += sum(what != "passed" and not what.startswith("as ") for row in table["passed"].values()
+                     for what in row.values())
     if args.keep:
         before = json.loads(TABLE.read_text(encoding="utf-8"))
-        table |= {key: before[key] for key in ("random", "sample", "seed")}
+        table |= {key: before[key] for key in ("random", "sample", "seed", "passed")}
     if args.write:
         TABLE.write_text(_compact(table), encoding="utf-8")
         PAGE.write_text(written(table), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Models by the names that frameworks give them: shipped configurations, and kinds of network without an op graph."""
+"""Models by the names that frameworks give them, and kinds of network that have no op graph."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from placealg.model.config import published_id
+
 
 @lru_cache(maxsize=1)
 def _names() -> dict[str, Any]:
@@ -15,13 +17,14 @@ def _names() -> dict[str, Any]:
 
 
 def shipped_name(framework: str, name: str) -> str:
-    """The shipped configuration that a framework calls by a name; "" where there is none.
+    """The shipped or published configuration that a framework calls by a name; "" where there is none.
 
     >>> shipped_name("torchtitan", "llama3 8B"), shipped_name("huggingface", "meta-llama/Llama-3.1-8B")
     ('llama-3-8b', 'llama-3-8b')
     """
     table = _names()[framework]
-    return str(table.get(name) or table.get(name.lower()) or "")
+    known = str(table.get(name) or table.get(name.lower()) or "")
+    return known or (published_id(name) if framework == "huggingface" else "")
 
 
 def kind_without_graph(name: str) -> str:

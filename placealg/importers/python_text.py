@@ -193,3 +193,26 @@ def class_attributes(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.exp
                 value = getattr(statement, "value", None)
                 if isinstance(target, ast.Name) and target.id == name and value is not None:
                     yield node.name, value, statement.lineno
+
+
+def class_defaults(tree: ast.Module, name: str) -> dict[str, Any]:
+    """Field of a class -> its default, where that is a number, a text, a truth value or a list of such.
+
+    Fields are annotated attributes, and what `__init__` takes; a null is left out.
+    """
+    found: dict[str, ast.expr | None] = {}
+    body = next((n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name), [])
+    for statement in body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            found[statement.target.id] = statement.value
+        elif isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+            taken = statement.args.args[-len(statement.args.defaults):] if statement.args.defaults else []
+            found |= dict(zip((a.arg for a in taken), statement.args.defaults, strict=True))
+            found |= {a.arg: d for a, d in zip(statement.args.kwonlyargs, statement.args.kw_defaults, strict=True)}
+    values = {}
+    for name_, node in found.items():
+        try:
+            values[name_] = ast.literal_eval(node) if node is not None else None
+        except ValueError:
+            continue
+    return {key: value for key, value in values.items() if isinstance(value, (int, float, str, list))}

@@ -7,12 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from placealg.errors import InputError
 from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
+from placealg.importers.model import model_of_fields
 from placealg.importers.names import kind_without_graph
-from placealg.importers.python_text import Evaluator, class_attributes, parse_python
+from placealg.importers.python_text import Evaluator, class_attributes, class_defaults, parse_python
 from placealg.importers.reading import Options, Reading, refusal
 from placealg.model.config import SHIPPED, shipped
+from placealg.model.family import families, family
 
 PLAN = "base_model_tp_plan"
 Q = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "q_b_proj", "kv_b_proj", "Wqkv")
@@ -51,15 +54,16 @@ def read_tp_plan(document: Document, options: Options) -> Reading:
         raise refusal(f"{PLAN} of {owner} is no dict of words", f"{document.file}:{line}")
     lines: dict[Key, int] = {(k,): n.lineno for k, n in zip(plan, node.keys, strict=True) if n is not None}
     draft = Draft("tp_plan", Document(document.file, plan, lines, document.text), options)
-    _Plan(draft, plan, family).read()
+    _Plan(draft, plan, family, class_defaults(tree, owner)).read()
     return draft.reading()
 
 
 class _Plan:
     """One plan, part by part."""
 
-    def __init__(self, draft: Draft, plan: Mapping[str, str], family: str):
+    def __init__(self, draft: Draft, plan: Mapping[str, str], family: str, defaults: Mapping[str, Any]):
         self.draft, self.said, self.plan, self.family = draft, draft.said, plan, family
+        self.defaults = defaults
         self.dims = ["loss.none"]
         draft.said.path = lambda key: (key,)  # type: ignore[method-assign]  # names of modules hold dots
 
@@ -198,9 +202,21 @@ class _Plan:
                 self.said.read(key, f"{style}: as the rest of its layer")
 
     def model(self) -> None:
-        """The family, where a shipped configuration is of it."""
+        """The configuration of the class's own defaults, where its family is read; or a shipped one of that family."""
         if self.draft.options.model:
             return
+        if self.family in families():
+            fields = {k: v for k, v in self.defaults.items() if k in family(self.family).read}
+            made = {"model_type": self.family, **fields}
+            try:
+                dims = set(model_of_fields(made, self.family).graph.dims)
+            except InputError:
+                dims = set()
+            if dims and ("dense_ffn" in dims or "dense_ffn" not in self.dims):
+                self.draft.model = made
+                self.said.follows("model", f"{self.family} of the class's own defaults: " + ", ".join(
+                    f"{k} = {v}" for k, v in fields.items() if isinstance(v, int) and not isinstance(v, bool)))
+                return
         for name in shipped():
             data: dict[str, Any] = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
             fits = data.get("first_k_dense_replace") or "dense_ffn" not in self.dims
@@ -208,6 +224,5 @@ class _Plan:
                 self.draft.model = name
                 self.said.follows("model", f"{name}, of model_type {self.family}")
                 return
-        self.said.unsaid("model", f"no shipped configuration is of model_type {self.family or '?'}: the proof stands "
-                                  "on a "
+        self.said.unsaid("model", f"no family that is read is called {self.family or '?'}: the proof stands on a "
                                   "stand-in", "--model")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from placealg.model.style import Style
 from placealg.model.transformer import GPT, LATENT, MLA, gpt, mla, mlp, moe, transformer
 
 SHIPPED = Path(__file__).parent / "configs"
+
+PUBLISHED = Path(__file__).parent / "published.json"
+"""Published configurations by their ids on huggingface.co, each held against a second source."""
 
 _H, _A = Monomial.of("h"), Monomial.of("a")
 
@@ -47,11 +50,31 @@ def shipped() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in SHIPPED.glob("*.json")))
 
 
+@cache
+def published() -> tuple[str, ...]:
+    """The ids of the published configurations inside the package, sorted.
+
+    >>> "Qwen/Qwen3-8B" in published()
+    True
+    """
+    return tuple(sorted(k for k in Config.read(PUBLISHED).data if not k.startswith("_")))
+
+
+def published_id(text: str) -> str:
+    """The id of a published configuration inside the package, however its letters are; "" where there is none.
+
+    >>> published_id("qwen/qwen3-8b"), published_id("qwen3-8b")
+    ('Qwen/Qwen3-8B', '')
+    """
+    return next((name for name in published() if name.lower() == text.lower()), "") if "/" in text else ""
+
+
 def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None = None,
                   parallel: bool = False, fused: bool = True, mtp: bool = False) -> Model:
-    """The model that a user names: one of SYMBOLIC, a shipped configuration, or the path of a config.json.
+    """The model that a user names: one of SYMBOLIC, a shipped or published configuration, or a config.json's path.
 
-    The options are those of `from_config`; a model without attention takes none of them.
+    A published configuration is named by its id, "Qwen/Qwen3-8B". The options are those of `from_config`; a model
+    without attention takes none of them.
 
     >>> resolve_model("abstract").name, resolve_model("gpt2").total()
     ('abstract', 124439808)
@@ -82,7 +105,7 @@ def _restyled(style: Style, flash: bool | None, dropout: bool | None, parallel: 
 
 def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout: bool | None = None,
                 parallel: bool = False, fused: bool = True, mtp: bool = False) -> Model:
-    """The model of a HuggingFace config.json, given its path, its folder, or a shipped name.
+    """The model of a HuggingFace config.json, given its path, its folder, a shipped name or a published id.
 
     Its `model_type` names a family (`placealg.model.family`), which says which fields are read and what transformers
     fills in for those that are not there. `PATH#text_config` reads a table inside the file. `flash` says whether
@@ -116,7 +139,7 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     style = next(kind.layers.style for kind in found if kind.layers.unit in ("layer", found[0].layers.unit))
     dims, sizes, predicting = _dims(style, sizes)
     layers, more = (tuple(kind.layers for kind in kinds) for kinds in (found, further))
-    model = Model.of_graph(_name(path), transformer(style, dims, layers, more), sizes, source=str(config.path),
+    model = Model.of_graph(_name(path, part), transformer(style, dims, layers, more), sizes, source=_source(path, part),
                            left_out=left_out(config, found, 0 if mtp else predicting))
     model = replace(model, family=family.name, filled=tuple(f"{f} = {shown(fields[f])}" for f in filled),
                     where=FrozenMap({kind.layers.unit: kind.where for kind in (*found, *further)}))
@@ -258,12 +281,20 @@ def _locate(path_or_name: str | Path) -> tuple[Path, str]:
         path = path / "config.json"
     if path.is_file():
         return path, part
+    if known := published_id(text):
+        return PUBLISHED, known
     stem = path.stem if path.suffix == ".json" else text
-    names = tuple(dict.fromkeys(("abstract", *shipped(), *SYMBOLIC)))
+    names = tuple(dict.fromkeys(("abstract", *shipped(), *SYMBOLIC, *(published() if "/" in text else ()))))
     if nearest(stem, names):
         raise InputError(f"no file and no shipped model '{text}'", name=stem, valid=names)
     raise InputError(f"no file and no shipped model '{text}'", valid=names)
 
 
-def _name(path: Path) -> str:
+def _name(path: Path, part: str) -> str:
+    if path == PUBLISHED:
+        return part.rpartition("/")[2]
     return (path.resolve().parent.name or path.stem) if path.name == "config.json" else path.stem
+
+
+def _source(path: Path, part: str) -> str:
+    return f"https://huggingface.co/{part}/blob/main/config.json" if path == PUBLISHED else str(path)

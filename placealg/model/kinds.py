@@ -43,7 +43,7 @@ def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int)
     if varying and depth > MOST_LAYERS:
         raise InputError(f"{depth} layers, of which each is of one of several kinds: at most {MOST_LAYERS} are told "
                          "apart", where=config.place(names(family.sizes["L"])[0]))
-    _check_layers(config, varying.get("experts", ""), fields, depth, names(family.sizes["L"])[0])
+    _check_layers(config, family, varying.get("experts", ""), fields, depth)
     found: dict[Style, list[int]] = {}
     for i in range(depth if varying else 1):
         here = {**fields, LAYER: i}
@@ -65,15 +65,16 @@ def predicted(config: Config, family: Family, fields: Mapping[str, Any], last: L
     return tuple(LayerKind(Layers(f"mtp{k + 1}", "1", style), (depth + k,)) for k in range(count))
 
 
-def _check_layers(config: Config, rule: str, fields: Mapping[str, Any], depth: int, count: str) -> None:
+def _check_layers(config: Config, family: Family, rule: str, fields: Mapping[str, Any], depth: int) -> None:
     """An InputError where what a file gives for the layers that have experts speaks of layers that are not there."""
+    count = names(family.sizes["L"])[0]
     for name in (n for n in (names(rule) if rule else ()) if n in config.data):
         value = fields.get(name)
         listed = re.search(rf"\b{LAYER} (?:not )?in \(?{name}\b", rule) is not None
         if listed and isinstance(value, list) and not all(isinstance(i, int) and 0 <= i < depth for i in value):
             raise InputError(f"{name} = {shown(value)}: a list of layers, of 0 to {depth - 1}",
                              where=config.place(name))
-        if isinstance(value, int) and name != LAYER and value < 0:
+        if isinstance(value, int) and name != LAYER and value < 0 and value != family.fields.get(name):
             raise InputError(f"{name} = {value}: a whole number of at least 0", where=config.place(name))
         if isinstance(value, int) and re.search(rf"\b{LAYER} (?:>=|<) {name}\b", rule) and value > depth:
             raise InputError(f"{name} = {value} is more than {count} = {depth}", where=config.place(name))

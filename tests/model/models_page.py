@@ -8,12 +8,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from placealg.model.config import PUBLISHED as PACKAGED
 from placealg.model.family import aliases, families, family, refusals
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests" / "data" / "model_counts.json"
 PUBLISHED = ROOT / "tests" / "data" / "published_models.json"
 PAGE = ROOT / "docs" / "models.md"
+
+
+def published() -> dict[str, dict[str, Any]]:
+    """Model id -> its published configuration: those of the package, then those of the tests."""
+    inside = json.loads(PACKAGED.read_text(encoding="utf-8"))
+    models = {name: fields for name, fields in inside.items() if not name.startswith("_")}
+    return {**models, **json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]}
 
 
 def written(table: Mapping[str, Any]) -> str:
@@ -127,12 +135,11 @@ def _steps(table: Mapping[str, Any]) -> Iterator[str]:
 
 def _published(table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## Published configurations", "",
-                "The fields that matter are in tests/data/published_models.json; the source of each is the config.json "
-                "of the model of that name, https://huggingface.co/ID/blob/main/config.json (`#TABLE` is a table "
-                "inside it). The sizes of those with a name in the last column were held against a second source, "
-                "and agree:", "")
-    data = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    models, held = data["models"], data["held"]
+                "The source of each is the config.json of the model of that name, https://huggingface.co/ID/blob/main/"
+                "config.json (`#TABLE` is a table inside it). The sizes of those with a name in the last column were "
+                "held against a second source, and agree; these are in the package, `--model Qwen/Qwen3-8B` say:", "")
+    data, models = json.loads(PUBLISHED.read_text(encoding="utf-8")), published()
+    held = json.loads(PACKAGED.read_text(encoding="utf-8"))["_held_against"]
     yield from (f"- {name}: {what}" for name, what in data["held_against"].items())
     yield from ("", "| model | model_type | parameters | held against |", "|---|---|---|---|")
     for name, count in table["published"].items():

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from models_page import PAGE, PUBLISHED, TABLE, written
+from models_page import PAGE, TABLE, published, written
 from random_configs import REQUIRED
 
 from placealg.errors import InputError
@@ -144,11 +144,6 @@ def further(name: str, table: Mapping[str, Any], real_name: str = "") -> tuple[i
     except InputError:
         return None
     return here, predicting(real_name or name, table)
-
-
-def published() -> dict[str, dict[str, Any]]:
-    """Model id -> its published configuration."""
-    return dict(json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"])
 
 
 def main(argv: list[str]) -> int:

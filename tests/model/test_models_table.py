@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models_page import PAGE, PUBLISHED, ROOT, TABLE, written
+from models_page import PAGE, ROOT, TABLE, published, written
 
 from placealg.errors import InputError
-from placealg.model.config import from_config
+from placealg.model.config import from_config, resolve_model
+from placealg.model.config import published as published_ids
 from placealg.model.family import aliases, families, family, refusals
 from placealg.model.names import parameters_of, split_of_name
 from placealg.render.listing import model_page
@@ -19,7 +20,7 @@ from placealg.step.derive import derive, groups_by_name
 from placealg.strategy.expression import parse_strategy
 
 COUNTED: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
-MODELS: dict[str, dict[str, Any]] = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
+MODELS = published()
 
 
 def total(folder: Path, fields: dict[str, Any]) -> int:
@@ -175,3 +176,26 @@ def test_the_model_page_says_what_was_filled_in(tmp_path: Path) -> None:
     path.write_text('{"model_type": "mixtral", "num_hidden_layers": 2}', encoding="utf-8")
     page = "\n".join(plain(line) for line in model_page(from_config(path), 200))
     assert "filled in  hidden_size = 4096" in page and "num_hidden_layers = 2" not in page
+
+
+def test_a_default_that_is_negative_may_be_given(tmp_path: Path) -> None:
+    fields = {"model_type": "ernie4_5_moe"}
+    assert total(tmp_path, {**fields, "moe_layer_end_index": -1}) == total(tmp_path, fields)
+    with pytest.raises(InputError, match="moe_layer_end_index = -2 is not a whole number such as -1"):
+        total(tmp_path, {**fields, "moe_layer_end_index": -2})
+
+
+@pytest.mark.parametrize("name", sorted(families()))
+def test_every_default_may_be_given(name: str, tmp_path: Path) -> None:
+    fields = {"model_type": name, **COUNTED["types"][name].get("given", {})}
+    plain = {k: v for k, v in family(name).fields.items() if k in family(name).read and "." not in k}
+    assert total(tmp_path, {**plain, **fields}) == total(tmp_path, fields)
+
+
+def test_a_published_configuration_by_its_id() -> None:
+    model = resolve_model("qwen/qwen3-8B")
+    assert (model.name, model.total()) == ("Qwen3-8B", COUNTED["published"]["Qwen/Qwen3-8B"])
+    assert model.source == "https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json"
+    assert len(published_ids()) >= 40 and set(published_ids()) <= set(MODELS)
+    with pytest.raises(InputError, match="no file and no shipped model 'Qwen/Qwen3-9B'; did you mean 'Qwen/Qwen3-8B'"):
+        resolve_model("Qwen/Qwen3-9B")

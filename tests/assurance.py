@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+RESUMED = "cases that passed before"
+"""The name under which the plugin that leaves them out is registered."""
+
 PAGE = ROOT / "docs" / "assurance.md"
 HEAD = """# What ran beyond the default suite
 
@@ -45,8 +49,25 @@ class Assured:
         self.command, self.at, self.start = command, commit(), time.monotonic()
 
     @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write down how many passed and failed, and how long it took."""
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int,
+                                config: pytest.Config) -> None:
+        """Write down how many passed and failed, and how long it took; of an interrupted run also that it was."""
         counted = {k: len(terminalreporter.stats.get(k, ())) for k in ("passed", "failed", "error", "skipped")}
-        said = ", ".join(f"{n} {k}" for k, n in counted.items() if n) or "nothing ran"
-        write_row(self.command, f"{said} in {(time.monotonic() - self.start) / 60:.0f} min", self.at)
+        resumed = config.pluginmanager.get_plugin(RESUMED)
+        before = resumed.before if resumed else 0
+        write_row(self.command, result(counted, before, (time.monotonic() - self.start) / 60, exitstatus), self.at)
+
+
+def result(counted: Mapping[str, int], before: int, minutes: float, status: int) -> str:
+    """The row's words for a run that ended; `before` cases passed in earlier runs on the same state of the code.
+
+    >>> result({"passed": 3, "failed": 1}, 2, 4.2, 1)
+    '3 passed, 1 failed in 4 min; 2 passed before, on the same state of the code'
+    >>> result({"passed": 3}, 0, 4.2, pytest.ExitCode.INTERRUPTED)
+    'interrupted, some cases did not run: 3 passed in 4 min'
+    """
+    said = ", ".join(f"{n} {k}" for k, n in counted.items() if n) or "nothing ran"
+    ended = status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    early = "" if ended else "interrupted, some cases did not run: "
+    earlier = f"; {before} passed before, on the same state of the code" if before else ""
+    return f"{early}{said} in {minutes:.0f} min{earlier}"

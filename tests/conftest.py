@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from assurance import Assured
+from assurance import RESUMED, Assured
 from resumed import Resumed
 from tiers import MEASURED, Clock, listed
 
@@ -28,7 +28,7 @@ with suppress(ModuleNotFoundError):  # the environment of torch does without
 def pytest_configure(config: pytest.Config) -> None:
     """With PLACEALG_RESUME set, what has passed on this state of the code is not run again."""
     if os.environ.get("PLACEALG_RESUME"):
-        config.pluginmanager.register(Resumed(ROOT))
+        config.pluginmanager.register(Resumed(ROOT), RESUMED)
     if (command := os.environ.get("PLACEALG_ASSURE")) and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(Assured(command))
     if os.environ.get("PLACEALG_MEASURE"):

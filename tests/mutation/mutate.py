@@ -39,7 +39,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from assurance import commit, write_row
-from mutation_score import KILLED, OPEN, difference, score
+from mutation_score import KILLED, OPEN, difference, score, summary
 from syntax_key import syntax_key
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -520,22 +520,25 @@ def main() -> None:
         start, number = time.monotonic(), 0
         before = [(m, by) for m in made if (by := found[m.module].ended.get(m.name, {}).get("by"))]
         tries = outcomes(todo, Killers(tests, before), asked.children, asked.most, asked.cases)
-        for number, (mutant, status, by) in enumerate(tries, 1):
-            found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text,
-                                                       "says": mutant.says}
-            if number % 25 == 0 or number == len(todo):
-                for kept in found.values():
-                    kept.write()
-                record.write(made, found)
-                rate = number / (time.monotonic() - start) * 60
-                print(f"{number}/{len(todo)}, {rate:.0f} a minute", file=sys.stderr, flush=True)
+        try:
+            for number, (mutant, status, by) in enumerate(tries, 1):
+                found[mutant.module].ended[mutant.name] = {"status": status, "by": by, "text": mutant.text,
+                                                           "says": mutant.says}
+                if number % 25 == 0 or number == len(todo):
+                    for kept in found.values():
+                        kept.write()
+                    record.write(made, found)
+                    rate = number / (time.monotonic() - start) * 60
+                    print(f"{number}/{len(todo)}, {rate:.0f} a minute", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            print("interrupted: what was tried is kept", file=sys.stderr)
     record.write(made, found)
     how = record.how(made, found)
     ends = [(m.module, m.says, how[m.name]) for m in made if m.name in how]
     told = score(ends, reasons, Counter(m.module for m in made))
     print("\n".join(told))
-    if names == ("",) and asked.every == 1:
-        write_row("mutate", " ".join(next(row for row in told if row.startswith("in all")).split()), commit())
+    if names == ("",):
+        write_row("mutate", summary(ends, reasons, Counter(m.module for m in made)), commit())
     there = {m.says for m in made}
     print("".join(f"a reason for no mutant: {n}\n" for m, table in tables.items() if m in chosen
                   for n in (f"{m}.{mutant}" for mutant in table) if n not in there), end="")

@@ -48,6 +48,22 @@ def score(found: Iterable[tuple[str, str, str]], reasons: Mapping[str, str], mad
                     if status in KILLED and says in reasons]
 
 
+def summary(found: Iterable[tuple[str, str, str]], reasons: Mapping[str, str], made: Mapping[str, int]) -> str:
+    """What came out of all mutants, in a line; those that no run has tried yet are open, too.
+
+    >>> summary([("a.b", "a.b.f: {1 => 2}", "killed"), ("a.b", "a.b.f: {0 => 1}", "survived")], {}, {"a.b": 3})
+    '3 mutants: 1 killed, 0 equivalent with a reason, 1 survived without one, 1 not tried on this code'
+    """
+    found = list(found)
+    killed = sum(status in KILLED for _, _, status in found)
+    equivalent = sum(status not in KILLED and says in reasons for _, says, status in found)
+    unfinished = sum(status == OPEN and says not in reasons for _, says, status in found)
+    every = sum(made.values())
+    return (f"{every} mutants: {killed} killed, {equivalent} equivalent with a reason, "
+            f"{len(found) - killed - equivalent - unfinished} survived without one, "
+            f"{every - len(found) + unfinished} not tried on this code")
+
+
 def difference(was: str, now: str) -> str:
     """Two texts as one, whole words in braces where they differ.
 

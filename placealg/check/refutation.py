@@ -19,7 +19,7 @@ from placealg.prover.evidence.counterexample_words import HELD
 from placealg.prover.examine import LARGEST_REPLAY, Candidate, Findings, by_run
 from placealg.prover.verdict import OBLIGATIONS, REFUTED, UNDECIDED, Counterexample, Verdict
 from placealg.simulator import Difference, Outcome, Setting, simulate
-from placealg.simulator.field import PRIME
+from placealg.simulator.run import PRIME_TOLD, floats_beside
 from placealg.simulator.setting import fitting_microbatches
 from placealg.step.edit import Edited
 from placealg.step.program import Step
@@ -163,12 +163,14 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
     if stops and lead.id != "schedule":
         event, has, want = difference.event, difference.got, difference.want
         explanation = f"{event} never ends: {difference.got}"
+    floats = floats_beside(step, outcome)
+    single, many = (floats.want, floats.got) if floats else ("", "")
     return Counterexample(
         obligation=lead.id, event=event, group=lead.group,
         sizes=tuple(sizes.items()), device=difference.rank if stops else tuple(found.device.items()),
         unit=f"a token{of} on {_cell(step, found.cell)}", got=has, want=want, mass=found.mass, explanation=explanation,
-        single_device="runs to its end" if stops else difference.want,
-        distributed=f"{difference.got} ({_where(difference, lines)})",
+        single_device="runs to its end" if stops else _beside(difference.want, single),
+        distributed=f"{_beside(difference.got, many)} ({_where(difference, lines)})",
         repair=find_repair(step, base, file) if base else
         by_token_mean(step, token_mean()) if lead.id == "normalizer" else None, line=lines.get(event, 0),
         tokens=tuple((_cell(step, cell), count) for cell, count in found.counts))
@@ -181,8 +183,9 @@ NOT_DEFINED = ("garbage", "nothing")
 """Begins what a run says of a number that no event defined, or of one that is not there."""
 
 
-PRIME_TOLD = f"(mod {PRIME})"
-"""Ends a number of a run in residues."""
+def _beside(exact: str, floats: str) -> str:
+    """A number of a run, with that of the same run in floats where there is one."""
+    return f"{exact}, {floats} in floats" if floats and PRIME_TOLD in exact else exact
 
 
 def _is_there(step: Step, group: str, difference: Difference) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placealg.simulator.field import PRIME, Array, contract
+from placealg.simulator.field import Array, contract, element_type, reduced
 
 Indices = tuple[int, ...]
 Extent = dict[str, Indices]
@@ -102,7 +102,7 @@ def aligned(box: Box, dims: Sequence[str]) -> Array:
 def elementwise(function: Callable[..., Array], boxes: Sequence[Box], dims: Sequence[str]) -> Box:
     """`function` of the boxes' numbers at every point of `dims` that all hold, reduced modulo the prime."""
     parts, shared = common(boxes)
-    made = function(*(aligned(b, dims) for b in parts)) % PRIME
+    made = reduced(function(*(aligned(b, dims) for b in parts)))
     return Box({d: shared[d] for d in dims}, np.broadcast_to(made, [len(shared[d]) for d in dims]))
 
 
@@ -140,9 +140,9 @@ def total(boxes: Sequence[Box], garbage: Callable[[Sequence[int]], Array]) -> Bo
 def _sum(arrays: Sequence[Array]) -> Array:
     """The sum of arrays: of fractions, or of residues."""
     found: Array = np.sum(arrays, axis=0)
-    return found if found.dtype == object else found % PRIME
+    return reduced(found)
 
 
 def nothing(extent: Extent) -> Box:
     """The box of an extent without a point."""
-    return Box(extent, np.zeros([len(at) for at in extent.values()], np.int64))
+    return Box(extent, np.zeros([len(at) for at in extent.values()], element_type()))

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from typing import Any
 
@@ -24,7 +26,44 @@ MOST_SUMMANDS = 512
 """As many products of two residues as a signed 64-bit number holds."""
 
 Array = NDArray[Any]
-"""Residues; where units run whole fractions, or the vectors of tokens."""
+"""Residues; where units run whole fractions, or the vectors of tokens; floats within `in_floats`."""
+
+_FLOATS: ContextVar[bool] = ContextVar("floats", default=False)
+
+
+@contextmanager
+def in_floats(floats: bool = True) -> Iterator[None]:
+    """Within it op graphs run in floats in place of residues: to show a run, never to judge it.
+
+    The numbers that come from outside are those of the residues, scaled into (0, 1).
+    """
+    before = _FLOATS.set(floats)
+    try:
+        yield
+    finally:
+        _FLOATS.reset(before)
+
+
+def element_type() -> type[np.number[Any]]:
+    """The type of the numbers that a run of an op graph makes."""
+    return np.float64 if _FLOATS.get() else np.int64
+
+
+def reduced(numbers: Array) -> Array:
+    """Integers modulo the prime; floats, and what is no number of the field, as they are.
+
+    >>> reduced(np.array([-1, PRIME])).tolist(), reduced(np.array([-0.5])).tolist()
+    ([134217688, 0], [-0.5])
+    """
+    return numbers % PRIME if numbers.dtype.kind == "i" else numbers
+
+
+def unequal(one: Array, other: Array) -> Array:
+    """Where two arrays differ; floats do where rounding does not explain it."""
+    if "f" in (one.dtype.kind, other.dtype.kind):
+        return ~np.isclose(one, other, rtol=1e-6, atol=1e-12)
+    apart: Array = one != other
+    return apart
 
 Operand = tuple[tuple[str, ...], Array]
 """An array with the names of its dims."""
@@ -44,47 +83,61 @@ class Residues:
         self.numbers = numbers
 
     def __add__(self, other: Number | int) -> Residues:
-        return Residues((self.numbers + residues(other)) % PRIME)
+        return Residues(reduced(self.numbers + residues(other)))
 
     def __sub__(self, other: Number | int) -> Residues:
-        return Residues((self.numbers - residues(other)) % PRIME)
+        return Residues(reduced(self.numbers - residues(other)))
 
     def __mul__(self, other: Number | int) -> Residues:
-        return Residues(self.numbers * residues(other) % PRIME)
+        return Residues(reduced(self.numbers * residues(other)))
 
     def __truediv__(self, other: Number | int) -> Residues:
-        return Residues(self.numbers * inverse(residues(other)) % PRIME)
+        return Residues(reduced(self.numbers * inverse(residues(other))))
 
     def __rtruediv__(self, other: Fraction | int) -> Residues:
-        return Residues(residues(other) * inverse(self.numbers) % PRIME)
+        return Residues(reduced(residues(other) * inverse(self.numbers)))
 
     def __rsub__(self, other: Fraction | int) -> Residues:
-        return Residues((residues(other) - self.numbers) % PRIME)
+        return Residues(reduced(residues(other) - self.numbers))
 
     __radd__, __rmul__ = __add__, __mul__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Residues | Fraction | int) and bool(np.all(self.numbers == residues(other)))
+        return isinstance(other, Residues | Fraction | int) and not np.any(unequal(self.numbers, residues(other)))
 
     def __hash__(self) -> int:
         return hash(tuple(self.numbers.ravel().tolist()))
 
     def __repr__(self) -> str:
-        return f"{self.numbers.tolist()} (mod {PRIME})"
+        return told(self.numbers)
 
 
 Number = Fraction | Residues
 """A number of a run: an exact fraction, or residues where an op graph runs."""
 
 
+def told(numbers: Array) -> str:
+    """Numbers as text: residues say of which prime.
+
+    >>> told(np.array([4])), told(np.array([0.123456789]))
+    ('[4] (mod 134217689)', '[0.123457]')
+    """
+    if numbers.dtype.kind == "f":
+        shown = ", ".join(f"{x:.6g}" for x in numbers.ravel().tolist())
+        return f"[{shown}]" if numbers.ndim else shown
+    return f"{numbers.tolist()} (mod {PRIME})"
+
+
 def residues(number: Number | int) -> Array:
-    """The residues of a number, as an array.
+    """The residues of a number, as an array; its float within `in_floats`.
 
     >>> residues(Fraction(1, 2)) * 2 % PRIME
     array([1])
     """
     if isinstance(number, Residues):
         return number.numbers
+    if _FLOATS.get():
+        return np.array([float(number)])
     numerator, denominator = number.as_integer_ratio()
     return np.array([numerator % PRIME * pow(denominator % PRIME, PRIME - 2, PRIME) % PRIME], dtype=np.int64)
 
@@ -104,7 +157,7 @@ def objects(values: Sequence[object]) -> Array:
 def squares(number: Number) -> Number:
     """The sum of the squares of all that a number holds."""
     if isinstance(number, Residues):
-        return Residues(np.array([int((number.numbers * number.numbers % PRIME).sum() % PRIME)], dtype=np.int64))
+        return Residues(reduced(reduced(number.numbers * number.numbers).sum(keepdims=True).reshape(1)))
     return number * number
 
 
@@ -114,7 +167,8 @@ def overflows(number: Number, among: int) -> bool:
     >>> overflows(Fraction(PRIME - 1), 100), overflows(Residues(np.array([1, 0, PRIME // 2])), 100)
     (True, False)
     """
-    return bool(np.any(residues(number) >= PRIME - 7 * PRIME // (10 * among)))
+    found, least = residues(number), PRIME - 7 * PRIME // (10 * among)
+    return bool(np.any((found % 1 * PRIME if found.dtype.kind == "f" else found) >= least))
 
 
 def inverse(numbers: Array) -> Array:
@@ -123,6 +177,8 @@ def inverse(numbers: Array) -> Array:
     >>> (inverse(np.array([[2], [0]])) * 2 % PRIME).tolist()
     [[1], [0]]
     """
+    if _FLOATS.get():
+        return np.divide(1.0, numbers, out=np.zeros(numbers.shape), where=numbers != 0)
     flat = [pow(x, PRIME - 2, PRIME) for x in numbers.ravel().tolist()]
     return np.array(flat, dtype=np.int64).reshape(numbers.shape)
 
@@ -142,7 +198,7 @@ def contract(operands: Sequence[Operand], dims: Sequence[str]) -> Array:
         return left
     lost = tuple(i for i, d in enumerate(left_dims) if d not in dims)
     remaining = [d for d in left_dims if d in dims]
-    summed = left.sum(axis=lost) % PRIME if lost else left
+    summed = reduced(left.sum(axis=lost)) if lost else left
     return summed.transpose([remaining.index(d) for d in dims])
 
 
@@ -159,22 +215,28 @@ def _pair(left_dims: tuple[str, ...], left: Array, right_dims: tuple[str, ...], 
             a, b = (array[tuple(inside if d == longest else slice(None) for d in names)]
                     for names, array in ((left_dims, left), (right_dims, right)))
             parts.append(_pair(left_dims, a, right_dims, b, kept))
-        return (parts[0] + parts[1]) % PRIME
+        return reduced(parts[0] + parts[1])
     number = {d: i for i, d in enumerate(lengths)}
     made: Array = np.einsum(left, [number[d] for d in left_dims], right, [number[d] for d in right_dims],
                             [number[d] for d in kept])
-    return made % PRIME
+    return reduced(made)
 
 
 _GOLDEN, _FIRST, _SECOND = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def keyed(key: str, indices: Mapping[str, Sequence[int]]) -> Array:
+    """A number other than 0 for every point of `indices`: that of `drawn`, scaled into (0, 1) within `in_floats`."""
+    found = drawn(key, indices)
+    return found / PRIME if _FLOATS.get() else found
+
+
+def drawn(key: str, indices: Mapping[str, Sequence[int]]) -> Array:
     """A residue other than 0 for every point of `indices`: a function of the key and of the point's coordinates.
 
     The order of the dims does not matter to the numbers.
 
-    >>> wide, part = keyed("mask", {"a": (0, 1), "b": (0, 1, 2)}), keyed("mask", {"b": (2,), "a": (1,)})
+    >>> wide, part = drawn("mask", {"a": (0, 1), "b": (0, 1, 2)}), drawn("mask", {"b": (2,), "a": (1,)})
     >>> wide.shape, bool(part[0, 0] == wide[1, 2])
     ((2, 3), True)
     """

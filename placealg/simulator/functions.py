@@ -16,7 +16,7 @@ import numpy as np
 from placealg.model.graph import Graph, Op
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, aligned, common, elementwise, product
-from placealg.simulator.field import PRIME, Array, inverse, keyed, objects
+from placealg.simulator.field import Array, inverse, keyed, objects, reduced
 from placealg.simulator.unary import SLOPES, UNARY
 
 Draw = Callable[[Extent], Array]
@@ -61,7 +61,7 @@ def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw, sizes: Mappin
     if op.kind == "rename":
         return x.renamed(op.rename).ordered(dims), {}
     if op.kind == "scale":
-        return Box(x.extent, x.numbers * factor(op) % PRIME).ordered(dims), {}
+        return Box(x.extent, reduced(x.numbers * factor(op))).ordered(dims), {}
     if op.kind == "dropout":
         return _dropout(x.ordered(dims), draw)
     if op.kind == "route":
@@ -84,7 +84,7 @@ def backward(graph: Graph, op: Op, position: int, dy: Box, saved: SavedOperands)
     if op.kind == "rename":
         return dy.renamed({new: old for old, new in op.rename.items()}).ordered(dims)
     if op.kind == "scale":
-        return Box(dy.extent, dy.numbers * factor(op) % PRIME).ordered(dims)
+        return Box(dy.extent, reduced(dy.numbers * factor(op))).ordered(dims)
     if op.kind == "dropout":
         return elementwise(_product, [dy, saved.kept("mask")], dims)
     if op.kind in SLOPES:
@@ -94,9 +94,10 @@ def backward(graph: Graph, op: Op, position: int, dy: Box, saved: SavedOperands)
     return _ROWS_BACK[op.kind](op, position, dy, saved, dims)
 
 
-def factor(op: Op) -> int:
-    """The constant of a scale, or of attention: whatever its text says, one residue."""
-    return int(keyed(f"factor {op.attrs.get('factor', '1')}", {"factor": (0,)})[0])
+def factor(op: Op) -> float:
+    """The constant of a scale, or of attention: whatever its text says, one number."""
+    found: float = keyed(f"factor {op.attrs.get('factor', '1')}", {"factor": (0,)})[0].item()
+    return found
 
 
 def _sum(*numbers: Array) -> Array:
@@ -109,13 +110,13 @@ def _sum(*numbers: Array) -> Array:
 def _product(*numbers: Array) -> Array:
     made = numbers[0]
     for other in numbers[1:]:
-        made = made * other % PRIME
+        made = reduced(made * other)
     return made
 
 
 def _dropout(x: Box, draw: Draw) -> tuple[Box, Kept]:
     mask = Box(x.extent, draw(x.extent))
-    return Box(x.extent, x.numbers * mask.numbers % PRIME), {"mask": mask}
+    return Box(x.extent, reduced(x.numbers * mask.numbers)), {"mask": mask}
 
 
 def _without(dims: tuple[str, ...], over: tuple[str, ...]) -> tuple[str, ...]:
@@ -126,7 +127,7 @@ def _mean(box: Box, over: tuple[str, ...]) -> Box:
     """The mean over dims, of the indices held."""
     count = int(np.prod([len(box.extent[d]) for d in over]))
     summed = product([box], _without(box.dims, over))
-    return Box(summed.extent, summed.numbers * inverse(np.array([count % PRIME])) % PRIME)
+    return Box(summed.extent, reduced(summed.numbers * inverse(np.array([count]))))
 
 
 _VARIANCE_FLOOR = 7
@@ -145,7 +146,7 @@ def _norm(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tu
         mean = Box(mean.extent, np.zeros_like(mean.numbers))
     apart = elementwise(lambda a, m: a - m, [x, mean], dims)
     variance = _mean(elementwise(_product, [apart, apart], dims), op.over)
-    rstd = Box(variance.extent, inverse((variance.numbers + _VARIANCE_FLOOR) % PRIME))
+    rstd = Box(variance.extent, inverse(reduced(variance.numbers + _VARIANCE_FLOOR)))
     made = elementwise(_product, [apart, rstd, *operands[1:2]], dims)
     if len(operands) > 2:
         made = elementwise(_sum, [made, operands[2]], dims)
@@ -163,8 +164,8 @@ def _norm_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple
     along = product([g, apart], _without(dims, op.over))
     rate = elementwise(_product, [along, rstd, rstd], along.dims)
     count = int(np.prod([len(apart.extent[d]) for d in op.over]))
-    twice = 2 * int(inverse(np.array([count % PRIME]))[0])
-    found = elementwise(lambda a, r, s, c: a * r - s * (c * twice % PRIME), [g, rstd, rate, apart], dims)
+    twice = 2 * inverse(np.array([count]))[0].item()
+    found = elementwise(lambda a, r, s, c: a * r - s * reduced(c * twice), [g, rstd, rate, apart], dims)
     if _centred(op):
         found = elementwise(lambda a, m: a - m, [found, _mean(found, op.over)], dims)
     return found
@@ -175,7 +176,7 @@ def exponential(numbers: Array) -> Array:
 
     So a derivative reads what the real one reads, results and no scores; it is one where numbers have a small part.
     """
-    return (numbers * numbers + 3) % PRIME
+    return reduced(numbers * numbers + 3)
 
 
 def _weight(scores: Box, op: Op) -> Box:
@@ -231,8 +232,8 @@ def _softmax_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tu
     inner = product([dy, y], rows)
     if position == 1:
         unseen = product([y], rows)
-        return product([inner, Box(unseen.extent, (unseen.numbers - 1) % PRIME)], dims)
-    return elementwise(lambda d, i, own: (d - i) % PRIME * own, [dy, inner, y], dims)
+        return product([inner, Box(unseen.extent, reduced(unseen.numbers - 1))], dims)
+    return elementwise(lambda d, i, own: reduced(d - i) * own, [dy, inner, y], dims)
 
 
 def _grid(op: Op, q: Box, k: Box) -> tuple[str, ...]:
@@ -244,7 +245,7 @@ def _probabilities(op: Op, q: Box, k: Box, rotary: list[Box], draw: Draw) -> tup
     """(the exponentials of the scores, the dropout factors) of attention."""
     grid = _grid(op, q, k)
     products = elementwise(_sum, [product([q, k], grid), *([product(rotary, grid)] if rotary else [])], grid)
-    w = _weight(Box(products.extent, products.numbers * factor(op) % PRIME), op)
+    w = _weight(Box(products.extent, reduced(products.numbers * factor(op))), op)
     return w, Box(w.extent, draw(w.extent) if op.attrs.get("dropout") else np.ones_like(w.numbers))
 
 
@@ -269,14 +270,14 @@ def _flash_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tupl
     if op.row.operands[position] == "sink":
         sink = saved.operand(position)
         unseen = elementwise(_product, [share, Box(sink.extent, exponential(sink.numbers))], share.dims)
-        return product([Box(unseen.extent, -unseen.numbers % PRIME), product([dy, saved.result()], share.dims)], dims)
+        return product([Box(unseen.extent, reduced(-unseen.numbers)), product([dy, saved.result()], share.dims)], dims)
     q, k, *rotary = factors = [saved.operand(i) for i, role in enumerate(op.row.operands) if role not in ("v", "sink")]
     w, mask = _probabilities(op, q, k, rotary, saved.draw)
     if position == VALUES:
         return product([w, mask, share, dy], dims)
     dprobs = product([mask, product([dy, saved.operand(VALUES)], w.dims)], w.dims)
     inner = product([dy, saved.result()], share.dims)
-    dscores = elementwise(lambda d, i, s, c: (d - i) % PRIME * (s * c % PRIME) % PRIME * factor(op),
+    dscores = elementwise(lambda d, i, s, c: reduced(reduced(d - i) * reduced(s * c)) * factor(op),
                           [dprobs, inner, w, share], w.dims)
     return product([dscores, factors[_PARTNER[position]]], dims)
 
@@ -296,12 +297,12 @@ def _rotated(op: Op, x: Box, sign: int) -> Box:
     x = x.cut(whole)
     angle = {d: x.extent[d] for d in ("seq",) if d in x.extent} | {dim: tuple(i // 2 for i in x.extent[dim])}
     t = Box({**angle, dim: x.extent[dim]}, keyed("rotary", angle))
-    share = inverse((1 + t.numbers * t.numbers) % PRIME)
-    cosine = Box(t.extent, (1 - t.numbers * t.numbers) % PRIME * share % PRIME)
+    share = inverse(reduced(1 + t.numbers * t.numbers))
+    cosine = Box(t.extent, reduced(reduced(1 - t.numbers * t.numbers) * share))
     turned = sign * np.array([1 if i % 2 else -1 for i in x.extent[dim]], np.int64)
-    sine = Box(t.extent, 2 * t.numbers * share % PRIME * aligned(Box(whole, turned), t.dims))
+    sine = Box(t.extent, reduced(2 * t.numbers * share) * aligned(Box(whole, turned), t.dims))
     partner = Box(x.extent, x.numbers.take([x.extent[dim].index(i ^ 1) for i in x.extent[dim]], x.dims.index(dim)))
-    return elementwise(lambda a, c, b, s: a * c % PRIME + b * s, [x, cosine, partner, sine], x.dims)
+    return elementwise(lambda a, c, b, s: reduced(a * c) + b * s, [x, cosine, partner, sine], x.dims)
 
 
 def _hits(ids: Box, over: str, rows: tuple[int, ...]) -> Box:

@@ -23,7 +23,7 @@ import numpy as np
 
 from placealg.model.graph import Op
 from placealg.simulator.box import Box, Indices
-from placealg.simulator.field import PRIME, Array, Number, Residues, objects, overflows
+from placealg.simulator.field import PRIME, Array, Number, Residues, element_type, objects, overflows
 from placealg.simulator.reference import Slot, at_risk, slots
 from placealg.simulator.setting import Setting
 from placealg.simulator.space import OwnedElements, by_matrix
@@ -148,7 +148,7 @@ class Machine:
         """Numbers that no event defined."""
         if self.space.whole:
             return objects([self.garbage() for _ in range(math.prod(shape))]).reshape(tuple(shape))
-        return self._noise.integers(1, PRIME, size=tuple(shape))
+        return self._noise.integers(1, PRIME, size=tuple(shape)).astype(element_type())
 
     def begin(self) -> None:
         """Begin a step: its batch has tokens of its own, and what was counted before are others."""

@@ -8,6 +8,7 @@ linear, and of degree one, so that exact numbers stay short over several steps.
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from placealg.simulator.field import Number
+from placealg.simulator.field import Number, Residues, residues
 
 Vector = tuple[Fraction, Fraction]
 Matrix = tuple[Fraction, Fraction, Fraction, Fraction]
@@ -127,8 +128,11 @@ def digest(*numbers: Number) -> Fraction:
     """A multiple of 2**-24 in (0, 1] that depends on every digit of `numbers`.
 
     What clipping and per-matrix optimizers do with a norm is, for every claim about placement, an uninterpreted
-    function of it. This one has short values, so that exact numbers do not double in length with every use.
+    function of it. This one has short values, so that exact numbers do not double in length with every use. Of floats
+    it is 1 / (1 + the norm of all numbers), which rounding hardly changes.
     """
+    if any(isinstance(n, Residues) and n.numbers.dtype.kind == "f" for n in numbers):
+        return Fraction(1 / (1 + math.hypot(*(float(x) for n in numbers for x in residues(n)))))
     code = 0
     for number in numbers:
         code = (code * 1_000_003 + hash(number)) % 2_305_843_009_213_693_951

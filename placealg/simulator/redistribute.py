@@ -9,7 +9,7 @@ import numpy as np
 
 from placealg.errors import InputError
 from placealg.simulator.box import Box, Indices, place, total, union
-from placealg.simulator.field import PRIME, Array, Number, inverse, residues
+from placealg.simulator.field import Array, Number, element_type, inverse, reduced, residues
 from placealg.simulator.space import Space
 from placealg.step.event import dim_of
 from placealg.step.program import Event
@@ -78,7 +78,7 @@ def _all_reduce(team: Team, boxes: Boxes) -> Boxes:
     if len(held) < len(boxes):
         summed = Box(summed.extent, team.garbage(summed.numbers.shape))
     if team.event.op == "mean":
-        summed = Box(summed.extent, summed.numbers * inverse(np.array([len(boxes)])) % PRIME)
+        summed = Box(summed.extent, reduced(summed.numbers * inverse(np.array([len(boxes)]))))
     return [summed if early else _over(team, member, summed) for member in range(len(boxes))]
 
 
@@ -89,7 +89,7 @@ def _over(team: Team, member: int, box: Box) -> Box:
         return Box(box.extent, team.garbage(box.numbers.shape))
     if quotient == 1:
         return box
-    return Box(box.extent, box.numbers * int(residues(quotient)[0]) % PRIME)
+    return Box(box.extent, reduced(box.numbers * residues(quotient)[0]))
 
 
 def _reduce_scatter(team: Team, boxes: Boxes) -> Boxes:
@@ -160,7 +160,7 @@ def _pad(team: Team, boxes: Boxes) -> Boxes:
             _has(team, box.dims, dim)
             own = box.cut({dim: team.owned(member, dim, box.extent[dim])})
             extent = {**box.extent, **team.space.extent((dim,), team.sequences)}
-            numbers = np.zeros([len(at) for at in extent.values()], np.int64)
+            numbers = np.zeros([len(at) for at in extent.values()], element_type())
             place(numbers, extent, own)
             box = Box(extent, numbers)
         found.append(box)

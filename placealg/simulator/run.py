@@ -14,13 +14,16 @@ from placealg.model.graph import Op
 from placealg.simulator import device
 from placealg.simulator.box import Box
 from placealg.simulator.execute import run
-from placealg.simulator.field import PRIME, Array, Number, Residues, residues
+from placealg.simulator.field import PRIME, Array, Number, Residues, in_floats, residues, told, unequal
 from placealg.simulator.machine import Deadlock, Machine, Table
 from placealg.simulator.reference import Slot, State
 from placealg.simulator.setting import Setting
 from placealg.simulator.space import OwnedElements, Space
 from placealg.step.lower import lowered
 from placealg.step.program import Event, Node, Step
+
+PRIME_TOLD = f"(mod {PRIME})"
+"""Ends a number of a run in residues."""
 
 BETWEEN = ("init", "save", "resume")
 """The phases between two steps."""
@@ -63,11 +66,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a run equals the single device's, its first difference, and how many numbers were compared."""
+    """Whether a run equals the single device's, its first difference, how many numbers were compared, and which run."""
 
     equal: bool
     difference: Difference | None
     observed: int
+    setting: Setting | None = None
 
     def __bool__(self) -> bool:
         raise TypeError("an outcome is not a truth value: say .equal")
@@ -128,9 +132,10 @@ class Comparison:
     def _box(self, machine: Machine, event: Event, rank: int, slot: Slot, got: Box, want: Box, name: str = "") -> None:
         """Two boxes of one extent, number by number."""
         self.observed += got.numbers.size
-        if np.array_equal(got.numbers, want.numbers):
+        apart = unequal(got.numbers, want.numbers)
+        if not np.any(apart):
             return
-        at = tuple(int(k) for k in np.argwhere(got.numbers != want.numbers)[0])
+        at = tuple(int(k) for k in np.argwhere(apart)[0])
         index = ", ".join(f"{d}={got.extent[d][k]}" for d, k in zip(got.dims, at, strict=True))
         subject = f"{name or slot[0]}({index})"
         if isinstance(got.numbers[at], Fraction):
@@ -188,7 +193,7 @@ def _first(part: OwnedElements, got: Number | None, want: Number) -> tuple[int, 
     if got is None:
         return part.first, got, Residues(wanted[0])
     found = np.broadcast_to(residues(got), part.numbers.shape)
-    k = int(np.argmax(found != wanted))
+    k = int(np.argmax(unequal(found, wanted)))
     return int(part.first + part.numbers[k] - part.numbers[0]), Residues(found[k]), Residues(wanted[k])
 
 
@@ -212,7 +217,7 @@ def _texts(machine: Machine, got: Number | None, want: Number) -> tuple[str, str
 
 def _text(number: object) -> str:
     """A number of a tensor: a residue, or where units run whole the vector of a token."""
-    return f"({', '.join(map(_number, number))})" if isinstance(number, tuple) else f"{number} (mod {PRIME})"
+    return f"({', '.join(map(_number, number))})" if isinstance(number, tuple) else told(np.asarray(number))
 
 
 def _number(x: Number) -> str:
@@ -248,6 +253,19 @@ Checkpoint = dict[tuple[str, str, int], list[Table]]
 """(value, group, instance) -> what each rank stored of it."""
 
 
+def floats_beside(step: Step, outcome: Outcome) -> Difference | None:
+    """The difference that a run shows, of the same run in floats.
+
+    None where the run has no residues, and where floats differ first at another place.
+    """
+    exact, setting = outcome.difference, outcome.setting
+    if exact is None or setting is None or PRIME_TOLD not in exact.want:
+        return None
+    with np.errstate(all="ignore"):
+        found = simulate(step, replace(setting, floats=True)).difference
+    return found if found and replace(exact, got=found.got, want=found.want) == found else None
+
+
 def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     """Execute `steps` steps on every rank, then resumed runs of one step, and compare all that is observed.
 
@@ -260,7 +278,11 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
     step the forward reads of the next one are observed too. Raises InputError when the setting does not fit the
     program.
     """
-    step = lowered(step)
+    with in_floats(setting.floats):
+        return replace(_simulated(lowered(step), setting, steps), setting=setting)
+
+
+def _simulated(step: Step, setting: Setting, steps: int) -> Outcome:
     trees, states = Trees.of(step), partial(device.trajectory, step.reference, setting)
     comparison = Comparison(states(steps))
     try:

@@ -37,6 +37,8 @@ class Setting:
 
     Of several losses each has tokens of its own in every cell: as many as the first has, some cells further on.
 
+    With `floats` an op graph runs in floats: such a run shows, and judges nothing.
+
     Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts
     sequences and never the batch, all cells have equally many tokens, and the counts at its coordinate 0 hold for all.
     Of a pipeline the depth is small: the layers per stage that a strategy lists are for the real one.
@@ -50,6 +52,7 @@ class Setting:
     at_risk: tuple[str, ...] = ()
     seed: int = 0
     multiples: Mapping[str, int] = FrozenMap()
+    floats: bool = False
 
     def __post_init__(self) -> None:
         for name in ("sizes", "counts", "owners", "multiples"):

@@ -23,7 +23,7 @@ from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph, Op
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
-from placealg.simulator.field import PRIME, Array, Number, Residues, keyed, objects, residues
+from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, residues
 from placealg.simulator.network import Token
 from placealg.simulator.rules import WHOLE, split_dim
 from placealg.simulator.setting import ELEMENTS, Setting, token_ids
@@ -158,10 +158,10 @@ class Space:
             extent = self.extent(self.graph.tensors[name].dims, sequences)
             if self.whole:
                 return Box(extent, objects([self.token(number, i).x for i in sequences]))
-            numbers = keyed(f"data {self.setting.seed} {number} {name}", extent)
-            if self.graph.tensors[name].element == "ids":
-                rows = [op.over[0] for op in self.graph.consumers(name) if op.over]
-                numbers = numbers % self.sizes[rows[0]] if rows else numbers
+            ids = self.graph.tensors[name].element == "ids"
+            numbers = (drawn if ids else keyed)(f"data {self.setting.seed} {number} {name}", extent)
+            rows = [op.over[0] for op in self.graph.consumers(name) if op.over] if ids else []
+            numbers = numbers % self.sizes[rows[0]] if rows else numbers
             self._data[key] = Box(extent, numbers)
         return self._data[key]
 
@@ -193,7 +193,8 @@ class Space:
 
     def zeros(self, shape: Iterable[int]) -> Array:
         """As many zeros."""
-        return np.full(tuple(shape), network.ZERO, dtype=object) if self.whole else np.zeros(tuple(shape), np.int64)
+        made = tuple(shape)
+        return np.full(made, network.ZERO, dtype=object) if self.whole else np.zeros(made, element_type())
 
     def parts(self, group: Group) -> tuple[OwnedElements, ...]:
         """The elements of one instance of a group, in parts of equal owners; its first elements stand alone."""
@@ -380,8 +381,7 @@ def seed_of(space: Space, number: int, box: Box, weight: Mapping[int, Fraction])
         outputs = zip(box.extent[BATCH], box.numbers, strict=True)
         return Box(box.extent, objects([network.loss_gradient(y, space.token(number, i).target, weight[i])
                                         for i, y in outputs]))
-    residues = {i: w.numerator * pow(w.denominator, PRIME - 2, PRIME) % PRIME for i, w in weight.items()}
-    along = np.array([residues[i] for i in box.extent[BATCH]], np.int64)
+    along = np.array([residues(weight[i])[0] for i in box.extent[BATCH]], element_type())
     shape = [len(at) if d == BATCH else 1 for d, at in box.extent.items()]
     return Box(box.extent, np.broadcast_to(along.reshape(shape), box.numbers.shape))
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from placealg.simulator.field import PRIME, Array, inverse
+from placealg.simulator.field import Array, inverse, reduced
 
 UNARY: Mapping[str, Callable[[Array], Array]] = {
-    "gelu": lambda x: (x * x + 3 * x) % PRIME,
-    "silu": lambda x: (x * x + 5 * x) % PRIME,
-    "tanh": lambda x: inverse((3 - x) % PRIME),
-    "relu": lambda x: inverse((5 - 2 * x) % PRIME),
-    "clamp": lambda x: (x * x + 7 * x) % PRIME,
-    "sigmoid": lambda x: inverse((7 - 3 * x) % PRIME),
+    "gelu": lambda x: reduced(x * x + 3 * x),
+    "silu": lambda x: reduced(x * x + 5 * x),
+    "tanh": lambda x: inverse(reduced(3 - x)),
+    "relu": lambda x: inverse(reduced(5 - 2 * x)),
+    "clamp": lambda x: reduced(x * x + 7 * x),
+    "sigmoid": lambda x: inverse(reduced(7 - 3 * x)),
     "reciprocal": lambda x: inverse(x),
-    "rsqrt": lambda x: inverse((11 - 5 * x) % PRIME),
-    "one_plus": lambda x: (1 + x) % PRIME,
-    "cube": lambda x: x * x % PRIME * x % PRIME,
+    "rsqrt": lambda x: inverse(reduced(11 - 5 * x)),
+    "one_plus": lambda x: reduced(1 + x),
+    "cube": lambda x: reduced(reduced(x * x) * x),
 }
 """Kind -> an elementwise function; gelu, silu and clamp are 0 at 0, as the real ones are.
 
@@ -24,15 +24,15 @@ The derivatives of tanh, relu, sigmoid, reciprocal, rsqrt and one_plus are funct
 """
 
 SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
-    "gelu": ("x", lambda x: (2 * x + 3) % PRIME),
-    "silu": ("x", lambda x: (2 * x + 5) % PRIME),
-    "tanh": ("y", lambda y: y * y % PRIME),
-    "relu": ("y", lambda y: 2 * y * y % PRIME),
-    "clamp": ("x", lambda x: (2 * x + 7) % PRIME),
-    "sigmoid": ("y", lambda y: 3 * y * y % PRIME),
-    "reciprocal": ("y", lambda y: -y * y % PRIME),
-    "rsqrt": ("y", lambda y: y * y % PRIME * 5 % PRIME),
+    "gelu": ("x", lambda x: reduced(2 * x + 3)),
+    "silu": ("x", lambda x: reduced(2 * x + 5)),
+    "tanh": ("y", lambda y: reduced(y * y)),
+    "relu": ("y", lambda y: reduced(2 * y * y)),
+    "clamp": ("x", lambda x: reduced(2 * x + 7)),
+    "sigmoid": ("y", lambda y: reduced(3 * y * y)),
+    "reciprocal": ("y", lambda y: reduced(-y * y)),
+    "rsqrt": ("y", lambda y: reduced(reduced(y * y) * 5)),
     "one_plus": ("y", lambda y: y * 0 + 1),
-    "cube": ("x", lambda x: x * x % PRIME * 3 % PRIME),
+    "cube": ("x", lambda x: reduced(reduced(x * x) * 3)),
 }
 """Kind -> what its derivative reads, and the derivative as a function of that."""

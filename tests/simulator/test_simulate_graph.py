@@ -82,10 +82,9 @@ def dual(monkeypatch: pytest.MonkeyPatch) -> int:
         return (large * large + 3) % modulus * (1 + numbers - large) % modulus
 
     monkeypatch.setattr(functions, "exponential", exponential)
-    for module in (box, field, functions, redistribute, space, unary):
-        monkeypatch.setattr(module, "PRIME", modulus)
-        if hasattr(module, "inverse"):
-            monkeypatch.setattr(module, "inverse", inverse)
+    monkeypatch.setattr(field, "PRIME", modulus)
+    for module in (field, functions, redistribute, unary):
+        monkeypatch.setattr(module, "inverse", inverse)
     return modulus
 
 

@@ -123,7 +123,7 @@ def _recompute(draft: Draft) -> None:
 
 def _model(draft: Draft) -> None:
     """A llama whose sizes stand in the file; its vocabulary is the tokenizer's."""
-    from placealg.importers.megatron_model import _shipped
+    from placealg.importers.megatron_model import shipped_alike
 
     said = draft.said
     model: Any = said.raw("model")
@@ -132,7 +132,7 @@ def _model(draft: Draft) -> None:
     draft.size("s", "model.seq_len", "tokens of a sequence")
     if isinstance(model, dict) and model.get("type") == "llama" and all(n in model for n in names):
         fields = {"model_type": "llama", **{theirs: model[ours] for ours, theirs in names.items()}}
-        shipped = _shipped(fields)
+        shipped = shipped_alike(fields)
         if shipped:
             draft.model = shipped
             for name in ("type", *names):

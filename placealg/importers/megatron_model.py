@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placealg.importers.draft import Draft
+from placealg.importers.megatron_experts import LATENT, OFF, experts
 from placealg.importers.names import shipped_name
 from placealg.importers.said import Said
 from placealg.model.config import SHIPPED, shipped
@@ -16,12 +17,16 @@ FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", 
          "use-rotary-position-embeddings", "no-position-embedding", "normalization", "swiglu", "squared-relu",
          "disable-bias-linear", "add-qkv-bias", "qk-layernorm", "untie-embeddings-and-output-weights", "vocab-size",
          "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts", "moe-router-topk", "moe-ffn-hidden-size",
-         "moe-layer-freq", "moe-shared-expert-intermediate-size", "multi-latent-attention", "seq-length")
+         "moe-layer-freq", "moe-shared-expert-intermediate-size", "multi-latent-attention", "seq-length", *LATENT,
+         "moe-shared-expert-gate", "moe-router-score-function", "moe-router-num-groups", "moe-router-group-topk")
+OTHER = ("attention-head-type", "glu-activation", "use-rms-norm", "use-post-ln", "parallel-attn", "parallel-layernorm",
+         "num-attention-heads-kv", "num-key-value-heads", "embed-layernorm", "use-alibi-position-embeddings",
+         "apply-residual-connection-post-layernorm", "window-size", "window-attn-skip-freq", "is-hybrid-model",
+         "hybrid-attention-ratio", "hybrid-override-pattern", "heterogeneous-layers-config-path", "softmax-type")
+"""Flags, some of forks, that make other blocks than those of a family that is read."""
+
 NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
          "n_positions": "max_position_embeddings", "n_inner": "intermediate_size"}
-COMPARED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-            "max_position_embeddings")
-OFF = (None, "", "null", "none", "None", "0", 0, False, "false", "False")
 
 
 def read_model(draft: Draft, said: Said, tp: int) -> None:
@@ -32,7 +37,7 @@ def read_model(draft: Draft, said: Said, tp: int) -> None:
         said.read("model", f"model {name}")
         return
     found, why = _fields(said, tp)
-    matching = _shipped(found) if found else ""
+    matching = shipped_alike(found) if found else ""
     if matching:
         draft.model = matching
         _tell(said, f"of the model: all sizes agree with {matching}")
@@ -40,8 +45,9 @@ def read_model(draft: Draft, said: Said, tp: int) -> None:
         draft.model = found
         _tell(said, "of the model")
     else:
-        why = why or "the tokenizer decides the vocabulary"
-        said.unsaid("model", f"{why}: the proof stands on a stand-in", "--model")
+        option = "--model" if why else "--key vocab-size=N, or --model"
+        why = why or f"{found['model_type']}, but the tokenizer decides the vocabulary"
+        said.unsaid("model", f"{why}: the proof stands on a stand-in", option)
         _tell(said, "of a model that is not read")
 
 
@@ -59,10 +65,9 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
     layers, hidden, heads = (said.number(f) for f in ("num-layers", "hidden-size", "num-attention-heads"))
     if not layers or not hidden or not heads:
         return {}, "the flags hold no sizes of a network"
-    for flag, what in (("multi-latent-attention", "latent attention"), ("squared-relu", "a squared ReLU"),
-                       ("add-qkv-bias", "biases of q, k and v alone")):
-        if said.flag(flag):
-            return {}, f"{what} beside other sizes is no family that is read from flags"
+    other = next((flag for flag in OTHER if said.raw(flag) not in (*OFF, "multihead", "vanilla")), "")
+    if other:
+        return {}, f"{other} makes blocks of no family that is read"
     swiglu = said.flag("swiglu")
     grouped = said.flag("group-query-attention")
     ffn = said.number("ffn-hidden-size") or (int(4 * hidden * 2 / 3 / 64) * 64 if swiglu else 4 * hidden)
@@ -70,54 +75,64 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
               "intermediate_size": ffn, **_vocabulary(said, tp)}
     kv = said.whole("num-query-groups", said.value("num-query-groups")) if grouped else heads
     head = said.number("kv-channels")
-    if said.raw("num-experts") not in OFF:
-        return _experts(said, {**fields, "num_key_value_heads": kv, **({"head_dim": head} if head else {})})
+    tied = {"tie_word_embeddings": not said.flag("untie-embeddings-and-output-weights")}
     rope = said.flag("use-rotary-position-embeddings") or said.value("position-embedding-type") == "rope"
     rms = said.value("normalization") == "RMSNorm"
-    if swiglu and rms and rope and said.flag("disable-bias-linear") and not said.flag("qk-layernorm"):
-        return {"model_type": "llama", **fields, "num_key_value_heads": kv,
-                "tie_word_embeddings": not said.flag("untie-embeddings-and-output-weights"),
-                **({"head_dim": head} if head else {})}, ""
-    if not any((swiglu, rms, rope, grouped, said.flag("qk-layernorm"), said.flag("disable-bias-linear"),
-                said.flag("no-position-embedding"))):
+    plain = said.flag("disable-bias-linear")
+    if (rope and said.raw("num-experts") not in OFF) or said.flag("multi-latent-attention"):
+        if not (rms and swiglu and plain):
+            return {}, "experts or latent attention with another norm, activation or biases are no family that is read"
+        return experts(said, {**fields, **tied}, kv, head)
+    if said.raw("num-experts") not in OFF:
+        return {}, "experts without rotary positions are no family that is read"
+    family, more = _dense(said, rope=rope, rms=rms, swiglu=swiglu, plain=plain, grouped=grouped)
+    if family == "gpt2":
         old = {value: key for key, value in NAMES.items()}
         gpt = {old.get(name, name): value for name, value in fields.items()}
         return {"model_type": "gpt2", **gpt, "n_positions": said.number("max-position-embeddings") or said.number(
-            "seq-length"), "tie_word_embeddings": not said.flag("untie-embeddings-and-output-weights")}, ""
-    return {}, "activation, norm and positions together are no family that is read"
+            "seq-length"), **tied}, ""
+    if not family or (family == "stablelm" and head not in (None, hidden // heads)):
+        return {}, "activation, norm, biases and positions together are no family that is read"
+    return {"model_type": family, **fields, "num_key_value_heads": kv, **tied, **more,
+            **({"head_dim": head or hidden // heads} if head or family == "qwen3" else {})}, ""
+
+
+def _dense(said: Said, *, rope: bool, rms: bool, swiglu: bool, plain: bool,
+           grouped: bool) -> tuple[str, dict[str, Any]]:
+    """The family without experts whose blocks the flags describe, and the fields that say so; ("", {}) for none."""
+    squared, normed = said.flag("squared-relu"), said.flag("qk-layernorm")
+    biased = said.flag("add-qkv-bias") and plain
+    if said.flag("no-position-embedding") and not rope:
+        return "", {}
+    if rope and rms and plain and swiglu and not (normed and biased):
+        return ("qwen3" if normed else "qwen2" if biased else "llama"), {}
+    if rope and rms and plain and squared and not normed and not biased:
+        return "arcee", {}
+    if rope and not rms and not normed:
+        if plain and squared and not biased:
+            return "nemotron", {}
+        if plain and swiglu:
+            return "stablelm", {"use_qkv_bias": biased}
+        if not swiglu and not squared and not biased:
+            return "starcoder2", {"use_bias": not plain}
+    learned = said.value("position-embedding-type") == "learned_absolute"
+    other = (swiglu, rms, rope, grouped, normed, plain, squared)
+    return ("gpt2" if learned and not any(other) else ""), {}
 
 
 def _vocabulary(said: Said, tp: int) -> dict[str, int]:
     padded = said.number("padded-vocab-size")
     if padded:
         return {"vocab_size": padded}
-    size = said.number("vocab-size")
+    asked = said.options.settings.get("vocab-size")
+    size = said.number("vocab-size") or (said.whole("vocab-size", asked) if asked else None)
     if not size:
         return {}
     multiple = (said.whole("make-vocab-size-divisible-by", said.value("make-vocab-size-divisible-by")) or 1) * tp
     return {"vocab_size": -(-size // multiple) * multiple}
 
 
-def _experts(said: Said, fields: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """A network of experts in every layer, without shared ones."""
-    if said.raw("moe-shared-expert-intermediate-size") not in OFF:
-        return {}, "shared experts without latent attention are no family that is read"
-    frequency = said.raw("moe-layer-freq")
-    if frequency not in (None, "1", 1):
-        return {}, f"experts in some layers (moe-layer-freq {frequency}) are no family that is read from flags"
-    size = said.number("moe-ffn-hidden-size") or fields["intermediate_size"]
-    topk = said.whole("moe-router-topk", said.value("moe-router-topk")) or 1
-    number = said.number("num-experts")
-    kept = {k: v for k, v in fields.items() if k != "intermediate_size"}
-    tied = {"tie_word_embeddings": not said.flag("untie-embeddings-and-output-weights")}
-    if said.flag("qk-layernorm"):
-        return {"model_type": "qwen3_moe", **kept, **tied, "moe_intermediate_size": size, "num_experts": number,
-                "num_experts_per_tok": topk, "norm_topk_prob": True}, ""
-    return {"model_type": "mixtral", **kept, **tied, "intermediate_size": size, "num_local_experts": number,
-            "num_experts_per_tok": topk}, ""
-
-
-def _shipped(fields: Mapping[str, Any]) -> str:
+def shipped_alike(fields: Mapping[str, Any]) -> str:
     """The shipped configuration of this family whose sizes are these; the vocabulary may be open, or padded."""
     for name in shipped():
         data = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
@@ -131,10 +146,11 @@ def _alike(fields: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
     theirs = {NAMES.get(k, k): v for k, v in data.items()}
     theirs.setdefault("intermediate_size", 4 * theirs["hidden_size"])
     theirs.setdefault("num_key_value_heads", theirs["num_attention_heads"])
+    theirs.setdefault("tie_word_embeddings", data["model_type"] == "gpt2")
     mine.setdefault("num_key_value_heads", mine["num_attention_heads"])
-    names = [n for n in (*COMPARED, "moe_intermediate_size", "num_experts", "num_local_experts", "num_experts_per_tok")
-             if n in mine and n in theirs and (n != "max_position_embeddings" or "n_positions" in fields)]
-    if any(mine[n] != theirs[n] for n in names):
+    passed = {"vocab_size", "num_nextn_predict_layers", *(() if "n_positions" in fields else (
+        "max_position_embeddings",))}
+    if any(mine[n] != theirs[n] for n in mine if n in theirs and n not in passed):
         return False
     vocabulary = mine.get("vocab_size")
     return vocabulary is None or 0 <= vocabulary - theirs["vocab_size"] < 1024

@@ -10,7 +10,7 @@ MODEL_ARGS=(
     --num-attention-heads 16   # heads
     --num-experts 64 --moe-router-topk 8 --moe-ffn-hidden-size 1024
     --seq-length $((4 * 1024))
-    --swiglu --normalization RMSNorm --position-embedding-type rope
+    --swiglu --disable-bias-linear --normalization RMSNorm --position-embedding-type rope
 )
 if [ "$PRECISION" == "bf16" ]; then
     TRAIN_ARGS="--bf16"

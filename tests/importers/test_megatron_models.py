@@ -1,0 +1,73 @@
+"""Models of Megatron's flags: the family of the blocks that they describe, with exactly these sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from placealg.importers.model import model_of
+from placealg.importers.read import read_words
+from placealg.importers.reading import Options
+
+SIZES = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 64 --micro-batch-size 1"
+LLAMA = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
+LATENT = (f"{LLAMA} --multi-latent-attention --qk-layernorm --q-lora-rank 48 --kv-lora-rank 32 --qk-head-dim 16 "
+          "--qk-pos-emb-head-dim 8 --v-head-dim 16 --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 "
+          "--moe-shared-expert-intermediate-size 64")
+OPEN = "--untie-embeddings-and-output-weights"
+
+
+def read(flags: str, vocabulary: str = "512") -> tuple[str, int]:
+    words = f"pretrain_gpt.py {SIZES} {flags} --bf16".split()
+    found = read_words(words, Options(settings={"vocab-size": vocabulary} if vocabulary else {}))
+    model = model_of(found)
+    return (model.family, model.total()) if model else ("", 0)
+
+
+H, V, L = 256, 512, 4
+
+
+@pytest.mark.parametrize(("flags", "family", "total"), [
+    (f"{LLAMA} --ffn-hidden-size 640 {OPEN}", "llama", 2 * V * H + H + L * (4 * H * H + 3 * H * 640 + 2 * H)),
+    (f"{LLAMA} --ffn-hidden-size 640 --add-qkv-bias", "qwen2",
+     V * H + H + L * (4 * H * H + 3 * H * 640 + 2 * H + 3 * H)),
+    (f"{LLAMA} --ffn-hidden-size 640 --qk-layernorm --kv-channels 32", "qwen3",
+     V * H + H + L * (4 * H * H + 3 * H * 640 + 2 * H + 2 * 32)),
+    (f"{LLAMA.replace('--swiglu', '--squared-relu')} {OPEN}", "arcee",
+     2 * V * H + H + L * (4 * H * H + 8 * H * H + 2 * H)),
+    (f"--squared-relu --position-embedding-type rope --disable-bias-linear {OPEN}", "nemotron",
+     2 * V * H + 2 * H + L * (12 * H * H + 4 * H)),
+    (f"--swiglu --position-embedding-type rope --disable-bias-linear {OPEN}", "stablelm",
+     2 * V * H + 2 * H + L * (4 * H * H + 3 * H * 640 + 4 * H)),
+    ("--position-embedding-type rope", "starcoder2", V * H + 2 * H + L * (12 * H * H + 4 * H + 9 * H)),
+    ("--max-position-embeddings 64", "gpt2", (V + 64) * H + 2 * H + L * (12 * H * H + 4 * H + 9 * H)),
+    (f"{LLAMA} --num-experts 8 --moe-router-topk 2 --ffn-hidden-size 64 {OPEN}", "mixtral",
+     2 * V * H + H + L * (4 * H * H + 8 * 3 * H * 64 + 8 * H + 2 * H)),
+    (f"{LLAMA} --num-experts 8 --moe-ffn-hidden-size 64 --ffn-hidden-size 640 --qk-layernorm {OPEN} "
+     "--moe-layer-freq [0]*1+[1]*3", "qwen3_moe",
+     2 * V * H + H + L * (4 * H * H + 2 * H + 2 * 32) + 3 * (8 * 3 * H * 64 + 8 * H) + 3 * H * 640),
+    (f"{LLAMA} --num-experts 8 --moe-ffn-hidden-size 64 --add-qkv-bias --moe-shared-expert-intermediate-size 96 "
+     f"--moe-shared-expert-gate {OPEN}", "qwen2_moe",
+     2 * V * H + H + L * (4 * H * H + 3 * H + 2 * H + 8 * 3 * H * 64 + 8 * H + 3 * H * 96 + H)),
+    (f"{LLAMA} --num-experts 8 --moe-ffn-hidden-size 64 --ffn-hidden-size 640 --moe-router-score-function sigmoid "
+     f"--moe-shared-expert-intermediate-size 128 --moe-layer-freq ([0]*1+[1]*3) {OPEN}", "glm4_moe",
+     2 * V * H + H + L * (4 * H * H + 2 * H) + 3 * (8 * 3 * H * 64 + 8 * H + 2 * 3 * H * 64) + 3 * H * 640),
+    (f"{LATENT} --moe-router-score-function sigmoid {OPEN} --ffn-hidden-size 640 --moe-layer-freq ([0]*1+[1]*3)",
+     "deepseek_v3", 2 * V * H + H + L * (H * 48 + 48 + 48 * 8 * 24 + H * 40 + 32 + 32 * 8 * 32 + 8 * 16 * H + 2 * H)
+     + 3 * (8 * 3 * H * 64 + 8 * H + 3 * H * 64) + 3 * H * 640),
+])
+def test_a_network_of_flags(flags: str, family: str, total: int) -> None:
+    assert read(flags) == (family, total)
+
+
+@pytest.mark.parametrize("flags", [
+    f"{LLAMA} --add-qkv-bias --qk-layernorm", "--swiglu", f"{LLAMA.replace('rope', 'none')}",
+    f"{LLAMA} --attention-head-type multiquery", "--position-embedding-type alibi", "--num-experts 8",
+    LATENT.replace("--qk-layernorm", ""), f"{LLAMA} --num-experts 8 --moe-layer-freq [0]*9",
+    f"{LLAMA} --num-experts 8 --moe-layer-freq __import__('os')", f"{LLAMA} --window-size 64,0",
+])
+def test_a_network_of_no_family_stands_on_a_stand_in(flags: str) -> None:
+    assert read(flags) == ("", 0)
+
+
+def test_the_tokenizer_decides_the_vocabulary() -> None:
+    assert read(LLAMA, "") == ("", 0)

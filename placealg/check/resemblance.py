@@ -1,7 +1,8 @@
 """What is wrong with a program, in words that fit any program: by which two bugs are seen to be alike.
 
 A program is held against the one that its strategy derives. Every event that is missing, extra, moved or changed
-leaves a mark: verb and value, what its axes split in place of their names, how the parameters it concerns are split.
+leaves a mark: verb and value (and whether that is a statistic's), what its axes split in place of their names, how the
+parameters it concerns are split.
 What a strategy itself declares otherwise (its normaliser, its random keys) leaves one, too.
 """
 
@@ -70,9 +71,11 @@ def _mark(how: str, event: Event, old: Event | None, reference: Reference) -> Ma
     value = event.value if not event.on_tensor else "gradient" if event.value.endswith(GRAD) else "activation"
     group = reference.group(event.group) if event.group else None
     split = sorted(_kind(a, reference) for a in group.split) if group else []
+    of_statistic = bool(group and group.statistic)
     phase = "loop" if event.phase in LOOPED else event.phase
     plain = old or Event(event.phase, event.verb, event.value, axes=event.axes, group=event.group, unit=event.unit,
                          source=event.source, to=event.to, tier=event.tier)
+    value = f"statistic {value}" if of_statistic else value
     return (how, phase, event.verb, value, _kinds(event.axes, reference), ",".join(split),
             "; ".join(_changes(event, plain, reference)))
 

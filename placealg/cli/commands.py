@@ -41,6 +41,9 @@ def show(chosen: Namespace) -> int:
     from placealg.render.show import show as page
     from placealg.step.text import write_program
 
+    if chosen.graph and not chosen.graph.lower().endswith(".svg"):
+        raise InputError(f"'{chosen.graph}' is no name of a drawing: it is an SVG, which a browser shows and "
+                         "rsvg-convert or Inkscape makes a PNG of; say FILE.svg", where="--graph")
     case = _case(chosen, chosen.strategy)
     if chosen.write_program:
         write_file(chosen.write_program, write_program(case.step, case.strategy))
@@ -116,6 +119,8 @@ COMMANDS: dict[str, Command] = {
     "reshard": _lazy("reshard", "reshard"),
     "import": _lazy("foreign", "import_command"),
     "report": _lazy("report", "report"),
+    "models": _lazy("models", "models"),
+    "completion": _lazy("completion", "completion"),
     "check-torch": _lazy("torch", "check_torch"),
 }
 """Command -> the function that runs it and returns its exit code."""

@@ -13,7 +13,8 @@ from placealg.render.listing import explanation
 
 
 def explain(chosen: Namespace) -> int:
-    """`placealg explain NAME`."""
+    """`placealg explain NAME`, the name in one word or several."""
+    chosen.name = " ".join(chosen.name)
     if chosen.name in names():
         explain_published(chosen.name, chosen.format == "json")
         return 0

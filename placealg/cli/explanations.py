@@ -98,7 +98,7 @@ def explain(name: str) -> list[Explained]:
     found = [e for e in every if e.name in (spelled, f"[{spelled}]", _bracketed(spelled))] or [
         e for e in every if e.name.lower() == spelled.lower()]
     if not found and (meant := common(name)):
-        return [e for e in every if e.name in meant]
+        return [e for one in meant for e in explain(one)]
     if not found:
         valid = [*dict.fromkeys(e.name for e in every), *published(), *names()]
         raise InputError(f"nothing is called '{name}'", name=name, valid=valid)

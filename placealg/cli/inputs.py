@@ -28,7 +28,7 @@ from placealg.step.text import read_program
 from placealg.step.unread import unread
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.file import SYSTEM, Expect, Masked, read_strategy_file, system_path
+from placealg.strategy.file import Expect, Masked, packaged, read_strategy_file
 from placealg.strategy.options import TYPES
 from placealg.strategy.spec import DEFAULTS, Strategy, overlay
 
@@ -165,7 +165,7 @@ def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
         from placealg.importers.reading import Options as Beside
 
         return read_file(word, foreign or Beside()).strategy
-    path = str(system_path(word)) if word.startswith(SYSTEM) and not is_file(word) else word
+    path = str(packaged(word) or word)
     return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
 
 
@@ -176,12 +176,12 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
     `default` is the model where neither the command line nor a file names one; "" leaves it to `default_model`.
     """
     say(f"deriving the program of {word}")
+    if shipped := packaged(word):
+        return _read_file(str(shipped), model, sizes, axes, default, said)
     if is_foreign(word):
         return _read_foreign(word, model, sizes, axes, default, said)
     if is_file(word):
         return _read_file(word, model, sizes, axes, default, said)
-    if word.startswith(SYSTEM):
-        return _read_file(str(system_path(word)), model, sizes, axes, default, said)
     sizes = tuple(sizes)
     strategy = _precise(parse_strategy(word), said, sizes)
     chosen = _run_as(_model(model, default or default_model(strategy), said), said)

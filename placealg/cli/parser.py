@@ -13,7 +13,8 @@ from placealg.cli.meant import SIZE, meant
 from placealg.errors import InputError
 
 LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
-FORMATS = ("text", "latex", "markdown", "python", "json")
+FORMATS = ("text", "latex", "markdown", "python", "csv", "json")
+COMPLETED_SHELLS = ("bash", "zsh", "fish")
 _MANY = ("--set", "--bandwidth")
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -31,8 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "museum": ("bugs of real projects, refuted; where they hide", "[NAME...]"),
     "check-torch": ("run PyTorch, and hold it against the formulas", "[NAME...]"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
+    "models": ("the models that have a name, and the families read", ""),
     "import": ("the strategy of a framework's configuration", "FILE"),
     "explain": ("what a name means, in three sentences", "NAME"),
+    "completion": ("a script for bash, zsh or fish to source", "SHELL"),
 }
 """Command -> what it prints, what it takes."""
 
@@ -143,6 +146,11 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
                                       allow_abbrev=False)
         _ARGUMENTS[name](made[name])
     return parser, made
+
+
+def parsers() -> dict[str, Parser]:
+    """The parser of every command."""
+    return _parser()[1]
 
 
 _STRATEGY = "a TOML file, a framework's configuration, or an expression"
@@ -359,6 +367,10 @@ def _museum(parser: Parser) -> None:
     _format(parser, ("text", "markdown", "json"))
 
 
+def _completion(parser: Parser) -> None:
+    parser.add_argument("shell", choices=COMPLETED_SHELLS, metavar="SHELL", help="bash, zsh or fish")
+
+
 def _check_torch(parser: Parser) -> None:
     parser.add_argument("strategies", nargs="*", metavar="NAME", help="rows of the matrix; all of them by default")
     parser.add_argument("--faults", action="store_true",
@@ -371,7 +383,7 @@ def _check_torch(parser: Parser) -> None:
 
 
 def _explain(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
+    parser.add_argument("name", nargs="+", metavar="NAME", help="a mode, verb, obligation, rule, hypothesis, strategy, "
                         "symbol, quantity, value type, table, loss, optimizer, precision or lemma; a bug of the "
                         "museum; `published` for the table of published numbers, or the name of one")
     _format(parser, ("text", "json"))
@@ -379,5 +391,5 @@ def _explain(parser: Parser) -> None:
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
               "diff": _diff, "reshard": _reshard, "report": _report, "fit": _fit, "simulate": _simulate,
-              "museum": _museum, "check-torch": _check_torch, "model": _model, "import": _import,
-              "explain": _explain}
+              "museum": _museum, "check-torch": _check_torch, "model": _model, "models": _list,
+              "import": _import, "explain": _explain, "completion": _completion}

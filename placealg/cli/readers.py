@@ -192,7 +192,8 @@ def cost(chosen: Namespace) -> int:
         return DONE
     parts = export.sections(costs)
     text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),
-            "latex": lambda: export.latex(title, parts), "python": lambda: export.python(title, parts)}
+            "latex": lambda: export.latex(title, parts), "python": lambda: export.python(title, parts),
+            "csv": lambda: export.comma_separated(parts, case.sizes)}
     print_text(text[chosen.format]())
     return DONE
 

@@ -108,6 +108,12 @@ class Amounts:
         return sum(self.all.values(), sympy.S.Zero)
 
     @cached_property
+    def trained(self) -> Any:
+        """The number of parameters that a step updates."""
+        kept = [g.name for g in self.reference.groups if not g.frozen]
+        return sum((self.all[name] for name in kept), sympy.S.Zero)
+
+    @cached_property
     def values(self) -> FrozenMap[str, Fraction]:
         """The numbers that are known: types, microbatches (1 unless fixed), bound axes, the model's sizes, Psi.
 

@@ -67,6 +67,13 @@ class Costs:
         return amounts.made(amounts.total, "elements")
 
     @cached_property
+    def trained(self) -> Formula | None:
+        """The number of parameters that a step updates; None where that is all of them."""
+        amounts = Amounts(self.walk.every_stage.reference) if isinstance(self.step, StageStep) else self.walk.amounts
+        frozen = any(g.frozen for g in amounts.reference.groups)
+        return amounts.made(amounts.trained, "elements") if frozen else None
+
+    @cached_property
     def memory(self) -> Memory:
         """The memory that the device takes."""
         return memory(self.walk)

@@ -16,7 +16,7 @@ import sympy
 
 from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
-from placealg.cost.notation import latex_name, python_of, text_of
+from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Axis
@@ -277,6 +277,12 @@ class Formula:
             return rf"\text{{none: {self.reason}}}"
         return str(sympy.latex(self.expr, symbol_names={symbol(n): latex_name(n) for n in self.names}))
 
+    def latex_lines(self) -> list[str]:
+        """The formula in LaTeX, in lines that fit on a page, for an `align*`."""
+        if self.expr is None:
+            return [self.latex()]
+        return latex_lines(self.expr, {symbol(n): latex_name(n) for n in self.names})
+
     def _repr_latex_(self) -> str:
         unit = "" if self.unit == "1" or self.expr is None else rf"\ \text{{{self.unit}}}"
         return f"${self.latex()}{unit}$"
@@ -290,6 +296,8 @@ class Formula:
     def python(self, name: str = "formula") -> str:
         """A standalone Python function of the formula's symbols, with their defaults; exact for fractions.
 
+        It takes numpy arrays as it takes numbers, and gives an array then.
+
         >>> print(Formula.parse("w*Psi/dp", "bytes", values={"w": 2}).python("weights"))
         def weights(Psi: float, dp: float, w: float = 2) -> float:
             \"\"\"bytes, exact.\"\"\"
@@ -298,11 +306,11 @@ class Formula:
         if self.expr is None:
             return f"def {name}() -> None:\n    \"\"\"none: {self.reason}.\"\"\"\n    return None"
         spelled = {n: n + "_" if keyword.iskeyword(n) else n for n in self.names}
-        body = python_of(self.expr.xreplace({symbol(n): sympy.Symbol(s, positive=True) for n, s in spelled.items()}))
+        named = self.expr.xreplace({symbol(n): sympy.Symbol(s, positive=True) for n, s in spelled.items()})
         free = [f"{spelled[n]}: float" for n in self.names if n not in self.values]
         bound = [f"{spelled[n]}: float = {_literal(self.values[n])}" for n in self.names if n in self.values]
         return (f"def {name}({', '.join(free + bound)}) -> float:\n"
-                f'    """{self.unit}, {self.convention}."""\n    return {body}')
+                f'    """{self.unit}, {self.convention}."""\n{python_extremes(named)}    return {python_of(named)}')
 
     def to_json(self, **sizes: Size) -> dict[str, Any]:
         """The leaf `{expr, unit, value}`, with `reason` if there is no expression; the value is at `sizes`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sympy
@@ -87,6 +88,20 @@ def _atom(expr: Any) -> str:
     return text_of(expr) if expr.is_Symbol or expr.is_Integer else f"({text_of(expr)})"
 
 
+EXTREMES = {"Max": ("largest", ">=", "<"), "Min": ("smallest", "<=", ">")}
+"""Extreme -> its function in Python, which takes arrays as it takes numbers; what one of two is to the other if it is
+that, and what if the other is."""
+
+
+def python_extremes(expr: Any) -> str:
+    """The local functions that `python_of(expr)` calls: of numbers, fractions and arrays, exact as these are."""
+    kinds = {type(part).__name__ for part in sympy.preorder_traversal(expr)}
+    return "".join(f"    def {name}(first: float, *others: float) -> float:\n        for other in others:\n"
+                   f"            first = (first {one} other)*first + (first {two} other)*other\n"
+                   "        return first\n"
+                   for kind, (name, one, two) in EXTREMES.items() if kind in kinds)
+
+
 def python_of(expr: Any) -> str:
     """The expression in Python, exact for fractions of sizes: no literal is divided by another.
 
@@ -105,8 +120,8 @@ def python_of(expr: Any) -> str:
             sign = (" - " if minus else " + ") if text else ("-" if minus else "")
             text += sign + (f"({python_of(term)})" if minus and term.is_Add else python_of(term))
         return text
-    if kind in ("Max", "Min"):
-        return f"{kind.lower()}({', '.join(sorted(map(python_of, expr.args)))})"
+    if kind in EXTREMES:
+        return f"{EXTREMES[kind][0]}({', '.join(sorted(map(python_of, expr.args)))})"
     if kind in ("ceiling", "floor"):
         top, bottom = (_python_product(part) for part in sympy.fraction(sympy.together(expr.args[0])))
         return f"({top} // {bottom})" if kind == "floor" else f"(-(-{top} // {bottom}))"
@@ -126,3 +141,53 @@ def _python_product(expr: Any) -> str:
 def _python_atom(expr: Any) -> str:
     """A factor, in brackets if it is a sum."""
     return f"({python_of(expr)})" if expr.is_Add or expr.could_extract_minus_sign() else python_of(expr)
+
+
+LATEX_LINE = 96
+"""A formula is broken where a line of it would be longer than so many signs of its plain text."""
+
+
+def latex_lines(expr: Any, names: Mapping[Any, str]) -> list[str]:
+    r"""The expression in LaTeX, broken between the terms of its sums and the operands of an extreme.
+
+    >>> names = {s: s.name for s in sympy.symbols("a b")}
+    >>> latex_lines(sympy.Symbol("a") + sympy.Symbol("b"), names)
+    ['a + b']
+    """
+    lines, room = [""], 0
+    for piece, length in _latex_pieces(expr, names):
+        if lines[-1] and room + length > LATEX_LINE:
+            lines.append("")
+            room = 0
+        lines[-1] += piece
+        room += length
+    return [text.strip() for text in lines]
+
+
+def _latex_pieces(expr: Any, names: Mapping[Any, str]) -> Iterator[tuple[str, int]]:
+    """Pieces of LaTeX between which a line may end, each with the length of its plain text."""
+    text = text_of(expr)
+    kind = type(expr).__name__
+    if len(text) > LATEX_LINE and expr.is_Add:
+        for k, (minus, term) in enumerate(in_terms(expr)):
+            sign = ("-" if minus else "") if k == 0 else " - " if minus else " + "
+            for n, (piece, length) in enumerate(_latex_pieces(term, names)):
+                yield (sign + piece, length + 3) if n == 0 else (piece, length)
+        return
+    if len(text) > LATEX_LINE and kind in EXTREMES:
+        for k, one in enumerate(sorted(expr.args, key=text_of)):
+            pieces = list(_latex_pieces(one, names))
+            head = rf"\{kind.lower()}\bigl(" if k == 0 else ""
+            tail = r"\bigr)" if k == len(expr.args) - 1 else ", "
+            for n, (piece, length) in enumerate(pieces):
+                yield head * (n == 0) + piece + tail * (n == len(pieces) - 1), length + 4
+        return
+    long = [f for f in in_factors(expr) if f.is_Add and len(text_of(f)) > LATEX_LINE] if expr.is_Mul else []
+    if len(long) == 1:
+        rest = expr / long[0]
+        yield sympy.latex(rest, symbol_names=dict(names)) + r" \bigl(", len(text_of(rest)) + 1
+        pieces = list(_latex_pieces(long[0], names))
+        for n, (piece, length) in enumerate(pieces):
+            yield piece + r"\bigr)" * (n == len(pieces) - 1), length
+        return
+    yield str(sympy.latex(expr, symbol_names=dict(names))), len(text)

@@ -92,6 +92,10 @@ def cost(title: str, costs: Costs, sizes: Sizes, hypotheses: Iterable[str], widt
     number_of = value_of(count, sizes)
     known: list[list[Cell]] = [
         [dim("parameters"), count.text() + ("" if number_of is None else f" = {number(int(number_of))}")]]
+    if (trained := costs.trained) is not None:
+        met = value_of(trained, sizes)
+        known.append([dim("trains"), trained.text() + ("" if met is None else f" = {number(int(met))}") +
+                      "; all other parameters are frozen"])
     for kind, text in known_sizes(formulas, sizes):
         known.append([dim(kind), dim(text)])
     lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]

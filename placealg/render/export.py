@@ -1,14 +1,16 @@
-"""Costs for other documents: Markdown tables, LaTeX alignments, Python functions."""
+"""Costs for other documents: Markdown tables, LaTeX alignments, Python functions, rows for a spreadsheet."""
 
 from __future__ import annotations
 
+import csv
+import io
 import keyword
 import re
 from collections.abc import Mapping
 from fractions import Fraction
 
 from placealg.cost.costs import Costs
-from placealg.cost.formula import Formula
+from placealg.cost.formula import Formula, json_number
 from placealg.render.cost import value_of
 from placealg.render.values import scale_for, scaled
 
@@ -76,9 +78,24 @@ def latex(title: str, parts: Sections) -> str:
     for name, rows in parts.items():
         unit = rows[0][1].unit if rows else "bytes"
         lines += [rf"\paragraph{{{escaped(name)}}} ({unit})", r"\begin{align*}"]
-        lines += [rf"  \text{{{escaped(q)}}} &= {f.latex()} \\" for q, f in rows]
+        for q, f in rows:
+            first, *rest = f.latex_lines()
+            lines += [rf"  \text{{{escaped(q)}}} &= {first} \\", *(rf"    &\quad {more} \\" for more in rest)]
         lines.append(r"\end{align*}")
     return "\n".join(lines) + "\n"
+
+
+def comma_separated(parts: Sections, sizes: Mapping[str, Fraction]) -> str:
+    """A row per quantity for a spreadsheet: section, quantity, unit, formula, value; "" where there is no value."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(("section", "quantity", "unit", "formula", "value"))
+    for section, quantities in parts.items():
+        for quantity, formula in quantities:
+            value = value_of(formula, sizes)
+            rows.writerow((section, quantity, formula.unit, "" if formula.expr is None else str(formula.expr),
+                           "" if value is None else json_number(value)))
+    return out.getvalue()
 
 
 def python(title: str, parts: Sections) -> str:

@@ -59,6 +59,8 @@ def model_page(model: Model, width: int) -> list[Line]:
         lines += indent(prose(", ".join(f"{n} = {v}" for n, v in model.sizes.items()), width - 2, "dim"))
     if model.filled:
         lines += indent(prose(f"filled in  {', '.join(model.filled)}, which the file leaves out", width - 2, hang=11))
+    if trains := _trains(model):
+        lines += indent(prose(trains, width - 2, hang=2))
     for part in model.left_out:
         lines += indent(prose(f"left out  {part}", width - 2, hang=10))
     dims = ", ".join(f"{d} = {readable(str(n))}" for d, n in model.graph.dims.items())
@@ -115,3 +117,31 @@ def explanation(name: str, kind: str, sentences: Iterable[str], rows: Sequence[t
     cells: list[list[Cell]] = [[dim(title), text] for title, text in rows]
     return [line(bold(name), dim(f"  {kind}")), *indent(prose(" ".join(sentences), width - 2)),
             *indent(table(cells, "ll", width - 2, wrap={1: 30}))]
+
+
+def models_page(sized: Iterable[Model], symbolic: Iterable[Model], read: Iterable[tuple[str, str, Sequence[str]]],
+                width: int) -> list[Line]:
+    """The models with sizes, those whose sizes are symbols, and the types of which a config.json is read."""
+    rows: list[list[Cell]] = [[bold(w) for w in ("model", "parameters", "a token meets", "L", "h", "V", "type")]]
+    for m in sized:
+        total, met = m.total(), m.activated()
+        rows.append([m.name, number(total), number(met) if met != total else "",
+                     number(sum(n for size, n in m.sizes.items() if size.partition("_")[0] == "L")),
+                     *(number(m.sizes[s]) for s in ("h", "V")), dim(m.family)])
+    free: list[list[Cell]] = [[m.name, dim("Ψ parameters" if m.abstract else ", ".join(u.name for u in m.units)),
+                               dim(_trains(m))] for m in symbolic]
+    types: list[list[Cell]] = [[bold("model_type"), bold("like"), bold("also read for")]]
+    types += [[name, dim(like), dim(", ".join(others))] for name, like, others in read]
+    return [line(bold("with sizes"), dim("  --model NAME, as everywhere below")), *table(rows, "lrrrrrl", width), (),
+            line(bold("whose sizes are symbols")), *table(free, "lll", width), (),
+            line(bold("a config.json of your own")),
+            *indent(prose("--model PATH, of one of these types; docs/models.md has what was held against transformers",
+                          width - 2)),
+            *table(types, "lll", width)]
+
+
+def _trains(model: Model) -> str:
+    """What of a model trains, where that is not all of it."""
+    parameters = [p.name for p in model.parameters]
+    kept = [name for name in parameters if name in model.graph.tensors and not model.graph.tensors[name].frozen]
+    return f"trains {', '.join(kept)} alone" if kept and len(kept) < len(parameters) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,6 +127,27 @@ def system_path(name: str) -> Path:
     if name not in files:
         raise InputError(f"unknown strategy '{name}'", name=name, valid=files)
     return files[name]
+
+
+def packaged(word: str) -> Path | None:
+    """The strategy file that comes with placealg and is called so: torch.fsdp2, proofs/..., a bug of the museum.
+
+    None where the word names none; a file of one's own at that path goes before.
+
+    >>> packaged("megatron_1446").name, packaged("zero3")
+    ('megatron_1446.toml', None)
+    """
+    if Path(word).exists():
+        return None
+    if word.startswith(SYSTEM):
+        return system_path(word)
+    within = re.fullmatch(r"(?:\./)?proofs/((?:\w+/)*\w+\.toml)", word, re.ASCII)
+    if within and (path := proofs_folder(within[1])).is_file():
+        return path
+    if re.fullmatch(r"\w{1,80}", word, re.ASCII):
+        known = (proofs_folder(folder) / f"{word}.toml" for folder in ("refuted", "outside"))
+        return next((path for path in known if path.is_file()), None)
+    return None
 
 
 def read_strategy_file(path: str | Path) -> StrategyFile:

@@ -46,6 +46,8 @@ UNLIKE = [
     ("gradient", 'base = "dp"\nedit = [{ drop = "reduce.layer.weight.grad_sum.reduce[dp]" }]', "megatron_1446"),
     ("gradient", 'base = "dp"\nedit = [{ move = "reduce.*.reduce[dp]", before = "backward.*.grad_sum.accumulate" }]',
      "funasr_3472"),
+    ("gradient", 'base = "hsdp"\nedit = [{ drop = "reduce.layer.weight.grad_sum.reduce[dp_replicate]" }]',
+     "mmdetection_2539"),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
 import re
 import subprocess
@@ -11,11 +13,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import run_placealg
 
 import placealg as pa
 from placealg.cost.costs import Costs
+from placealg.cost.notation import LATEX_LINE
 from placealg.mesh import SYMBOLS
 from placealg.model.config import resolve_model
 from placealg.render.export import escaped, function_name, sections
@@ -71,7 +75,7 @@ def test_the_module_needs_nothing_and_is_typed(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-_ALONE = r"\left \right \Psi \cdot \max \min \lceil \rceil \lfloor \rfloor "
+_ALONE = r"\bigl \bigr \quad \left \right \Psi \cdot \max \min \lceil \rceil \lfloor \rfloor "
 _SIGNS = r"\textbackslash \textasciitilde \textasciicircum \\ \_ \# \% \& \$ \{ \}"
 COMMANDS = {r"\frac": 2, r"\text": 1, r"\mathrm": 1, **dict.fromkeys(f"{_ALONE} {_SIGNS}".split(), 0)}
 """Command -> how many groups it takes: the part of KaTeX's functions that exports use, https://katex.org/docs/supported."""
@@ -135,7 +139,7 @@ def test_every_formula_is_latex_that_katex_reads(strategy: str, model: str) -> N
     rows = [line for line in lines if not line.startswith((r"\begin", r"\end", r"\paragraph"))]
     assert len(rows) > 10
     for row in rows:
-        assert row.endswith(r" \\") and row.count("&=") == 1
+        assert row.endswith(r" \\") and row.count("&=") + row.lstrip().startswith(r"&\quad ") == 1
         assert list(complaints(row)) == []
         assert not re.search(r"(?<!\\)_(?![{A-Za-z0-9])", row)
 
@@ -149,3 +153,28 @@ def test_what_katex_would_not_read_is_seen(text: str) -> None:
 
 def test_names_of_users_are_escaped_in_latex() -> None:
     assert list(complaints(rf"\text{{{escaped('a_b#c%d&e$f{g}h~i^j' + chr(92))}}}")) == []
+
+
+def test_arrays_go_in_and_come_out() -> None:
+    _, names = exported("zero3*tp_sp*recompute_selective", "gpt")
+    function = names["memory_peak"]
+    sizes = {n: 64.0 for n in function.__annotations__ if n != "return"}
+    tp = np.array([1.0, 2.0, 4.0, 8.0])
+    assert function(**sizes | {"tp": tp}).tolist() == [function(**sizes | {"tp": float(n)}) for n in tp]
+
+
+def test_long_formulas_are_broken_into_lines_that_fit() -> None:
+    text = run_placealg("cost", "zero3*tp_sp", "--model", "gpt", "--format", "latex").out
+    rows = [row for row in text.splitlines() if row.endswith(r" \\")]
+    assert any(row.lstrip().startswith(r"&\quad") for row in rows)
+    plain = [re.sub(r"\\[A-Za-z]+|[{}\s]", "", row.partition("&")[2]) for row in rows]
+    assert max(map(len, plain)) < 3 * LATEX_LINE
+    for name in ("act", "wire", "kv"):
+        assert not re.search(rf"(?<![A-Za-z{{]){name}(?![A-Za-z])", text)
+
+
+def test_rows_for_a_spreadsheet_have_the_values_of_the_page() -> None:
+    text = run_placealg("cost", "zero3", "--model", "llama-3-8b", "--set", "dp=8", "--format", "csv").out
+    rows = {row["quantity"]: row for row in csv.DictReader(io.StringIO(text))}
+    assert rows["states"]["value"] == str(8030261248 * 16 // 8) and rows["states"]["unit"] == "bytes"
+    assert rows["total"]["formula"] and {row["section"] for row in rows.values()} >= {"memory", "communication"}

@@ -46,6 +46,7 @@ class StyleOptions(TypedDict, total=False):
     parallel: bool
     fused: bool
     mtp: bool
+    upcast: bool
 
 
 class CommandOptions(StyleOptions, total=False):
@@ -59,13 +60,13 @@ class CommandOptions(StyleOptions, total=False):
 def style(chosen: Namespace) -> StyleOptions:
     """The options of the model's transformer among the words of a command line."""
     return StyleOptions(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
-                 mtp=chosen.mtp)
+                 mtp=chosen.mtp, upcast=chosen.upcast)
 
 
 def options(chosen: Namespace) -> CommandOptions:
     """The options of a case among the words of a command line."""
     said = CommandOptions(flash=chosen.flash, dropout=chosen.dropout, parallel=chosen.parallel, fused=chosen.fused,
-                   mtp=chosen.mtp)
+                   mtp=chosen.mtp, upcast=chosen.upcast)
     if getattr(chosen, "precision", None):
         said["precision"] = chosen.precision
     if getattr(chosen, "loss", None):
@@ -90,7 +91,8 @@ def foreign(chosen: Namespace) -> Foreign | None:
 
 def _style(said: CommandOptions) -> StyleOptions:
     return StyleOptions(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
-                 fused=said.get("fused", True), mtp=said.get("mtp", False))
+                 fused=said.get("fused", True), mtp=said.get("mtp", False),
+                 upcast=said.get("upcast", False))
 
 
 def default_model(*strategies: Strategy) -> str:

@@ -204,6 +204,8 @@ def _transformer(parser: Parser) -> None:
     parser.add_argument("--flash", action=both, help="attention as one op; by default as the model's family has it")
     parser.add_argument("--dropout", action=both, help="dropout; by default as the model's family has it")
     parser.add_argument("--fused", action=both, default=True, help="norms and activations as one op each: the default")
+    parser.add_argument("--upcast", action="store_true", help="norms written out, and they and the softmax of an "
+                        "attention that is written out on copies of 32 bits, as eager code in 16 bits has them")
     parser.add_argument("--mtp", action="store_true", help="with the layers that predict tokens after the next")
     parser.add_argument("--parallel", action="store_true", help="attention beside the MLP rather than before it")
 

@@ -27,7 +27,7 @@ def normed(g: Builder, name: str, x: Tensor, style: Style, over: str = "embed") 
     """`NAME.out`: `x` under the style's norm."""
     centred = style.layer_norm
     return g.norm(name, x, over, bias=centred and style.norm_bias, centred=centred, weight=style.norm_weight,
-                  fused=style.fused)
+                  **style.written)
 
 
 def _plain(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
@@ -45,7 +45,7 @@ def _plain(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     mixed = _core(g, f"{at}.core", made["q"], made["k"], made["v"], (), style, queries)
     mixed = _gated(g, at, x, mixed, queries, style)
     if style.sub_norm:
-        mixed = g.norm(f"{at}.sub_norm", mixed, queries, bias=False, fused=style.fused)
+        mixed = g.norm(f"{at}.sub_norm", mixed, queries, bias=False, **style.written)
     return g.einsum(f"{at}.out", mixed, g.parameter(f"{at}.out.weight", f"{queries} embed"), to="batch seq embed")
 
 
@@ -53,8 +53,8 @@ def _of_heads(g: Builder, path: str, x: Tensor, dims: str, style: Style) -> Tens
     """Queries or keys under their norm."""
     if style.qk_norm != "each":
         return g.norm(f"{path}.norm", x, dims if style.qk_norm == "all" else "head_dim", bias=style.qk_norm_bias,
-                      centred=style.qk_layer_norm, weight=style.qk_norm_weight, fused=style.fused)
-    x = g.norm(f"{path}.norm", x, "head_dim", bias=False, centred=style.qk_layer_norm, weight=False, fused=style.fused)
+                      centred=style.qk_layer_norm, weight=style.qk_norm_weight, **style.written)
+    x = g.norm(f"{path}.norm", x, "head_dim", bias=False, centred=style.qk_layer_norm, weight=False, **style.written)
     x = g.mul(f"{path}.norm.scaled", x, g.parameter(f"{path}.norm.weight", dims))
     return g.biased(f"{path}.norm", x, dims) if style.qk_norm_bias else x
 
@@ -79,8 +79,8 @@ def _latent(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
 
     q, rank = x, "embed"
     if "q_rank" in g.dims:
-        q, rank = g.norm(f"{at}.q_norm", low("q_down", "q_rank"), "q_rank", bias=False, fused=style.fused), "q_rank"
-    kv = g.norm(f"{at}.kv_norm", low("kv_down", "kv_rank"), "kv_rank", bias=False, fused=style.fused)
+        q, rank = g.norm(f"{at}.q_norm", low("q_down", "q_rank"), "q_rank", bias=False, **style.written), "q_rank"
+    kv = g.norm(f"{at}.kv_norm", low("kv_down", "kv_rank"), "kv_rank", bias=False, **style.written)
     queries, keys, values = (g.linear(f"{at}.{name}", y, f"batch seq {dims}", f"{low} {dims}")
                              for name, y, low, dims in (("q", q, rank, "heads nope_dim"),
                                                         ("k", kv, "kv_rank", "heads nope_dim"),
@@ -123,7 +123,7 @@ def _core(g: Builder, at: str, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Te
         scores = g.add(f"{at}.sloped", scores, SLOPES)
     if style.softcap:
         scores = capped(g, f"{at}.capped", scores)
-    probs = g.softmax(f"{at}.probs", scores, over="seq_kv", sink=sink, mask="causal", **near)
+    probs = g.softmax(f"{at}.probs", scores, over="seq_kv", sink=sink, upcast=style.upcast, mask="causal", **near)
     return g.einsum(f"{at}.mixed", dropped(g, f"{at}.dropped", probs, style), v, to=f"batch seq {heads}")
 
 

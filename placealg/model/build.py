@@ -5,7 +5,8 @@ Every line is checked as it is written, so an error points at it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from placealg.arith import Monomial
@@ -51,6 +52,7 @@ class Builder:
         self._ops: list[Op] = []
         self._open: dict[str, tuple[Monomial, str, str]] = {}
         self._around: dict[str, str] = {}
+        self._wide = False
 
     def parameter(self, name: str, dims: Dims) -> Tensor:
         """A parameter; declaring it again with the same dims is the same parameter."""
@@ -121,8 +123,17 @@ class Builder:
         return self._op(name, "scale", (x,), attrs={"factor": factor}, region=region)
 
     def cast(self, name: str, x: Tensor | str, region: str | None = None) -> Tensor:
-        """The operand in another number format."""
+        """The operand in another number format: in 32 bits inside `wide`, else in that of activations."""
         return self._op(name, "cast", (x,), region=region)
+
+    @contextmanager
+    def wide(self, wanted: bool = True) -> Iterator[None]:
+        """While it is open, what ops make of activations has 32 bits, where that is `wanted`."""
+        before, self._wide = self._wide, wanted
+        try:
+            yield
+        finally:
+            self._wide = before
 
     def copy(self, name: str, x: Tensor | str, region: str | None = None) -> Tensor:
         """The operand in new storage."""
@@ -150,32 +161,47 @@ class Builder:
         return self._op(name, "dropout", (x,), region=region)
 
     def norm(self, name: str, x: Tensor | str, over: Dims, *, bias: bool = True, centred: bool | None = None,
-             weight: bool = True, fused: bool = True) -> Tensor:
+             weight: bool = True, fused: bool = True, upcast: bool = False) -> Tensor:
         """`NAME.out`: layer norm with weight and bias, or, without bias, the root-mean-square norm with weight.
 
         `centred` says that it is a layer norm where there is no bias; without `weight` it has no parameters. A
-        root-mean-square norm that is not `fused` is written out, and keeps what it multiplies by its weight, too.
+        root-mean-square norm that is not `fused` is written out, and keeps what it multiplies by its weight, too; with
+        `upcast` it is computed on a copy of 32 bits.
         """
         kind = "layer_norm" if (bias if centred is None else centred) else "rms_norm"
         if kind == "rms_norm" and not fused:
-            return self._written_norm(name, x, over, weight)
+            return self._written_norm(name, x, over, weight, upcast)
         if not weight:
             return self._op(f"{name}.out", f"{kind}_plain", (x,), over=over)
         parameters = [self.parameter(f"{name}.{p}", over) for p in (("weight", "bias") if bias else ("weight",))]
         return self._op(f"{name}.out", kind, (x, *parameters), over=over)
 
-    def _written_norm(self, name: str, x: Tensor | str, over: Dims, weight: bool) -> Tensor:
+    def _written_norm(self, name: str, x: Tensor | str, over: Dims, weight: bool, upcast: bool) -> Tensor:
         """The root-mean-square norm as products, sums and a root."""
         (read,) = known((str(x),), self._tensors, name)
-        square = self.mul(f"{name}.square", x, x)
-        total = self.sum(f"{name}.total", square, [d for d in read.dims if d not in _words(over)], region=name)
-        share = self.unary(f"{name}.rstd", self.scale(f"{name}.mean", total, "1/over"), "rsqrt")
-        standard = self.mul(f"{name}.standard" if weight else f"{name}.out", x, share)
+        with self.wide(upcast):
+            x = self.cast(f"{name}.wide", x) if upcast else x
+            square = self.mul(f"{name}.square", x, x)
+            total = self.sum(f"{name}.total", square, [d for d in read.dims if d not in _words(over)], region=name)
+            share = self.unary(f"{name}.rstd", self.scale(f"{name}.mean", total, "1/over"), "rsqrt")
+            named = f"{name}.standard" if weight or upcast else f"{name}.out"
+            standard = self.mul(named, x, share)
+        if upcast:
+            standard = self.cast(f"{name}.narrow" if weight else f"{name}.out", standard)
         return self.mul(f"{name}.out", standard, self.parameter(f"{name}.weight", over)) if weight else standard
 
     def softmax(self, name: str, x: Tensor | str, over: Dims, region: str | None = None,
-                sink: Tensor | str | None = None, **attrs: str) -> Tensor:
-        """The softmax over dims; a `sink` is one more score of every row, which no result belongs to."""
+                sink: Tensor | str | None = None, upcast: bool = False, **attrs: str) -> Tensor:
+        """The softmax over dims; a `sink` is one more score of every row, which no result belongs to.
+
+        With `upcast` it is taken of a copy of 32 bits.
+        """
+        if upcast:
+            inside = region or _region(name)
+            with self.wide():
+                scores = self.cast(f"{name}.wide", x, inside)
+                probs = self.softmax(f"{name}.softmax", scores, over, inside, sink, False, **attrs)
+            return self.cast(name, probs, region)
         if sink is not None:
             return self._op(name, "softmax_sink", (x, sink), over=over, region=region, attrs=attrs)
         return self._op(name, "softmax", (x,), over=over, region=region, attrs=attrs)
@@ -229,7 +255,8 @@ class Builder:
         op = Op(name, kind, tuple(t.name for t in inputs), self._around.get(here, here), _words(over),
                 FrozenMap(rename), FrozenMap(attrs))
         result = result_dims(op.row, given, op.over, op.rename) if to is None else _words(to)
-        made = self._tensor(name, result, "activation", op.row.element)
+        element = "stat" if self._wide and op.row.element == "act" else op.row.element
+        made = self._tensor(name, result, "activation", element)
         check_op(op, self._tensors, result)
         self._new(replace(made, sparse=sparse_of(op, self._tensors, result)))
         self._ops.append(op)

@@ -70,7 +70,7 @@ def published_id(text: str) -> str:
 
 
 def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None = None,
-                  parallel: bool = False, fused: bool = True, mtp: bool = False) -> Model:
+                  parallel: bool = False, fused: bool = True, mtp: bool = False, upcast: bool = False) -> Model:
     """The model that a user names: one of SYMBOLIC, a shipped or published configuration, or a config.json's path.
 
     A published configuration is named by its id, "Qwen/Qwen3-8B". The options are those of `from_config`; a model
@@ -83,11 +83,13 @@ def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None 
     """
     if text in ("gpt", "mla") and not mtp:
         model, style = (gpt, GPT) if text == "gpt" else (mla, MLA)
-        return model(_restyled(style, flash, dropout, parallel, fused))
+        return model(_restyled(style, flash, dropout, parallel, fused, upcast))
     if text not in SYMBOLIC:
-        return from_config(text, flash=flash, dropout=dropout, parallel=parallel, fused=fused, mtp=mtp)
+        return from_config(text, flash=flash, dropout=dropout, parallel=parallel, fused=fused, mtp=mtp,
+                           upcast=upcast)
     said = [name for name, value in (("flash", flash), ("dropout", dropout), ("parallel", parallel or None),
-                                  ("fused", None if fused else False), ("mtp", mtp or None))
+                                  ("fused", None if fused else False), ("mtp", mtp or None),
+                                  ("upcast", upcast or None))
             if value is not None]
     if said:
         raise InputError(f"{' and '.join(said)}: only a transformer has that choice, and {text} is none; "
@@ -97,21 +99,22 @@ def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None 
 
 
 def _restyled(style: Style, flash: bool | None, dropout: bool | None, parallel: bool,
-              fused: bool) -> Style:
+              fused: bool, upcast: bool) -> Style:
     """The style with the choices that were made."""
-    return replace(style, parallel=parallel, fused=fused, flash=style.flash if flash is None else flash,
-                   dropout=style.dropout if dropout is None else dropout)
+    return replace(style, parallel=parallel, fused=fused and not upcast, upcast=upcast,
+                   flash=style.flash if flash is None else flash, dropout=style.dropout if dropout is None else dropout)
 
 
 def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout: bool | None = None,
-                parallel: bool = False, fused: bool = True, mtp: bool = False) -> Model:
+                parallel: bool = False, fused: bool = True, mtp: bool = False, upcast: bool = False) -> Model:
     """The model of a HuggingFace config.json, given its path, its folder, a shipped name or a published id.
 
     Its `model_type` names a family (`placealg.model.family`), which says which fields are read and what transformers
     fills in for those that are not there. `PATH#text_config` reads a table inside the file. `flash` says whether
     attention is one op, `dropout` whether there is dropout; None is the family's own: GPT-2 has dropout and an unfused
     attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J does. Where norms are not
-    `fused`, they and a gelu of a tanh are written out, and keep what eager code keeps. `mtp` adds the layers
+    `fused`, they and a gelu of a tanh are written out, and keep what eager code keeps; with `upcast` they and the
+    softmax of attention are so computed on copies of 32 bits, as where the rest has 16. `mtp` adds the layers
     that predict tokens after the next, and their losses. Every fault of name, file
     or field is an InputError with the file and the line.
 
@@ -131,7 +134,8 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
             given = next((n for n in named_in(rule) if config.has(n)), named_in(rule)[0])
             raise InputError(f"{given} = {shown(fields.get(given))}: {family.name} then has {what}, which is not read "
                              "here", where=config.place(given))
-    found = tuple(restyled(kind, flash=flash, dropout=dropout, parallel=parallel or None, fused=fused)
+    found = tuple(restyled(kind, flash=flash, dropout=dropout, parallel=parallel or None, fused=fused and not upcast,
+                           upcast=upcast)
                   for kind in kinds(config, family, fields, sizes["L"]))
     further = _further(config, family, fields, found, sizes) if mtp else ()
     found, further, sizes = _counted(config, family, found, further, sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 
@@ -17,7 +18,8 @@ class Style:
     the embedding. In a `parallel` block attention and MLP read one norm, or with `two_norms` each its own, and their
     outputs are added before the biases. Norms stand before attention and MLP (`pre_norm`), on what these make
     (`post_norm`), or behind the residual sum (`residual_norm`). Where it is not `fused`, root-mean-square norms are
-    written out, and a gelu of a tanh (`activation` gelu_new), as eager code keeps them.
+    written out, and a gelu of a tanh (`activation` gelu_new), as eager code keeps them; with `upcast` these norms and
+    attention's softmax are computed on copies of 32 bits.
 
     `qk_norm` normalises queries and keys: per head, or, if it is "all", all heads at once, or "each" head with a
     weight of its own; `qk_layer_norm` says that it takes the mean away, `qk_norm_weight` and `qk_norm_bias` what it
@@ -57,6 +59,7 @@ class Style:
     dropout: bool = True
     flash: bool = False
     fused: bool = True
+    upcast: bool = False
     tied: bool = True
     parallel: bool = False
     two_norms: bool = False
@@ -97,6 +100,11 @@ class Style:
     head_bias: bool = False
     logit_scale: bool = False
     logit_softcap: bool = False
+
+    @property
+    def written(self) -> Mapping[str, bool]:
+        """How norms are written: as one op or out, and on copies of 32 bits or not."""
+        return {"fused": self.fused, "upcast": self.upcast}
 
 
 GPT = Style()

@@ -200,7 +200,7 @@ def _inner(g: Builder, at: str, x: Tensor, style: Style, ffn: str) -> Tensor:
             logits = g.einsum(f"{path}.logits", x, g.parameter(f"{path}.weight", "embed"), to="batch seq")
             shared = g.mul(f"{path}.out", shared, g.unary(f"{path}.open", logits, "sigmoid"))
         y = g.add(f"{at}.combine.out", y, shared)
-    return g.norm(f"{at}.combine.norm", y, "embed", bias=False, fused=style.fused) if style.expert_norm else y
+    return g.norm(f"{at}.combine.norm", y, "embed", bias=False, **style.written) if style.expert_norm else y
 
 
 def _mlp(g: Builder, at: str, x: Tensor, style: Style, tokens: str, ffn: str) -> Tensor:
@@ -211,7 +211,7 @@ def _mlp(g: Builder, at: str, x: Tensor, style: Style, tokens: str, ffn: str) ->
     y = _activated(g, at, made[0], style)
     y = g.mul(f"{at}.product", y, made[1]) if style.gated else y
     if style.sub_norm:
-        y = g.norm(f"{at}.sub_norm", y, ffn, bias=False, fused=style.fused)
+        y = g.norm(f"{at}.sub_norm", y, ffn, bias=False, **style.written)
     return g.linear(f"{at}.down", y, f"{tokens} embed", f"{ffn} embed")
 
 

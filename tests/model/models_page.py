@@ -115,7 +115,7 @@ def _steps(table: Mapping[str, Any]) -> Iterator[str]:
                 "A small model of each family trains one step in float32 on the CPU, attention and norms written out "
                 "(`--no-flash --no-fused`). Bytes of parameters, gradients and moments and the flop of all products "
                 "are equal; what autograd saves is equal after the residues. Sizes and bytes as tests/model/"
-                "real_activations.py has them; r are the rotated elements of a head.", "",
+                "real_activations.py has them; r are the rotated elements of a head, act is 4.", "",
                 "| residue | op | formula, bytes | what transformers keeps |", "|---|---|---|---|")
     used = {residue for name in table["steps"] for residue in CASES[name].residues}
     for name, residue in RESIDUES.items():
@@ -123,14 +123,23 @@ def _steps(table: Mapping[str, Any]) -> Iterator[str]:
             yield f"| {name} | {residue.op} | `{residue.formula}` | {residue.why} |"
     yield from ("", "| model_type | parameters | flop | saved here | residues | saved there |",
                 "|---|---|---|---|---|---|")
-    for name, row in table["steps"].items():
-        told = ", ".join(f"{residue} {n:,}" for residue, n in row["residues"].items())
-        here, there = row["activations"]
-        yield f"| {name} | {row['parameters'][1]:,} | {row['flop'][1]:,} | {here:,} | {told} | {there:,} |"
+    yield from _step_rows(table["steps"])
     yield ""
     yield ("Choosing and weighting experts is a product of matrices here and is none there; that flop, "
            "6·b·s·topk·h + 4·b·s·topk in a layer, is taken off mixtral's.")
+    yield from ("", "The same step in bfloat16, where eager norms and the softmax are computed on copies of 32 bits "
+                "(`--no-flash --upcast`, act is 2): such a norm keeps 4 bytes of each element that it reads, 2 of what "
+                "it multiplies by its weight, and the softmax 4 beside the 2 of the probabilities.", "",
+                "| model_type | parameters | flop | saved here | residues | saved there |", "|---|---|---|---|---|---|")
+    yield from _step_rows(table["wide"])
     yield ""
+
+
+def _step_rows(rows: Mapping[str, Any]) -> Iterator[str]:
+    for name, row in rows.items():
+        told = ", ".join(f"{residue} {n:,}" for residue, n in row["residues"].items())
+        here, there = row["activations"]
+        yield f"| {name} | {row['parameters'][1]:,} | {row['flop'][1]:,} | {here:,} | {told} | {there:,} |"
 
 
 def _published(table: Mapping[str, Any]) -> Iterator[str]:

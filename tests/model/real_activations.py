@@ -1,6 +1,7 @@
 """What a real step of transformers' own code keeps and computes, held against the model here: byte for byte.
 
-A small model of each family trains one step on the CPU in float32, its attention and norms written out (`eager`). Every
+A small model of each family trains one step on the CPU in float32, some in bfloat16, too, with attention and norms
+written out (`eager`); in 16 bits norms and softmax are computed on copies of 32 (`upcast`). Every
 tensor that autograd saves is caught with its storage; parameters, gradients and the moments of AdamW are counted; and
 `torch.utils.flop_counter` counts the products. Run by `make models`; needs transformers and torch.
 """
@@ -36,11 +37,12 @@ class Residue:
 
 RESIDUES: Mapping[str, Residue] = {
     "loss": Residue("head.loss", "4", "the cross entropy keeps the number of its tokens"),
-    "keys": Residue("attn.core.scores, attn.core.mixed", "8*b*s*(a - kv)*d*L",
+    "keys": Residue("attn.core.scores, attn.core.mixed", "2*act*b*s*(a - kv)*d*L",
                     "keys and values are repeated for every head that shares them"),
-    "cosines": Residue("attn.q.rotated", "8*s*r", "cosines and sines of r rotated elements, one row for all layers"),
+    "cosines": Residue("attn.q.rotated", "2*act*s*r",
+                       "cosines and sines of r rotated elements, one row for all layers"),
     "two cosines": Residue("attn.q.rotated", "16*s*r", "cosines and sines, one row for each of two kinds of layers"),
-    "cosines of pairs": Residue("attn.q.rotated", "8*s*r*L", "cosines and sines repeated for pairs in every layer"),
+    "cosines of pairs": Residue("attn.q.rotated", "2*act*s*r*L", "cosines and sines repeated for pairs in every layer"),
     "cosines twice": Residue("attn.q.rotated, attn.k.rotated", "16*s*r*L",
                              "queries and keys each make their cosines and sines, in every layer"),
     "masks": Residue("attn.core.dropped, dropped", "3*masks", "on the CPU a dropout's mask has the activations' bytes"),
@@ -122,6 +124,10 @@ CASES: Mapping[str, Case] = {
 }
 
 
+WIDE = ("llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "glm4")
+"""The families that are run in 16 bits, too."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """Bytes and flop of one real step."""
@@ -133,8 +139,8 @@ class Measured:
     flop: int
 
 
-def measured(name: str, config: Mapping[str, Any]) -> Measured:
-    """One step of the real model: what autograd saves, and what is there after it."""
+def measured(name: str, config: Mapping[str, Any], wide: bool) -> Measured:
+    """One step of the real model: what autograd saves, and what is there after it; in 16 bits where that is `wide`."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -142,6 +148,7 @@ def measured(name: str, config: Mapping[str, Any]) -> Measured:
     made._attn_implementation, made._experts_implementation = "eager", "eager"
     torch.manual_seed(0)
     model = getattr(transformers_package(), causal()[name])(made).train()
+    model = model.to(torch.bfloat16) if wide else model
     tokens = torch.randint(3, 50, (BATCH, SEQUENCE))
     targets = torch.randint(3, 50, (BATCH * SEQUENCE,))
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -154,7 +161,8 @@ def measured(name: str, config: Mapping[str, Any]) -> Measured:
     optimizer = torch.optim.AdamW(model.parameters())
     with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         logits = model(input_ids=tokens, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets, reduction="sum")
+        rows = logits.float().reshape(-1, logits.shape[-1])
+        loss = torch.nn.functional.cross_entropy(rows, targets, reduction="sum")
         activations = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in own)
         loss.backward()
     optimizer.step()
@@ -167,26 +175,28 @@ def _bytes(tensors: Any) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def predicted(name: str, case: Case) -> tuple[Measured, dict[str, int]]:
+def predicted(name: str, case: Case, wide: bool = False) -> tuple[Measured, dict[str, int]]:
     """The same by the model here, without residues; and residue -> its bytes."""
     dropout = None if name in ("gpt2",) else False
-    model = read(name, case.config, flash=False, fused=False, dropout=dropout)
+    model = read(name, case.config, flash=False, fused=False, dropout=dropout, upcast=wide)
+    width = {**BYTES, "act": 2, "w": 2} if wide else BYTES
     sizes = {**model.sizes, "b": BATCH, "s": SEQUENCE}
     kept = [(s, int((s.tensor.elements * s.count).evaluate(sizes))) for s in saved(model.graph, statistics=True)]
-    activations = sum(n * BYTES[s.tensor.element] for s, n in kept)
+    activations = sum(n * width[s.tensor.element] for s, n in kept)
     work = flop(derive(parse_strategy("tp_sp"), model)).value(**sizes, tp=1, m=1)
     known = {**sizes, "L": sum(n for symbol, n in sizes.items() if re.match("L(_|$)", symbol)), **case.sizes,
-             "masks": sum(n for s, n in kept if s.tensor.element == "mask"), "kv": sizes.get("kv", sizes["a"])}
+             "masks": sum(n for s, n in kept if s.tensor.element == "mask"), "kv": sizes.get("kv", sizes["a"]),
+             "act": width["act"]}
     found = {residue: int(evaluate(RESIDUES[residue].formula, known)) for residue in case.residues}
     gating = int(evaluate(GATING, known)) if "experts" in sizes else 0
-    states = 4 * model.total()
+    states = width["w"] * model.total()
     return Measured(states, states, 2 * states, activations, int(work) - gating), found
 
 
-def compared(name: str) -> tuple[bool, dict[str, Any]]:
+def compared(name: str, wide: bool = False) -> tuple[bool, dict[str, Any]]:
     """Whether all is equal after residues, and the row of the table."""
     case = CASES[name]
-    real, (here, residues) = measured(name, case.config), predicted(name, case)
+    real, (here, residues) = measured(name, case.config, wide), predicted(name, case, wide)
     row = {"parameters": [here.parameters, real.parameters], "gradients": [here.gradients, real.gradients],
            "moments": [here.moments, real.moments], "flop": [here.flop, real.flop],
            "activations": [here.activations, real.activations], "residues": residues}
@@ -197,4 +207,4 @@ def compared(name: str) -> tuple[bool, dict[str, Any]]:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or CASES:
-        print(name, *compared(name), flush=True)
+        print(name, *compared(name), *(compared(name, wide=True) if name in WIDE else ()), flush=True)

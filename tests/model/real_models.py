@@ -157,8 +157,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("names", nargs="*", help="types; all by default")
     args = parser.parse_args(argv)
     start, wrong = time.perf_counter(), 0
-    parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "steps": {}, "random": {}, "sample": [],
-                             "passed": {}}
+    parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "steps": {}, "wide": {}, "random": {},
+                             "sample": [], "passed": {}}
     table: dict[str, Any] = {"transformers": transformers_package().__version__, "types_in_all": len(types()),
                              "seed": args.seed, "causal": sorted(causal()), **parts}
     names = args.names or [n for n in sorted(causal()) if n in families() or n in aliases()]
@@ -182,12 +182,16 @@ def main(argv: list[str]) -> int:
             if name in causal():
                 wrong += _told_further(table, model_id, further(name, fields))
     if args.steps:
-        from real_activations import CASES, compared
+        from real_activations import CASES, WIDE, compared
 
         for name in (n for n in CASES if n in names):
             equal_here, table["steps"][name] = compared(name)
             wrong += not equal_here
             print(f"{name}: one real step {'equal' if equal_here else 'DIFFERS'}", flush=True)
+        for name in (n for n in WIDE if n in names):
+            equal_here, table["wide"][name] = compared(name, wide=True)
+            wrong += not equal_here
+            print(f"{name}: one real step in 16 bits {'equal' if equal_here else 'DIFFERS'}", flush=True)
     from random_runs import random_runs
 
     for name in names if args.random else ():

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         pp_1f1b,
         pp_gpipe,
         pp_interleaved,
+        pp_zb_h1,
+        pp_zb_h2,
         recompute_full,
         recompute_selective,
         tp,
@@ -72,8 +74,8 @@ _HOME = {
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp",
                      "mics", "zeropp", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp", "pp_gpipe",
-                     "pp_1f1b", "pp_interleaved", "ep", "offload_optimizer", "offload_parameters", "recompute_full",
-                     "recompute_selective"),
+                     "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "ep", "offload_optimizer",
+                     "offload_parameters", "recompute_full", "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.model.model",
     "Report": "placealg.prover.verdict",
@@ -103,10 +105,9 @@ __all__ = [
     "ep", "Formula", "from_torch", "fsdp",
     "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
     "Model", "moe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b",
-    "pp_gpipe",
-    "pp_interleaved", "prove", "recompute_full", "recompute_selective", "read", "Report", "Setting",
-    "simulate", "Step",
-    "Strategy", "strategy_on", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
+    "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective", "read",
+    "Report", "Setting", "simulate", "Step", "Strategy", "strategy_on", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2",
+    "zero3", "zeropp",
 ]
 
 

@@ -75,6 +75,9 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("d_rope", "size of the rotary part of a latent head", latex=r"d_{\mathrm{rope}}"),
     Symbol("d_v", "size of the values of a latent head", latex=r"d_{v}"),
     Symbol("v", "pipeline chunks per rank"),
+    *(Symbol(f"T_{part}", f"time of a stage's {what}, of one microbatch", "positive rational", rf"T_{part}")
+      for part, what in (("F", "forward"), ("B", "backward for the inputs of its ops"),
+                         ("W", "backward for the weights of its ops"))),
     Symbol("i", "number of a pipeline stage between the first and the last"),
     *(Symbol(f"n_{unit}", f"instances of {unit} on a pipeline stage", latex=rf"n_{{\mathrm{{{name}}}}}")
       for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),

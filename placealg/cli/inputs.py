@@ -22,7 +22,7 @@ from placealg.progress import say
 from placealg.step.compatibility import bound_sizes, check_sizes, fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
-from placealg.step.pipeline import ANY, counted, flying
+from placealg.step.pipeline import ANY, TIMES, counted, flying
 from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.step.unread import unread
@@ -295,7 +295,7 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     said = tuple(t for t in strategy.tables.get("types", ()) if t not in DEFAULTS["types"])
     chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
     staged = (ANY, *(n for loop in model.graph.loops for n in (counted(loop.unit), flying(loop.unit)) if n in SYMBOLS)
-              ) if strategy.pipeline_axis else ()
+              , *TIMES) if strategy.pipeline_axis else ()
     used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks, *staged, *said)
     sizes: dict[str, Fraction] = {}
     for word in words:
@@ -314,7 +314,8 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
         rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
         least = 0 if name in map(counted, STAGED) else 1
         if (value <= 0 if rational else value < least or value.denominator != 1):
-            kind = "a positive number of bytes" if rational else f"a whole number of at least {least}"
+            positive = "a positive number" + " of bytes" * (name not in TIMES)
+            kind = positive if rational else f"a whole number of at least {least}"
             raise InputError(f"{name} = {text} is not {kind}", where=where)
         if sizes.get(name, value) != value:
             raise InputError(f"{name} is already {sizes[name]}", where=where)

@@ -8,7 +8,7 @@ others hold what they keep for backward, or wait.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -22,12 +22,14 @@ from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
 from placealg.mesh import SYMBOLS
+from placealg.model.backward import GRAD
 from placealg.model.graph import Graph, unit_of
 from placealg.model.losses import LossRun, run_of
 from placealg.polynomial import Polynomial, add
 from placealg.step.event import LOOPED
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
+from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import VERBS
 from placealg.strategy.options import ACT_LINEAR
 
@@ -99,25 +101,27 @@ class Activations:
     def pictures(self, places: tuple[int, ...]) -> tuple[Picture, ...]:
         """What is held at each event of one microbatch, all instances of all units together."""
         walked = self.walk(places)
-        waiting = self.waiting(walked)
+        waiting, later = self.waiting(walked, boundary(walked)), self.waiting(walked, boundary(walked, WEIGHTS))
+        own = {unit: [j for j, t in enumerate(walked) if self.step.unit_of(t.event) == unit] for unit in waiting}
+        behind = {unit: next((j for j in reversed(inside) if walked[j].event.phase != WEIGHTS), -1)
+                  for unit, inside in own.items()}
         found = []
         for k, touch in enumerate(walked):
             picture = self.picture(touch.during)
-            for unit, held in waiting.items():
-                inside = [j for j, t in enumerate(walked) if self.step.unit_of(t.event) == unit]
+            for unit, inside in own.items():
                 if inside[0] <= k <= inside[-1]:
-                    picture += held
+                    picture += (waiting if k <= behind[unit] else later)[unit]
             found.append(picture)
         return tuple(found)
 
     def between(self) -> Picture:
         """What one microbatch holds between forward and backward."""
-        return sum(self._between().values(), Picture())
+        return sum(self._between("backward").values(), Picture())
 
     def waited(self) -> Any:
         """What all microbatches in flight hold between forward and backward, in bytes."""
         alike: dict[Any, Picture] = {}
-        for (unit, times), picture in self._between().items():
+        for (unit, times), picture in self._waiting():
             key = times, self.stage is not None and self.graph.loop(unit) is not None
             alike[key] = alike.get(key, Picture()) + picture
         return sum((self.many(times) * written(self.amounts, picture) for (times, _), picture in alike.items()),
@@ -126,25 +130,37 @@ class Activations:
     def waited_sum(self) -> Polynomial:
         """The bytes of `waited` as a sum of monomials, with the model's known sizes substituted."""
         total = Polynomial()
-        for (_, times), picture in self._between().items():
+        for (_, times), picture in self._waiting():
             many = self.stage.sum(times) if self.stage else Polynomial.number(1)
             total = total + many * self.amounts.known_sum(in_bytes(self.amounts, picture))
         return total
 
-    def _between(self) -> dict[tuple[str, str], Picture]:
-        """(unit, microbatches in flight) -> what its instances hold of one microbatch between forward and backward."""
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The phases for which tensors wait: backward, and the one for the weights, if that is apart."""
+        apart = self.stage is not None and self.stage.pipeline.splits
+        return ("backward", WEIGHTS) if apart else ("backward",)
+
+    def _waiting(self) -> Iterator[tuple[tuple[str, str], Picture]]:
+        return (held for phase in self.parts for held in self._between(phase).items())
+
+    def _between(self, phase: str) -> dict[tuple[str, str], Picture]:
+        """(unit, microbatches) -> what its instances hold of one of these, which wait for `phase`."""
         walked = self.walk()
-        if boundary(walked) == len(walked):
+        start = boundary(walked, phase)
+        if start == len(walked):
             return {}
-        found = {(unit, self.flights(unit)): held for unit, held in self.waiting(walked).items()}
-        repeated = {v for found in self.others(walked).values() for v in found}
-        for version, storage in self.shown(walked).items():
-            key = self.kept_by(version, storage, walked, version in repeated)
-            found[key] = found.get(key, Picture()) + self.picture([storage], "", walked)
+        found = {(unit, self.flights(unit, phase)): held for unit, held in self.waiting(walked, start).items()}
+        repeated = {v for found in self.others(walked, start).values() for v in found}
+        for version, storage in self.shown(walked, start).items():
+            key = self.kept_by(version, storage, walked, version in repeated, start)
+            found[key] = found.get(key, Picture()) + self.picture([storage], "", walked, start)
         return found
 
-    def flights(self, unit: str) -> str:
-        """The number of microbatches for which a unit's instances here hold what backward needs; see `Stage`."""
+    def flights(self, unit: str, phase: str = "backward") -> str:
+        """The number of microbatches for which a unit's instances here hold what `phase` needs; see `Stage`."""
+        if phase == WEIGHTS and self.stage is not None:
+            return self.stage.for_weights
         if unit not in self.flown:
             self.flown[unit] = "1" if self.stage is None else self.stage.flights(part_of(unit, self.graph))
         return self.flown[unit]
@@ -153,41 +169,47 @@ class Activations:
         """A number of microbatches as an expression."""
         return self.stage.write(text) if self.stage else sympy.S.One
 
-    def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool) -> tuple[str, str]:
+    def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool,
+                start: int) -> tuple[str, str]:
         """(unit that keeps a storage, number of microbatches): the unit of its name, or else of its first reader.
 
         It is the unit of its name if each of that unit's instances keeps it. What leaves a repeated unit, and is kept
         in addition to what enters the next instance, is kept once per chunk.
         """
-        unit = unit_of(version[0])
+        unit, phase = unit_of(version[0]), walked[start].event.phase
         if repeated:
-            return unit, self.flights(unit)
-        unit = next((t.event.unit for t in walked[boundary(walked):] if storage in t.reads.values()), unit)
-        leaves = any(loop.unit == unit and loop.last == version[0] for loop in self.graph.loops)
-        return unit, self.stage.outputs_in_flight if self.stage and leaves else self.flights(unit)
+            return unit, self.flights(unit, phase)
+        unit = next((t.event.unit for t in walked[start:] if storage in t.reads.values()), unit)
+        leaves = any(loop.unit == unit and loop.last == version[0] for loop in self.graph.loops) and phase != WEIGHTS
+        return unit, self.stage.outputs_in_flight if self.stage and leaves else self.flights(unit, phase)
 
-    def shown(self, walked: tuple[Touch, ...]) -> dict[Version, Storage]:
-        """What is held between the passes: every storage once, under the name by which a repeated unit keeps it."""
-        before = walked[boundary(walked)].before
+    def shown(self, walked: tuple[Touch, ...], start: int) -> dict[Version, Storage]:
+        """What is held where a phase starts: every storage once, under the name by which a repeated unit keeps it."""
+        before = walked[start].before
         names = {before[v]: v for v in reversed(before)} | {
-            before[v]: v for found in self.others(walked).values() for v in found}
+            before[v]: v for found in self.others(walked, start).values() for v in found}
         return {version: storage for storage, version in sorted(names.items(), key=lambda s: list(before).index(s[1]))}
 
-    def waiting(self, walked: tuple[Touch, ...]) -> dict[str, Picture]:
-        """Repeated unit -> what each of its instances that are not at work holds."""
-        return {unit: self.picture(set(found.values()), unit, walked) for unit, found in self.others(walked).items()
-                if self.units[unit] != ONE}
+    def waiting(self, walked: tuple[Touch, ...], start: int) -> dict[str, Picture]:
+        """Repeated unit -> what each of its instances that are not at work holds where a phase starts."""
+        return {unit: self.picture(set(found.values()), unit, walked, start)
+                for unit, found in self.others(walked, start).items() if self.units[unit] != ONE}
 
-    def picture(self, held: Iterable[Storage], unit: str = "", walked: tuple[Touch, ...] = ()) -> Picture:
-        """The picture of some storages, in one instance or in all others of `unit`; with `walked`, while these wait."""
-        return Picture((self.elements(s), self.element(s, walked), unit) for s in held)
+    def picture(self, held: Iterable[Storage], unit: str = "", walked: tuple[Touch, ...] = (),
+                start: int = 0) -> Picture:
+        """The picture of some storages, in one instance or in all others of `unit`.
 
-    def element(self, storage: Storage, walked: tuple[Touch, ...]) -> str:
+        With `walked`, it is that of what waits for the events from `start` on.
+        """
+        return Picture((self.elements(s), self.element(s, walked, start), unit) for s in held)
+
+    def element(self, storage: Storage, walked: tuple[Touch, ...], start: int) -> str:
         """The kind of element of a storage: ACT_LINEAR's, if the strategy has it, while only linear ops wait for it."""
         element = storage.tensor.element
-        if not walked or element != "act" or ACT_LINEAR not in self.step.reference.types:
+        gradient = storage.version[0].endswith(GRAD)
+        if not walked or gradient or element != "act" or ACT_LINEAR not in self.step.reference.types:
             return element
-        readers = [self.graph.producer(op) for ops in _uses(storage, walked).values() for op in ops]
+        readers = [self.graph.producer(op) for ops in _uses(storage, walked, start).values() for op in ops]
         linear = [op is not None and op.kind == "einsum" and any(self.graph.tensors[n].kind == "parameter"
                                                                   for n in op.inputs) for op in readers]
         return ACT_LINEAR if linear and all(linear) else element
@@ -198,12 +220,11 @@ class Activations:
             self.sizes[storage] = local(storage.tensor, storage.box, self.split_batch) * storage.part
         return self.sizes[storage]
 
-    def others(self, walked: tuple[Touch, ...]) -> dict[str, dict[Version, Storage]]:
-        """Repeated unit -> what each of its instances keeps from its forward to its backward.
+    def others(self, walked: tuple[Touch, ...], start: int) -> dict[str, dict[Version, Storage]]:
+        """Repeated unit -> what each of its instances keeps until the phase that starts at `start`.
 
         What leaves one instance enters the next: only the name under which it enters is counted.
         """
-        start = boundary(walked)
         found: dict[str, dict[Version, Storage]] = {u: {} for u in self.units if self.graph.loop(u)}
         for touch in walked[start:]:
             for version, storage in touch.reads.items():
@@ -223,19 +244,21 @@ class Activations:
 
     def kept(self) -> tuple[KeptStorage, ...]:
         """Every storage that is held between forward and backward, in order of its making."""
-        walked = self.walk()
-        start = boundary(walked)
-        if start == len(walked):
-            return ()
-        counted = {v: unit for unit, found in self.others(walked).items() for v in found}
-        return tuple(self._row(version, storage, counted.get(version, ""), walked)
-                     for version, storage in self.shown(walked).items())
+        return tuple(row for phase in self.parts for row in self._kept(boundary(self.walk(), phase)))
 
-    def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...]) -> KeptStorage:
-        uses = _uses(storage, walked)
-        many = self.many(self.kept_by(version, storage, walked, bool(unit))[1])
+    def _kept(self, start: int) -> Iterator[KeptStorage]:
+        walked = self.walk()
+        if start < len(walked):
+            counted = {v: unit for unit, found in self.others(walked, start).items() for v in found}
+            yield from (self._row(version, storage, counted.get(version, ""), walked, start)
+                        for version, storage in self.shown(walked, start).items())
+
+    def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...],
+             start: int) -> KeptStorage:
+        uses = _uses(storage, walked, start)
+        many = self.many(self.kept_by(version, storage, walked, bool(unit), start)[1])
         times = many * (monomial(self.units[unit]) if unit else 1)
-        size = expression(ELEMENT[self.element(storage, walked)]) * monomial(self.elements(storage)) * times
+        size = expression(ELEMENT[self.element(storage, walked, start)]) * monomial(self.elements(storage)) * times
         return KeptStorage("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
                     "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
                     "; ".join(f"{use} {', '.join(ops)}" for use, ops in uses.items()),
@@ -263,9 +286,9 @@ def region(graph: Graph, name: str) -> str:
     return op.region if op else unit_of(name)
 
 
-def boundary(walked: Sequence[Touch]) -> int:
-    """The place of the first event of the backward pass."""
-    return next((k for k, touch in enumerate(walked) if touch.event.phase == "backward"), len(walked))
+def boundary(walked: Sequence[Touch], phase: str = "backward") -> int:
+    """The place of the first event of a phase, the backward pass; the number of events if there is none."""
+    return next((k for k, touch in enumerate(walked) if touch.event.phase == phase), len(walked))
 
 
 def layout_text(box: Box) -> str:
@@ -310,11 +333,11 @@ def collected(terms: Iterable[Any]) -> Any:
     return sum((sympy.factor_terms(part) for part in layered.values()), sympy.S.Zero)
 
 
-def _uses(storage: Storage, walked: tuple[Touch, ...]) -> dict[str, tuple[str, ...]]:
+def _uses(storage: Storage, walked: tuple[Touch, ...], start: int) -> dict[str, tuple[str, ...]]:
     """Use -> the ops for whose backward a storage is kept: read, gathered again, or read to recompute."""
     found: dict[str, dict[str, None]] = {READ: {}, AGAIN: {}, REPLAY: {}}
     copies: set[Version] = set()
-    for touch in walked[boundary(walked):]:
+    for touch in walked[start:]:
         event = touch.event
         if storage in touch.reads.values():
             if not event.on_gradient and VERBS[event.verb].collective:

@@ -108,7 +108,7 @@ class Costs:
         """Path -> formula; an event has its own path, a region its name."""
         sent = self.communication
         order = dict(self.schedule.items()) if self.schedule else dict.fromkeys(
-            ("bubble", "bubble_of_total", "in_flight"), Formula.none("1", NO_STAGES))
+            ("bubble", "bubble_of_total", "in_flight", "waiting"), Formula.none("1", NO_STAGES))
         return {
             "parameters": self.parameters,
             **{f"memory.{name}": f for name, f in self.memory.items()},

@@ -20,10 +20,11 @@ from placealg.cost.formula import Formula
 from placealg.cost.tensors import local
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
-from placealg.model.backward import BackwardOp, backward, sparse_gradients
+from placealg.model.backward import BackwardOp, backward, sparse_gradients, transposed
 from placealg.model.graph import Graph, Op, Sparse, Tensor
 from placealg.model.ops import Backprop as Line
 from placealg.step.program import Event, Step
+from placealg.step.receivers import receivers
 
 NO_FLOP = "the program runs a unit as one computation, whose operations are not counted"
 
@@ -45,8 +46,11 @@ def work(walk: Walk) -> Iterator[tuple[Event, Monomial]]:
         if op is None:
             continue
         back = touch.event.on_gradient
-        sparse = sparse_backward(graph, op) if back else sparse_forward(graph, op)
-        for dims, times in Counter(backward_products(graph, op) if back else products(graph, op)).items():
+        parts = [transposed(graph, op, k) for k in receivers(touch.event, walk.step.reference)] if back else []
+        if back and not parts:
+            continue
+        sparse = sparse_backward(graph, op, parts) if back else sparse_forward(graph, op)
+        for dims, times in Counter(backward_products(graph, op, parts) if back else products(graph, op)).items():
             space = Tensor(op.output, FrozenMap({d: graph.dims[d] for d in dims}), sparse=sparse)
             yield touch.event, Monomial.number(2 * times) * local(space, touch.box, tensors.split_batch)
 
@@ -56,9 +60,8 @@ def sparse_forward(graph: Graph, op: Op) -> Sparse:
     return FrozenMap({d: by for name in op.inputs for d, by in graph.tensors[name].sparse.items()})
 
 
-def sparse_backward(graph: Graph, op: Op) -> Sparse:
-    """The dims along which all products of the op's backward compute only what is chosen: each reads the gradient."""
-    steps = [b for b in backward(graph) if b.forward == op.output]
+def sparse_backward(graph: Graph, op: Op, steps: list[BackwardOp]) -> Sparse:
+    """The dims along which all `steps` of the op's backward compute only what is chosen: each reads the gradient."""
     arriving = sparse_gradients(graph).get(op.output, FrozenMap())
     found = [{**arriving, **{d: by for k, name in enumerate(op.inputs) if k != step.operand
                              for d, by in graph.tensors[name].sparse.items()}} for step in steps]
@@ -76,9 +79,8 @@ def products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
     return (frozenset(graph.iteration_dims(op)),) if op.kind == "einsum" and graph.contracted(op) else ()
 
 
-def backward_products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
-    """The products of which the op's backward consists, each as the dims over which it runs."""
-    steps = [b for b in backward(graph) if b.forward == op.output]
+def backward_products(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[str], ...]:
+    """The products of which `steps` of the op's backward consist, each as the dims over which it runs."""
     return _of_lines(graph, op, steps) if op.row.family == "flash" else products(graph, op) * len(steps)
 
 

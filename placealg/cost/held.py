@@ -18,6 +18,7 @@ from placealg.placement import MEMORY_TIERS
 from placealg.step.event import MICROBATCH, takes_part
 from placealg.step.graph import creates, reads, writes
 from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, EventLoop, Reference, Step
+from placealg.step.receivers import WEIGHTS
 
 Share = frozenset[str]
 Key = tuple[str, str, str]
@@ -233,7 +234,7 @@ def origin_of(event: Event) -> Key:
 
 def differentiated(reference: Reference, event: Event) -> set[str]:
     """The groups to whose gradients a backward event adds."""
-    if event.verb != "compute" or event.phase != "backward":
+    if event.verb != "compute" or event.phase not in ("backward", WEIGHTS):
         return set()
     return {group for group, value, _ in writes(event, reference) if value == "grad"}
 
@@ -241,7 +242,7 @@ def differentiated(reference: Reference, event: Event) -> set[str]:
 def first_contributions(step: Step) -> dict[str, Event]:
     """Group -> the first op whose backward contributes to its gradient, and so sets it."""
     found: dict[str, Event] = {}
-    for event in step.phase("backward"):
+    for event in step.phase("backward", WEIGHTS):
         if event.on_gradient:
             for group in differentiated(step.reference, event):
                 found.setdefault(group, event)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import sympy
+
 from placealg.cost.formula import Formula
 from placealg.cost.stage import StageStep
 from placealg.cost.walk import Walk, walked
-from placealg.step.pipeline import ANY, flying
+from placealg.step.pipeline import ANY, FAST_WHERE, flying
 from placealg.step.program import Step
 
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
@@ -18,19 +20,23 @@ NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The costs of a pipeline's order, of unit 1.
+    """The costs of a pipeline's order.
 
-    `bubble` is the time that a stage waits over the time that it works, `bubble_of_total` over the time of the step;
-    `in_flight` the most microbatches that the stage has run forward and not backward, a chunk being 1/v of one.
+    `bubble` is the time that a stage waits over the time that it works, `bubble_of_total` over the time of both;
+    `in_flight` the most microbatches that the stage has run forward and not all backward, a chunk being 1/v of one.
+    `waiting` is the time that the first stage waits, in the times of a stage's forward and of both parts of its
+    backward.
     """
 
     bubble: Formula
     bubble_of_total: Formula
     in_flight: Formula
+    waiting: Formula
 
     def items(self) -> tuple[tuple[str, Formula], ...]:
         """(name, formula), in order."""
-        return (("bubble", self.bubble), ("bubble_of_total", self.bubble_of_total), ("in_flight", self.in_flight))
+        return (("bubble", self.bubble), ("bubble_of_total", self.bubble_of_total), ("in_flight", self.in_flight),
+                ("waiting", self.waiting))
 
 
 def schedule(step: Step | Walk) -> Schedule | None:
@@ -44,8 +50,10 @@ def schedule(step: Step | Walk) -> Schedule | None:
     if not isinstance(walk.step, StageStep):
         return None
     amounts, stage = walk.amounts, walk.step.stage
-    return Schedule(*(amounts.made(expr, "1") for expr in (
-        stage.bubble, stage.bubble_of_total, stage.write(stage.in_flight))))
+    waits, works = (sympy.factor(stage.write(text)) for text in stage.bubble)
+    made = (sympy.factor(waits / works), waits / (works + waits), stage.write(stage.held))
+    bubble, of_total, held = (amounts.made(expr, "1") for expr in made)
+    return Schedule(bubble, of_total, held, amounts.made(sympy.factor(stage.write(stage.waiting)), "time"))
 
 
 def assumed(step: StageStep) -> tuple[str, ...]:
@@ -71,6 +79,9 @@ def assumed(step: StageStep) -> tuple[str, ...]:
         found.append(f"{axis} is at least 2")
     if pipeline.order == "interleaved":
         found.append(f"m is a multiple of {axis}")
+    if pipeline.splits:
+        found.append(f"it waits no longer than that, which holds where {FAST_WHERE[pipeline.order].replace('p', axis)}")
+        found.append("while a layer runs backward, all others of its stage wait for the same part of theirs")
     if pipeline.chunks is None:
         found.append("v is at least 2" + ("" if stage.any_map else ", and a stage's chunks are equal"))
     if not stage.even:

@@ -28,7 +28,10 @@ from placealg.step.pipeline import (
     FIRST,
     IDLE,
     LAST,
+    TIMES,
+    WAITING,
     Pipeline,
+    both_in_flight,
     counted,
     flying,
     in_flight,
@@ -95,7 +98,7 @@ class Stage:
         i = p - 1 if self.last else symbol(ANY) if self.number == ANY else sympy.Integer(self.number or 0)
         v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
         own = {name: symbol(name) for unit in self.instances for name in (counted(unit), flying(unit))}
-        names = {**own, "p": p, "i": i, "m": symbol("m"), "v": v}
+        names = {**own, **{n: symbol(n) for n in TIMES}, "p": p, "i": i, "m": symbol("m"), "v": v}
         return sympy.expand(expression(text, names, names.__getitem__))
 
     def sum(self, text: str) -> Polynomial:
@@ -121,14 +124,29 @@ class Stage:
         return in_flight(self.pipeline)
 
     @property
-    def bubble(self) -> Any:
-        """The time that the stage waits over the time that it works."""
-        return sympy.factor(self.write(f"({IDLE})/(m*v)"))
+    def for_weights(self) -> str:
+        """The microbatches that wait for the backward for the weights alone, where most are in flight."""
+        return f"({both_in_flight(self.pipeline)} - {in_flight(self.pipeline)})/v"
 
     @property
-    def bubble_of_total(self) -> Any:
-        """The time that the stage waits over the time of the step."""
-        return sympy.factor(self.write(f"({IDLE})/(m*v + {IDLE})"))
+    def held(self) -> str:
+        """The most microbatches that the stage has run forward, and not backward for inputs and weights."""
+        return f"({both_in_flight(self.pipeline)})/v"
+
+    @property
+    def waiting(self) -> str:
+        """The time that the first stage waits between its first and its last item, the longest of all stages."""
+        return WAITING[self.pipeline.order].replace("p - 1 - i", "p - 1")
+
+    @property
+    def bubble(self) -> tuple[str, str]:
+        """The time that a stage waits and the time that it works, in a unit of their own.
+
+        Where a backward is one event that is a chunk's forward and backward: messages reach every stage so often.
+        """
+        if self.pipeline.splits:
+            return self.waiting, "m*(T_F + T_B + T_W)"
+        return IDLE, "m*v"
 
     def flights(self, part: str) -> str:
         """The most microbatches of which a part's kept tensors are held at once; FIRST, LAST or a repeated unit."""

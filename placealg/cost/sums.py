@@ -23,7 +23,6 @@ from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS
 from placealg.polynomial import Polynomial
-from placealg.step.pipeline import IDLE
 from placealg.step.program import Step
 
 ONE = Polynomial.number(1)
@@ -195,6 +194,8 @@ def _schedule(walk: Walk) -> dict[str, Figure]:
     if not isinstance(walk.step, StageStep):
         return {}
     stage = walk.step.stage
-    return {"schedule.bubble": Figure((stage.sum(f"({IDLE})/(m*v)"),)),
-            "schedule.bubble_of_total": Figure((stage.sum(IDLE),), stage.sum(f"m*v + {IDLE}")),
-            "schedule.in_flight": Figure((stage.sum(stage.in_flight),))}
+    waits, works = stage.bubble
+    return {"schedule.bubble": Figure((stage.sum(waits),), stage.sum(works)),
+            "schedule.bubble_of_total": Figure((stage.sum(waits),), stage.sum(f"{works} + {waits}")),
+            "schedule.in_flight": Figure((stage.sum(stage.held),)),
+            "schedule.waiting": Figure((stage.sum(stage.waiting),))}

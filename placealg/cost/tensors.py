@@ -20,6 +20,7 @@ from placealg.model.graph import Graph, Op, Tensor
 from placealg.model.losses import LossRun, chunk_parts, run_of
 from placealg.step.event import Event, dim_of
 from placealg.step.program import Reference, Step
+from placealg.step.receivers import receivers
 from placealg.step.recompute import members
 from placealg.step.saved_tensors import PER_DEVICE
 from placealg.step.verbs import MESSAGES
@@ -258,6 +259,11 @@ class _Walk:
                 there = _along(box, tensor) if complete else self.known.get(tensor.name, frozenset())
                 self.make(touch, (tensor.name, ""), there, tensor)
 
+    @property
+    def apart(self) -> bool:
+        """Whether gradients wait for the weights' backward: a sum passes its own on to what it adds, not a copy."""
+        return self.reference.pipeline is not None and self.reference.pipeline.splits
+
     def differentiate(self, touch: Touch) -> None:
         """Interpret an op's backward: it reads its result's gradient and saved values, adds to operands' gradients."""
         op = self.graph.producer(touch.event.tensor)
@@ -268,7 +274,8 @@ class _Walk:
         touch.reads = {v: self.held[v] for v in grads}
         touch.box = box = box.union(*map(self.box_of, grads))
         versions = [version for _, version in self.operands(op, touch.event)]
-        for step in self.transposed.get(op.output, ()):
+        now = receivers(touch.event, self.reference)
+        for step in (s for s in self.transposed.get(op.output, ()) if s.operand in now):
             read = [version for k, (name, version) in enumerate(zip(op.inputs, versions, strict=True))
                     if name in step.reads and not (step.kind == "einsum" and k == step.operand)]
             for version in (*read, *((name, "") for name in step.reads if name not in op.inputs)):
@@ -282,7 +289,8 @@ class _Walk:
                 target = (step.output, versions[step.operand][1])
                 back = {new: old for old, new in op.rename.items()}
                 mine = _along(frozenset((axis, back.get(dim, dim)) for axis, dim in box), tensor)
-                if op.row.view and len(grads) == 1 and target not in self.held:
+                same = op.row.view or (self.apart and op.kind == "add" and step.kind == "rename")
+                if same and len(grads) == 1 and target not in self.held:
                     self.held[target] = self.held[grads[0]]
                 else:
                     self.add(touch, target, mine, tensor)

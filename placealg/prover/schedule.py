@@ -17,10 +17,12 @@ from typing import Any
 import z3
 
 from placealg.arith import parse
+from placealg.prover import waiting
 from placealg.prover.evidence.kept import is_open, kept
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
-from placealg.step.pipeline import AHEAD, IDLE, Pipeline, in_flight, place, schedule_graph
+from placealg.prover.waiting import least, term
+from placealg.step.pipeline import AHEAD, IDLE, LATER, Pipeline, both_in_flight, in_flight, place, schedule_graph
 
 NO_CYCLE = "a stage's items start one after the other in its order, and after what they wait for: no cycle"
 OUT_OF_ORDER = "an item stands before another in its stage's order, and does not start before it"
@@ -72,17 +74,30 @@ TIMES: Mapping[str, Times] = {
 def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
     """The facts about every schedule of a pipeline's order: it ends, how long it takes, what is in flight.
 
-    >>> [(fact.verdict, fact.cls) for fact in schedule_facts(Pipeline("pp"))]
-    [('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC'), ('PROVED', 'PARAMETRIC')]
+    >>> [fact.statement for fact in schedule_facts(Pipeline("pp", "zb_h1"))][1:3]
+    ['stage i waits (p - 1 - i)*(T_F + T_B - T_W) between its first and its last item where m >= p and T_W <= T_F', \
+'no run of the order waits less where m >= p']
+    >>> {(fact.verdict, fact.cls) for fact in schedule_facts(Pipeline("pp", "zb_h1"))}
+    {('PROVED', 'PARAMETRIC')}
     """
     return _facts(pipeline.order, pipeline.chunks)
 
 
 @kept(lambda facts: any(map(is_open, facts)), 64)
 def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
+    if order in LATER:
+        return (_asked(order, NO_CYCLE, *waiting.grows(order)), *_waiting(order), held(order),
+                held(order, until="weights"))
     if order in TIMES:
-        return (*start_times(order), held(order))
+        return (*start_times(order), *_waiting(order), held(order))
     return numbered(order), walked(Pipeline("pp", order, chunks)), held(order)
+
+
+def _waiting(order: str) -> Iterator[Fact]:
+    """The facts that a stage may wait as long as is claimed of the order, and never less long."""
+    for statement, found in zip(waiting.described(order), (waiting.attained(order), waiting.needed(order)),
+                                strict=True):
+        yield _asked(order, statement, *found)
 
 
 def acyclic(pipeline: Pipeline) -> Fact:
@@ -92,6 +107,8 @@ def acyclic(pipeline: Pipeline) -> Fact:
 
 @kept(is_open, 8)
 def _acyclic(order: str) -> Fact:
+    if order in LATER:
+        return _asked(order, NO_CYCLE, *waiting.grows(order))
     return start_times(order)[0] if order in TIMES else numbered(order)
 
 
@@ -111,7 +128,7 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
     """
     p, i, total, n, k, ahead = z3.Ints("p i total n k ahead")
     known = [p >= 1, i >= 0, i < p, total >= 1, ahead >= 0, n >= 0, n < total, k >= 0, k < total]
-    started = _least(2 * (p - 1 - i) + ahead, total)
+    started = least(2 * (p - 1 - i) + ahead, total)
 
     def when(phase: str, stage: Any, number: Any) -> Any:
         return times.of[phase](p, stage, ahead, number)
@@ -126,7 +143,7 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
         z3.And(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
         z3.And(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
         z3.And(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
-    return _asked(order, NO_CYCLE, known, (OUT_OF_ORDER, clash), (TOO_EARLY, early))
+    return _asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early)))
 
 
 def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
@@ -134,7 +151,7 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
     p, i, m, n, k = z3.Ints("p i m n k")
     at = times or TIMES[order]
     known = [p >= 1, i >= 0, i < p, m >= 1, n >= 0, n < m, k >= 0, k < m]
-    started = _least(_term(ahead or AHEAD[order], p=p, i=i, m=m, v=1), m)
+    started = least(term(ahead or AHEAD[order], p=p, i=i, m=m, v=1), m)
 
     def when(phase: str, stage: Any, number: Any) -> Any:
         return at.of[phase](p, stage, m, number)
@@ -153,41 +170,44 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
         z3.Not(z3.And(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
                       when(phase, i, k) == when(other, i, number) + 1))
         for other, number in before[phase])) for phase in _PHASES))
-    ends = 2 * (m + _term(IDLE, p=p))
+    ends = 2 * (m + term(IDLE, p=p))
     late = z3.Or(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
     return (
-        _asked(order, NO_CYCLE, known, (OUT_OF_ORDER, clash), (TOO_EARLY, early)),
+        _asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early))),
         _asked(order, "every item but the first starts when one that it follows or waits for ends", known,
-               ("an item starts when none of them ends", idle)),
+               (("an item starts when none of them ends", idle),)),
         _asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", known,
-               ("an item ends later, or the last one earlier", late)),
+               (("an item ends later, or the last one earlier", late),)),
     )
 
 
-def held(order: str, claim: str = "") -> Fact:
+def held(order: str, claim: str = "", until: str = "backward") -> Fact:
     """The fact that at most `claim` forwards of a stage have no backward, and at some time so many.
 
-    `claim` defaults to the order's formula. Only the sizes of ahead and m*v matter, so that it holds for all p, i, m
-    and v.
+    `claim` defaults to the order's formula, `until` the backward for the weights or the other one. Only the sizes of
+    ahead and m*v matter, so that it holds for all p, i, m and v.
     """
-    claim = claim or in_flight(Pipeline("pp", order))
+    pipeline = Pipeline("pp", order)
+    apart = until == "weights"
+    claim = claim or (both_in_flight(pipeline) if apart else in_flight(pipeline))
     total, n, k, p, i, ahead = z3.Ints("total n k p i ahead")
     known = [total >= 1, p >= 1, i >= 0, i < p, n >= 0, n < total, k >= 0, k < total]
+    later = term(LATER[order], i=i) if order in LATER else None
     if order == "interleaved":
-        most = _least(total, ahead + 1)
+        most = least(total, ahead + 1)
     else:
-        ahead = _term(AHEAD[order], p=p, i=i, m=total, v=1)
-        most = _term(claim, p=p, i=i, m=total, v=1)
-    started = _least(total, ahead)
+        ahead = term(AHEAD[order], p=p, i=i, m=total, v=1)
+        most = term(claim, p=p, i=i, m=total, v=1)
+    started = least(total, ahead)
 
     def where(phase: str, number: Any) -> Any:
-        return place(phase, number, started, total, z3.If)
+        return place(phase, number, started, total, z3.If, later)
 
-    after = [where("backward", k) > where("forward", n), z3.Or(k == 0, where("backward", k - 1) < where("forward", n))]
-    peak = [n == _least(total - 1, started), n + 1 - k != most]
-    return _asked(order, f"at most {claim} forwards of stage i have no backward, and once so many",
-                  [*known, ahead >= 0, *after],
-                  ("there are more, or never so many", z3.Or(n + 1 - k > most, z3.And(*peak))))
+    after = [where(until, k) > where("forward", n), z3.Or(k == 0, where(until, k - 1) < where("forward", n))]
+    peak = [n == least(total - 1, started + (later if apart else 0)), n + 1 - k != most]
+    named = f"at most {claim} forwards of stage i have no backward{' for the weights' if apart else ''}"
+    return _asked(order, f"{named}, and once so many", [*known, ahead >= 0, *after],
+                  (("there are more, or never so many", z3.Or(n + 1 - k > most, z3.And(*peak))),))
 
 
 def walked(pipeline: Pipeline) -> Fact:
@@ -233,16 +253,7 @@ def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:
             ("backward", i < p - 1, "backward", i + 1))
 
 
-def _term(text: str, **names: Any) -> Any:
-    """Arithmetic over p, i, m and v as a term of the solver; v is a number, so that products stay linear."""
-    return parse(text).fold(lambda number: int(number), names.__getitem__, {"Min": _least})
-
-
-def _least(one: Any, other: Any) -> Any:
-    return z3.If(one <= other, one, other)
-
-
-def _asked(order: str, statement: str, known: list[Any], *failures: tuple[str, Any]) -> Fact:
+def _asked(order: str, statement: str, known: list[Any], failures: tuple[tuple[str, Any], ...]) -> Fact:
     """The fact that no sizes that satisfy `known` let one of the failures happen."""
     answer = PROCESS.ask([*known, z3.Or([formula for _, formula in failures])])
     found = Fact(order, statement, PROVED, PARAMETRIC, "", tuple(known), failures)

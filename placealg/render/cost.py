@@ -15,6 +15,7 @@ from placealg.cost.regions import RegionCost
 from placealg.mesh import SYMBOLS
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, table
 from placealg.render.values import Scale, number, plain_number, scale_for, scaled
+from placealg.step.pipeline import TIMES
 
 Sizes = Mapping[str, Fraction]
 CONVENTIONS = {
@@ -37,6 +38,7 @@ QUANTITIES: Mapping[str, str] = {
     "nvme link": "what crosses the link between a device's host and its nvme in a step, apart from what is sent",
     "bubble": "the time that a stage of a pipeline waits in a step, over the time that it works",
     "in flight": "the most microbatches that a stage of a pipeline has run forward and not backward, chunks as parts",
+    "waiting": "the time that the first stage of a pipeline waits between its first and its last item of a step",
 }
 """Quantity -> what it counts, on the most loaded device."""
 
@@ -67,7 +69,8 @@ def known_sizes(formulas: Iterable[Formula], sizes: Sizes, without: Collection[s
             kinds["free"].append(_sign(name))
             continue
         element = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
-        kind = "bytes" if element else "model" if name in SYMBOLS and name not in ("m", "b", "s") else "sizes"
+        size = name not in SYMBOLS or name in ("m", "b", "s", *TIMES)
+        kind = "sizes" if size else "bytes" if element else "model"
         value = bound[name]
         kinds[kind].append(f"{_sign(name)} = {number(int(value)) if value >= 10**4 else plain_number(value)}")
     return [(kind, ", ".join(shown)) for kind, shown in kinds.items() if shown]

@@ -22,6 +22,7 @@ from placealg.render.svg import (
 )
 from placealg.render.values import readable
 from placealg.step.program import LOOPED, Event, EventLoop, Step
+from placealg.step.receivers import WEIGHTS
 
 LINE, LANE, GAP, MARGIN, HEAD = 17, 396, 18, 20, 92
 """Heights of a row and of the head, widths of a lane, between lanes and around the drawing, in pixels."""
@@ -29,8 +30,8 @@ LINE, LANE, GAP, MARGIN, HEAD = 17, 396, 18, 20, 92
 SPINE, TEXT = 50, 66
 """Where a lane has its line of time and its text."""
 
-BEFORE, AFTER = ("init", "resume", "prepare"), ("reduce", "update", "publish", "save")
-"""The phases in the lane below forward, and in the lane below backward."""
+BEFORE, AFTER = ("init", "resume", "prepare"), (WEIGHTS, "reduce", "update", "publish", "save")
+"""The phases in the lane below forward, and in the lane below backward; the backward for the weights begins that."""
 
 _OUT = ("reduce", "publish", "send")
 """The verbs whose arrows lead away from the line of time."""
@@ -48,7 +49,7 @@ def draw_step(step: Step, colours: Colours | None = None) -> Picture:
     rest are gathered, away from it where gradients leave. Every row has the paths and reasons of its events as tooltip.
     `colours` are those of a page on which several programs are drawn.
     """
-    down, up = beside(*(lane(step, phase) for phase in LOOPED))
+    down, up = beside(*(lane(step, phase) for phase in ("forward", "backward")))
     colours = axis_colours(step) if colours is None else colours
     title = f"{step.reference.strategy} on {step.reference.model}"
     left, right, width = float(MARGIN), MARGIN + LANE + GAP + 0.0, 2.0 * (MARGIN + LANE) + GAP
@@ -105,7 +106,7 @@ def _frame(x: float, width: float, y: float, lines: int, name: str) -> str:
 def _lane(step: Step, phase: str, rows: Sequence[LaneRow], x: float, y: float, colours: Colours,
           rises: bool) -> str:
     """One phase: its name, the boxes of its loops, its line of time, then its rows."""
-    name = f"{phase} ↑" if rises else phase
+    name = f"{phase} ↑" if rises else f"{phase}, of each microbatch, later" if phase == WEIGHTS else phase
     drawn = [label(x + 8, y + 8, name, 13, font_weight="bold")]
     top = y + 16
     opened: list[int] = []

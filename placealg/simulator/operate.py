@@ -211,7 +211,7 @@ def _backward(m: Machine, e: Event) -> None:
         dy = _seeds(m, rank) if starts else gradient(m, rank, (e.tensor, m.instance), "")
         saved = _OperandsOnRank(m, e, rank, op, labels)
         for position, name in enumerate(op.inputs if op.row.differentiable else ()):
-            if name not in space.differentiable:
+            if name not in space.differentiable or not _now(m, e, space.graph.tensors[name].kind == "parameter"):
                 continue
             try:
                 found = None if dy is None else functions.backward(space.graph, op, position, dy, saved)
@@ -223,6 +223,13 @@ def _backward(m: Machine, e: Event) -> None:
                 m.stores[rank].replace(_at(m, e, name), "", found)
             else:
                 m.stores[rank].contribute(_at(m, e, name), labels[position], found)
+
+
+def _now(m: Machine, e: Event, parameter: bool) -> bool:
+    """Whether an operand's gradient belongs to this event: a stage may run the backward for parameters later."""
+    if e.phase == "weights":
+        return parameter
+    return not (parameter and m.stages is not None and m.stages.pipeline.order.startswith("zb_"))
 
 
 def _seeds(m: Machine, rank: int) -> Box | None:

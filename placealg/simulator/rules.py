@@ -50,8 +50,9 @@ def split_dim(entries: Sequence[str], op: Op, graph: Graph) -> str:
 def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple[Item, ...]:
     """What a stage does in the loop over microbatches: its forwards and its backwards, each in their order.
 
-    It runs some forwards ahead: all of them (gpipe), as many as stages follow it (1f1b), twice as many and those of
-    all chunks but the last for one group (interleaved). Then forwards and backwards alternate.
+    It runs some forwards ahead: all of them (gpipe), as many as stages follow it (1f1b, zb_h1), twice as many (zb_h2),
+    and those of all chunks but the last for one group (interleaved). Then forwards and backwards alternate. In zb_h1
+    and zb_h2 the weights' backward follows at once on the first stage, and one or two microbatches later on each next.
 
     >>> stage_order(Pipeline("pp"), 0, 2, 3)
     (F0, F1, B0, F2, B1, B2)
@@ -62,12 +63,19 @@ def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -
                          f"not divide m = {microbatches}")
     forwards = list(_through("forward", range(chunks), ranks, microbatches))
     backwards = list(_through("backward", range(chunks)[::-1], ranks, microbatches))
-    ahead = {"gpipe": len(forwards), "1f1b": behind, "interleaved": 2 * behind + (chunks - 1) * ranks}[pipeline.order]
+    ahead = {"gpipe": len(forwards), "interleaved": 2 * behind + (chunks - 1) * ranks, "zb_h2": 2 * behind}.get(
+        pipeline.order, behind)
     done, waiting = forwards[:ahead], forwards[ahead:]
+    held = {"zb_h1": stage, "zb_h2": 2 * stage}.get(pipeline.order)
+    put_off: list[Item] = []
     for backward in backwards:
         done += [*waiting[:1], backward]
         waiting = waiting[1:]
-    return tuple(done)
+        if held is not None:
+            put_off.append(Item("weights", backward.microbatch, backward.chunk))
+            if len(put_off) > held:
+                done.append(put_off.pop(0))
+    return (*done, *put_off)
 
 
 def _through(phase: str, chunks: Sequence[int], ranks: int, microbatches: int) -> Iterator[Item]:

@@ -22,6 +22,7 @@ from placealg.step.event import MICROBATCH
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
+from placealg.step.receivers import WEIGHTS
 from placealg.step.rules import Averaging, Living
 from placealg.step.saving import PARAMETERS, Saving
 from placealg.step.split import data_axes, place, split_dims, summed
@@ -55,7 +56,8 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
     lists = {axis: strategy.dims.get(axis, ()) for axis in strategy.mesh.names}
     placed = place(model.graph, lists, strategy.option("schedule", "sharing") == "shared")
     return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
-                         strategy.option("schedule", "replay"), strategy.rings)
+                         strategy.option("schedule", "replay"), strategy.rings,
+                         (pipeline := pipeline_of(strategy)) is not None and pipeline.splits)
 
 
 def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -319,6 +321,7 @@ def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase
 def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging,
               operations: Operations | None) -> Iterator[Event]:
     short = ("use",) if operations else ("use", LEAF)
+    apart = operations is not None and operations.apart
     for unit in reversed(model.units):
         ending = [p for p in plans if p.group.sites[0] == unit.name]
         used = operations is None or operations.differentiates(unit.name)
@@ -334,6 +337,10 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
             for lifetime in (*short, "microbatch") if used else ("microbatch",):
                 yield from rules.free(plan, "backward", _living(strategy, plan, lifetime))
         for plan in ending:
-            yield from rules.reduce_microbatch(plan, averaging) if not plan.group.frozen else ()
+            yield from rules.reduce_microbatch(plan, averaging) if not plan.group.frozen and not apart else ()
         if operations:
             yield from operations.leaving(unit.name)
+    for unit in reversed(model.units) if apart else ():
+        yield from operations.weights(unit.name) if operations else ()
+        for plan in (p for p in plans if p.group.sites[0] == unit.name and not p.group.frozen):
+            yield from rules.reduce_microbatch(plan, averaging, WEIGHTS)

@@ -20,11 +20,11 @@ from placealg.step.verbs import SOURCES, VERBS
 from placealg.step.versions import Version
 from placealg.strategy.streams import Stream
 
-STEP_PHASES = ("prepare", "forward", "backward", "reduce", "update", "publish")
-"""The phases of one training step."""
+STEP_PHASES = ("prepare", "forward", "backward", "weights", "reduce", "update", "publish")
+"""The phases of one training step; `weights` is the part of a backward that a pipeline's order runs later."""
 
 PHASES = ("init", *STEP_PHASES, "save", "resume")
-LOOPED = ("forward", "backward")
+LOOPED = ("forward", "backward", "weights")
 """The phases inside the loop over microbatches."""
 
 MICROBATCH = "microbatch"
@@ -107,7 +107,7 @@ def dim_of(place: str) -> str:
 
 
 def phase_order(phase: str) -> int:
-    """The position of a phase in a program; forward and backward, whose events run in one loop, share theirs."""
+    """The position of a phase in a program; those whose events run in the loop over microbatches share theirs."""
     return PHASES.index(LOOPED[0] if phase in LOOPED else phase)
 
 

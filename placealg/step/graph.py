@@ -8,6 +8,7 @@ from typing import Any
 from placealg.model.backward import GRAD
 from placealg.step.effects import Access
 from placealg.step.event import Event, Group, Reference
+from placealg.step.receivers import WEIGHTS
 from placealg.step.versions import Version
 
 Storage = tuple[str, str, str]
@@ -77,7 +78,8 @@ def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
     graph = reference.graph
     op = graph.producer(event.tensor)
     yield from (("", v.text, "device") for v in event.operands if graph.tensors[v.tensor].kind != "parameter")
-    yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
+    if event.phase != WEIGHTS:
+        yield from ((g.name, "weight", "device") for g in reference.groups if op and {*g.parameters} & {*op.inputs})
     if event.on_gradient:
         yield "", event.value, "device"
         if op == graph.ops[-1]:
@@ -108,9 +110,10 @@ def _results(event: Event, reference: Reference) -> Iterator[Storage]:
         yield from _version(event, reference)
         return
     graph = reference.graph
-    for name, _ in event.operands:
+    apart = reference.pipeline is not None and reference.pipeline.splits
+    for name, _ in event.operands if event.phase == WEIGHTS or not apart else ():
         yield from ((g.name, "grad", "device") for g in reference.groups if name in g.parameters)
-    for name, label in event.operands:
+    for name, label in event.operands if event.phase != WEIGHTS else ():
         if graph.tensors[name].kind == "activation":
             yield from _labelled(event, Version(name + GRAD, label))
 

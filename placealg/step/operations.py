@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, backward, needs_gradient
+from placealg.model.backward import GRAD, backward, differentiated, needs_gradient
 from placealg.model.graph import Loop, Op
 from placealg.placement import SENT, Kind
 from placealg.step.event import Event, Rule
+from placealg.step.receivers import WEIGHTS
 from placealg.step.recompute import forward, replayed_items
 from placealg.step.saved_tensors import saved_tensors
 from placealg.step.split import NONE, Layout, Move, Place, Placed, PlacedOp, RedistributionRow
@@ -36,7 +37,8 @@ class Operations:
     """A placed graph with the schedule of its activations, and the labels of all versions of its tensors.
 
     `sharded` are the axes along which gathered values are held as shards (S*), `recomputed` the regions that are not
-    held (M), `replay` how much of them backward runs again, `ring` the axes along which values go round. `made` maps
+    held (M), `replay` how much of them backward runs again, `ring` the axes along which values go round, `apart` says
+    that the backward for the weights is a phase of its own. `made` maps
     (op, tensor) to the label under which the op uses the tensor, `moved` each move to the label that it makes.
     """
 
@@ -45,12 +47,13 @@ class Operations:
     recomputed: tuple[str, ...]
     replay: str
     ring: tuple[str, ...]
+    apart: bool
     made: FrozenMap[tuple[str, str], str]
     moved: FrozenMap[int, str]
 
     @staticmethod
     def of(placed: Placed, sharded: tuple[str, ...], recomputed: tuple[str, ...], replay: str,
-           ring: tuple[str, ...]) -> Operations:
+           ring: tuple[str, ...], apart: bool = False) -> Operations:
         """The operations of a placed graph, its versions labelled by the axes on which they differ from their source.
 
         A copy of a copy has its source's label as a prefix, so that every reader can tell where it came from.
@@ -71,7 +74,7 @@ class Operations:
             for loop in placed.graph.loops:
                 if at.op == placed.graph.of_unit(loop.unit)[0]:
                     made[loop.slot, loop.first] = known[loop.first, placed.native[loop.slot]]
-        return Operations(placed, sharded, recomputed, replay, ring, FrozenMap(made), FrozenMap(moved))
+        return Operations(placed, sharded, recomputed, replay, ring, apart, FrozenMap(made), FrozenMap(moved))
 
     def reads(self, op: Op) -> tuple[str, ...]:
         """The operands of an op as versions, NAME@LABEL."""
@@ -131,9 +134,10 @@ class Operations:
                     yield from self._move(move, label, "backward", unit, _SHARDED)
                 for region in sorted(r for r, start in replays.items() if start == at.op.output):
                     yield from self._replay(unit, region)
-                yield Event("backward", "compute", at.op.output + GRAD, unit=unit, reads=self.reads(at.op),
-                            rule=_BACKWARD)
-                for name, label in done.get(at.op.output, ()):
+                if not self.apart or self._receives(at.op, parameters=False):
+                    yield Event("backward", "compute", at.op.output + GRAD, unit=unit, reads=self.reads(at.op),
+                                rule=_FOR_INPUTS if self.apart else _BACKWARD)
+                for name, label in done.get(at.op.output, ()) if not self.apart else ():
                     yield Event("backward", "free", name, unit=unit, version=label, rule=_SHARDED)
             for label, move in reversed(list(self._moves_at(at, entering=False))):
                 if self._differentiable(move):
@@ -142,6 +146,21 @@ class Operations:
             yield Event("backward", "assign", loop.slot + GRAD, unit=unit, rule=_ENTER,
                         reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
             yield from self._pass_on("backward", "send", loop.slot + GRAD, unit)
+
+    def weights(self, unit: str) -> Iterator[Event]:
+        """The backward of a unit's ops for their parameters, if it is apart; what was gathered again ends with it."""
+        _, done = self._gathered_again(unit)
+        for at in reversed([p for p in self.placed.ops if p.op.unit == unit]):
+            if self._receives(at.op, parameters=True):
+                yield Event(WEIGHTS, "compute", at.op.output + GRAD, unit=unit, reads=self.reads(at.op),
+                            rule=_FOR_WEIGHTS)
+            for name, label in done.get(at.op.output, ()):
+                yield Event(WEIGHTS, "free", name, unit=unit, version=label, rule=_SHARDED)
+
+    def _receives(self, op: Op, parameters: bool) -> bool:
+        """Whether the backward of an op adds to the gradients of parameters, or of other operands."""
+        graph = self.placed.graph
+        return any((graph.tensors[op.inputs[k]].kind == "parameter") == parameters for k in differentiated(graph, op))
 
     def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
         """In a pipeline, the message between instances of repeated units that run on different stages."""
@@ -341,5 +360,7 @@ _STAGES = {
 }
 _ENTER = Rule("repeat", "a repeated unit reads what comes before it, then the instance before")
 _BACKWARD = Rule("transpose", "the op's backward, split as its forward")
+_FOR_INPUTS = Rule("transpose", "the op's backward for its inputs, split as its forward: a stage waits for it")
+_FOR_WEIGHTS = Rule("transpose", "the op's backward for its weights, for which no other stage waits")
 _SHARDED = Rule("hold_shard", "S*: a gathered activation is held as its shard and gathered again for backward")
 _RECOMPUTED = Rule("recompute", "M: the region's values are not held; backward runs it again")

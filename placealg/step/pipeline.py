@@ -19,19 +19,46 @@ from placealg.model.graph import ENDS, Graph
 FIRST, LAST = ENDS
 """The parts of a model before and after its repeated units."""
 
-ORDERS = ("1f1b", "gpipe", "interleaved")
+ORDERS = ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2")
 """The orders in which a stage may run its microbatches."""
 
-AHEAD = {"gpipe": "m*v", "1f1b": "p - 1 - i", "interleaved": "2*(p - 1 - i) + (v - 1)*p"}
+AHEAD = {"gpipe": "m*v", "1f1b": "p - 1 - i", "interleaved": "2*(p - 1 - i) + (v - 1)*p", "zb_h1": "p - 1 - i",
+         "zb_h2": "2*(p - 1 - i)"}
 """Order -> the number of forwards that stage i of p runs before it alternates them with backwards.
 
 There are m*v in all, for m microbatches through v chunks. It is arithmetic that `work` evaluates, costs print and the
 prover asserts.
 """
 
+LATER = {"zb_h1": "i", "zb_h2": "2*i"}
+"""Order that runs the backward for the weights apart -> by how many microbatches stage i runs it later.
+
+That is behind the backward for the inputs of a later microbatch; what is left runs at the end (Qi et al., arXiv
+2401.10241, section 2).
+"""
+
+ENOUGH = {"zb_h1": "p", "zb_h2": "2*p - 1"}
+"""Order that runs the backward for the weights apart -> the most microbatches that a stage holds.
+
+It is the sum of the forwards ahead, those put off and one, and the least m from which on the bubble is as stated.
+"""
+
 IDLE = "p - 1"
 """The time that a stage waits in a step, in units of a forward and a backward of a chunk; its work takes m*v."""
 
+TIMES = ("T_F", "T_B", "T_W")
+"""The times of a stage's forward, and of its backward for the inputs and for the weights of its ops."""
+
+WAITING = {**dict.fromkeys(("1f1b", "gpipe"), "(p - 1 - i)*(T_F + T_B + T_W)"),
+           "interleaved": "(p - 1)*(T_F + T_B + T_W)/v",
+           "zb_h1": "(p - 1 - i)*(T_F + T_B - T_W)", "zb_h2": "(p - 1 - i)*(T_F + T_B - 2*T_W)"}
+"""Order -> the time that stage i, of the interleaved order the first stage, waits between its first and last item.
+
+TIMES are of one microbatch through all chunks of the stage. It is arithmetic that costs print and the prover asserts.
+"""
+
+FAST_WHERE = {"zb_h1": "m >= p and T_W <= T_F", "zb_h2": "m >= 2*p - 1 and T_W <= T_F and 2*T_W <= T_F + T_B"}
+"""Order -> the condition under which it waits so, and not longer."""
 
 ANY = "i"
 """The number of a stage between the first and the last, whichever it is."""
@@ -50,6 +77,11 @@ class Pipeline:
     order: str = "1f1b"
     chunks: int | None = 1
     stages: tuple[int, ...] = ()
+
+    @property
+    def splits(self) -> bool:
+        """Whether the backward of an op is two events: for its inputs, and later for its weights."""
+        return self.order in LATER
 
     def layers(self, layers: int, ranks: int) -> tuple[int, ...]:
         """The layers of each chunk, in the order of the model.
@@ -113,7 +145,10 @@ def spread(unit_sites: tuple[str, ...], graph: Graph) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Item:
-    """One unit of a stage's work: the forward or the backward of one microbatch through one chunk of its layers."""
+    """One unit of a stage's work: the forward or the backward of one microbatch through one chunk of its layers.
+
+    If the order splits the backward, `backward` is the part for the inputs and `weights` the one for the weights.
+    """
 
     phase: str
     microbatch: int
@@ -128,19 +163,24 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
 
     gpipe: every forward, then every backward. 1f1b: as many forwards as stages follow, then one forward and one
     backward in turn. interleaved: the same over chunks, microbatches taken in groups of as many as there are ranks
-    (Narayanan et al., arXiv 2104.04473, section 2.2).
+    (Narayanan et al., arXiv 2104.04473, section 2.2). zb_h1 and zb_h2: forwards and backwards for the inputs in turn,
+    and behind these, by some microbatches later, the backwards for the weights.
 
     >>> work(Pipeline("pp"), 0, 2, 3)
     (F0, F1, B0, F2, B1, B2)
+    >>> work(Pipeline("pp", "zb_h1"), 1, 2, 3)
+    (F0, B0, F1, B1, W0, F2, B2, W1, W2)
     """
     chunks = pipeline.chunks or 1
     if pipeline.order == "interleaved" and microbatches % ranks:
         raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
                          f"not divide m = {microbatches}")
     total = microbatches * chunks
-    ahead = parse(AHEAD[pipeline.order]).evaluate({"p": ranks, "i": stage, "m": microbatches, "v": chunks})
-    places = {place(phase, n, min(total, int(ahead)), total): (n, phase)
-              for phase in ("forward", "backward") for n in range(total)}
+    ahead, later = (int(parse(of[pipeline.order]).evaluate({"p": ranks, "i": stage, "m": microbatches, "v": chunks}))
+                    if pipeline.order in of else None for of in (AHEAD, LATER))
+    assert ahead is not None
+    places = {place(phase, n, min(total, ahead), total, later=later): (n, phase)
+              for phase in phases(pipeline) for n in range(total)}
     return tuple(_nth(n, ranks, chunks, phase) for _, (n, phase) in sorted(places.items()))
 
 
@@ -148,17 +188,32 @@ def _either(test: Any, one: Any, other: Any) -> Any:
     return one if test else other
 
 
-def place(phase: str, n: Any, ahead: Any, total: Any, choose: Callable[..., Any] = _either) -> Any:
+def phases(pipeline: Pipeline) -> tuple[str, ...]:
+    """The phases of the items of a pipeline."""
+    return ("forward", "backward", *(("weights",) if pipeline.splits else ()))
+
+
+def place(phase: str, n: Any, ahead: Any, total: Any, choose: Callable[..., Any] = _either, later: Any = None) -> Any:
     """The place in a stage's work of its n-th forward or backward, of which there are `total` each.
 
-    `ahead` forwards run first; then one forward and one backward in turn, while there are forwards. `choose` chooses
-    between two terms, if the arguments are terms of a solver.
+    `ahead` forwards run first; then one forward and one backward in turn, while there are forwards. If `later` is a
+    number, these are backwards for the inputs, and from the one of this number on each is followed by one for the
+    weights; the rest of these come last. `choose` chooses between two terms, if the arguments are terms of a solver.
 
     >>> [place("forward", n, 1, 3) for n in range(3)], [place("backward", n, 1, 3) for n in range(3)]
     ([0, 1, 3], [2, 4, 5])
+    >>> [[place(phase, n, 1, 3, later=1) for n in range(3)] for phase in ("forward", "backward", "weights")]
+    [[0, 1, 3], [2, 4, 6], [5, 7, 8]]
     """
-    return {"forward": choose(n < ahead, n, 2 * n - ahead),
-            "backward": choose(n < total - ahead, 2 * n + ahead + 1, n + total)}[phase]
+    def among(k: Any) -> Any:
+        """The weights' backwards before the k-th backward."""
+        return 0 if later is None else choose(k < later, 0, k - later)
+
+    if phase == "weights":
+        behind = place("backward", n + later, ahead, total, choose, later) + 1
+        return choose(n < total - later, behind, 2 * total + n)
+    return {"forward": choose(n < ahead, n, 2 * n - ahead + among(n - ahead)),
+            "backward": choose(n < total - ahead, 2 * n + ahead + 1, n + total) + among(n)}[phase]
 
 
 def in_flight(pipeline: Pipeline, part: str = "") -> str:
@@ -176,6 +231,17 @@ def in_flight(pipeline: Pipeline, part: str = "") -> str:
     return f"Min(m*v, {AHEAD[pipeline.order]} + 1)"
 
 
+def both_in_flight(pipeline: Pipeline) -> str:
+    """The most forwards that stage i has run without all of their backwards, as arithmetic over p, i, m and v.
+
+    If the order splits the backward that is without the one for the weights, else as in `in_flight`.
+
+    >>> both_in_flight(Pipeline("pp", "zb_h1")), both_in_flight(Pipeline("pp"))
+    ('Min(m*v, p)', 'Min(m*v, p - 1 - i + 1)')
+    """
+    return f"Min(m*v, {ENOUGH[pipeline.order]})" if pipeline.splits else in_flight(pipeline)
+
+
 def instances_in_flight(pipeline: Pipeline, stage: int, ranks: int, microbatches: int, held: tuple[int, ...]) -> int:
     """The most instances of a unit with a forward and no backward at once; `held` are those in each of the chunks.
 
@@ -184,7 +250,7 @@ def instances_in_flight(pipeline: Pipeline, stage: int, ranks: int, microbatches
     """
     most = now = 0
     for item in work(pipeline, stage, ranks, microbatches):
-        now += held[item.chunk] if item.phase == "forward" else -held[item.chunk]
+        now += {"forward": held[item.chunk], "backward": -held[item.chunk]}.get(item.phase, 0)
         most = max(most, now)
     return most
 
@@ -205,6 +271,8 @@ def needs(item: Item, stage: int, ranks: int, chunks: int) -> Iterator[tuple[int
         if stage or item.chunk:
             before = (stage - 1) % ranks
             yield before, Item("forward", k, item.chunk - (stage == 0))
+    elif item.phase == "weights":
+        yield stage, Item("backward", k, item.chunk)
     elif stage == ranks - 1 and item.chunk == chunks - 1:
         yield stage, Item("forward", k, item.chunk)
     else:

@@ -160,21 +160,21 @@ def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
                     "statistic", f"the batch's statistic is a mean over tokens: a sum, divided by {averaging.divisor}"))
 
 
-def reduce_microbatch(plan: Plan, averaging: Averaging) -> Iterator[Event]:
+def reduce_microbatch(plan: Plan, averaging: Averaging, phase: str = "backward") -> Iterator[Event]:
     """Gradients that rest sharded are reduced to their owners every microbatch; then they accumulate."""
     group = plan.group.name
     axes = plan.reduced_each_microbatch
     if axes:
-        yield from _reduced(plan, averaging, axes, Event("backward", "reduce", "grad", group, to="S", rule=Rule(
+        yield from _reduced(plan, averaging, axes, Event(phase, "reduce", "grad", group, to="S", rule=Rule(
             "reduce_gradient", f"gradients rest S over {_names(axes)}: reduced every microbatch")))
     whole = tuple(a for a in plan.scattered if a not in plan.summed)
     if whole:
-        yield Event("backward", "slice", "grad", group, axes=whole, rule=Rule(
+        yield Event(phase, "slice", "grad", group, axes=whole, rule=Rule(
             "reduce_gradient", f"gradients rest S over {_names(whole)}, where every rank computes them whole"))
     if plan.accumulates_on_host:
-        yield Event("backward", "offload", "grad", group, tier="device->host", where=owners(plan.scattered),
+        yield Event(phase, "offload", "grad", group, tier="device->host", where=owners(plan.scattered),
                     bytes="g", rule=Rule("offload", f"{_rests(plan)}: a gradient follows its final reduction there"))
-    yield Event("backward", "accumulate", "grad_sum", group, tier=plan.grad_sum_tier, rule=Rule(
+    yield Event(phase, "accumulate", "grad_sum", group, tier=plan.grad_sum_tier, rule=Rule(
         "accumulate", "the step's gradient is the sum over its microbatches"))
 
 

@@ -23,6 +23,9 @@ is held, else T@tp, else T. Every (tensor, label) has a gradient, to which backw
 used; reading a gradient takes the sum over its label and all that derive from it, held where one of them is and garbage
 where only some are. The mask of a dropout is drawn again wherever it is read.
 
+Where the order of a pipeline splits the backward, the backward of an op in the phase `backward` adds to the gradients
+of its operands but parameters, and in the phase `weights`, which runs later, to those of its parameters.
+
 A pipeline. Along a pipeline axis every instance of a unit has a stage, the one rank that holds its parameters; an event
 on one of its tensors acts there alone, in every microbatch, in the order of the schedule. What comes before the
 repeated units runs with the first of their instances, the rest with the last. A tied parameter is held on the stages of

@@ -12,7 +12,9 @@ from placealg.model.graph import Graph, unit_of
 from placealg.placement import REDISTRIBUTIONS
 from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
 from placealg.step.event_fields import default_event, holders, values_of
+from placealg.step.pipeline import LATER
 from placealg.step.program import LOOPED, PADDING, Event, Reference
+from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import MESSAGES, VERBS
 
 
@@ -27,6 +29,8 @@ def check_event(event: Event, reference: Reference) -> None:
         raise InputError(f"{event.path}: a message goes from stage to stage, along "
                          + (f"[{reference.pipeline.axis}] alone" if reference.pipeline else "a pipeline axis, and no "
                             "axis is one: it names [\"layer\"] in [dims]"))
+    if event.phase == WEIGHTS:
+        _check_apart(event, reference)
     if event.reads and not reference.whole:
         operands = _operands(event, reference.graph)
         read = tuple(v.tensor for v in event.operands)
@@ -128,6 +132,19 @@ def _merges(event: Event, reference: Reference) -> bool:
     """Whether it computes an op that merges the statistics of rows that are split over ranks."""
     op = reference.graph.producer(event.tensor) if event.on_tensor else None
     return op is not None and event.verb == "compute" and not event.on_gradient and op.row.over == "statistics"
+
+
+def _check_apart(event: Event, reference: Reference) -> None:
+    """An InputError where the backward for the weights is not apart, or an event is no part of it."""
+    if reference.pipeline is None or not reference.pipeline.splits:
+        raise InputError(f"{event.path}: phase {WEIGHTS} is of a pipeline whose order runs the backward for the "
+                         f"weights apart: {', '.join(LATER)}")
+    of_group = bool(event.group) and event.value in ("grad", "grad_sum")
+    of_tensor = event.on_tensor and event.verb not in (*MESSAGES, "assign") and (
+        (event.verb == "compute") == event.on_gradient)
+    if not of_group and not of_tensor:
+        raise InputError(f"{event.path}: phase {WEIGHTS} has the backward of ops for their parameters, copies of what "
+                         "it reads, and what is done with gradients of groups")
 
 
 def _check_version(event: Event, reference: Reference) -> None:

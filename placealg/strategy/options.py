@@ -104,7 +104,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "sharing": Key("choice", ("shared", "per_use")),
                  "gather": Key("gathers"), "reduction": Key("reductions"), "wire": Key("wires"),
                  "microbatch_mean": Key("choice", ("loss", "gradients")),
-                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved")),
+                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2")),
                  "chunks": Key("chunks"), "stages": Key("layers")},
     "parameters": {"tier": Key("choice", MEMORY_TIERS)},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),

@@ -38,7 +38,7 @@ from placealg.strategy.spec import Strategy
 
 SIZES: Mapping[str, int] = {"b": 3, "s": 64, "h": 48, "a": 12, "kv": 4, "f": 96, "L": 12, "V": 96, "m": 8}
 AXES: Mapping[str, int] = {"dp": 5, "tp": 2, "pp": 4}
-TYPES: Mapping[str, int] = {"w": 2, "g": 2, "wire": 2, "o": 12, "act": 2}
+TYPES: Mapping[str, int] = {"w": 2, "g": 2, "wire": 2, "o": 12, "act": 2, "T_F": 3, "T_B": 4, "T_W": 2}
 ORDERS = ("pp_gpipe", "pp", "pp_interleaved")
 
 
@@ -142,7 +142,8 @@ def test_one_stage_is_no_pipeline() -> None:
     assert value(flop(one), pp=1) == value(flop(alone))
     order = schedule(one)
     assert order is not None
-    assert {n: value(f, pp=1) for n, f in order.items()} == {"bubble": 0, "bubble_of_total": 0, "in_flight": 1}
+    assert {n: value(f, pp=1) for n, f in order.items()} == {"bubble": 0, "bubble_of_total": 0, "in_flight": 1,
+                                                                "waiting": 0}
 
 
 # --- in flight
@@ -248,6 +249,70 @@ def test_peak_is_that_of_one_microbatch_and_what_the_others_hold() -> None:
         each = value(held.activations, m=1)
         assert value(held.peak, m=8) - value(held.peak, m=1) == (min(8, 4 - i) - 1) * each
         assert value(held.peak, m=8) >= value(held.states) + value(held.activations, m=8)
+
+
+# --- a backward in two parts
+
+
+def two_products() -> Model:
+    """Layers of two products and a gelu: what waits for either backward is counted by hand."""
+    g = graph(batch="b", embed="h", ffn="f", vocab="V")
+    x = g.repeat("layer", "L", g.data("data.input", "batch embed"))
+    x = g.linear("layer.down", g.unary("layer.act", g.linear("layer.up", x, "batch ffn", "embed ffn"), "gelu"),
+                 "batch embed", "ffn embed")
+    logits = g.linear("head.logits", x, "batch vocab", "embed vocab")
+    g.sum("loss.sum", g.cross_entropy("head.loss", logits, g.ids("data.targets", "batch"), over="vocab"))
+    return Model.of_graph("two products", g.build())
+
+
+@pytest.mark.parametrize("order", ["zb_h1", "zb_h2"])
+def test_what_waits_is_the_most_on_the_way_through_the_generated_order(order: str) -> None:
+    """Until its backward a layer keeps its input and both sides of the gelu; then inputs and gradients of products."""
+    step = step_of("pp", two_products(), pipeline=order)
+    b, h, f = (SIZES[n] for n in ("b", "h", "f"))
+    whole, weights = 2 * b * (h + 2 * f), 2 * b * (2 * h + 2 * f)
+    for pp, m in ((2, 1), (2, 5), (4, 3), (4, 9), (4, 12)):
+        for stage in range(pp - 1):
+            now, most = Counter[str](), 0
+            for item in work(Pipeline("pp", order), stage, pp, m):
+                now[item.phase] += 1
+                inside = now["forward"] - now["backward"], now["backward"] - now["weights"]
+                most = max(most, inside[0] * whole + inside[1] * weights if item.phase == "forward" else 0)
+            held = memory(on_stage(step, stage, {"pp": pp, "L": 12})).activations
+            assert value(held, pp=pp, m=m) == most * (12 // pp), (pp, m, stage)
+
+
+def test_the_weights_backward_reads_what_it_was_given() -> None:
+    kept = kept_for_backward(on_stage(step_of("pp_zb_h1", two_products()), 1))
+    most, both = "Min(m, pp - 1)", "Min(m, pp)"
+    assert [(k.tensor, k.count) for k in kept] == [
+        *((name, formula(f"L/pp*{most}", "1")) for name in ("layer.in", "layer.up", "layer.act")),
+        *((name, formula(f"L/pp*({both} - {most})", "1"))
+          for name in ("layer.in", "layer.act", "layer.down.grad", "layer.up.grad"))]
+
+
+@pytest.mark.parametrize("strategy", ["zero1*tp_sp", "zero3", "zero2*tp*recompute_full"])
+def test_a_backward_in_two_parts_computes_and_sends_the_same(strategy: str) -> None:
+    for model in (gpt(LLAMA), gpt()):
+        one, two = (step_of(f"{strategy}*{order}", model) for order in ("pp", "pp_zb_h2"))
+        for stage in ("first", 1, "last"):
+            mine, other = on_stage(two, stage), on_stage(one, stage)
+            assert value(flop(mine)) == value(flop(other))
+            assert value(communication(mine).total) == value(communication(other).total)
+            assert memory(mine).states == memory(other).states
+            assert value(memory(mine).peak) >= value(memory(mine).states) + value(memory(mine).activations)
+
+
+def test_published_zero_bubbles() -> None:
+    """Qi et al., arXiv 2401.10241, table 2: what 1F1B, ZB-H1 and ZB-H2 wait, and the microbatches that they hold."""
+    for strategy, waiting, held in (
+            ("pp", "(pp - 1)*(T_F + T_B + T_W)", "Min(m, pp)"),
+            ("pp_zb_h1", "(pp - 1)*(T_F + T_B - T_W)", "Min(m, pp)"),
+            ("pp_zb_h2", "(pp - 1)*(T_F + T_B - 2*T_W)", "Min(m, 2*pp - 1)")):
+        found = schedule(step_of(strategy))
+        assert found is not None
+        assert found.waiting == formula(waiting, "time") and found.in_flight == formula(held, "1")
+        assert found.bubble == formula(f"{waiting}/(m*(T_F + T_B + T_W))", "1")
 
 
 # --- the bubble

@@ -20,7 +20,8 @@ from placealg.strategy.expression import parse_strategy
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16)
 BYTES = tuple(map(Fraction, ("1/2", "1", "2", "4")))
 CASES = [("zero3", "abstract", ""), ("zeropp*offload_optimizer", "abstract", ""), ("zero3*tp_sp*cp_ring", "gpt", ""),
-         ("zero1*tp_sp*pp_interleaved*recompute_selective", "llama-3-70b", "last"), ("zero3*ep*tp", "moe", "")]
+         ("zero1*tp_sp*pp_interleaved*recompute_selective", "llama-3-70b", "last"),
+         ("zero3*tp_sp*pp_zb_h1", "gpt", "first"), ("zero3*ep*tp", "moe", "")]
 DATA = ("dp", "zero1", "zero2", "zero3", "hsdp", "mics", "zeropp")
 MORE = ("tp", "tp_sp*cp", "tp_sp_keep*cp_ring*recompute_full", "tp_sp*pp_interleaved")
 SLOW = [("dp*cp_ulysses*pp_gpipe", "gpt", "last"), ("zero3*offload_parameters*recompute_full", "mla", ""),

@@ -26,6 +26,7 @@ COMPOSED: Mapping[str, str] = {
     "zero2*ep": "moe",
     "zero1*tp*pp_interleaved": "gpt",
     "zero3*cp_ring*pp": "gpt",
+    "zero2*tp_sp*pp_zb_h2*ep": "moe",
     "zero1*tp*pp_gpipe*recompute_full": "gpt",
     "zero3*tp_sp*pp*cp": "llama-3.1-405b",
     "zero1*tp_sp*ep*pp": "deepseek-v3",

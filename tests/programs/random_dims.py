@@ -185,7 +185,8 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
     schedule: dict[str, Any] = {"replay": draw.choice(POLICIES),
                                 "sharing": draw.choice(("shared", "shared", "per_use"))}
     if dims[axes[-1]] == ["layer"]:
-        schedule |= draw.choice(({"pipeline": "gpipe"}, {"pipeline": "1f1b"}, {"pipeline": "1f1b"},
+        schedule |= draw.choice(({"pipeline": "gpipe"}, {"pipeline": "1f1b"}, {"pipeline": "zb_h1"},
+                                 {"pipeline": "zb_h2"},
                                  {"pipeline": "interleaved", "chunks": draw.choice((2, "v"))}))
     groups: dict[str, Any] = {}
     if draw.random() < 0.2:

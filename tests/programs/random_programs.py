@@ -75,7 +75,7 @@ def placements(draw: st.DrawFn) -> Strategy:
 def placements_of_ops(draw: st.DrawFn) -> Strategy:
     """A strategy for ops without attention: an axis of data, one of split dims that may gather in rings, a pipeline."""
     split = draw(st.sampled_from([["ffn", "vocab"], ["loss.none", "ffn", "embed"], ["embed"]]))
-    order = draw(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    order = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2"]))
     every = {"a1": ["batch"], "a2": split, "a3": ["layer"]}
     axes = draw(st.sampled_from([("a3",), ("a1", "a3"), ("a1", "a2"), ("a2",), ("a2", "a3"), ("a1", "a2", "a3")]))
     zero = draw(st.sampled_from([("R", "R", "R"), ("R", "S", "R"), ("R", "S", "S"), ("S*", "S", "S")]))

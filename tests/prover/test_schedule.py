@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
+import networkx as nx
 import pytest
 import z3
 
 from placealg.arith import parse
-from placealg.prover import schedule
+from placealg.prover import schedule, waiting
 from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, Reply
 from placealg.prover.schedule import (
     GROWING,
@@ -32,14 +33,100 @@ from placealg.prover.schedule import (
 )
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 from placealg.step import pipeline as orders
-from placealg.step.pipeline import AHEAD, IDLE, Item, Pipeline, in_flight, needs, schedule_graph, work
+from placealg.step.pipeline import (
+    AHEAD,
+    ENOUGH,
+    IDLE,
+    LATER,
+    WAITING,
+    Item,
+    Pipeline,
+    in_flight,
+    needs,
+    schedule_graph,
+    work,
+)
 
 
-@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
-def test_orders_of_one_chunk_are_proved_for_all_sizes(order: str) -> None:
+@pytest.mark.parametrize(("order", "many"), [("gpipe", 6), ("1f1b", 6), ("zb_h1", 5), ("zb_h2", 5)])
+def test_orders_of_one_chunk_are_proved_for_all_sizes(order: str, many: int) -> None:
     facts = schedule_facts(Pipeline("pp", order))
-    assert [(f.verdict, f.cls) for f in facts] == [(PROVED, PARAMETRIC)] * 4
-    assert any("no cycle" in f.statement for f in facts) and any(IDLE in f.statement for f in facts)
+    assert [(f.verdict, f.cls) for f in facts] == [(PROVED, PARAMETRIC)] * many
+    assert any("no cycle" in f.statement for f in facts) and any(WAITING[order] in f.statement for f in facts)
+    assert acyclic(Pipeline("pp", order)) == facts[0]
+    if order in TIMES:
+        assert any(f"m + {IDLE} forwards" in f.statement for f in facts)
+
+
+# how long a stage waits
+
+
+def ends(pipeline: Pipeline, ranks: int, microbatches: int, took: Mapping[str, int]) -> dict[tuple[int, Item], int]:
+    """When each item ends in the run that starts every item as soon as it can, by walking the generated graph."""
+    drawn = schedule_graph(pipeline, ranks, microbatches)
+    found: dict[tuple[int, Item], int] = {}
+    for node in nx.topological_sort(drawn):
+        found[node] = max((found[n] for n in drawn.predecessors(node)), default=0) + took[node[1].phase]
+    return found
+
+
+def waited(pipeline: Pipeline, ranks: int, microbatches: int, times: tuple[int, int, int]) -> list[int]:
+    """The time between the start of each stage's first item and the end of its last in which it runs none."""
+    forward, back, weights = times
+    took = {"forward": forward, "backward": back if pipeline.splits else back + weights, "weights": weights}
+    found = ends(pipeline, ranks, microbatches, took)
+    spans = []
+    for stage in range(ranks):
+        own = {item: end for (at, item), end in found.items() if at == stage}
+        spans.append(max(own.values()) - min(end - took[item.phase] for item, end in own.items())
+                     - microbatches * sum(times))
+    return spans
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b", "zb_h1", "zb_h2"])
+@pytest.mark.parametrize("times", [(1, 1, 1), (18, 18, 9), (5, 4, 2), (3, 8, 3), (7, 1, 4), (2, 2, 0)])
+def test_generated_schedules_wait_as_long_as_is_proved(order: str, times: tuple[int, int, int]) -> None:
+    """Qi et al., arXiv 2401.10241, table 2: what 1F1B, ZB-H1 and ZB-H2 wait; of every stage, at small sizes."""
+    pipeline, names = Pipeline("pp", order), dict(zip(("T_F", "T_B", "T_W"), times, strict=True))
+    for ranks in (1, 2, 3, 5):
+        for microbatches in (2 * ranks - 1, 2 * ranks + 2):
+            assert waited(pipeline, ranks, microbatches, times) == [
+                parse(WAITING[order]).evaluate({"p": ranks, "i": i, **names}) for i in range(ranks)]
+
+
+@pytest.mark.parametrize(("order", "times", "microbatches"), [
+    ("zb_h1", (1, 1, 2), 6), ("zb_h2", (1, 3, 2), 7), ("zb_h2", (2, 0, 3), 7), ("zb_h2", (1, 1, 1), 4),
+    ("zb_h1", (1, 1, 1), 2)])
+def test_outside_of_its_condition_it_waits_longer(order: str, times: tuple[int, int, int], microbatches: int) -> None:
+    names = dict(zip(("T_F", "T_B", "T_W"), times, strict=True))
+    assert waited(Pipeline("pp", order), 4, microbatches, times)[0] > parse(WAITING[order]).evaluate(
+        {"p": 4, "i": 0, **names})
+
+
+@pytest.mark.parametrize(("table", "order", "wrong"), [
+    (WAITING, "zb_h1", "(p - 1 - i)*(T_F + T_B - 2*T_W)"), (WAITING, "zb_h2", "(p - 1 - i)*(T_F + T_B - T_W)"),
+    (WAITING, "1f1b", "(p - 1)*(T_F + T_B + T_W)"), (AHEAD, "zb_h1", "p - i"), (AHEAD, "zb_h2", "p - 1 - i"),
+    (LATER, "zb_h1", "i + 1"), (LATER, "zb_h2", "i"), (ENOUGH, "zb_h2", "p"), (ENOUGH, "zb_h1", "1")])
+def test_another_waiting_another_order_or_too_few_microbatches_are_refuted(
+        table: dict[str, str], order: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table, order, wrong)
+    facts = [schedule._asked(order, "", *asked(order)) for asked in (waiting.attained, waiting.needed)]
+    assert any(fact.verdict == REFUTED for fact in facts)
+
+
+@pytest.mark.parametrize(("order", "edges"), [("zb_h1", (1, 1, 2)), ("zb_h2", (1, 3, 2)), ("zb_h2", (1, 1, 2))])
+def test_lengths_outside_of_the_cones_are_refuted(order: str, edges: tuple[int, int, int],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(waiting.FAST, order, ((edges,),))  # type: ignore[attr-defined]
+    assert schedule._asked(order, "", *waiting.attained(order)).verdict == REFUTED
+
+
+@pytest.mark.parametrize("order", ["zb_h1", "zb_h2"])
+def test_times_that_exclude_a_cycle_are_times_of_the_order(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert schedule._asked(order, "", *waiting.grows(order)).verdict == PROVED
+    monkeypatch.setitem(AHEAD, order, "3*(p - 1 - i)")
+    assert held(order, "Min(m, p)").verdict == REFUTED
+    assert held(order, "Min(m, p)", until="weights").verdict == REFUTED
 
 
 def test_the_length_of_the_interleaved_order_is_bounded_by_its_grid() -> None:
@@ -313,7 +400,7 @@ def test_a_fact_says_how_the_solver_ended() -> None:
             (Reply(SAT, {"b": 2, "a": 1}), REFUTED, BOUNDED, "not at a = 1, b = 2")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(schedule.PROCESS, "ask", lambda _, answer=answer: answer)
-            fact = schedule._asked("gpipe", "it is so", [z3.Int("a") > 0], ("it is not", z3.Int("b") > 0))
+            fact = schedule._asked("gpipe", "it is so", [z3.Int("a") > 0], (("it is not", z3.Int("b") > 0),))
         assert fact == Fact("gpipe", "it is so", verdict, cls, reason)
         assert fact.known == (z3.Int("a") > 0,) and fact.failures == (("it is not", z3.Int("b") > 0),)
 

@@ -66,7 +66,7 @@ def where(outcome: Outcome) -> str:
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("pp", [1, 2, 3])
-@pytest.mark.parametrize("order", ["pp_gpipe", "pp_1f1b", "pp_interleaved"])
+@pytest.mark.parametrize("order", ["pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2"])
 def test_every_order_equals_the_single_device(order: str, pp: int) -> None:
     step = derived(order)
     for m in range(1, 5):
@@ -80,6 +80,7 @@ def test_every_order_equals_the_single_device(order: str, pp: int) -> None:
     ("zero3*pp_interleaved", "gpt", 2, 2), ("tp_sp*pp", "gpt", 3, 2), ("cp*pp_gpipe", "gpt", 2, 2),
     ("cp_ulysses*pp_interleaved", "gpt", 2, 2), ("ep*pp", "moe", 2, 3), ("zero1*ep*pp_interleaved", "moe", 2, 2),
     ("zero3*tp_sp*pp*recompute_full", "gpt", 2, 2), ("tp_sp*pp_interleaved*recompute_selective", "gpt", 2, 2),
+    ("zero2*tp_sp*pp_zb_h1*recompute_selective", "gpt", 2, 3), ("zero3*pp_zb_h2", "two", 3, 5),
     ("zero1*pp*offload_optimizer", "gpt", 2, 2), ("zero3*pp", "two", 3, 2), ("pp_interleaved", "two", 3, 3)])
 def test_pipelines_beside_other_axes(text: str, model: str, pp: int, m: int) -> None:
     outcome = tried(derived(text, model), pp, m, steps=2)

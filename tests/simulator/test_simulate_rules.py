@@ -37,6 +37,8 @@ def test_stages_alternate_behind_their_first_forwards() -> None:
     assert str(stage_order(Pipeline("pp", "gpipe"), 1, 2, 2)) == "(F0, F1, B0, B1)"
     assert str(stage_order(Pipeline("pp"), 1, 2, 2)) == "(F0, B0, F1, B1)"
     assert str(stage_order(Pipeline("pp", "interleaved", 2), 1, 2, 2)) == "(F0, F1, F0.1, B0.1, F1.1, B1.1, B0, B1)"
+    assert str(stage_order(Pipeline("pp", "zb_h1"), 1, 2, 3)) == "(F0, B0, F1, B1, W0, F2, B2, W1, W2)"
+    assert str(stage_order(Pipeline("pp", "zb_h2"), 0, 2, 3)) == "(F0, F1, F2, B0, W0, B1, W1, B2, W2)"
 
 
 @pytest.mark.parametrize(("order", "chunks"), [(o, 1) for o in ORDERS] + [("interleaved", 2), ("interleaved", 3)])

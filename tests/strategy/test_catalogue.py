@@ -19,7 +19,8 @@ from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import strategy_on
 
-DETAILED = ("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved", "ep",
+DETAILED = ("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved",
+            "pp_zb_h1", "pp_zb_h2", "ep",
             "recompute_full", "recompute_selective")
 
 

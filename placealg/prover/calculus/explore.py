@@ -21,6 +21,7 @@ from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.step.event import READERS, takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
+from placealg.step.receivers import WEIGHTS
 
 OUTSIDE = Iteration("", False)
 AGAIN = "middle, again"
@@ -198,7 +199,11 @@ def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) ->
     machine.begin()
     _run(machine, body[:len(body) - len(behind)], iteration)
     between = machine.copy()
-    _run(machine, behind, iteration)
+    own = tuple(itertools.takewhile(lambda e: e.phase != WEIGHTS, behind))
+    _run(machine, own, iteration)
+    if len(own) < len(behind):
+        _before_weights(between, machine, own[-1] if own else behind[0])
+    _run(machine, behind[len(own):], iteration)
     if overlap and body:
         _apart(start, between, machine, body[-1], iteration)
         _in_turn(start, between, behind)
@@ -231,10 +236,26 @@ def _apart(start: Machine, between: Machine, end: Machine, event: Event, iterati
                      f"{', '.join(v for v, _ in sorted(changed))} of {end.group.name}")
 
 
+def _before_weights(between: Machine, end: Machine, event: Event) -> None:
+    """Raise NoRule unless backwards for inputs leave every state, gradient and count as it is.
+
+    The backward for the weights of a microbatch runs behind them of later microbatches.
+    """
+    changed = [k for k in {*between.versions, *end.versions} if between.version(*k) != end.version(*k)]
+    changed += [k for k in {*between.values, *end.values} if between.value(*k) != end.value(*k)]
+    if changed or between.count != end.count:
+        raise NoRule(event.path, "the backward for the weights runs behind later backwards for inputs, and each of "
+                     f"these changes {', '.join(v for v, _ in sorted(changed)) or 'the count'} of {end.group.name}")
+
+
 def _in_turn(start: Machine, between: Machine, behind: tuple[Event, ...]) -> None:
     """Raise NoRule if a forward follows the first backward, or a backward divides by a count that forwards change."""
+    apart = False
     for event in behind:
-        if event.phase != "backward":
+        apart = apart or event.phase == WEIGHTS
+        if event.phase == "backward" and apart:
+            raise NoRule(event.path, "a backward for inputs behind one for the weights of its microbatch")
+        if event.phase == "forward":
             raise NoRule(event.path, "a forward behind a backward of its microbatch, in a pipeline")
         if between.count != start.count and "count" in event.divisor.names():
             raise NoRule(event.path, "in a pipeline the next forward may have changed the count")

@@ -20,6 +20,7 @@ from placealg.prover.ops.paths import substituted
 from placealg.prover.ops.stages import ends, tied
 from placealg.step.pipeline import part_of
 from placealg.step.program import Event, Group, Reference
+from placealg.step.receivers import WEIGHTS
 from placealg.strategy.options import LAYER
 
 
@@ -37,6 +38,8 @@ def starts(event: Event, reference: Reference) -> bool:
     if not event.on_gradient or event.verb != "compute":
         return False
     last = reference.graph.ops[-1]
+    if event.phase == WEIGHTS:
+        return False
     return event.tensor in last.inputs if reference.whole else event.tensor == last.output
 
 
@@ -53,7 +56,7 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
     if starts(event, machine.reference):
         machine.started = machine.seed
     if parameter in op.inputs:
-        if not event.on_gradient or flows.reads_parameter(op, parameter):
+        if not event.on_gradient or flows.reads_parameter(event, op, parameter):
             where = used_at(machine, op, parameter)
             shared = _shared(machine, where)
             observe(machine, event, "weight", _share(machine, shared), iteration, where - shared)

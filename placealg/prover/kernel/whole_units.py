@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from placealg.model.backward import GRAD, needs_gradient
 from placealg.model.graph import Graph, Op
-from placealg.step.event import LOOPED, Event
+from placealg.step.event import Event
 from placealg.step.program import Step
 
 
@@ -26,6 +26,10 @@ class Outside(Exception):
 
     def __str__(self) -> str:
         return f"{self.event}: {self.reason}" if self.event else self.reason
+
+
+PASSES = ("forward", "backward")
+"""The phases of a unit's computations."""
 
 
 def whole_units(step: Step) -> Step:
@@ -57,7 +61,7 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
         if not phase:
             yield tuple(_whole_loss(step, e) for e in run)
             continue
-        if phase not in LOOPED or (phase, unit) in done:
+        if phase not in PASSES or (phase, unit) in done:
             raise Outside(run[0].path, f"unit {unit} computes in more than one place, or again")
         done.add((phase, unit))
         ops = _ops(step, unit)
@@ -69,7 +73,7 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
             yield (Event(phase, "compute", "activation", unit=unit, rule=run[0].rule),)
         elif any(e.value == "loss" and e.verb == "scale" for e in step.events[step.events.index(run[0]):]):
             raise Outside(run[0].path, "the loss is scaled after backward has begun")
-    wanted = [*((phase, u.name) for phase in LOOPED for u in step.reference.units), ("backward", "loss")]
+    wanted = [*((phase, u.name) for phase in PASSES for u in step.reference.units), ("backward", "loss")]
     missing = [(phase, name) for phase, name in wanted if (phase, name) not in done]
     if missing:
         raise Outside("", f"unit {missing[0][1]} has no {missing[0][0]}")

@@ -9,7 +9,9 @@ point: until what enters one is what entered the one before.
 
 from __future__ import annotations
 
-from placealg.model.backward import differentiated, transposed
+from dataclasses import replace
+
+from placealg.model.backward import transposed
 from placealg.model.graph import Graph, Loop, Op, unit_of
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import Demand, FailureKind, Flow
@@ -21,7 +23,8 @@ from placealg.prover.ops.stages import AMISS, Stages
 from placealg.prover.ops.tensors import Instance, Tensors
 from placealg.prover.ops.units import counted, follow_units
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
-from placealg.step.program import EventLoop, Reference, Step
+from placealg.step.program import EventLoop, Node, Reference, Step
+from placealg.step.receivers import WEIGHTS, receivers
 from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version
 
@@ -38,7 +41,7 @@ class Flows:
     def __init__(self, step: Step):
         self.step = step
         self._known: dict[object, Flow] = {}
-        self._reading: dict[tuple[str, str], bool] = {}
+        self._reading: dict[tuple[str, str, str], bool] = {}
         self._restricted = [e for e in step.phase(*LOOPED) if e.at and (e.on_tensor or e.value in FOLLOWED)]
 
     def at(self, position: str) -> Flow:
@@ -50,17 +53,47 @@ class Flows:
             self._known[key] = follow_units(self.step, position) if whole else _Follower(self.step, position).run()
         return self._known[key]
 
-    def reads_parameter(self, op: Op, parameter: str) -> bool:
+    def reads_parameter(self, event: Event, op: Op, parameter: str) -> bool:
         """Whether the backward of an op reads one of its parameters, for the gradient of another operand.
 
         The backward of a whole unit reads all of its parameters.
         """
         if self.step.reference.whole:
             return True
-        key, graph = (op.output, parameter), self.step.reference.graph
+        key, graph = (event.phase, op.output, parameter), self.step.reference.graph
         if key not in self._reading:
-            self._reading[key] = any(parameter in transposed(graph, op, k).reads for k in differentiated(graph, op))
+            self._reading[key] = any(parameter in transposed(graph, op, k).reads
+                                     for k in receivers(event, self.step.reference))
         return self._reading[key]
+
+
+def together(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The body of the loop over microbatches, the backward of each unit for its weights directly behind the other one.
+
+    Where it is apart, it reads what its own instance of the unit holds, which stays as it is between the two
+    (`order.untimely`), so that an instance can be followed through both.
+    """
+    apart = [node for node in nodes if _first(node).phase == WEIGHTS]
+    found: list[Node] = []
+    others = [node for node in nodes if _first(node).phase != WEIGHTS]
+    for node, then in zip(others, (*others[1:], None), strict=True):
+        event = _first(node)
+        ends = event.phase == "backward" and (then is None or _first(then).unit != event.unit or not event.unit)
+        own = [n for n in apart if ends and _first(n).unit == event.unit and isinstance(n, type(node))]
+        apart = [n for n in apart if n not in own]
+        if isinstance(node, EventLoop):
+            node = replace(node, body=(*node.body, *(e for n in own if isinstance(n, EventLoop) for e in n.body)))
+            own = []
+        found += [node, *own]
+    return (*found, *apart)
+
+
+def _first(node: Node) -> Event:
+    """The first event of a node on a tensor or a unit; of a loop without one, its first."""
+    if isinstance(node, Event):
+        return node
+    inside = [_first(n) for n in node.body]
+    return next((e for e in inside if e.unit), inside[0])
 
 
 class _Follower:
@@ -87,7 +120,7 @@ class _Follower:
             self.give_up(event, why)
         for node in self.step.tree(*LOOPED):
             assert isinstance(node, EventLoop) and node.name == MICROBATCH
-            for inner in node.body:
+            for inner in together(node.body):
                 if isinstance(inner, Event):
                     self.execute(inner)
                 else:

@@ -23,6 +23,7 @@ from placealg.prover.ops.stages import before_its_uses, out_of_turn, tied
 from placealg.step.event import POSITIONS, Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Group, Step
+from placealg.step.receivers import WEIGHTS
 
 WHOLE = Group("", "", (), (), ())
 """The group of obligations on ops, which concern the whole step and no parameter group."""
@@ -60,7 +61,7 @@ def unfollowed(step: Step, flows: Flows) -> tuple[Demand, ...]:
 
 def supposed(demand: Demand, step: Step) -> Failure:
     """The failure that an event which could not be followed is wrong, at any sizes: only a run can show it."""
-    backward = step.event(demand.event).phase == "backward"
+    backward = step.event(demand.event).phase in ("backward", WEIGHTS)
     return Failure("gradient" if backward else "forward", demand.event, z3.BoolVal(True), demand.says)
 
 
@@ -123,7 +124,7 @@ def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
 
 
 def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
-    parts = [p for position in POSITIONS for e in step.phase("backward")
+    parts = [p for position in POSITIONS for e in step.phase("backward", WEIGHTS)
              for p in flows.at(position).of(e.path, parameter) if p.use == use]
     return max((len(p.held) for p in parts), default=1)
 
@@ -154,7 +155,7 @@ def _mark(event: Event, site: Site, flows: Flows, step: Step, group: Group) -> o
     added = tuple(tuple((_share(p, site), begins(p.use, group, step.reference) if step.reference.whole else "")
                         for p in flows.at(position).of(event.path, site.parameter))
                   for position in POSITIONS) if event.on_gradient else ()
-    reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(op, site.parameter))
+    reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(event, op, site.parameter))
     return (event.phase, event.at, event.where, end, event.on_gradient, reads, op.draws_in(event.on_gradient),
             starts(event, step.reference), added)
 

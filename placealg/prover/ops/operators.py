@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, BackwardOp, differentiated, kept, named, transposed
+from placealg.model.backward import GRAD, BackwardOp, kept, named, transposed
 from placealg.model.graph import Graph, Op
 from placealg.prover.calculus.contribution import Term, Value
 from placealg.prover.calculus.positions import Pairs, dim_of
@@ -18,6 +18,7 @@ from placealg.prover.ops.stages import Stages, at_the_ends, tied
 from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import Event
 from placealg.step.program import Reference
+from placealg.step.receivers import WEIGHTS, receivers
 
 
 class Operators:
@@ -111,12 +112,12 @@ class Operators:
 
     def transpose(self, event: Event, op: Op, labels: list[str]) -> None:
         """Execute the backward of an op: add its gradient's contribution to every operand that needs a gradient."""
-        last = op == self.graph.ops[-1]
+        last = op == self.graph.ops[-1] and event.phase != WEIGHTS
         if last and self.began:
             self.flow.open.append(Demand(event.path, "starts the backward once more", (), frozenset()))
         self.began = self.began or last
         arriving = self.stages.here(op.unit, self.seeded() if last else self.tensors.gradient(op.output))
-        for k in differentiated(self.graph, op):
+        for k in receivers(event, self.reference):
             held = self.contribution(event, op, transposed(self.graph, op, k), labels, arriving)
             if last and held:
                 held = paths.narrowed(held, self.split or ())

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from placealg.model.backward import differentiated, kept, transposed
 from placealg.model.graph import Graph
 from placealg.step.event import Event
+from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version
 
@@ -21,13 +22,19 @@ from placealg.step.versions import Version
 def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
     """The events on tensors of one microbatch whose order is not followed, each with the reason."""
     listed = [e for e in events if e.on_tensor or e.value == "loss"]
-    for phase in ("forward", "backward"):
+    for phases in (("forward",), ("backward", WEIGHTS)):
         order = _Order(graph)
-        for event in (e for e in listed if e.phase == phase):
+        for event in (e for e in listed if e.phase in phases):
             if why := order.gradient(event) if event.on_gradient else order.value(event):
                 yield event, why
-    behind = False
+    behind = apart = False
     for event in (e for e in listed if e.on_tensor):
+        if event.phase == WEIGHTS:
+            apart = True
+            if event.on_gradient and event.verb != "compute":
+                yield event, f"changes {event.value} among the backward for the weights"
+        elif apart:
+            yield event, "stands behind events of the backward for the weights"
         behind = behind or event.phase == "backward"
         if behind and event.phase == "forward":
             yield event, "stands behind events of the backward"
@@ -40,15 +47,17 @@ def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str
 
 def _of_the_last_alone(events: list[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
     """Events that change a tensor only for a repeated unit's last instance, or read it after others ran again."""
-    back = [e for e in events if e.phase == "backward"]
+    back = [e for e in events if e.phase in ("backward", WEIGHTS)]
     for loop in graph.loops:
         read = {version for e in back if e.unit == loop.unit for version in _reads(e, graph)}
         for event in events:
             if event.unit != loop.unit and event.value == loop.last and (loop.last, event.version) in read:
                 yield event, f"changes {loop.last} for the last instance of {loop.unit} alone, and all read it again"
         first = next((k for k, e in enumerate(back) if e.unit == loop.unit), len(back))
+        before = {e.unit for e in back[:first]}
         for event in back[first:]:
-            if event.unit != loop.unit and any(n == loop.last for n, _ in _reads(event, graph)):
+            apart = event.phase == WEIGHTS and event.unit in before
+            if event.unit != loop.unit and not apart and any(n == loop.last for n, _ in _reads(event, graph)):
                 yield event, f"reads {loop.last} behind the backward of {loop.unit}"
 
 
@@ -147,6 +156,8 @@ def _adds(event: Event, graph: Graph) -> Iterator[Version]:
     """The versions to whose gradients an op's backward adds, or to which a repeated unit hands back its gradient."""
     op = graph.producer(event.tensor)
     given = list(event.operands)
+    if event.phase == WEIGHTS:
+        return
     if event.verb == "assign":
         yield from given or [Version(loop.first) for loop in graph.loops if loop.slot == event.tensor]
     elif event.verb == "compute" and op is not None:

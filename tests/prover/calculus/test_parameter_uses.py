@@ -82,7 +82,9 @@ def test_which_ops_concern_a_parameter() -> None:
 
 def test_the_backward_of_an_op_reads_the_parameters_that_other_gradients_need() -> None:
     flows, graph = Flows(GPT), GPT.reference.graph
-    reading = {(op.output, name): flows.reads_parameter(op, name) for op in graph.ops for name in op.inputs
+    backward = Event("backward", "compute", "")
+    reading = {(op.output, name): flows.reads_parameter(replace(backward, value=f"{op.output}.grad"), op, name)
+               for op in graph.ops for name in op.inputs
                if graph.tensors[name].kind == "parameter"}
     assert {key for key, reads in reading.items() if reads} == {
         *((n, f"{n}.weight") for n in ("layer.attn.q", "layer.attn.k", "layer.attn.v", "layer.attn.out",

@@ -104,7 +104,7 @@ def test_what_the_prover_settles_without_a_solver_is_asked_all_the_same() -> Non
         assert next(q for q in queries if (q.obligation, q.group) == (identifier, group.name)).formulas > 0
 
 
-PIPELINES = ("pp", "pp_gpipe", "pp_interleaved", "zero1*tp*pp_interleaved")
+PIPELINES = ("pp", "pp_gpipe", "pp_interleaved", "pp_zb_h2", "zero1*tp*pp_interleaved")
 
 
 @pytest.fixture

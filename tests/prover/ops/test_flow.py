@@ -34,7 +34,8 @@ from placealg.strategy.spec import strategy_on
 WHOLE_PROGRAMS = (
     ("zero3*tp_sp", "llama"), ("zero3*tp_sp", "gpt"), ("hsdp*tp_sp", "gpt, parallel"), ("zero1*tp", "llama, biased"),
     ("tp_sp_keep*recompute_selective", "gpt"), ("zero1*tp*recompute_full", "llama"), ("cp_ring", "llama"),
-    ("cp_ulysses", "llama"), ("zero1*pp", "gpt"), ("tp*pp_interleaved", "llama"), ("dp*ep", "moe"), ("tp", "deepseek"),
+    ("cp_ulysses", "llama"), ("zero1*pp", "gpt"), ("tp_sp*pp_zb_h2", "llama"),
+    ("tp*pp_interleaved", "llama"), ("dp*ep", "moe"), ("tp", "deepseek"),
     *((lists, "llama") for lists in ("cp", "dp*cp*tp", "tp over groups", "mlp.embed")),
     ("two axes of tp", "llama, biased"), ("tp", "qk-normed"), ("mlp", "mlp"),
 )

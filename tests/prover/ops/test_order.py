@@ -40,7 +40,8 @@ def insert(path: str, unit: str, *, before: str = "", after: str = "", **fields:
 
 @pytest.mark.parametrize(("strategy", "model"), [
     ("zero1*tp", "gpt"), ("tp_sp*recompute_selective", "gpt"), ("tp*recompute_full", "gpt"),
-    ("zero3*tp_sp*pp", "llama"), ("pp_interleaved", "mlp"), ("zero3*tp_sp*pp*cp_ring*ep", "moe")])
+    ("zero3*tp_sp*pp", "llama"), ("pp_interleaved", "mlp"), ("tp_sp*pp_zb_h1", "llama"),
+    ("zero3*tp_sp*pp*cp_ring*ep", "moe")])
 def test_what_is_derived_is_in_order(strategy: str, model: str) -> None:
     assert found(step_of(strategy, model)) == []
 

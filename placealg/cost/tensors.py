@@ -259,11 +259,6 @@ class _Walk:
                 there = _along(box, tensor) if complete else self.known.get(tensor.name, frozenset())
                 self.make(touch, (tensor.name, ""), there, tensor)
 
-    @property
-    def apart(self) -> bool:
-        """Whether gradients wait for the weights' backward: a sum passes its own on to what it adds, not a copy."""
-        return self.reference.pipeline is not None and self.reference.pipeline.splits
-
     def differentiate(self, touch: Touch) -> None:
         """Interpret an op's backward: it reads its result's gradient and saved values, adds to operands' gradients."""
         op = self.graph.producer(touch.event.tensor)
@@ -274,7 +269,7 @@ class _Walk:
         touch.reads = {v: self.held[v] for v in grads}
         touch.box = box = box.union(*map(self.box_of, grads))
         versions = [version for _, version in self.operands(op, touch.event)]
-        now = receivers(touch.event, self.reference)
+        now, order = receivers(touch.event, self.reference), self.reference.pipeline
         for step in (s for s in self.transposed.get(op.output, ()) if s.operand in now):
             read = [version for k, (name, version) in enumerate(zip(op.inputs, versions, strict=True))
                     if name in step.reads and not (step.kind == "einsum" and k == step.operand)]
@@ -289,7 +284,8 @@ class _Walk:
                 target = (step.output, versions[step.operand][1])
                 back = {new: old for old, new in op.rename.items()}
                 mine = _along(frozenset((axis, back.get(dim, dim)) for axis, dim in box), tensor)
-                same = op.row.view or (self.apart and op.kind == "add" and step.kind == "rename")
+                passed_on = order is not None and order.splits and op.kind == "add" and step.kind == "rename"
+                same = op.row.view or passed_on  # gradients that wait: a sum passes its own on to what it adds
                 if same and len(grads) == 1 and target not in self.held:
                     self.held[target] = self.held[grads[0]]
                 else:

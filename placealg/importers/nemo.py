@@ -27,7 +27,7 @@ SAME = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_p
         "expert_model_parallel_size", "expert_tensor_parallel_size", "micro_batch_size", "global_batch_size",
         "rampup_batch_size", "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
         "max_position_embeddings", "seq_length", "distribute_saved_activations", "vocab_size",
-        "make_vocab_size_divisible_by", "cpu_offloading", "fp8_param_gather")
+        "make_vocab_size_divisible_by", "cpu_offloading", "fp8_param_gather", "qk_layernorm", "add_qkv_bias")
 DEGREES = frozenset((*SAME[:9], "virtual_pipeline_model_parallel_size", "activations_checkpoint_granularity",
                      "activations_checkpoint_method", "activations_checkpoint_num_layers", "num_layers"))
 """What must be a value, and no interpolation that another file or the launcher fills in."""
@@ -191,6 +191,9 @@ class _Nemo(Said):
         self.made["group-query-attention"] = document.get(("model", "num_query_groups")) not in OFF
         activation = str(document.get(("model", "activation")) or "gelu")
         self.made["swiglu"] = activation in ("fast-swiglu", "swiglu")
+        self.made["squared-relu"] = activation == "squared-relu"
+        read = ("gelu", "fast-swiglu", "swiglu", "squared-relu")
+        self.made["glu-activation"] = None if activation in read else activation
         self.made["normalization"] = "RMSNorm" if document.get(("model", "normalization")) == "rmsnorm" else "LayerNorm"
         self.made["position-embedding-type"] = str(document.get(("model", "position_embedding_type")) or
                                                    "learned_absolute")
@@ -206,7 +209,8 @@ class _Nemo(Said):
                    "bf16": ("trainer", "precision"), "fp16": ("trainer", "precision"),
                    "grad-reduce-in-bf16": ("model", "optim", "grad_sync_dtype"),
                    "clip-grad": ("trainer", "gradient_clip_val"), "fp8-format": ("model", "fp8"),
-                   "swiglu": ("model", "activation"), "normalization": ("model", "normalization"),
+                   "swiglu": ("model", "activation"), "squared-relu": ("model", "activation"),
+                   "glu-activation": ("model", "activation"), "normalization": ("model", "normalization"),
                    "position-embedding-type": ("model", "position_embedding_type"),
                    "disable-bias-linear": ("model", "bias"),
                    "untie-embeddings-and-output-weights": ("model", "share_embeddings_and_output_weights")}

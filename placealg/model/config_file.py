@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from placealg.model.family import Family, aliases, families, refusals
 from placealg.model.family import family as family_of
 
 _LARGEST = 10**12
+
+OLDER_KINDS: Mapping[str, str] = {"attention": "full_attention"}
+"""A layer's kind in older files -> its name in newer ones (transformers 5.23.0, remap_legacy_layer_types)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,11 @@ class Config:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise InputError(f"cannot be read: {reason}", where=str(path)) from None
         try:
-            data = json.loads(text)
+            data = json.loads(text, object_pairs_hook=partial(_once, path, text))
         except json.JSONDecodeError as error:
             raise InputError(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
+        except InputError:
+            raise
         except (RecursionError, ValueError):
             raise InputError("not a configuration: nested too deeply, or a number too long",
                              where=str(path)) from None
@@ -114,6 +120,9 @@ class Config:
 
         Where `fills` is not, nothing is known of what a field is that is left out, but for null and false.
         """
+        if self.data.get("per_layer_config"):
+            raise InputError("per_layer_config gives layers sizes of their own, which is not read",
+                             where=self.place("per_layer_config"))
         found: dict[str, Any] = {}
         filled = []
         for field in family.read:
@@ -137,6 +146,8 @@ class Config:
             return None
         if field in family.loose:
             return value
+        if field == "layer_types" and isinstance(value, list):
+            return [OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind for kind in value]
         if isinstance(default, bool) and not isinstance(value, bool):
             raise InputError(f"{key} = {shown(value)} is not true or false", where=self.place(key))
         if isinstance(default, str) and not isinstance(value, str):
@@ -164,6 +175,18 @@ class Config:
                              + (f" and at most {_LARGEST}" if type(value) is int and value > least else ""),
                              where=self.place(key))
         return value
+
+
+def _once(path: Path, text: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The table of a file's pairs; an InputError where a key stands twice with different values."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            last = text.rfind(f'"{key}"')
+            raise InputError(f"{key} stands twice in one table: {shown(found[key])} and {shown(value)}",
+                             where=f"{path}:{text.count(chr(10), 0, last) + 1}")
+        found[key] = value
+    return found
 
 
 def _misspelled(name: str) -> bool:

@@ -43,6 +43,7 @@ def kinds(config: Config, family: Family, fields: Mapping[str, Any], depth: int)
     if varying and depth > MOST_LAYERS:
         raise InputError(f"{depth} layers, of which each is of one of several kinds: at most {MOST_LAYERS} are told "
                          "apart", where=config.place(names(family.sizes["L"])[0]))
+    _check_lists(config, family, fields, depth)
     _check_layers(config, family, varying.get("experts", ""), fields, depth)
     found: dict[Style, list[int]] = {}
     for i in range(depth if varying else 1):
@@ -63,6 +64,15 @@ def predicted(config: Config, family: Family, fields: Mapping[str, Any], last: L
     told: dict[str, Any] = {k: int(v or 0) if k in ("window", "chunk") else v for k, v in options.items()}
     style = replace(last.layers.style, **told)
     return tuple(LayerKind(Layers(f"mtp{k + 1}", "1", style), (depth + k,)) for k in range(count))
+
+
+def _check_lists(config: Config, family: Family, fields: Mapping[str, Any], depth: int) -> None:
+    """An InputError where a list with a kind for each layer has none for some, or kinds of attention for no layer."""
+    for name in (n for n in family.read if n.endswith("layer_types") and not n.startswith("mtp")):
+        value = fields.get(name)
+        if isinstance(value, list) and (len(value) < depth or (name == "layer_types" and len(value) > depth)):
+            raise InputError(f"{name} has {len(value)} entries, and {names(family.sizes['L'])[0]} is {depth}",
+                             where=config.place(config.key(family, name) or name))
 
 
 def _check_layers(config: Config, family: Family, rule: str, fields: Mapping[str, Any], depth: int) -> None:

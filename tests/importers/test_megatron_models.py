@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placealg.importers.model import model_of
-from placealg.importers.read import read_words
+from placealg.importers.read import read_words, reading_of
 from placealg.importers.reading import Options
 
 SIZES = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 64 --micro-batch-size 1"
@@ -71,3 +71,30 @@ def test_a_network_of_no_family_stands_on_a_stand_in(flags: str) -> None:
 
 def test_the_tokenizer_decides_the_vocabulary() -> None:
     assert read(LLAMA, "") == ("", 0)
+
+
+NEMO = """trainer: {{devices: 8, precision: bf16}}
+model:
+  megatron_amp_O2: true
+  micro_batch_size: 1
+  tensor_model_parallel_size: 2
+  num_layers: 4
+  hidden_size: 256
+  num_attention_heads: 8
+  activation: {activation}
+  normalization: rmsnorm
+  position_embedding_type: rope
+  bias: false
+  vocab_size: 1024
+  {more}
+"""
+
+
+@pytest.mark.parametrize(("activation", "more", "family"), [
+    ("fast-swiglu", "", "llama"), ("fast-swiglu", "qk_layernorm: true", "qwen3"), ("squared-relu", "", "arcee"),
+    ("fast-geglu", "", ""), ("fast-swiglu", "add_qkv_bias: true", "qwen2"),
+])
+def test_a_network_of_nemo_s_keys(activation: str, more: str, family: str) -> None:
+    found = reading_of(NEMO.format(activation=activation, more=more), "gpt.yaml", Options())
+    model = model_of(found)
+    assert (model.family if model else "") == family

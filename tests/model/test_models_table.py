@@ -199,3 +199,26 @@ def test_a_published_configuration_by_its_id() -> None:
     assert len(published_ids()) >= 40 and set(published_ids()) <= set(MODELS)
     with pytest.raises(InputError, match="no file and no shipped model 'Qwen/Qwen3-9B'; did you mean 'Qwen/Qwen3-8B'"):
         resolve_model("Qwen/Qwen3-9B")
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"layer_types": ["full_attention"] * 3, "num_hidden_layers": 4}, r"json:3: layer_types has 3 entries, and"),
+    ({"layer_types": ["full_attention"] * 5, "num_hidden_layers": 4}, r"json:3: layer_types has 5 entries, and"),
+    ({"per_layer_config": {"0": {"intermediate_size": 64}}}, r"json:3: per_layer_config gives layers sizes of"),
+])
+def test_lists_of_layers_that_do_not_fit(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        total(tmp_path, {"model_type": "qwen3", **fields})
+
+
+def test_a_key_that_stands_twice(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama",\n "hidden_size": 64,\n "hidden_size": 128}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"config\.json:3: hidden_size stands twice in one table: 64 and 128"):
+        from_config(path)
+
+
+def test_an_older_word_for_full_attention(tmp_path: Path) -> None:
+    words = [{"model_type": "qwen3", "num_hidden_layers": 2, "layer_types": [word] * 2}
+             for word in ("attention", "full_attention")]
+    assert total(tmp_path, words[0]) == total(tmp_path, words[1])

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from placealg.model.model import Model
 from placealg.prover.kernel.checker import shipped
-from placealg.prover.kernel.coq import by_coqc, check_unedited, coq_file, coq_version, sha256
+from placealg.prover.kernel.coq import (
+    by_coqc,
+    check_unedited,
+    coq_file,
+    coq_version,
+    refuted_by_coqc,
+    sha256,
+    worlds,
+)
 from placealg.prover.kernel.program import Term, program_of
 from placealg.prover.kernel.whole_units import Outside
 from placealg.prover.verdict import PROVED, REFUTED
@@ -73,16 +82,33 @@ def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
     return Kernel(shipped().check(program), "", sha256(program), program)
 
 
-def in_coq(found: Kernel, about: str, path: Path | None) -> Kernel:
-    """The answer, and what coqc makes of the program's file, which is written to `path` where there is one."""
-    if not found.accepted:
+def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, int] | None = None) -> Kernel:
+    """The answer, and what coqc makes of the program's file, which is written to `path` where there is one.
+
+    The file proves that the program is correct; with `refuted`, the sizes of a counterexample, that it is not.
+    """
+    if found.accepted:
+        text = coq_file(found.program, about)
+        _keep(text, path)
+        refused = by_coqc(text, proofs_folder("coq"))
+        told = f"not checked by Coq: {refused}" if refused else f"checked by Coq {coq_version()}, no axioms"
+        return replace(found, coq=told, proved=not refused)
+    if found.accepted is None or refuted is None:
         return replace(found, coq="no Coq proof is printed")
-    text = coq_file(found.program, about)
-    if path is not None:
-        if path.exists():
-            check_unedited(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    refused = by_coqc(text, proofs_folder("coq"))
-    told = f"not checked by Coq: {refused}" if refused else f"checked by Coq {coq_version()}, no axioms"
+    sizes = [n for name, n in refuted.items() if name != "m"]
+    text, refused = refuted_by_coqc(found.program, about, worlds(sizes, refuted.get("m", 1)), proofs_folder("coq"))
+    if not text:
+        return replace(found, coq=f"not checked by Coq: {refused}" if refused else
+                       f"not refuted by Coq: its theorem says nothing of what is wrong here ({', '.join(THEOREM)})")
+    _keep(text, path)
+    told = f"not refuted by Coq: {refused}" if refused else f"refuted by Coq {coq_version()}, no axioms: ~ correct"
     return replace(found, coq=told, proved=not refused)
+
+
+def _keep(text: str, path: Path | None) -> None:
+    if path is None:
+        return
+    if path.exists():
+        check_unedited(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -19,7 +19,16 @@ def kernel_of(chosen: Namespace, case: CommandCase, report: Report) -> Kernel:
         return found
     about = f"{report.strategy} on {report.model}"
     path = Path(chosen.coq) / f"{re.sub('[^A-Za-z0-9]+', '_', about).strip('_')}.v" if chosen.coq else None
-    return in_coq(found, about, path)
+    return in_coq(found, about, path, refuting(case, report))
+
+
+def refuting(case: CommandCase, report: Report) -> dict[str, int] | None:
+    """The sizes of a counterexample, axes in the order of the mesh and then m; None without one."""
+    at = report.counterexample
+    if at is None:
+        return None
+    sizes = dict(at.sizes)
+    return {name: sizes.get(name, 2) for name in (*case.step.reference.mesh.names, "m")}
 
 
 def kernel_codes(chosen: Namespace, report: Report, found: Kernel) -> list[int]:

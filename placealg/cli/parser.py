@@ -262,7 +262,8 @@ def _prove(parser: Parser) -> None:
     _timing(parser)
     parser.add_argument("--certificate", metavar="DIR", help="write every obligation as an SMT-LIB 2 file, with hashes")
     parser.add_argument("--coq", nargs="?", const="", metavar="DIR",
-                        help="have coqc prove the program from the kernel's theorem; in DIR its file is kept")
+                        help="have coqc prove the program from the kernel's theorem, or prove a refuted one wrong; in "
+                        "DIR its file is kept")
     parser.add_argument("--engine", choices=("closed_form", "cutoff"), default="closed_form",
                         metavar="closed_form|cutoff",
                         help="take sums over an axis in closed form, or write them out at enough sizes")

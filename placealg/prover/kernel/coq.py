@@ -1,12 +1,17 @@
-"""A program of the kernel as a Coq file, with a one-line proof of its theorem; and coqc's answer to it."""
+"""A program of the kernel as a Coq file, proved correct or proved not to be; and coqc's answer to it."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from placealg.errors import InputError
@@ -15,9 +20,16 @@ from placealg.prover.kernel.program import Term, coq_text
 VERSION = "8.16"
 """The version of Coq with which the theory is checked."""
 
+SECONDS = 300
+"""The processor time that coqc has for a file: a run of many groups in `vm_compute` can take very long."""
+
 CLOSED = "Closed under the global context"
 _KERNEL = ("Syntax", "Semantics", "Check", "Decide", "Algebra", "Facts", "Events", "Units", "Loops", "Steps", "Sound")
 _THEORY = ("Sums", *(f"kernel/{name}" for name in _KERNEL))
+_MODELLED = ("Sums", "Moves", "Axes", "Rules", "Table", "Masks", "Microbatches", "Rings", "Versions", "Equivalence",
+             "Observed", "Instances", "Rationals", *(f"kernel/{name}" for name in _KERNEL[:5]), "kernel/World")
+"""What a refutation rests on, in the order in which it compiles: a world over the rationals, and all that it needs."""
+
 _WIDTH = 118
 _DIGEST = re.compile(r"^\(\* program: sha256 ([0-9a-f]{64}) \*\)$", re.MULTILINE)
 _PROGRAM = re.compile(r"^Definition strategy : program :=\n(.*?)\.\n\n", re.MULTILINE | re.DOTALL)
@@ -38,14 +50,72 @@ def coq_file(program: Term, about: str) -> str:
     >>> print(coq_file(("Program", []), "none").splitlines()[-1])
     Print Assumptions strategy_correct.
     """
-    text = coq_text(program)[1:-1]
-    return (f"(** {about}: the program that `placealg prove --coq` printed, and the proof that it is correct. *)\n\n"
-            f"(* program: sha256 {sha256(program)} *)\n\n"
-            "From Placealg.kernel Require Import Syntax Semantics Decide Sound.\nOpen Scope nat_scope.\n\n"
-            f"Definition strategy : program :=\n{_wrapped(text)}.\n\n"
-            "Theorem strategy_correct : correct strategy.\n"
-            "Proof. apply check_sound; vm_compute; reflexivity. Qed.\n\n"
-            "Print Assumptions strategy_correct.\n")
+    says = f"{about}: the program that `placealg prove --coq` printed, and the proof that it is correct."
+    return _file(program, says, "Decide Sound", "strategy_correct : correct strategy",
+                 "apply check_sound; vm_compute; reflexivity.")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A run of `proofs/coq/kernel/World.v`: axis sizes in the program's order, microbatches, steps, stops or none.
+
+    Every unit in the loop over layers has two instances, every group two elements in each, every rank one token. With
+    `stops` the run is resumed from the checkpoint of each step.
+    """
+
+    sizes: tuple[int, ...]
+    microbatches: int
+    steps: int
+    stops: bool
+
+    @property
+    def term(self) -> str:
+        """The arguments of `tells_wrong` behind the program. A size is written as the one before it."""
+        sizes = "; ".join(str(n - 1) for n in self.sizes)
+        return (f"(fun a => nth a [{sizes}] 0) {self.microbatches - 1} (fun _ => 2) 2 "
+                f"(fun _ => {str(self.stops).lower()}) {self.steps}")
+
+    def __str__(self) -> str:
+        ranks = " x ".join(map(str, self.sizes)) or "1"
+        after = f"{self.steps} step" + "s" * (self.steps != 1)
+        return f"{ranks} ranks, m = {self.microbatches}, after {after}" + " and a resume" * self.stops
+
+
+def worlds(sizes: Sequence[int], microbatches: int) -> tuple[World, ...]:
+    """The worlds in which a refuted program is run: one step or none, with a stop behind it and without.
+
+    What the step after it reads is looked at, too. Runs of two steps take `vm_compute` too long.
+
+    >>> [str(w) for w in worlds((2, 2), 1)][:2]
+    ['2 x 2 ranks, m = 1, after 1 step', '2 x 2 ranks, m = 1, after 0 steps']
+    """
+    return tuple(World(tuple(sizes), microbatches, steps, stops)
+                 for stops, steps in product((False, True), (1, 0)))
+
+
+def refutation_file(program: Term, about: str, world: World) -> str:
+    """The file: the program as data, and the theorem that it is not correct, by a run in a world over the rationals."""
+    return _file(program, f"{about}: the program that `placealg prove --coq` printed, and the proof that it is not "
+                          f"correct: in a world of {world}, a rank holds another number than the single device.",
+                 "Decide World", "strategy_wrong : ~ correct strategy",
+                 f"apply (tells_wrong strategy {world.term});\n  vm_compute; reflexivity.")
+
+
+def telling(program: Term, tried: Sequence[World]) -> str:
+    """A file that prints the number of the first of the worlds in which a run of the program differs; else theirs."""
+    rows = "".join(f"  if tells strategy {world.term} then {k} else\n" for k, world in enumerate(tried))
+    return f"{_head(program, 'the first world that tells', 'Decide World')}Eval vm_compute in\n{rows}  {len(tried)}.\n"
+
+
+def _head(program: Term, says: str, modules: str) -> str:
+    return (f"(** {says} *)\n\n(* program: sha256 {sha256(program)} *)\n\n"
+            f"From Placealg.kernel Require Import Syntax Semantics {modules}.\nOpen Scope nat_scope.\n\n"
+            f"Definition strategy : program :=\n{_wrapped(coq_text(program)[1:-1])}.\n\n")
+
+
+def _file(program: Term, says: str, modules: str, theorem: str, proof: str) -> str:
+    name = theorem.partition(" ")[0]
+    return (f"{_head(program, says, modules)}Theorem {theorem}.\nProof. {proof} Qed.\n\nPrint Assumptions {name}.\n")
 
 
 def _wrapped(text: str) -> str:
@@ -76,27 +146,76 @@ def coq_version() -> str:
     return found[1] if found else "unknown"
 
 
+class Refused(Exception):
+    """coqc refuses a file, or there is no coqc: why, in one line."""
+
+
 def by_coqc(text: str, theory: Path) -> str:
     """coqc's answer to a file: "" if it is proved without axioms, else why not, in one line.
 
     `theory` is the folder of the Coq sources; they are compiled in a folder of their own.
     """
+    try:
+        with compiled(theory, _THEORY) as folder:
+            return folder.proves(text)
+    except Refused as refused:
+        return str(refused)
+
+
+def refuted_by_coqc(program: Term, about: str, tried: Sequence[World], theory: Path) -> tuple[str, str]:
+    """The file that proves a program not correct, in the first world that tells, and why coqc does not prove it.
+
+    Both are "" where none of the worlds tells: the file since there is nothing to prove, the reason by itself.
+    """
+    try:
+        with compiled(theory, _MODELLED) as folder:
+            said = re.search(r"= (\d+)", folder.answer("telling", telling(program, tried)))
+            if said is None or int(said[1]) >= len(tried):
+                return "", ""
+            text = refutation_file(program, about, tried[int(said[1])])
+            return text, folder.proves(text)
+    except Refused as refused:
+        return "", str(refused)
+
+
+def _limited() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+
+@contextmanager
+def compiled(theory: Path, modules: Sequence[str]) -> Iterator[Compiled]:
+    """The Coq sources of some modules, compiled in a folder of their own; raises Refused without the right coqc."""
     version = coq_version()
     if not version:
-        return "there is no coqc on PATH"
+        raise Refused("there is no coqc on PATH")
     if not version.startswith(f"{VERSION}."):
-        return f"coqc is {version}, and the theory is checked with {VERSION}"
+        raise Refused(f"coqc is {version}, and the theory is checked with {VERSION}")
     with tempfile.TemporaryDirectory() as directory:
-        build = Path(directory)
-        (build / "kernel").mkdir()
-        for name in _THEORY:
-            shutil.copy(theory / f"{name}.v", build / f"{name}.v")
-        (build / "strategy.v").write_text(text, encoding="utf-8")
-        said = ""
-        for name in (*_THEORY, "strategy"):
-            done = subprocess.run(["coqc", "-q", "-R", ".", "Placealg", f"{name}.v"], cwd=build, capture_output=True,
-                                  text=True, check=False)
-            if done.returncode:
-                return f"coqc refuses {name}.v: {' '.join(done.stderr.split())[:300]}"
-            said = done.stdout.strip()
-    return "" if said == CLOSED else f"the proof assumes something: {' '.join(said.split())[:300]}"
+        found = Compiled(Path(directory))
+        (found.build / "kernel").mkdir()
+        for name in modules:
+            found.answer(name, (theory / f"{name}.v").read_text(encoding="utf-8"))
+        yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A folder with compiled Coq sources."""
+
+    build: Path
+
+    def answer(self, name: str, text: str) -> str:
+        """What coqc prints for a file; raises Refused if it refuses it."""
+        (self.build / f"{name}.v").write_text(text, encoding="utf-8")
+        done = subprocess.run(["coqc", "-q", "-R", ".", "Placealg", f"{name}.v"], cwd=self.build, capture_output=True,
+                              text=True, check=False, preexec_fn=_limited)
+        if done.returncode < 0:
+            raise Refused(f"coqc took more than {SECONDS} s of processor time for {name}.v")
+        if done.returncode:
+            raise Refused(f"coqc refuses {name}.v: {' '.join(done.stderr.split())[:300]}")
+        return done.stdout.strip()
+
+    def proves(self, text: str) -> str:
+        """"" if a file is proved without axioms, else what it assumes."""
+        said = self.answer("strategy", text)
+        return "" if said == CLOSED else f"the proof assumes something: {' '.join(said.split())[:300]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import extracted
 import pytest
@@ -14,7 +15,16 @@ from placealg.check.kernel import kernel
 from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.prover.kernel.checker import Checker, shipped
-from placealg.prover.kernel.coq import by_coqc, check_unedited, coq_file, coq_version
+from placealg.prover.kernel.coq import (
+    World,
+    by_coqc,
+    check_unedited,
+    coq_file,
+    coq_version,
+    refutation_file,
+    refuted_by_coqc,
+    worlds,
+)
 from placealg.prover.kernel.program import program_of
 
 FAMILY = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
@@ -116,3 +126,38 @@ def test_the_checker_is_what_coq_extracts(tmp_path: Path) -> None:
 
     coq_mutants.compiled(tmp_path)
     assert extracted.extracted(tmp_path) == extracted.CHECKER.read_text(encoding="utf-8")
+
+
+def lacking(strategy: str, path: str) -> Any:
+    """The program of a strategy on the abstract model without one event, and how many axes it has."""
+    chosen, on = pa.parse_strategy(strategy), pa.abstract()
+    step = pa.derive(chosen, on)
+    left = replace(step, events=tuple(e for e in step.events if e.path != path))
+    return kernel(left, chosen, on).program, len(step.reference.mesh.names)
+
+
+def test_a_refutation_names_its_world(tmp_path: Path) -> None:
+    program, _ = lacking("dp", WRONG["dp"])
+    text = refutation_file(program, "dp", World((2,), 1, 1, False))
+    assert "Theorem strategy_wrong : ~ correct strategy." in text
+    assert "tells_wrong strategy (fun a => nth a [1] 0) 0 (fun _ => 2) 2 (fun _ => false) 1" in text
+    (tmp_path / "dp.v").write_text(text, encoding="utf-8")
+    check_unedited(tmp_path / "dp.v")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
+@pytest.mark.parametrize("strategy", WRONG)
+def test_coq_refutes_what_lacks_an_event(strategy: str) -> None:
+    program, axes = lacking(strategy, WRONG[strategy])
+    theory = extracted.ROOT / "proofs" / "coq"
+    text, refused = refuted_by_coqc(program, strategy, worlds([2] * axes, 1), theory)
+    assert text
+    assert refused == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
+def test_coq_refutes_no_right_program() -> None:
+    program, _ = lacking("dp", "")
+    assert refuted_by_coqc(program, "dp", worlds([2], 1), extracted.ROOT / "proofs" / "coq") == ("", "")

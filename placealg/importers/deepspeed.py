@@ -303,6 +303,8 @@ class Engine:
                                   "they are sharded: a little less memory and a little more traffic", value)
             else:
                 said.read(key, "every parameter is sharded")
+            said.approximated("units", "the engine gathers leaf modules, as [schedule] lifetime = { dp = \"leaf\" } "
+                                       "says; here a unit is a layer: what is gathered at once is overstated")
         else:
             said.inactive(key, "of stage 3 alone")
         for name in ("reduce_scatter", "allgather_partitions"):

@@ -90,6 +90,12 @@ theoretical_memory_usage.py, num_bytes_per_parameter |
 | Megatron arguments, bf16 | `dp` | 18 | 18 | theoretical_memory_usage.py |
 | Nanotron YAML, fp32 accumulation, ZeRO-1 | `zero1` | 6 + 12/8 = 7.5 | 8 + 12/8 = 9.5 | the Ultra-Scale Playbook's \
 20 bytes unsharded: gradients in 16 bits beside those in 32 |
+| LLaMA-Factory YAML, full, bf16 | `dp` | 16 | 18 | its README, Hardware Requirement: a copy of the weights in 16 \
+bits beside those in 32, which autocast makes op by op |
+| LLaMA-Factory YAML, full, pure_bf16 | `dp` | 8 | 8 | the same table |
+| LLaMA-Factory YAML, lora of rank 8 on all linear modules of Llama-3-8B, bf16 | `dp`, adapters | 2 + 16·0.0026 = \
+2.04 | 2 | the same table, without the adapters |
+| the same in 4 bits | `dp`, adapters | 0.74 | 0.5 | the same table; embedding and head stay in 16 bits |
 | torchtitan TOML | `zero3` | 16/8 = 2 | none | its estimator is a run on fake tensors |
 """
 

@@ -12,6 +12,7 @@ from placealg.importers.guide import guide
 from placealg.importers.read import READERS, read_words, reader_of, reading_of
 from placealg.importers.reading import Options, Reading
 from placealg.importers.tables import formats, table
+from placealg.model.config import resolve_model
 from placealg.strategy.precision import precisions
 
 
@@ -52,6 +53,11 @@ def nanotron() -> Reading:
                       "n.yaml", Options())
 
 
+def llamafactory(more: str) -> Reading:
+    return reading_of(f"model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\n{more}\n", "l.yaml",
+                      Options(world_size=8))
+
+
 def torchtitan() -> Reading:
     return reading_of("[model]\nname = 'llama3'\nflavor = '8B'\n[parallelism]\ndata_parallel_shard_degree = 8\n",
                       "t.toml", Options())
@@ -61,6 +67,8 @@ def torchtitan() -> Reading:
     (lambda: deepspeed(2), 2 + Fraction(14, 8)), (lambda: deepspeed(3), Fraction(16, 8)),
     (accelerate, Fraction(4, 8) + 2 + Fraction(8, 8)),
     (lambda: megatron("--use-distributed-optimizer"), 6 + Fraction(12, 8)), (lambda: megatron(), Fraction(18)),
+    (lambda: llamafactory("finetuning_type: full\nbf16: true\ndisable_gradient_checkpointing: true"), Fraction(16)),
+    (lambda: llamafactory("finetuning_type: full\npure_bf16: true\ndisable_gradient_checkpointing: true"), Fraction(8)),
     (nanotron, 6 + Fraction(12, 8)), (torchtitan, Fraction(16, 8)),
 ])
 def test_bytes_beside_the_estimators_are_derived(reading: object, here: Fraction) -> None:
@@ -69,3 +77,11 @@ def test_bytes_beside_the_estimators_are_derived(reading: object, here: Fraction
     types = {k: Fraction(v) for k, v in found.strategy.tables["types"].items()}
     value = memory.states.value(Psi=10**6, Psi_unit=10**5, dp=8, **types)
     assert Fraction(value) / 10**6 == here
+
+
+@pytest.mark.parametrize(("more", "here"), [("", "2.04"), ("quantization_bit: 4\n", "0.74")])
+def test_bytes_of_adapters_are_derived(more: str, here: str) -> None:
+    found = llamafactory(f"finetuning_type: lora\nbf16: true\n{more}")
+    model = resolve_model(str(found.model))
+    per = pa.memory(found.strategy, model).states.value(dp=8) / model.total()
+    assert f"{float(per):.2f}" == here and f"| {here} |" in guide().replace("2 + 16·0.0026 = ", "")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placealg.check.claims import Side
+    from placealg.cli.given import Given
     from placealg.cli.inputs import CommandCase
     from placealg.cost.communication import Communication
     from placealg.cost.comparison import Answer
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from placealg.model.transformer import gpt, mla, mlp, moe
     from placealg.prover.verdict import Counterexample, Report
     from placealg.render.compare import Comparison
+    from placealg.render.fit import Sized
     from placealg.render.svg import Picture
     from placealg.simulator import Outcome, Setting
     from placealg.step.derive import derive, groups_by_name
@@ -81,6 +82,8 @@ _HOME = {
     "Report": "placealg.prover.verdict",
     "abstract": "placealg.model.abstract",
     "graph": "placealg.model.build",
+    "CommandCase": "placealg.cli.inputs",
+    "Sized": "placealg.render.fit",
     **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.model.transformer"),
     "derive": "placealg.step.derive",
     "groups_by_name": "placealg.step.derive",
@@ -101,17 +104,17 @@ _HOME = {
 
 __all__ = [
     "abstract", "Answer", "catalogue", "Communication", "communication", "compare", "Comparison", "Costs", "costs",
-    "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit",
-    "ep", "Formula", "from_torch", "fsdp",
+    "CommandCase", "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit",
+    "ep", "fit", "Formula", "from_torch", "fsdp",
     "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
     "Model", "moe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b",
     "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective", "read",
-    "Report", "Setting", "simulate", "Step", "Strategy", "strategy_on", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2",
-    "zero3", "zeropp",
+    "read_model", "Report", "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "tp", "tp_sp",
+    "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
 
-def memory(what: Strategy | Step | str | Path, model: Model | str | None = None,
+def memory(what: Given, model: Model | str | None = None,
            stage: int | str | None = None) -> Memory:
     """What each device holds: a Formula per state at rest, transient, host, total and peak, in bytes.
 
@@ -124,44 +127,67 @@ def memory(what: Strategy | Step | str | Path, model: Model | str | None = None,
     return costs(what, model, stage).memory
 
 
-def communication(what: Strategy | Step | str | Path, model: Model | str | None = None,
+def communication(what: Given, model: Model | str | None = None,
                   stage: int | str | None = None) -> Communication:
     """What each device sends in a step: a Formula per event, axis set, phase, and in all; `stage` is as in `memory`."""
     return costs(what, model, stage).communication
 
 
-def costs(what: Strategy | Step | str | Path, model: Model | str | None = None,
+def costs(what: Given, model: Model | str | None = None,
           stage: int | str | None = None) -> Costs:
     """Every figure of a program by its path, `costs(...).figures`; `stage` is as in `memory`.
 
     >>> costs("zero3", "abstract").figures["communication.total"]
     Ψ·m·(2·w + wire)·(dp − 1)/dp bytes
     """
+    from placealg.cli.given import program_of
     from placealg.cost.costs import Costs
     from placealg.cost.memory import chosen
 
-    return Costs(chosen(_program(what, model), stage))
+    return Costs(chosen(program_of(what, model), stage))
 
 
-def compare(*what: Strategy | Step | str | Path, model: Model | str | None = None, **sizes: Any) -> Comparison:
+def fit(what: Given, model: Model | str | None = None, *, device_memory: str,
+        devices: int | None = None, batch: int | None = None, reserve: str | None = None,
+        activation_factor: str | float | None = None, by: str = "peak", **sizes: Any) -> Sized:
+    """What a device needs at least against its memory, as `placealg fit` prints it; `.fits` says whether it fits.
+
+    A size that is left open is settled so that it fits; `devices` are laid out over the axes without one.
+
+    >>> fit("zero3*recompute_full", "llama-3-8b", device_memory="80GB", reserve="6GB", dp=8, s=8192).fits
+    True
+    """
+    from placealg.cli.fit import fitted
+    from placealg.cli.given import case_of
+
+    return fitted(case_of(what, model, sizes, devices), device_memory, devices, batch, reserve, activation_factor, by)
+
+
+def compare(*what: Given, model: Model | str | None = None, **sizes: Any) -> Comparison:
     """Programs side by side, as `placealg compare` prints them: formulas, values at `sizes`, ratios to the first.
 
     >>> compare("zero3", "dp", model="abstract").ratio("states")
     dp
     """
+    from placealg.cli.given import check_given, side_of
+    from placealg.cost.costs import Costs
     from placealg.cost.formula import exact_size
+    from placealg.cost.memory import chosen
     from placealg.errors import InputError
     from placealg.render.compare import Compared, Comparison
 
     if not what:
         raise InputError("compare takes strategies or programs: there is none")
-    every = [costs(one, model) for one in what]
     exact = {n: exact_size(n, size) for n, size in sizes.items()}
-    sides = tuple(Compared(c.step.reference.strategy, c, exact) for c in every)
-    return Comparison(sides, every[0].step.reference.model)
+    sides = [side_of(one, model) for one in what]
+    for side in sides:
+        check_given(side, exact)
+    every = [Costs(chosen(side.step)) for side in sides]
+    compared = tuple(Compared(c.step.reference.strategy, c, exact) for c in every)
+    return Comparison(compared, every[0].step.reference.model)
 
 
-def decide(one: Strategy | Step | str | Path, two: Strategy | Step | str | Path, claim: str,
+def decide(one: Given, two: Given, claim: str,
            model: Model | str | None = None, where: str = "", **sizes: Any) -> Answer:
     """Whether a figure of one program stands in a relation to the other's for all sizes, such as `memory.total <=`.
 
@@ -171,19 +197,37 @@ def decide(one: Strategy | Step | str | Path, two: Strategy | Step | str | Path,
     'PROVED'
     """
     from placealg.check.claims import decide_claim
+    from placealg.cli.given import side_of
+    from placealg.errors import need
 
-    return decide_claim(_side(one, model), _side(two, model), claim, where, **sizes)
+    need(claim, str, "claim, such as 'memory.total <='")
+    return decide_claim(side_of(one, model), side_of(two, model), claim, where, **sizes)
 
 
-def read(path: str, **said: Any) -> Reading:
-    """What a training framework's configuration says of a strategy: the strategy, the model, sizes, and four lists.
+def read(path: str | Path, **said: Any) -> Reading | CommandCase:
+    """What a file says: a strategy file its strategy, model and program; a framework's configuration a reading.
 
-    `said` supplies what the file leaves open: world_size=64, model="llama-3-8b", files=("ds_config.json",), env={...}.
-    A file that no strategy can stand for is an InputError.
+    A reading has the strategy, the model, sizes, and four lists; `said` supplies what such a file leaves open:
+    world_size=64, model="llama-3-8b", files=("ds_config.json",), env={...}. Of a strategy file `said` is model="gpt"
+    alone. A file that no strategy can stand for is an InputError. Both are taken by all that takes a strategy.
+
+    >>> read("proofs/proved/token_mean.toml").strategy.name
+    'token mean'
     """
-    from placealg.importers.read import read as reading
+    from placealg.cli.given import read as read_given
 
-    return reading(path, **said)
+    return read_given(path, **said)
+
+
+def read_model(name: str | Path, **style: Any) -> Model:
+    """A model by its name, as `placealg models` lists them, or the path of a config.json.
+
+    >>> read_model("llama-3-8b").total()
+    8030261248
+    """
+    from placealg.cli.given import read_model as by_name
+
+    return by_name(name, **style)
 
 
 def from_torch(model: Any, mesh: Any) -> Strategy:
@@ -199,8 +243,10 @@ def from_torch(model: Any, mesh: Any) -> Strategy:
     return read(model, mesh)
 
 
-def draw(what: Strategy | Step, **sizes: int) -> Picture:
+def draw(what: Strategy | Step | str, **sizes: int) -> Picture:
     """A strategy on the mesh, with what every device holds, at `sizes` such as dp=8; or a step program in lanes.
+
+    `.save("x.svg")` writes the picture to a file.
 
     >>> draw(parse_strategy("zero3"), dp=4)
     zero3 on 4 devices: a picture of 850 by 234
@@ -214,63 +260,17 @@ def draw(what: Strategy | Step, **sizes: int) -> Picture:
         if sizes:
             raise InputError("a program is drawn for all sizes: only a strategy is drawn at some")
         return draw_step(what)
+    from placealg.strategy.expression import parse_strategy as parse
+    from placealg.strategy.spec import Strategy
+
+    if isinstance(what, str):
+        what = parse(what)
+    if not isinstance(what, Strategy):
+        raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, or an expression is drawn")
     return draw_strategy(what, **sizes)
 
 
-def _model(model: Model | str | None) -> Model | None:
-    if isinstance(model, str):
-        from placealg.model.config import resolve_model
-
-        return resolve_model(model)
-    return model
-
-
-def _program(what: Strategy | Step | str | Path, model: Model | str | None) -> Step:
-    """The program that is meant: itself, or the one that follows from a strategy and a model, or that a file says."""
-    from placealg.errors import InputError
-    from placealg.step.derive import derive
-    from placealg.step.program import Step
-    from placealg.strategy.spec import Strategy
-
-    if isinstance(what, Step):
-        if model is not None:
-            raise InputError("a program is of its own model: name none beside it")
-        return what
-    if not isinstance(what, Strategy):
-        return _case(what, model).step
-    on = _model(model)
-    if on is None:
-        raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
-    return derive(what, on)
-
-
-def _case(what: object, model: Model | str | None) -> CommandCase:
-    """What an expression or a strategy file says, on the model that it names or needs where none is given."""
-    from pathlib import Path
-
-    from placealg.cli.inputs import read_case
-    from placealg.errors import InputError
-
-    if not isinstance(what, str | Path):
-        raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, an expression such as "
-                         "'zero3*tp_sp' or a strategy file is one")
-    return read_case(str(what), model, ())
-
-
-def _side(what: Strategy | Step | str | Path, model: Model | str | None) -> Side:
-    """A program, with the strategy and model from which it comes where there are any."""
-    from placealg.check.claims import Side
-    from placealg.step.program import Step
-    from placealg.strategy.spec import Strategy
-
-    if isinstance(what, Strategy | Step):
-        step = _program(what, model)
-        return Side(None, step, {}) if isinstance(what, Step) else Side(what, step, {}, _model(model))
-    case = _case(what, model)
-    return Side(case.strategy, case.step, {}, case.model)
-
-
-def prove(what: Strategy | Step | str | Path, model: Model | str | None = None, base: Step | None = None) -> Report:
+def prove(what: Given, model: Model | str | None = None, base: Step | None = None) -> Report:
     """Whether the distributed step equals the single-device step: a Verdict per obligation, one overall.
 
     `what` is a strategy on a model, a program, an expression or a file; `base` is the program from which an edited one
@@ -280,23 +280,27 @@ def prove(what: Strategy | Step | str | Path, model: Model | str | None = None, 
     'PROVED'
     """
     from placealg.check.prove import prove as of
+    from placealg.cli.given import program_of
 
-    return of(_program(what, model), base)
+    return of(program_of(what, model), base)
 
 
-def simulate(what: Strategy | Step | str | Path, model: Model | str | None = None, setting: Setting | None = None,
+def simulate(what: Given, model: Model | str | None = None, setting: Setting | None = None,
              steps: int = 2) -> Outcome:
     """Whether one concrete run, rank by rank in exact arithmetic, equals the single device's.
 
     `what` is a strategy on a model, a program, an expression or a file; `setting` says the sizes.
     """
-    from placealg.errors import InputError
+    from placealg.cli.given import program_of
+    from placealg.errors import InputError, need
     from placealg.simulator.run import simulate as run
+    from placealg.simulator.setting import Setting
 
     if setting is None:
         raise InputError("simulate runs at some sizes: say setting=, such as pa.Setting.equal(step.reference, "
                          "{'dp': 2}, microbatches=2)")
-    return run(_program(what, model), setting, steps)
+    need(setting, Setting, "setting")
+    return run(program_of(what, model), setting, steps)
 
 
 if TYPE_CHECKING:

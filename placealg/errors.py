@@ -48,6 +48,17 @@ class InputError(ValueError):
         return error
 
 
+def need(value: object, kinds: type | tuple[type, ...], what: str) -> None:
+    """Raise InputError unless a value is of the kind that is asked for.
+
+    >>> need(3, str, "strategy expression")
+    Traceback (most recent call last):
+    placealg.errors.InputError: a int is no strategy expression
+    """
+    if not isinstance(value, kinds):
+        raise InputError(f"a {type(value).__name__} is no {what}")
+
+
 def brief(text: str) -> str:
     """A message that repeats at most 80 characters of each word, or quotation, that was wrong.
 

@@ -84,6 +84,27 @@ def test_an_edited_program_has_costs() -> None:
     (lambda: pa.memory("zero4", "abstract"), "did you mean 'zero1'|zero4"),
     (lambda: pa.simulate("zero3"), "say setting="),
     (lambda: pa.compare(), "there is none"),
+    (lambda: pa.compare("tp", model="llama-3-8b", tp=3), "tp = 3 does not divide kv = 8"),
+    (lambda: pa.fit("tp", "llama-3-8b", device_memory="80GB", tp=3, s=8), "tp = 3 does not divide kv = 8"),
+    (lambda: pa.fit("zero3", "gpt2", device_memory=80, dp=8, s=8), "is not text such as '80GB'"),
+    (lambda: pa.fit(pa.zero3(), device_memory="80GB"), "stands on a model"),
+    (lambda: pa.fit("zero3", "gpt2", device_memory="80GB", by="all", dp=8), "unknown convention"),
+    (lambda: pa.read(3), "no path of a file"),
+    (lambda: pa.read("mine.toml"), "no such file"),
+    (lambda: pa.read("proofs/proved/token_mean.toml", world_size=8), "belongs to a framework's configuration"),
+    (lambda: pa.read_model(None), "no name of a model"),
+    (lambda: pa.read_model("gpt2", flsh=True), "did you mean 'flash'"),
+    (lambda: pa.memory("zero3", 3), "no name of a model"),
+    (lambda: pa.draw(3), "no strategy"),
+    (lambda: pa.draw("zero3", dp="x"), "a size is a whole number"),
+    (lambda: pa.draw("zero3", dp=2).save("step.png"), "it is an SVG"),
+    (lambda: pa.derive("zero3", "gpt2"), "no strategy"),
+    (lambda: pa.derive(pa.zero3(), "gpt2"), "no model"),
+    (lambda: pa.edit("zero3", drop="x"), "no program"),
+    (lambda: pa.zero3() * "tp", "no strategy to compose with"),
+    (lambda: pa.parse_strategy(3), "no strategy expression"),
+    (lambda: pa.decide("zero3", "dp", 3), "no claim"),
+    (lambda: pa.simulate("zero3", setting=3), "no setting"),
     (lambda: pa.compare("zero3", "dp").ratio("statse"), "did you mean 'states'"),
     (lambda: pa.decide(pa.dp(), "tp", "memory.peak ==", pa.abstract()), "model"),
 ])
@@ -91,6 +112,17 @@ def test_what_is_no_program_is_told_in_a_line(run: Callable[[], object], says: s
     with pytest.raises(pa.InputError, match=says) as error:
         run()
     assert "\n" not in str(error.value)
+
+
+def test_what_was_read_is_taken_by_everything(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('base = "zero1"\n[[edit]]\ndrop = "publish.*.publish[dp]"\n', encoding="utf-8")
+    mine = pa.read(tmp_path / "mine.toml")
+    assert pa.prove(mine).verdict == "REFUTED" and pa.memory(mine).states == pa.memory("zero1").states
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}')
+    read = pa.read(str(tmp_path / "ds.json"), world_size=8)
+    assert pa.memory(read, "gpt2").states.value() == pa.memory(read.strategy, "gpt2").states.value()
+    pa.draw(mine.strategy, dp=2).save(tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
 @pytest.mark.parametrize("name", [n for e in pa.catalogue().values() for n in (e.name, *e.aliases) if hasattr(pa, n)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 
@@ -14,8 +14,9 @@ from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
 from placealg.cost.layouts import MOST_SEQUENCES, Layout, layouts, sequences, with_batch
-from placealg.cost.sizing import MOST_DEVICES, Margin, degree, fit, held_against, stages
+from placealg.cost.sizing import KINDS, MOST_DEVICES, NO_MARGIN, Margin, degree, fit, held_against, stages
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
 from placealg.progress import say
 from placealg.render.fit import Sized, document, page
 
@@ -29,34 +30,58 @@ def fit_command(chosen: Namespace) -> int:
     measured = amount(chosen.measured, BYTES, "--measured") if chosen.measured else None
     batch = whole(chosen.batch, MOST_SEQUENCES, "--batch") if chosen.batch else None
     case = _case(chosen)
-    known = {n: Fraction(v) for n, v in case.strategy.mesh.sizes().items()} | dict(case.sizes)
-    told = case.strategy.microbatches or known.get("m")
-    if (batch and told is None) or (not batch and any(
-            "b" in held_against(stage, chosen.by).inputs for stage in stages(case.step, known))):
-        known.setdefault("b", Fraction(1))
-    say("trying the sizes that divide")
-    free = [a for a in case.strategy.mesh.names if a not in known]
-    found: tuple[Layout, ...] | None = None
-    if free and chosen.devices:
-        ways = partial(layouts, case.step, case.strategy, case.model, int(chosen.devices), known, kind=chosen.by,
-                       margin=margin, batch=batch)
-        found = ways(limit=limit)
-        known |= {a: Fraction(n) for a, n in _first(found, free, case, int(chosen.devices), ways).items()}
-    elif free:
-        known |= _alone(free, case, limit, known, chosen.by, margin)
-    if batch:
-        known = _filled(case, known, batch)
-    every = fit(case.step, case.strategy, case.model, limit, known, chosen.by, margin)
-    work = compute(every[0].step)
-    seconds = work.bound(rate, speeds, known)
-    title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
-    sized = Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds,
-                  sequences(case.strategy, known), batch, measured)
+    sized = settled(case, limit, devices=whole(chosen.devices, MOST_DEVICES, "--devices")
+                    if chosen.devices is not None else None, batch=batch, margin=margin, kind=chosen.by, rate=rate,
+                    speeds=speeds, measured=measured)
     if chosen.format == "json":
         print_json({"version": 2, "strategy": case.strategy.name, "model": case.model.name, **document(sized)})
     else:
         print_lines(page(sized, width(), chosen.gib))
-    return DONE if all(f.fits for f in every) else FAILED
+    return DONE if sized.fits else FAILED
+
+
+def settled(case: CommandCase, limit: Fraction, *, devices: int | None = None, batch: int | None = None,
+            margin: Margin = NO_MARGIN, kind: str = KINDS[0], rate: Fraction | None = None,
+            speeds: Mapping[str, Fraction] = FrozenMap(), measured: Fraction | None = None) -> Sized:
+    """A case at its sizes against the memory `limit`, in bytes; what is left open is settled so that it fits."""
+    known = {n: Fraction(v) for n, v in case.strategy.mesh.sizes().items()} | dict(case.sizes)
+    told = case.strategy.microbatches or known.get("m")
+    if (batch and told is None) or (not batch and any(
+            "b" in held_against(stage, kind).inputs for stage in stages(case.step, known))):
+        known.setdefault("b", Fraction(1))
+    say("trying the sizes that divide")
+    free = [a for a in case.strategy.mesh.names if a not in known]
+    found: tuple[Layout, ...] | None = None
+    if free and devices:
+        ways = partial(layouts, case.step, case.strategy, case.model, devices, known, kind=kind,
+                       margin=margin, batch=batch)
+        found = ways(limit=limit)
+        known |= {a: Fraction(n) for a, n in _first(found, free, case, devices, ways).items()}
+    elif free:
+        known |= _alone(free, case, limit, known, kind, margin)
+    if batch:
+        known = _filled(case, known, batch)
+    every = fit(case.step, case.strategy, case.model, limit, known, kind, margin)
+    work = compute(every[0].step)
+    seconds = work.bound(rate, speeds, known)
+    title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
+    return Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds,
+                 sequences(case.strategy, known), batch, measured)
+
+
+def fitted(case: CommandCase, memory: str, devices: int | None, batch: int | None, reserve: str | None,
+           factor: str | float | None, kind: str) -> Sized:
+    """A case at its sizes against the memory of a device, all as the command line has it: "80GB", "6GB", 1.5."""
+    if kind not in KINDS:
+        raise InputError(f"unknown convention '{kind}'", name=str(kind), valid=KINDS)
+    for name, text in (("device_memory", memory), ("reserve", reserve)):
+        if not isinstance(text, str | None):
+            raise InputError(f"{name} = {text!r} is not text such as '80GB'")
+    return settled(
+        case, amount(memory, BYTES, "device_memory"), kind=kind,
+        devices=None if devices is None else whole(str(devices), MOST_DEVICES, "devices"),
+        batch=None if batch is None else whole(str(batch), MOST_SEQUENCES, "batch"),
+        margin=read_margin(reserve, None if factor is None else str(factor)))
 
 
 def read_margin(reserve: str | None, factor: str | None) -> Margin:

@@ -191,6 +191,20 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
     return CommandCase(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
 
 
+def of_strategy(strategy: Strategy, model: Model, sizes: Iterable[str] = (), devices: int | None = None,
+                step: Step | None = None) -> CommandCase:
+    """The case of a strategy on a model, with its program where that is not the derived one.
+
+    `devices` complete or check the mesh where at most one axis is without a size.
+    """
+    words = list(sizes)
+    said = {word.partition("=")[0] for word in words}
+    if devices is not None and sum(a not in said and a not in strategy.mesh.sizes() for a in strategy.mesh.names) <= 1:
+        words.append(f"{DEVICES}={devices}")
+    base = derive(strategy, model)
+    return CommandCase(strategy, model, step or base, read_sizes(words, strategy, model), base)
+
+
 def _model(model: Model | str | None, default: str, said: CommandOptions) -> Model:
     """The model that is given, or the one of a name."""
     return model if isinstance(model, Model) else resolve_model(model or default, **_style(said))

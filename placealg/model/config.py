@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.arith import Monomial
-from placealg.errors import InputError, nearest
+from placealg.errors import InputError, nearest, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.model.abstract import abstract, statistics, two_losses
@@ -276,6 +276,7 @@ def _check(config: Config, family: Family, found: tuple[LayerKind, ...], sizes: 
 
 
 def _locate(path_or_name: str | Path) -> tuple[Path, str]:
+    need(path_or_name, (str, Path), "name of a model, nor the path of a config.json")
     text = str(path_or_name)
     if isinstance(path_or_name, str) and text in shipped():
         return SHIPPED / f"{text}.json", ""

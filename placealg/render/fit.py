@@ -13,7 +13,7 @@ from placealg.cost.formula import json_number
 from placealg.cost.layouts import Layout
 from placealg.cost.sizing import NO_MARGIN, Degree, Fit, Margin
 from placealg.render.cost import known_sizes
-from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, plain, prose, table
 from placealg.render.values import Scale, number, scale_for, scaled
 
 _LISTED = 8
@@ -30,7 +30,7 @@ LOWER_BOUND = ("the largest of these, if all overlap perfectly and collectives s
                "the host link and what is not counted come on top")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sized:
     """All that is told: the stages, the tightest first, whose `compute` is told; the sizes they stand at, the layouts
     that fit where devices were to be laid out.
@@ -51,6 +51,14 @@ class Sized:
     sequences: int | None = None
     batch: int | None = None
     measured: Fraction | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits, with what is set aside."""
+        return all(f.fits for f in self.stages)
+
+    def __repr__(self) -> str:
+        return "\n".join(plain(text).rstrip() for text in page(self, 100))
 
     @property
     def devices(self) -> int:
@@ -271,7 +279,7 @@ def document(sized: Sized) -> dict[str, Any]:
         return found
     work = sized.compute
     return {
-        "fits": all(f.fits for f in sized.stages),
+        "fits": sized.fits,
         "meaning": meaning(sized), "sequences": sized.sequences,
         "sizes": {n: json_number(v) for n, v in sized.sizes.items()}, "devices": sized.devices,
         "stages": [{

@@ -48,6 +48,8 @@ def mesh_sizes(mesh: Mesh, name: str, sizes: Mapping[str, int]) -> dict[str, int
     for axis in sizes:
         if axis not in mesh.names:
             raise InputError(f"{name} has no axis '{axis}'", name=axis, valid=mesh.names)
+        if type(sizes[axis]) is not int or sizes[axis] < 1:
+            raise InputError(f"{axis} = {sizes[axis]!r}: a size is a whole number of at least 1")
     known = {**mesh.sizes(), **sizes}
     free = [a for a in mesh.names if a not in known]
     room, found = max(FEW // prod(known.values()), 1), {}

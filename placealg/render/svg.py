@@ -6,6 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+
+from placealg.atomic_files import write_whole
+from placealg.errors import InputError
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#56B4E9", "#882255")
 """Colours for things without an order: Okabe and Ito's, with Tol's where theirs are too light for thin lines."""
@@ -80,6 +84,15 @@ class Picture:
                        element("rect", **size, fill=PAPER), self.body,
                        xmlns="http://www.w3.org/2000/svg", **size, viewBox=f"0 0 {_short(self.width)} "
                        f"{_short(self.height)}", font_family=_FONT, font_size=11, fill=INK, role="img") + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture to a file of a name that ends in .svg, whole or not at all."""
+        if Path(path).suffix.lower() != ".svg":
+            raise InputError(f"'{path}' is no name of a drawing: it is an SVG; say FILE.svg")
+        try:
+            write_whole(Path(path), str(self))
+        except OSError as error:
+            raise InputError(f"cannot write there: {error.strerror}", where=str(path)) from None
 
     def __repr__(self) -> str:
         return f"{self.title}: a picture of {_short(self.width)} by {_short(self.height)}"

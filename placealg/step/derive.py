@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from placealg.arith import ONE, Monomial
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph
 from placealg.model.model import Model
@@ -39,6 +39,8 @@ def derive(strategy: Strategy, model: Model) -> Step:
 
     The number of events does not depend on layers, microbatches or devices.
     """
+    need(strategy, Strategy, "strategy: pa.parse_strategy reads an expression")
+    need(model, Model, "model: pa.read_model reads a name")
     check(strategy)
     check_fit(strategy, model)
     model = trained(strategy, model)

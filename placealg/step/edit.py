@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from placealg.errors import InputError, nearest, shown
+from placealg.errors import InputError, nearest, need, shown
 from placealg.frozen import FrozenMap
 from placealg.step.event import phase_order
 from placealg.step.event_fields import FIELDS, default_event, holders, read_fields, with_fields
@@ -299,5 +299,6 @@ def edit(step: Step, *tables: Mapping[str, Any], **table: Any) -> Step:
 
     `edit(step, drop="*.grad_sum.reduce[dp]")`, `edit(step, {"set": "*.assign", "from": "weight"})`.
     """
+    need(step, Step, "program: pa.derive makes one of a strategy and a model")
     written = (*tables, table) if table else tables
     return apply_edits(step, read_edits(written, step.reference))

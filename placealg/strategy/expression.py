@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.mesh import Axis
 from placealg.strategy.catalogue import entry, instantiate, standalone
 from placealg.strategy.spec import Strategy
@@ -24,6 +24,7 @@ def parse_strategy(text: str) -> Strategy:
     Traceback (most recent call last):
     placealg.errors.InputError: strategy 'zero33', column 1: unknown strategy 'zero33'; did you mean 'zero3'?
     """
+    need(text, str, "strategy expression, such as 'zero3*tp_sp'")
     if len(text) > _MAX_TEXT:
         raise InputError(f"a strategy expression of {len(text)} characters is too long (at most {_MAX_TEXT})")
     product: Strategy | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
 from placealg.notebook_display import Shown
@@ -235,6 +235,7 @@ class Strategy(Shown):
     def __mul__(self, other: Strategy) -> Strategy:
         from placealg.strategy.compose import compose
 
+        need(other, Strategy, "strategy to compose with")
         return compose(self, other)
 
 

@@ -1,0 +1,113 @@
+"""What a caller in Python gives (a strategy, a program, a reading, an expression, a file), as cases and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from placealg.check.claims import Side
+from placealg.cli.inputs import CommandCase, default_model, is_foreign, of_strategy, read_case
+from placealg.errors import InputError
+from placealg.importers.model import model_of
+from placealg.importers.reading import Reading
+from placealg.model.config import resolve_model
+from placealg.model.model import Model
+from placealg.step.compatibility import check_sizes
+from placealg.step.derive import derive
+from placealg.step.program import Step
+from placealg.strategy.file import packaged
+from placealg.strategy.spec import Strategy
+
+_STYLE = ("flash", "dropout", "parallel", "fused", "mtp")
+
+Given = Strategy | Step | CommandCase | Reading | str | Path
+"""What stands for a strategy or its program."""
+
+
+def read(path: str | Path, **said: Any) -> Reading | CommandCase:
+    """The case of a strategy file, or the reading of a framework's configuration; `said` is what it leaves open."""
+    if not isinstance(path, str | Path):
+        raise InputError(f"a {type(path).__name__} is no path of a file")
+    word = str(path)
+    if packaged(word) or (word.endswith(".toml") and not is_foreign(word)):
+        if unknown := [name for name in said if name != "model"]:
+            raise InputError(f"{unknown[0]} belongs to a framework's configuration, which this is not", where=word)
+        return read_case(word, said.get("model"), ())
+    from placealg.importers.read import read as reading
+
+    return reading(word, **said)
+
+
+def read_model(name: str | Path, **style: Any) -> Model:
+    """A model by its name, or of the config.json at a path."""
+    if not isinstance(name, str | Path):
+        raise InputError(f"a {type(name).__name__} is no name of a model: 'llama-3-8b' or the path of a config.json is")
+    if unknown := [option for option in style if option not in _STYLE]:
+        raise InputError(f"unknown option '{unknown[0]}'", name=unknown[0], valid=_STYLE)
+    return resolve_model(str(name), **style)
+
+
+def model_given(model: Model | str | Path | None) -> Model | None:
+    """The model that is given, or the one of a name."""
+    return model if model is None or isinstance(model, Model) else read_model(model)
+
+
+def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, Any] | None = None,
+            devices: int | None = None) -> CommandCase:
+    """The case of a strategy, expression, file or reading, on the model that is given, that it names or that it needs.
+
+    `sizes` are checked as on the command line; `devices` complete the mesh.
+    """
+    on = model_given(model)
+    words = [f"{name}={size}" for name, size in (sizes or {}).items()]
+    if isinstance(what, CommandCase) and on is None:
+        return what if sizes is None else of_strategy(what.strategy, what.model, words, devices, what.step)
+    if isinstance(what, Strategy | CommandCase | Reading):
+        given = on if on is not None or not isinstance(what, Reading) else _model_of(what)
+        if given is None:
+            raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
+        if isinstance(what, CommandCase) and what.lead is not None:
+            raise InputError("a file that edits the program stands on its own model: read it with model=")
+        return of_strategy(what if isinstance(what, Strategy) else what.strategy, given, words, devices)
+    if not isinstance(what, str | Path):
+        raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, an expression such as "
+                         "'zero3*tp_sp' or a strategy file is one")
+    case = read_case(str(what), on, ())
+    return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step)
+
+
+def program_of(what: Given, model: Model | str | None) -> Step:
+    """The program that is meant: itself, or the one that follows from a strategy and a model, or that a file says."""
+    if isinstance(what, Step):
+        if model is not None:
+            raise InputError("a program is of its own model: name none beside it")
+        return what
+    if isinstance(what, Strategy):
+        on = model_given(model)
+        if on is None:
+            raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
+        return derive(what, on)
+    return case_of(what, model).step
+
+
+def side_of(what: Given, model: Model | str | None) -> Side:
+    """A program, with the strategy and model from which it comes where there are any."""
+    if isinstance(what, Step):
+        return Side(None, program_of(what, model), {})
+    if isinstance(what, Strategy):
+        return Side(what, program_of(what, model), {}, model_given(model))
+    case = case_of(what, model)
+    return Side(case.strategy, case.step, {}, case.model)
+
+
+def check_given(side: Side, sizes: Mapping[str, Fraction]) -> None:
+    """Raise InputError where sizes do not divide what a strategy splits; a program alone has no such rule."""
+    if side.strategy is not None and side.model is not None:
+        check_sizes(side.strategy, side.model, sizes)
+
+
+def _model_of(reading: Reading) -> Model:
+    """The model that a reading names, or on which it stands where it names none."""
+    return model_of(reading) or read_model(reading.stand_in or default_model(reading.strategy))

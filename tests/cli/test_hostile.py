@@ -1,0 +1,34 @@
+"""Hostile inputs: no traceback, no wrong exit code, one line for bad input, none over 20 s or 1 GB."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hostile import Hostile, inputs, mutated, wrong_with
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))])
+def test_hostile_inputs_are_taken_well(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = [(hostile.words, found) for hostile in itertools.islice(inputs(seed), 12 if seed == 1 else 120)
+             if (found := wrong_with(hostile, tmp_path))]
+    assert wrong == []
+
+
+def test_what_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for does, says in ((lambda _: 1 / 0, "ZeroDivisionError"), (lambda _: 7, "exit code 7"),
+                       (lambda _: 1, "exit code 1"),
+                       (lambda _: print("Traceback (most recent call last)") or 0, "a traceback"),
+                       (lambda _: 2, "not one line")):
+        monkeypatch.setattr("placealg.cli.main", does)
+        assert says in wrong_with(Hostile(("list",)), tmp_path)
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    import random
+
+    assert list(itertools.islice(inputs(3), 20)) == list(itertools.islice(inputs(3), 20))
+    assert mutated("dp=8", random.Random(1)) == mutated("dp=8", random.Random(1)) != "dp=8"

@@ -212,7 +212,7 @@ def read(path: str | Path, **said: Any) -> Reading | CommandCase:
     alone. A file that no strategy can stand for is an InputError. Both are taken by all that takes a strategy.
 
     >>> read("proofs/proved/token_mean.toml").strategy.name
-    'token mean'
+    'hybrid sharding with a token mean'
     """
     from placealg.cli.given import read as read_given
 

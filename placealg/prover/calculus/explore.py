@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placealg.prover.calculus import phases, transfer, versions
+from placealg.prover.calculus import overlap, phases, transfer, versions
 from placealg.prover.calculus.machine import Machine, Read, Site
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
 from placealg.prover.calculus.parameter_uses import concerns
@@ -147,14 +147,17 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
         if phases.apart(machine.reference):
             whole = _phase_by_phase(machine, body, case) and whole
             continue
+        before_all, overlaps = machine.copy(), False
         for iteration in case.iterations:
-            _iterate(machine, body, iteration)
+            overlaps = _iterate(machine, body, iteration) or overlaps
             if iteration.many:
                 before = machine.snapshot()
                 again = machine.copy()
                 _iterate(again, body, iteration)
                 whole = whole and again.snapshot() == before
                 machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
+        if overlaps:
+            overlap.in_every_order(before_all, machine, _parts(body), case.iterations, _run)
     machine.reads.append(result(machine))
     unsaved = machine.copy()
     execute(machine, program.save)
@@ -191,24 +194,33 @@ def _phase_by_phase(machine: Machine, body: tuple[Event, ...], case: Case) -> bo
     return parts.backwards(machine, case, left) and whole
 
 
-def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> None:
-    """Run the loop's body for one iteration: forward, then backward."""
+def _parts(body: tuple[Event, ...]) -> overlap.Parts:
+    """The forward and the backward of the loop's body."""
     behind = tuple(itertools.dropwhile(lambda e: e.phase != "backward", body))
-    overlap = machine.reference.pipeline is not None
-    start = machine.copy()
+    return body[:len(body) - len(behind)], behind
+
+
+def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) -> bool:
+    """Run the loop's body for one iteration: forward, then backward.
+
+    Returns whether copies of states change in it that microbatches which overlap with it in a pipeline may find.
+    """
+    ahead, behind = _parts(body)
+    start, changes = machine.copy(), False
     machine.begin()
-    _run(machine, body[:len(body) - len(behind)], iteration)
+    _run(machine, ahead, iteration)
     between = machine.copy()
     own = tuple(itertools.takewhile(lambda e: e.phase != WEIGHTS, behind))
     _run(machine, own, iteration)
     if len(own) < len(behind):
         _before_weights(between, machine, own[-1] if own else behind[0])
     _run(machine, behind[len(own):], iteration)
-    if overlap and body:
-        _apart(start, between, machine, body[-1], iteration)
+    if machine.reference.pipeline is not None and body:
+        changes = _apart(start, between, machine, body[-1], iteration)
         _in_turn(start, between, behind)
     if iteration.many:
         leave(machine, body[-1])
+    return changes
 
 
 def _run(machine: Machine, events: tuple[Event, ...], iteration: Iteration) -> None:
@@ -217,23 +229,22 @@ def _run(machine: Machine, events: tuple[Event, ...], iteration: Iteration) -> N
             transfer.execute(machine, event, iteration)
 
 
-def _apart(start: Machine, between: Machine, end: Machine, event: Event, iteration: Iteration) -> None:
-    """Raise NoRule unless microbatches that overlap in a pipeline leave the same state as one after the other.
+def _apart(start: Machine, between: Machine, end: Machine, event: Event, iteration: Iteration) -> bool:
+    """Raise NoRule if a forward changes a gradient, or a backward a count; whether copies of states change.
 
-    In a pipeline, forwards of later microbatches run between a forward and its backward. That makes no difference if,
-    after the first forward and before the last backward, no copy of a state changes, no forward changes a gradient and
-    no backward changes a count.
+    In a pipeline, forwards of later microbatches run between a forward and its backward. That makes no difference to
+    states if, after the first forward and before the last backward, no copy of one changes.
     """
     changed: list[tuple[str, str]] = []
     if between.count != end.count and iteration.position not in ("last", "only"):
         changed.append(("count", ""))
-    for before, after, free in ((start, between, ("first", "only")), (between, end, ("last", "only"))):
-        keys = {*before.versions, *after.versions} if iteration.position not in free else set()
-        changed += [k for k in keys if before.version(*k) != after.version(*k)]
     changed += [k for k in {*start.values, *between.values} if start.value(*k) != between.value(*k)]
     if changed:
         raise NoRule(event.path, "microbatches overlap in a pipeline, and each changes "
                      f"{', '.join(v for v, _ in sorted(changed))} of {end.group.name}")
+    return any(before.version(*k) != after.version(*k)
+               for before, after, free in ((start, between, ("first", "only")), (between, end, ("last", "only")))
+               if iteration.position not in free for k in {*before.versions, *after.versions})
 
 
 def _before_weights(between: Machine, end: Machine, event: Event) -> None:

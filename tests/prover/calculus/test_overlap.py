@@ -1,0 +1,73 @@
+"""Microbatches that overlap on a stage: what lives over microbatches is proved where every order reads it right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from agreement import compare
+
+import placealg as pa
+from placealg.model.transformer import mlp
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.step.derive import derive
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+
+POSITIONS = ("first", "middle", "last", ["first", "last"])
+
+
+def base(order: str = "pp") -> Step:
+    return derive(parse_strategy(f"{order}*zero3"), mlp())
+
+
+def kept_from_backward(order: str = "pp") -> Step:
+    """FSDP2 in 1F1B that frees after each forward, and after the last backward only."""
+    return pa.edit(base(order), set="backward.*.weight.free[dp]", at="last")
+
+
+def kept_throughout(order: str = "pp") -> Step:
+    """FSDP2 in 1F1B that does not free after a forward: gathered by the first, freed by the last backward."""
+    step = pa.edit(base(order), set="forward.*.weight.gather[dp]", at="first")
+    step = pa.edit(pa.edit(step, drop="forward.*.weight.free[dp]"), drop="backward.*.weight.gather[dp]")
+    return pa.edit(step, set="backward.*.weight.free[dp]", at="last")
+
+
+RIGHT = {"derived": base, "kept from backward": kept_from_backward, "kept throughout": kept_throughout}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("order", ["pp", pytest.param("pp_interleaved", marks=pytest.mark.slow)])
+def test_copies_that_live_over_microbatches_are_proved(name: str, order: str) -> None:
+    assert pa.prove(RIGHT[name](order)).verdict == PROVED
+
+
+def test_a_copy_that_another_microbatch_has_freed_is_not_there() -> None:
+    """Gathered by the first backward alone, as GPipe may: the next forward frees it, and the second backward reads."""
+    step = pa.edit(kept_from_backward(), set="backward.*.weight.gather[dp]", at="first")
+    found = compare(step)
+    assert found.report.verdict == REFUTED and found.differs and not found.complaint
+    assert pa.prove(pa.edit(kept_from_backward("pp_gpipe"), set="backward.*.weight.gather[dp]", at="first")
+                    ).verdict == PROVED
+
+
+def mutants() -> Iterator[tuple[str, Step]]:
+    """What lives over microbatches, gathered and freed at other ones of them, twice, or not at all."""
+    for name, made in RIGHT.items():
+        step = made()
+        for event in (e for e in step.events if e.phase in ("forward", "backward") and e.group == "layer.weight"):
+            for at in POSITIONS:
+                yield f"{name}: {event.path} at {at}", pa.edit(step, set=event.path, at=at)
+            yield f"{name}: no {event.path}", pa.edit(step, drop=event.path)
+            yield f"{name}: {event.path} twice", pa.edit(step, double=event.path)
+
+
+def agrees(step: Step) -> bool:
+    found = compare(step)
+    right = (found.report.verdict == PROVED) == (not found.differs) or found.report.verdict == UNDECIDED
+    return right and not found.complaint
+
+
+@pytest.mark.slow
+def test_no_verdict_of_any_mutant_is_against_a_run() -> None:
+    assert [story for story, step in mutants() if not agrees(step)] == []

@@ -28,6 +28,9 @@ SECONDS, BYTES = 20, 2**30
 MAY_FAIL = ("prove", "fit", "diff", "compare", "simulate", "reshard", "museum", "explain", "recheck")
 """The commands for which 1 is an exit code; of the others it would be a wrong one."""
 
+NOTES = (": warning: ", " read as ")
+"""What marks a line of stderr that is beside an answer: a warning, and what a framework's file was read as."""
+
 EXPRESSIONS = ("zero3", "dp", "zero1*tp", "zero3*tp_sp", "hsdp", "zero2*offload_optimizer", "zero1*pp", "cp_ring*dp",
                "dp*ep", "zero3[fsdp]", "hsdp[dp_replicate=2,dp_shard=4]", "zero3*tp_sp[tp=8]*recompute_selective",
                "torch.fsdp2", "megatron_1446", "proofs/proved/token_mean.toml")
@@ -144,7 +147,7 @@ def wrong_with(hostile: Hostile, folder: Path) -> str:
         for name, _ in hostile.files:
             (folder / name).unlink(missing_ok=True)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    said = [line for line in err.getvalue().splitlines() if ": warning: " not in line]
+    said = [line for line in err.getvalue().splitlines() if not any(note in line for note in NOTES)]
     if code not in (0, 1, 2, 3):
         return f"exit code {code}"
     if "Traceback" in out.getvalue() + err.getvalue():

@@ -13,14 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from placealg.cli.given import Given
     from placealg.cli.inputs import CommandCase
+    from placealg.configurations.found import Found
+    from placealg.configurations.space import Space
     from placealg.cost.communication import Communication
     from placealg.cost.comparison import Answer
     from placealg.cost.costs import Costs
     from placealg.cost.formula import Formula
+    from placealg.cost.machines import Machine
     from placealg.cost.memory import Memory
     from placealg.errors import InputError
     from placealg.importers.reading import Reading
@@ -109,8 +113,8 @@ __all__ = [
     "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
     "Model", "moe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b",
     "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective", "read",
-    "read_model", "Report", "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "tp", "tp_sp",
-    "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
+    "read_model", "Report", "search", "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "times", "tp",
+    "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
 
@@ -268,6 +272,34 @@ def draw(what: Strategy | Step | str, **sizes: int) -> Picture:
     if not isinstance(what, Strategy):
         raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, or an expression is drawn")
     return draw_strategy(what, **sizes)
+
+
+def times(what: Given, model: Model | str | None = None,
+          stage: int | str | None = None) -> Mapping[str, Formula]:
+    """The time of a step by path, in seconds: `time.bound` and its parts, `time.estimate` and its terms.
+
+    `stage` is as in `memory`; a bound of one stage is a bound of the step.
+
+    >>> times("zero1", "gpt")["time.bound.memory"].text()
+    '2·o·h·(s + 12·h·L + 13·L + V + 2)/(hbm_bw·dp)'
+    """
+    return costs(what, model, stage).timed
+
+
+def search(model: Model | str, devices: int, batch: int, machine: Machine | str, memory: str | None = None,
+           space: Space | str = "dense", only: tuple[str, ...] = (), executor: Any = None, cache: Path | None = None,
+           **sizes: Any) -> Found:
+    """The best configuration of a model on devices of a machine, all that fit, and the front: docs/search.md.
+
+    `memory` is that of a device, such as "80GB", by default the machine's; `sizes` are those that the model leaves
+    open, such as s=8192. `executor` derives strategies, `cache` is a folder that keeps them.
+
+    >>> search("gpt2", devices=4, batch=8, machine="h100", only=("zero1",), s=64).best.text
+    'zero1 dp=4 b=1 m=2'
+    """
+    from placealg.configurations.ask import ask
+
+    return ask(model, devices, batch, machine, memory, space, only, executor, cache, sizes)
 
 
 def prove(what: Given, model: Model | str | None = None, base: Step | None = None) -> Report:

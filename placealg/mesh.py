@@ -83,6 +83,21 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
       for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),
     *(Symbol(f"in_flight_{unit}", f"instances of {unit} of a pipeline stage with a forward and no backward, at most",
              latex=rf"k_{{\mathrm{{{name}}}}}") for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),
+    *(Symbol(name, meaning, "positive rational", latex) for name, meaning, latex in (
+        ("peak_flops", "flop per second of a device at its peak", "F"),
+        ("node_bw", "bytes per second that a device sends to others of its node", r"B_{\mathrm{node}}"),
+        ("card_bw", "bytes per second that a device sends through its network card", r"B_{\mathrm{card}}"),
+        ("out_bw", "bytes per second that a device sends in all, to its node and through its card",
+         r"B_{\mathrm{out}}"),
+        ("hbm_bw", "bytes per second of a device's memory", r"B_{\mathrm{hbm}}"),
+        ("host_bw", "bytes per second between a device and its host", r"B_{\mathrm{host}}"),
+        ("nvme_bw", "bytes per second between a host and its drives, a device's part", r"B_{\mathrm{nvme}}"),
+        ("efficiency", "share of peak_flops that products reach", r"\eta"),
+        ("link_efficiency", "share of a link's bandwidth that collectives reach", r"\eta_{\mathrm{link}}"),
+        ("exposed_states", "share of the traffic of parameters and gradients that nothing hides",
+         r"x_{\mathrm{states}}"),
+        ("exposed_tensors", "share of the traffic of activations that nothing hides", r"x_{\mathrm{tensors}}"),
+        ("latency", "seconds until a collective on activations begins to send", r"\alpha"))),
 )}
 """Every symbol that is not an axis size. An axis size carries the axis's own name."""
 
@@ -101,6 +116,9 @@ RESERVED: Mapping[str, str] = {
 }
 """Word that no axis may have as its name -> what it means elsewhere. The names of SYMBOLS are taken too."""
 
+
+IN_NODE = "_in_node"
+"""Ends the name of the number of ranks of an axis that lie in one node."""
 
 ENDS = "_ends"
 """Ends the name of what consists of the first and the last rank of an axis."""

@@ -50,7 +50,9 @@ class Side:
 def figures(one: Side, two: Side, claim: Claim, convention: str = "exact",
             unit: str = "bytes") -> tuple[Formula, Formula]:
     """The two formulas that a claim names."""
-    own, other = (Costs(side.step, convention, unit).figures for side in (one, two))
+    timed = any(path.startswith("time.") for path in (claim.left, claim.right))
+    every = [Costs(side.step, convention, unit) for side in (one, two)]
+    own, other = (costs.timed if timed else costs.figures for costs in every)
     return figure(claim.left, own, other), figure(claim.right, other, own)
 
 

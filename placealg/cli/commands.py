@@ -121,6 +121,7 @@ COMMANDS: dict[str, Command] = {
     "report": _lazy("report", "report"),
     "models": _lazy("models", "models"),
     "completion": _lazy("completion", "completion"),
+    "search": _lazy("search", "search_command"),
     "check-torch": _lazy("torch", "check_torch"),
 }
 """Command -> the function that runs it and returns its exit code."""

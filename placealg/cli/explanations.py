@@ -23,6 +23,7 @@ from placealg.cli.glosses import (
 )
 from placealg.cli.keys import fields, keys
 from placealg.cli.published import names as published
+from placealg.cli.time_words import times_and_machines
 from placealg.cost.certain import LEAST
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
@@ -89,6 +90,7 @@ def explanations(wanted: str = "") -> Iterator[Explained]:
     for name, says in LEAST.items():
         yield Explained(name, "hypothesis", (f"{says[0].upper()}{says[1:]}.", *HELD_LESS[name]), *ASSUMED[name],
                         "placealg/cost/certain.py, LEAST")
+    yield from times_and_machines()
 
 
 def explain(name: str) -> list[Explained]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial
 
@@ -14,11 +14,15 @@ from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
 from placealg.cost.layouts import MOST_SEQUENCES, Layout, layouts, sequences, with_batch
+from placealg.cost.links import places
+from placealg.cost.machines import Machine, machine
 from placealg.cost.sizing import KINDS, MOST_DEVICES, NO_MARGIN, Margin, degree, fit, held_against, stages
+from placealg.cost.times import least
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.progress import say
 from placealg.render.fit import Sized, document, page
+from placealg.step.program import Step
 
 
 def fit_command(chosen: Namespace) -> int:
@@ -26,13 +30,15 @@ def fit_command(chosen: Namespace) -> int:
     limit = amount(chosen.device_memory, BYTES, "--device-memory")
     rate = amount(chosen.flops, RATES, "--flops") if chosen.flops else None
     speeds = bandwidths(chosen.bandwidth)
+    on = _machine(chosen.machine) if chosen.machine else None
+    rate = on.rates["peak_flops"] if on is not None and rate is None else rate
     margin = read_margin(chosen.reserve, chosen.activation_factor)
     measured = amount(chosen.measured, BYTES, "--measured") if chosen.measured else None
     batch = whole(chosen.batch, MOST_SEQUENCES, "--batch") if chosen.batch else None
     case = _case(chosen)
     sized = settled(case, limit, devices=whole(chosen.devices, MOST_DEVICES, "--devices")
                     if chosen.devices is not None else None, batch=batch, margin=margin, kind=chosen.by, rate=rate,
-                    speeds=speeds, measured=measured)
+                    speeds=speeds, measured=measured, on=on)
     if chosen.format == "json":
         print_json({"version": 2, "strategy": case.strategy.name, "model": case.model.name, **document(sized)})
     else:
@@ -42,7 +48,8 @@ def fit_command(chosen: Namespace) -> int:
 
 def settled(case: CommandCase, limit: Fraction, *, devices: int | None = None, batch: int | None = None,
             margin: Margin = NO_MARGIN, kind: str = KINDS[0], rate: Fraction | None = None,
-            speeds: Mapping[str, Fraction] = FrozenMap(), measured: Fraction | None = None) -> Sized:
+            speeds: Mapping[str, Fraction] = FrozenMap(), measured: Fraction | None = None,
+            on: Machine | None = None) -> Sized:
     """A case at its sizes against the memory `limit`, in bytes; what is left open is settled so that it fits."""
     known = {n: Fraction(v) for n, v in case.strategy.mesh.sizes().items()} | dict(case.sizes)
     told = case.strategy.microbatches or known.get("m")
@@ -63,10 +70,13 @@ def settled(case: CommandCase, limit: Fraction, *, devices: int | None = None, b
         known = _filled(case, known, batch)
     every = fit(case.step, case.strategy, case.model, limit, known, kind, margin)
     work = compute(every[0].step)
-    seconds = work.bound(rate, speeds, known)
+    seconds = work.bound(None, speeds, known)
+    rates = ({} if on is None else on.values) | ({} if rate is None else {"peak_flops": rate})
+    inside = {} if on is None else places(known, case.strategy.mesh.names, on.per_node)
+    bound = slowest({**known, **rates, **inside}, [each.step for each in every]) if rates else {}
     title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
     return Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds,
-                 sequences(case.strategy, known), batch, measured)
+                 sequences(case.strategy, known), batch, measured, bound)
 
 
 def fitted(case: CommandCase, memory: str, devices: int | None, batch: int | None, reserve: str | None,
@@ -82,6 +92,22 @@ def fitted(case: CommandCase, memory: str, devices: int | None, batch: int | Non
         devices=None if devices is None else whole(str(devices), MOST_DEVICES, "devices"),
         batch=None if batch is None else whole(str(batch), MOST_SEQUENCES, "batch"),
         margin=read_margin(reserve, None if factor is None else str(factor)))
+
+
+def _machine(name: str) -> Machine:
+    try:
+        return machine(name)
+    except InputError as error:
+        raise error.at("--machine") from None
+
+
+def slowest(known: Mapping[str, Fraction], steps: Iterable[Step]) -> dict[str, Fraction]:
+    """Part of the bound of a step -> its seconds, on the stage where that part takes longest."""
+    found: dict[str, Fraction] = {}
+    for step in steps:
+        for part, value in least(step, known).items():
+            found[part] = max(value, found.get(part, value))
+    return found
 
 
 def read_margin(reserve: str | None, factor: str | None) -> Margin:

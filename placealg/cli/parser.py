@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from placealg.cli.meant import SIZE, meant
+from placealg.cli.search_words import add_fit, add_search
 from placealg.errors import InputError
 
 LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
 FORMATS = ("text", "latex", "markdown", "python", "csv", "json")
 COMPLETED_SHELLS = ("bash", "zsh", "fish")
-_MANY = ("--set", "--bandwidth")
+_MANY = ("--set", "--bandwidth", "--fix", "--assume")
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("the catalogue, a placement row each", ""),
@@ -28,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reshard": ("a checkpoint of OLD resumed by NEW: who reads what", "OLD NEW"),
     "report": ("placements, costs, verdicts as a page of HTML", "STRATEGY..."),
     "fit": ("what a device holds against its memory; what fits", "STRATEGY"),
+    "search": ("the best configuration of a model, proved", "MODEL"),
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "museum": ("bugs of real projects, refuted; where they hide", "[NAME...]"),
     "check-torch": ("run PyTorch, and hold it against the formulas", "[NAME...]"),
@@ -119,7 +121,7 @@ def _read_as_strategy(chosen: argparse.Namespace) -> list[str]:
 
 
 def _split_sizes(words: Iterable[str]) -> list[str]:
-    """Each NAME=VALUE that follows --set or --bandwidth becomes an option of its own, so that a strategy may follow."""
+    """Each NAME=VALUE behind an option of _MANY becomes an option of its own, so that a strategy may follow."""
     found: list[str] = []
     option, taken = "", False
     for word in words:
@@ -320,21 +322,11 @@ def _report(parser: Parser) -> None:
 def _fit(parser: Parser) -> None:
     _strategies(parser, False, "text", "json")
     _loss(parser)
-    parser.add_argument("--device-memory", metavar="AMOUNT", required=True, help="of one device: 80GB, 64GiB")
-    parser.add_argument("--devices", metavar="N", help="the product of all axes; laid out over those without a size")
-    parser.add_argument("--batch", metavar="N", help="the sequences of a step, over all microbatches and ranks: m "
-                        "follows, or b where m is set; layouts are then compared at the same work")
-    parser.add_argument("--reserve", metavar="AMOUNT", help="set aside for what no formula counts: 6GB")
-    parser.add_argument("--activation-factor", metavar="X",
-                        help="what is held beyond the states at rest counts X times: 1.5")
-    parser.add_argument("--measured", metavar="AMOUNT", help="the peak of a real step at these sizes: which "
-                        "reserve, and which activation factor, that is")
-    parser.add_argument("--by", choices=("peak", "total"), default="peak", metavar="peak|total",
-                        help="what is held against the memory: the largest moment, or the sum of the parts")
-    parser.add_argument("--flops", metavar="RATE", help="of one device: 400TFLOPS")
-    parser.add_argument("--bandwidth", action="append", default=[], metavar="AXES=RATE",
-                        help="what a device sends over a set of axes: --bandwidth dp=50GB/s tp=450GB/s")
-    parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")
+    add_fit(parser)
+
+
+def _search(parser: Parser) -> None:
+    add_search(parser, _transformer, _format)
 
 
 def _simulate(parser: Parser) -> None:
@@ -393,6 +385,6 @@ def _explain(parser: Parser) -> None:
 
 
 _ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "diff": _diff, "reshard": _reshard, "report": _report, "fit": _fit, "simulate": _simulate,
-              "museum": _museum, "check-torch": _check_torch, "model": _model, "models": _list,
+              "diff": _diff, "reshard": _reshard, "report": _report, "fit": _fit, "search": _search,
+              "simulate": _simulate, "museum": _museum, "check-torch": _check_torch, "model": _model, "models": _list,
               "import": _import, "explain": _explain, "completion": _completion}

@@ -1,9 +1,9 @@
 """Figures at many sizes at once: numpy arrays in double precision, with a proven bound of the error of each.
 
 A monomial is a product of powers, a sum is a matrix product of coefficients and monomials, a figure the largest of its
-sums. With u = 2**-53, a term of degree d goes through at most 2*d + 2 roundings (of its factors' values, its products,
-its quotient and its coefficient), and a sum of k terms through k more in any order; so what is computed differs from
-the exact sum by at most gamma(k + 2*d + 2) times the sum of the terms' absolute values, gamma(n) = n*u/(1 - n*u)
+sums. With u = 2**-53, a term of degree d goes through at most 3*d + 2 roundings (of its factors' values, its products
+and quotients, and its coefficient), and a sum of k terms through k more in any order; so what is computed differs from
+the exact sum by at most gamma(k + 3*d + 2) times the sum of the terms' absolute values, gamma(n) = n*u/(1 - n*u)
 (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Where the bounds leave a comparison open, the
 exact value decides: `Figure.value`.
 """
@@ -24,7 +24,7 @@ from placealg.cost.bounds import largest
 from placealg.cost.curve import spread
 from placealg.cost.formula import Formula, exact_size
 from placealg.cost.plain import plain, put
-from placealg.cost.sums import ONE, Figure
+from placealg.cost.sums import ONE, Figure, inside
 from placealg.errors import InputError
 from placealg.polynomial import Polynomial
 
@@ -42,7 +42,8 @@ _EXACT = 2**53
 class Arrays:
     """Figures of the sizes in `names`, compiled: `coefficients` of `monomials`, a row per sum.
 
-    `slices` says which rows are the sums of each figure, and by which row it is divided.
+    `slices` says which rows are the sums of each figure, and by which row it is divided. `magnitudes` are the sums of
+    the absolute values of which the coefficients are sums, where they are.
     """
 
     paths: tuple[str, ...]
@@ -51,6 +52,7 @@ class Arrays:
     coefficients: npt.NDArray[np.float64]
     slices: tuple[tuple[int, int, int | None], ...]
     roundings: int
+    magnitudes: npt.NDArray[np.float64] | None = None
 
     @staticmethod
     def of(figures: Mapping[str, Figure], sizes: Mapping[str, Fraction | int] | None = None) -> Arrays:
@@ -81,7 +83,7 @@ class Arrays:
         degree = max((sum(abs(p) for _, p in m.powers) for m in terms), default=0)
         names = tuple(sorted({n for f in put.values() for n in f.names()}))
         width = max((len(total.terms) for total in totals), default=0)
-        return Arrays(tuple(put), names, terms, coefficients, tuple(slices), width + 2 * degree + 2)
+        return Arrays(tuple(put), names, terms, coefficients, tuple(slices), width + 3 * degree + 2)
 
     @property
     def gamma(self) -> float:
@@ -89,10 +91,36 @@ class Arrays:
         return self.roundings * UNIT / (1 - self.roundings * UNIT)
 
     def values(self, columns: Columns) -> dict[str, Column]:
-        """Path -> its value at every configuration: columns of whole numbers below 2**53, or of bytes per element."""
-        parts = self._parts(columns, self.coefficients)
+        """Path -> its value at every configuration: columns of sizes and rates, each the double nearest to it."""
+        (parts,) = self._parts(columns, self.coefficients)
         return {path: top if below is None else top / below
                 for path, (top, below) in zip(self.paths, parts, strict=True)}
+
+    def fixed(self, constants: Mapping[str, float]) -> Arrays:
+        """The same with numbers for some sizes, so that terms which differ in them alone become one.
+
+        >>> arrays = Arrays.of({"held": Figure((Polynomial.read("w*h + 2*g*h"),))}).fixed({"w": 2.0, "g": 4.0})
+        >>> arrays.monomials, arrays.values({"h": np.array([3.0])})["held"].tolist()
+        ((h,), [30.0])
+        """
+        places: dict[Monomial, int] = {}
+        rows, values = [], []
+        for m in self.monomials:
+            value, rest = 1.0, []
+            for name, power in m.powers:
+                if name in constants:
+                    for _ in range(abs(power)):
+                        value = value * constants[name] if power > 0 else value / constants[name]
+                else:
+                    rest.append((name, power))
+            rows.append(places.setdefault(Monomial(powers=tuple(rest)), len(places)))
+            values.append(value)
+        scatter = np.zeros((self.coefficients.shape[1], max(len(places), 1)))
+        scatter[np.arange(len(rows)), rows] = values
+        names = {n for m in places for name in m.names() for n in inside(name)}
+        sizes = np.abs(self.coefficients) if self.magnitudes is None else self.magnitudes
+        return Arrays(self.paths, tuple(n for n in self.names if n in names), tuple(places),
+                      self.coefficients @ scatter, self.slices, self.roundings + 1, sizes @ scatter)
 
     def bounded(self, columns: Columns) -> dict[str, tuple[Column, Column]]:
         """Path -> numbers between which the exact value lies, at every configuration.
@@ -102,8 +130,8 @@ class Arrays:
         >>> Fraction(low[0]) < Fraction(1, 3) < Fraction(high[0])
         True
         """
-        values = self._parts(columns, self.coefficients)
-        spread = self._parts(columns, np.abs(self.coefficients))
+        sizes = np.abs(self.coefficients) if self.magnitudes is None else self.magnitudes
+        values, spread = self._parts(columns, self.coefficients, sizes)
         found = {}
         for path, (top, below), (most, under) in zip(self.paths, values, spread, strict=True):
             low, high = self._around(top, most)
@@ -122,8 +150,9 @@ class Arrays:
         slack = 2 * self.gamma * most
         return _outward(value - slack, value + slack)
 
-    def _parts(self, columns: Columns, coefficients: npt.NDArray[np.float64]) -> list[tuple[Column, Column | None]]:
-        """The largest of each figure's sums, and its divisor."""
+    def _parts(self, columns: Columns,
+               *coefficients: npt.NDArray[np.float64]) -> tuple[list[tuple[Column, Column | None]], ...]:
+        """For each of several coefficients of the same terms: the largest of each figure's sums, and its divisor."""
         every = [np.asarray(columns[n], dtype=np.float64) for n in self.names if n in columns]
         missing = [n for n in self.names if n not in columns]
         if missing:
@@ -131,15 +160,19 @@ class Arrays:
         shape = np.broadcast_shapes(*(c.shape for c in every)) if every else (1,)
         flat = {n: np.broadcast_to(c, shape).ravel() for n, c in zip(self.names, every, strict=True)}
         many = int(np.prod(shape))
-        found = [(np.empty(many), None if below is None else np.empty(many)) for _, _, below in self.slices]
+        found = tuple([(np.empty(many), None if below is None else np.empty(many)) for _, _, below in self.slices]
+                      for _ in coefficients)
         for start in range(0, many, CHUNK):
             part = {n: c[start:start + CHUNK] for n, c in flat.items()}
-            totals = np.matmul(coefficients, self._terms(part, min(CHUNK, many - start)))
-            for (top, under), (first, end, below) in zip(found, self.slices, strict=True):
-                top[start:start + CHUNK] = totals[first] if end == first + 1 else totals[first:end].max(axis=0)
-                if under is not None and below is not None:
-                    under[start:start + CHUNK] = totals[below]
-        return [(top.reshape(shape), None if under is None else under.reshape(shape)) for top, under in found]
+            terms = self._terms(part, min(CHUNK, many - start))
+            for each, own in zip(found, coefficients, strict=True):
+                totals = np.matmul(own, terms)
+                for (top, under), (first, end, below) in zip(each, self.slices, strict=True):
+                    top[start:start + CHUNK] = totals[first] if end == first + 1 else totals[first:end].max(axis=0)
+                    if under is not None and below is not None:
+                        under[start:start + CHUNK] = totals[below]
+        return tuple([(top.reshape(shape), None if under is None else under.reshape(shape)) for top, under in each]
+                     for each in found)
 
     def _terms(self, columns: Columns, many: int) -> npt.NDArray[np.float64]:
         """The monomials, a row each; powers and products that several of them share are computed once."""
@@ -230,19 +263,22 @@ def opaque(name: str, columns: Columns) -> Column:
 
 
 def _whole(expr: Any, columns: Columns) -> Column:
-    """Arithmetic without division on whole numbers, every value below 2**53: exact; else an ArithmeticError."""
+    """Arithmetic on whole numbers whose every value is whole and below 2**53: exact; else an ArithmeticError."""
     def checked(value: Any) -> Any:
         if np.any(np.abs(value) >= _EXACT):
             raise ArithmeticError("too large to be exact")
         return value
 
     def refuse(*_: Any) -> Any:
-        raise ArithmeticError("a division")
+        raise ArithmeticError("not whole")
+
+    def divide(one: Any, other: Any) -> Any:
+        return one // other if np.all(one % other == 0) else refuse()
 
     functions: dict[str, Callable[..., Any]] = {
         "Max": lambda *a: _reduce(np.maximum, a), "Min": lambda *a: _reduce(np.minimum, a), "ceiling": refuse,
         "floor": refuse}
-    operations: dict[str, Callable[..., Any]] = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": refuse}
+    operations: dict[str, Callable[..., Any]] = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": divide}
 
     def value(e: Any) -> Any:
         if e.op == "num":

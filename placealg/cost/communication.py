@@ -148,11 +148,15 @@ class Carried:
         factor = sent_factor(self.collective, self.event.axes, self.convention, self.ranks)
         return factor * _times(self.event) * size * monomial(self.moved)
 
-    def sum(self, amounts: Amounts) -> Polynomial:
-        """The volume in all microbatches, per element, scalar or instance, as a sum of monomials."""
-        n = Polynomial.of([self.ranks or Monomial.of(*sorted(self.event.axes))])
-        text = SENT.get(self.collective, "1")
-        factor = Polynomial.read(text.replace("n - 1", "n") if self.convention == "asymptotic" else text, {"n": n})
+    def sum(self, amounts: Amounts, factor: Polynomial | None = None) -> Polynomial:
+        """The volume in all microbatches, per element, scalar or instance, as a sum of monomials.
+
+        `factor` is another multiple of the tensor than that which is sent.
+        """
+        if factor is None:
+            n = Polynomial.of([self.ranks or Monomial.of(*sorted(self.event.axes))])
+            text = SENT.get(self.collective, "1")
+            factor = Polynomial.read(text.replace("n - 1", "n") if self.convention == "asymptotic" else text, {"n": n})
         size = amounts.element(self.group, self.size) if self.group else Polynomial.read(self.size)
         return (factor * times_sum(self.event) * size).times(self.moved)
 

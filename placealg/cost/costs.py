@@ -7,6 +7,7 @@ communication.by_axes.AXES, .by_phase.PHASE, .events.PATH
 regions.REGION.activations, .sent                         what the ops of one region keep and send
 compute.flop                                              what a device computes in a step
 schedule.bubble, .bubble_of_total, .in_flight             the order of a pipeline's microbatches
+time.bound, time.estimate, and each of their parts        in seconds, of rates that are named (times.py); `timed`
 """
 
 from __future__ import annotations
@@ -119,6 +120,13 @@ class Costs:
             "compute.flop": self.flop,
             **{f"schedule.{name}": f for name, f in order.items()},
         }
+
+    @cached_property
+    def timed(self) -> Mapping[str, Formula]:
+        """Path -> formula of a time: the bound and its parts, the estimate and its terms, in seconds and in rates."""
+        from placealg.cost.times import Written
+
+        return Written(self.walk)
 
     @cached_property
     def sent(self) -> dict[str, Formula]:

@@ -40,6 +40,11 @@ def flop(step: Step | Walk) -> Formula:
 
 def work(walk: Walk) -> Iterator[tuple[Event, Monomial]]:
     """The products that a program of ops runs: (event, flop of one execution by one instance)."""
+    return ((event, each) for event, _, _, each in products_run(walk))
+
+
+def products_run(walk: Walk) -> Iterator[tuple[Event, Op, frozenset[str], Monomial]]:
+    """The products that a program of ops runs: (event, op, dims, flop of one execution by one instance)."""
     graph, tensors = walk.step.reference.graph, walk.tensors
     for touch in tensors.walk():
         op = graph.producer(touch.event.tensor) if touch.event.verb == "compute" else None
@@ -52,7 +57,8 @@ def work(walk: Walk) -> Iterator[tuple[Event, Monomial]]:
         sparse = sparse_backward(graph, op, parts) if back else sparse_forward(graph, op)
         for dims, times in Counter(backward_products(graph, op, parts) if back else products(graph, op)).items():
             space = Tensor(op.output, FrozenMap({d: graph.dims[d] for d in dims}), sparse=sparse)
-            yield touch.event, Monomial.number(2 * times) * local(space, touch.box, tensors.split_batch)
+            each = Monomial.number(2 * times) * local(space, touch.box, tensors.split_batch)
+            yield touch.event, op, dims, each
 
 
 def sparse_forward(graph: Graph, op: Op) -> Sparse:

@@ -24,7 +24,7 @@ from placealg.mesh import SYMBOLS, Axis
 if TYPE_CHECKING:
     from placealg.cost.arrays import Column
 
-UNITS = ("bytes", "elements", "flop", "time", "1")
+UNITS = ("bytes", "elements", "flop", "s", "time", "1")
 CONVENTIONS = ("exact", "asymptotic")
 
 Size = int | Fraction | float | str

@@ -46,7 +46,7 @@ class Figure:
     def names(self) -> tuple[str, ...]:
         """The sizes on which it depends."""
         sums = (*self.pieces, self.over)
-        return tuple(sorted({n for s in sums for name in s.names() for n in _inside(name)}))
+        return tuple(sorted({n for s in sums for name in s.names() for n in inside(name)}))
 
     def put(self, sizes: Mapping[str, Fraction | int]) -> Figure:
         """The figure with numbers substituted for some sizes; equal pieces are merged."""
@@ -64,7 +64,8 @@ def exact(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Fraction:
 
 
 @lru_cache(maxsize=4096)
-def _inside(name: str) -> tuple[str, ...]:
+def inside(name: str) -> tuple[str, ...]:
+    """The sizes in a name: itself, or those of the arithmetic that it is."""
     return (name,) if name.isidentifier() else parse(name).names()
 
 
@@ -76,7 +77,7 @@ def _put(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Polynomial:
         for name, power in term.powers:
             if name in sizes:
                 number *= Fraction(sizes[name]) ** power
-            elif name.isidentifier() or not set(_inside(name)) & set(sizes):
+            elif name.isidentifier() or not set(inside(name)) & set(sizes):
                 rest = rest.times(Monomial.of(name) ** power)
             else:
                 inner = Polynomial.read(name, known)
@@ -138,7 +139,7 @@ def _largest(amounts: Amounts, best: Iterable[Held]) -> tuple[Polynomial, ...]:
 def _sent(walk: Walk) -> dict[str, Figure]:
     every = [row for row in rows(walk) if not row.left_out]
     counted = [row for row in every if row.event.verb not in LINKS]
-    amounts = {id_: _row(walk, row) for id_, row in enumerate(every)}
+    amounts = {id_: row_sum(walk, row) for id_, row in enumerate(every)}
     of = dict(zip(range(len(every)), every, strict=True))
 
     def total(chosen: Iterable[int]) -> Figure:
@@ -164,9 +165,9 @@ def _sent(walk: Walk) -> dict[str, Figure]:
                     for a in dict.fromkeys(axes.values())}
 
 
-def _row(walk: Walk, row: Carried) -> Polynomial:
-    """The volume of an event in all its executions."""
-    weight = row.sum(walk.amounts)
+def row_sum(walk: Walk, row: Carried, factor: Polynomial | None = None) -> Polynomial:
+    """The volume of an event in all its executions; `factor` is as in `Carried.sum`."""
+    weight = row.sum(walk.amounts, factor)
     if row.event.on_tensor:
         return walk.amounts.known_sum(weight * instances_sum(walk.step, row.event))
     if row.group is None:

@@ -8,10 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 from placealg.cost.certain import LEAST, certain_if
-from placealg.cost.compute import COMPUTE, Compute, value_of
+from placealg.cost.compute import Compute, value_of
 from placealg.cost.formula import json_number
 from placealg.cost.layouts import Layout
 from placealg.cost.sizing import NO_MARGIN, Degree, Fit, Margin
+from placealg.cost.times import HYPOTHESES
+from placealg.frozen import FrozenMap
 from placealg.render.cost import known_sizes
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, plain, prose, table
 from placealg.render.values import Scale, number, scale_for, scaled
@@ -26,8 +28,7 @@ CONVENTIONS: Mapping[str, str] = {
 """What is held against the memory -> what it counts."""
 NOT_COUNTED = ("what the framework itself holds, for which --reserve and --activation-factor set memory aside: "
                "fragmentation, buffers of its libraries, copies that a kernel keeps")
-LOWER_BOUND = ("the largest of these, if all overlap perfectly and collectives send what is counted; latency, bubbles, "
-               "the host link and what is not counted come on top")
+LOWER_BOUND = "the largest of its parts, since a step may overlap them all, under "
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -35,7 +36,8 @@ class Sized:
     """All that is told: the stages, the tightest first, whose `compute` is told; the sizes they stand at, the layouts
     that fit where devices were to be laid out.
 
-    `rate` is in flop per second, `speeds` in bytes per second by set of axes, `seconds` what each takes at least.
+    `rate` is in flop per second, `speeds` in bytes per second by set of axes, `seconds` what each takes alone at its
+    bandwidth, `bound` the parts of what a step takes at least, as far as rates are known.
     `sequences` are those of a step, `batch` as many of them as were asked for; `measured` is the peak of a real step.
     """
 
@@ -51,6 +53,7 @@ class Sized:
     sequences: int | None = None
     batch: int | None = None
     measured: Fraction | None = None
+    bound: Mapping[str, Fraction] = FrozenMap()
 
     @property
     def fits(self) -> bool:
@@ -245,10 +248,8 @@ def _compute(sized: Sized, width: int, gib: bool) -> list[Line]:
     scale = scale_for("bytes", [value_of(t.bytes, sizes) for t in work.traffic], gib)
     head: list[Cell] = [bold("over"), bold(f"sent, {scale.head}"), bold("flop per byte")]
     head += [bold("hidden at, GB/s")] if sized.rate else []
-    head += [bold("at least, s")] if sized.seconds else []
+    head += [bold("alone, s")] if sized.seconds else []
     rows = [head]
-    if sized.seconds:
-        rows.append([COMPUTE, "", "", *([""] if sized.rate else []), _seconds(sized.seconds.get(COMPUTE))])
     for traffic in work.traffic:
         intensity = value_of(traffic.intensity, sizes)
         row: list[Cell] = [traffic.axes, scaled(value_of(traffic.bytes, sizes), scale.divisor),
@@ -261,10 +262,11 @@ def _compute(sized: Sized, width: int, gib: bool) -> list[Line]:
         rows.append(row)
     if work.traffic:
         lines += indent(table(rows, "lrrrr"[:len(head)], width - 2))
-    if sized.seconds:
-        slowest = max(sized.seconds, key=lambda name: sized.seconds[name])
-        bound = f"lower bound of a step: {_seconds(sized.seconds[slowest])} s ({slowest})"
-        lines += indent(prose(f"{bound}, {LOWER_BOUND}", width - 2, hang=2))
+    if sized.bound:
+        parts = sorted(sized.bound, key=lambda part: -sized.bound[part])
+        told = ", ".join(f"{part} {_seconds(sized.bound[part])} s" for part in parts)
+        lines += indent(prose(f"a step takes at least {_seconds(sized.bound[parts[0]])} s ({told}): {LOWER_BOUND}"
+                              f"{', '.join(HYPOTHESES)}: placealg explain NAME", width - 2, hang=2))
     return lines
 
 
@@ -304,9 +306,10 @@ def document(sized: Sized) -> dict[str, Any]:
             "traffic": [{"axes": t.axes, "sent": leaf(t.bytes), "flop_per_byte": leaf(t.intensity),
                          "bytes_per_second_to_hide": _optional(t.needed(sized.rate, sized.sizes) if sized.rate
                                                                else None)} for t in work.traffic],
-            "lower_bound": {"seconds": _optional(max(sized.seconds.values(), default=None)),
-                            "of": {n: json_number(v) for n, v in sized.seconds.items()},
-                            "meaning": LOWER_BOUND} if sized.seconds else None,
+            "seconds_alone": {n: json_number(v) for n, v in sized.seconds.items()},
+            "lower_bound": {"seconds": _optional(max(sized.bound.values(), default=None)),
+                            "of": {n: json_number(v) for n, v in sized.bound.items()},
+                            "certain_if": dict(HYPOTHESES)} if sized.bound else None,
         },
     }
 

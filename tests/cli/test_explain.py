@@ -15,6 +15,9 @@ from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
 from placealg.cli.keys import FIELD_SAYS, GRAMMAR
 from placealg.cost.certain import LEAST
+from placealg.cost.machines import machines
+from placealg.cost.times import HYPOTHESES as TIMES
+from placealg.cost.times import PARAMETERS
 from placealg.placement import KINDS, MODES, REDISTRIBUTIONS
 from placealg.prover.evidence.cutoff import LEMMA
 from placealg.prover.evidence.lemmas import LEMMAS
@@ -52,6 +55,9 @@ TABLES = {
     "obligation": lambda: OBLIGATIONS,
     "strategy": lambda: [n for e in catalogue().values() for n in (e.name, *e.aliases)],
     "hypothesis": lambda: {*HYPOTHESES, *LEAST},
+    "hypothesis of time": lambda: {*TIMES} - {*LEAST},
+    "machine": machines,
+    "parameter of the estimate": lambda: PARAMETERS,
     "theorem": lambda: {*coq_theorems(), "forward and backward", "gradient and state"},
     "lemma": lambda: {*(lemma.name for lemma in LEMMAS), LEMMA.partition(":")[0]},
     "verb": lambda: VERBS,

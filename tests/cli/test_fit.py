@@ -473,15 +473,27 @@ def test_json_has_a_fixed_shape(placealg: Run) -> None:
     assert abs(sum(t["share"] for t in stage["terms"]) - 1) < 1e-9
     bound = found["compute"]["lower_bound"]
     assert bound["seconds"] == max(bound["of"].values())
-    assert set(bound["of"]) == {"compute", "dp", "tp"}
+    assert set(bound["of"]) == {"compute"}
+    assert set(found["compute"]["seconds_alone"]) == {"dp", "tp"}
 
 
 def test_no_time_without_rates(placealg: Run) -> None:
     words = ("fit", "zero3", "--model", "gpt2", "--device-memory", "80GB", "--set", "s=1024", "dp=8")
     assert json.loads(placealg(*words, "--format", "json").out)["compute"]["lower_bound"] is None
     text = placealg(*words).out
-    assert "lower bound" not in text
-    assert "lower bound" in placealg(*words, "--flops", "1TFLOPS").out
+    assert "a step takes at least" not in text
+    assert "a step takes at least" in placealg(*words, "--flops", "1TFLOPS").out
+
+
+def test_a_machine_bounds_every_part(placealg: Run) -> None:
+    words = ("fit", "zero3*tp_sp", "--model", "llama-3-70b", "--device-memory", "80GB", "--set", "s=8192", "dp=64",
+             "tp=8", "--machine")
+    parts = json.loads(placealg(*words, "h100", "--format", "json").out)["compute"]["lower_bound"]["of"]
+    assert set(parts) == {"compute", "card", "links", "memory"}
+    one_node = placealg(*words[:-3], "dp=1", "tp=8", "--machine", "h100", "--format", "json")
+    assert json.loads(one_node.out)["compute"]["lower_bound"]["of"]["card"] == 0
+    wrong = placealg(*words, "h10")
+    assert wrong.code == 2 and "--machine: no machine is called 'h10'" in wrong.err
 
 
 @pytest.mark.parametrize(("words", "says"), [

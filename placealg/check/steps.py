@@ -1,0 +1,121 @@
+"""Published steps: what frameworks printed of real runs, each beside the bound and the estimate of the same step.
+
+A run is told in tokens a second and device. The bound is a claim, that no run is faster; the estimate is none.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from importlib.resources import files
+from itertools import combinations
+from math import prod
+
+from placealg.cost.links import places
+from placealg.cost.machines import machine
+from placealg.cost.stage import candidates, on_stage
+from placealg.cost.times import PARAMETERS, times
+from placealg.cost.walk import Walk
+from placealg.frozen import FrozenMap
+from placealg.model.config import resolve_model
+from placealg.step.derive import derive
+from placealg.strategy.expression import parse_strategy
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedStep:
+    """One run: `tokens` a second and device, printed by `source`; `chunks` is the most that a rank may have had."""
+
+    id: str
+    title: str
+    source: str
+    model: str
+    strategy: str
+    machine: str
+    sizes: FrozenMap[str, Fraction]
+    tokens: Fraction
+    chunks: int = 1
+
+    @property
+    def table(self) -> str:
+        """Where the run stands, without what its table holds fixed."""
+        return self.source.partition(":")[0]
+
+    @property
+    def seconds(self) -> Fraction:
+        """The time of a step: what a device has of the tokens, over its rate.
+
+        >>> round(float(published_steps()[0].seconds), 3)
+        2.843
+        """
+        strategy = parse_strategy(self.strategy)
+        ranks = prod((self.sizes[a] for a in strategy.batch_axes), start=Fraction(1))
+        devices = prod((self.sizes[a] for a in strategy.mesh.names), start=Fraction(1))
+        return self.sizes["b"] * self.sizes["m"] * ranks * self.sizes["s"] / devices / self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinding:
+    """A published step with the bound and the estimate of the same step, in seconds."""
+
+    step: PublishedStep
+    bound: Fraction
+    estimate: Fraction
+
+    @property
+    def holds(self) -> bool:
+        """Whether the run was no faster than the bound."""
+        return self.step.seconds >= self.bound
+
+
+@lru_cache(maxsize=1)
+def published_steps() -> tuple[PublishedStep, ...]:
+    """Every published step, in the order of the file."""
+    text = files("placealg.check").joinpath("steps.toml").read_text(encoding="utf-8")
+    found = []
+    for group in tomllib.loads(text, parse_float=Fraction)["group"]:
+        shared = {key: value for key, value in group.items() if key != "steps"}
+        for own in group["steps"]:
+            said = {**shared, **own}
+            sizes = {**shared.get("sizes", {}), **own.get("sizes", {})}
+            found.append(PublishedStep(**{
+                **said, "sizes": FrozenMap({n: Fraction(v) for n, v in sizes.items()}),
+                "tokens": Fraction(said["tokens"])}))
+    return tuple(found)
+
+
+def find_step(step: PublishedStep) -> StepFinding:
+    """The bound and the estimate of a published step, on the stage where each is largest."""
+    model, on = resolve_model(step.model), machine(step.machine)
+    whole = derive(parse_strategy(step.strategy), model)
+    names = whole.reference.mesh.names
+    known = {n: v for n, v in step.sizes.items() if n in (*names, "m")}
+    stages = [on_stage(whole, number, known) for number in candidates(whole.reference, known)] if (
+        whole.reference.pipeline) else [whole]
+    bounds, estimates = [], []
+    for each in stages:
+        walk = Walk(each)
+        at = {**walk.amounts.values, **on.values, **PARAMETERS, **step.sizes, **places(step.sizes, names, on.per_node)}
+        bounds.append(times(walk, step.chunks)["time.bound"].value(at))
+        estimates.append(times(walk)["time.estimate"].value(at))
+    return StepFinding(step, max(bounds), max(estimates))
+
+
+def kendall(one: Sequence[Fraction], other: Sequence[Fraction]) -> Fraction | None:
+    """Kendall's tau-b of two rankings; None where one of them has no order.
+
+    >>> kendall([Fraction(1), Fraction(2), Fraction(3)], [Fraction(1), Fraction(3), Fraction(2)])
+    Fraction(1, 3)
+    """
+    signs = [((a > b) - (a < b), (x > y) - (x < y)) for (a, x), (b, y) in
+             combinations(list(zip(one, other, strict=True)), 2)]
+    ordered = [sum(s[k] != 0 for s in signs) for k in (0, 1)]
+    if not all(ordered):
+        return None
+    agreed = sum(a * b for a, b in signs)
+    if ordered[0] == ordered[1]:
+        return Fraction(agreed, ordered[0])
+    return Fraction(agreed / (ordered[0] * ordered[1]) ** 0.5).limit_denominator(10**6)

@@ -1,0 +1,281 @@
+"""`placealg search MODEL`: the best correct configuration of a space, with its proof and the reasons."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from placealg.arith import parse
+from placealg.check.prove import prove
+from placealg.cli.fit import read_margin, whole
+from placealg.cli.inputs import style
+from placealg.cli.output import check_file, print_json, print_lines, print_text, width, write_file
+from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount
+from placealg.cli.terminal import INTERRUPTED, work_for_another
+from placealg.cli.verdicts import DONE, FAILED, OPEN
+from placealg.configurations.calibrate import Calibration, calibrate
+from placealg.configurations.explain import compared, meant, need_formula, neighbours, told
+from placealg.configurations.found import Found
+from placealg.configurations.layouts import Devices
+from placealg.configurations.left_out import Decided, decided
+from placealg.configurations.programs import Programs, default_folder
+from placealg.configurations.question import Question
+from placealg.configurations.run import search
+from placealg.configurations.space import Space, read_spaces, spaces
+from placealg.cost.layouts import MOST_SEQUENCES
+from placealg.cost.machines import Machine, machine
+from placealg.cost.sizing import MOST_DEVICES
+from placealg.cost.times import PARAMETERS, PART
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.config import resolve_model
+from placealg.model.model import Model
+from placealg.progress import each, say
+from placealg.prover.verdict import PROVED, Report
+from placealg.render.search import Answer, as_csv, document, misfit, page, why
+from placealg.render.text_layout import Line
+from placealg.step.derive import derive
+from placealg.strategy.expression import parse_strategy
+
+_RATES = {"flops": ("peak_flops", RATES), "node_bandwidth": ("node_bw", BANDWIDTHS),
+          "card_bandwidth": ("card_bw", BANDWIDTHS), "hbm": ("hbm_bw", BANDWIDTHS), "host": ("host_bw", BANDWIDTHS)}
+"""Option -> the rate that it says, and its units."""
+
+_MEASURED = re.compile(r"(.+?):\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*s(?:\s+(\S+))?\s*\Z")
+
+
+def search_command(chosen: Namespace) -> int:
+    """Read the words, search, prove the winner, and print; 1 where nothing fits, 130 where it was interrupted."""
+    question = read_question(chosen)
+    if chosen.plot:
+        check_file(chosen.plot)
+    calibration = _calibrated(chosen.measured, question) if chosen.measured else None
+    if calibration is not None:
+        question = replace(question, parameters=question.parameters.plus({"efficiency": calibration.efficiency}))
+    whole(chosen.top, 10_000, "--top")
+    jobs = whole(chosen.jobs, 1024, "-j")
+    if chosen.why:
+        _meant(chosen.why, question)
+    space, outside = decided(question.space, question.model, _folder(chosen))
+    question = replace(question, space=space)
+    with _pool(jobs) as executor, stopping() as stopped:
+        found = search(question, _folder(chosen), executor, stopped)
+        halted = stopped()
+    if not found.counts.fit:
+        if chosen.format == "json":
+            print_json({"version": 1, "question": question.to_json(), "complete": found.complete, "best": None,
+                        "smallest_excess_bytes": _excess(found)})
+        else:
+            print_lines(misfit(found, width()))
+        return INTERRUPTED if halted else FAILED
+    if chosen.format == "csv":
+        print_text(as_csv(found))
+        return INTERRUPTED if halted else DONE
+    return _tell(chosen, found, calibration, outside, halted)
+
+
+def _tell(chosen: Namespace, found: Found, calibration: Calibration | None, outside: tuple[Decided, ...],
+          halted: bool) -> int:
+    question, best = found.question, found.best
+    front = found.front() if chosen.front or chosen.plot else None
+    wanted = dict.fromkeys([best.expression, *(one.expression for one in front or ())])
+    reports = {e: _proof(e, question.model) for e in each(list(wanted), str)}
+    say("why others lost")
+    answer = Answer(found, best, told(best, question, PART), told(best, question), need_formula(best, question),
+                    reports, neighbours(found, best), found.top(whole(chosen.top, 10_000, "--top")), front, calibration,
+                    _thought(chosen.why, found) if chosen.why else (), outside)
+    if chosen.plot:
+        from placealg.render.search_drawing import draw_front
+
+        write_file(chosen.plot, str(draw_front(answer)))
+    if chosen.format == "json":
+        print_json({"version": 1, **document(answer)})
+    else:
+        print_lines(page(answer, width()))
+    if halted:
+        return INTERRUPTED
+    return DONE if all(r.verdict == PROVED for r in reports.values()) else OPEN
+
+
+def _folder(chosen: Namespace) -> Path | None:
+    return None if chosen.no_cache else Path(chosen.cache) if chosen.cache else default_folder()
+
+
+def _meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fraction]]:
+    try:
+        return meant(text, question)
+    except InputError as error:
+        raise error.at("--why") from None
+
+
+def _thought(text: str, found: Found) -> list[Line]:
+    """Why not the configuration that a user had in mind."""
+    programs, sizes = _meant(text, found.question)
+    return why(found, compared(found, found.best, programs, sizes), text, width())
+
+
+def _proof(expression: str, model: Model) -> Report:
+    return prove(derive(parse_strategy(expression), model))
+
+
+def _excess(found: Found) -> int | float | None:
+    missed = found.missed
+    return None if missed is None else float(missed[2] - found.question.memory)
+
+
+def read_question(chosen: Namespace) -> Question:
+    """What the words ask."""
+    model = resolve_model(chosen.name, **style(chosen))
+    if not model.graph.ops or model.opaque:
+        raise InputError(f"{model.name} has no op graph, so that neither activations nor flop are known: name a "
+                         "configuration", where="search")
+    sizes = dict(read_size(word) for word in chosen.sizes)
+    known = {*model.sizes, *sizes}
+    open_ = sorted({n for d in model.graph.dims.values() for n in d.names()} - known - {"b"})
+    if open_:
+        raise InputError(f"{model.name} leaves {', '.join(open_)} open: --set {open_[0]}=NUMBER", where="search")
+    for name, value in sizes.items():
+        if name in model.sizes and model.sizes[name] != value:
+            raise InputError(f"{name} = {value} contradicts {model.name}'s {name} = {model.sizes[name]}", where="--set")
+    on = read_machine(chosen)
+    memory = amount(chosen.device_memory, BYTES, "--device-memory") if chosen.device_memory else on.memory
+    if memory is None:
+        raise InputError("says no memory of a device: --device-memory 80GB", where="search")
+    per_node = whole(chosen.per_node, MOST_DEVICES, "--per-node") if chosen.per_node else on.per_node
+    batch = whole(chosen.batch, MOST_SEQUENCES, "--batch")
+    devices = Devices(whole(chosen.devices, MOST_DEVICES, "--devices"), per_node, batch)
+    parameters = {}
+    for word in chosen.assume:
+        name, equals, text = (part.strip() for part in word.partition("="))
+        if not equals or name not in PARAMETERS:
+            raise InputError(f"'{word}' is not PARAMETER=NUMBER", where="--assume", name=name, valid=PARAMETERS)
+        parameters[name] = _number(text, f"--assume {word}")
+    return Question(model, devices, on, memory, read_space(chosen), FrozenMap(sizes),
+                    read_margin(chosen.reserve, chosen.activation_factor), chosen.objective,
+                    FrozenMap({**PARAMETERS, **parameters}))
+
+
+def read_size(word: str) -> tuple[str, Fraction]:
+    """One size of --set: a symbol and its number."""
+    from placealg.mesh import SYMBOLS
+
+    name, equals, text = (part.strip() for part in word.partition("="))
+    if not equals or not name:
+        raise InputError(f"'{word}' is not NAME=VALUE", where="--set")
+    if name not in SYMBOLS or name in ("b", "m", "v"):
+        raise InputError(f"'{name}' is no size of the model: degrees, b, m and v are fixed by --fix", where="--set",
+                         name=name, valid=SYMBOLS)
+    value = _number(text, f"--set {word}")
+    if value.denominator != 1 and SYMBOLS[name].assumption != "positive rational":
+        raise InputError(f"{name} = {text} is not a whole number", where=f"--set {word}")
+    return name, value
+
+
+def _number(text: str, where: str) -> Fraction:
+    try:
+        value = parse(text, ()).evaluate({})
+    except InputError as error:
+        raise error.at(where) from None
+    if value <= 0:
+        raise InputError(f"'{text}' is not a positive number", where=where)
+    return value
+
+
+def read_machine(chosen: Namespace) -> Machine:
+    """The machine of --machine, with the rates that options say; without one all rates are said."""
+    said = {rate: amount(text, units, f"--{option.replace('_', '-')}") for option, (rate, units) in _RATES.items()
+            if (text := getattr(chosen, option))}
+    if chosen.machine:
+        try:
+            return machine(chosen.machine).with_rates(**said)
+        except InputError as error:
+            raise error.at("--machine") from None
+    needed = [o for o in ("flops", "node_bandwidth", "card_bandwidth", "hbm") if _RATES[o][0] not in said]
+    if needed:
+        raise InputError("says no machine: --machine h100, or --flops, --node-bandwidth, --card-bandwidth and --hbm; "
+                         f"missing --{needed[0].replace('_', '-')}", where="search")
+    if not chosen.per_node:
+        raise InputError("says no machine, and so takes --per-node", where="search")
+    return Machine("as said", FrozenMap({"host_bw": Fraction(64 * 10**9), **said}), 1)
+
+
+def read_space(chosen: Namespace) -> Space:
+    """The space of --space, a name or a file with one, narrowed by --only, --fix and --without."""
+    name = chosen.space or "dense"
+    if name in spaces():
+        found = spaces()[name]
+    elif Path(name).exists():
+        try:
+            every = read_spaces(Path(name).read_text(encoding="utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot be read: {error}", where=name) from None
+        if len(every) != 1:
+            raise InputError(f"has {len(every)} spaces: one is searched", where=name)
+        found = next(iter(every.values()))
+    else:
+        raise InputError(f"no space or file '{name}'", where="--space", name=name, valid=spaces())
+    fixed = dict(found.fixed)
+    axes = {a for e in found.choices() for a in parse_strategy(e).mesh.names}
+    for word in chosen.fix:
+        size, equals, text = (part.strip() for part in word.partition("="))
+        if not equals or size not in (*axes, "b", "m", "v"):
+            raise InputError(f"'{word}' is not AXIS=NUMBER", where="--fix", name=size,
+                             valid=(*sorted(axes), "b", "m", "v"))
+        fixed[size] = whole(text, MOST_DEVICES, f"--fix {word}")
+    out = [name for text in chosen.without for name in text.split(",")]
+    try:
+        found = found.without(out)
+    except InputError as error:
+        raise error.at("--without") from None
+    only = tuple(pattern for text in chosen.only for pattern in text.split(",")) or found.only
+    found = replace(found, fixed=FrozenMap(fixed), only=only)
+    if not found.choices():
+        raise InputError(f"no strategy of the space {found.name} matches", where="--only")
+    return found
+
+
+def _calibrated(text: str, question: Question) -> Calibration:
+    told_ = _MEASURED.match(text)
+    if not told_:
+        raise InputError(f"'{text}' is not 'STRATEGY SIZES: SECONDS s [PEAK]', such as 'zero1*tp dp=64 tp=8 b=1: "
+                         "16.4 s 61GB'", where="--measured")
+    which, seconds, peak = told_.groups()
+    try:
+        return calibrate(which, question, Fraction(seconds),
+                         amount(peak, BYTES, "--measured") if peak else None)
+    except InputError as error:
+        raise error.at("--measured") from None
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Whether an interrupt came: the first one ends the search and keeps what it found, the second the process."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: Any) -> None:
+        seen.append(number)
+        signal.signal(signal.SIGINT, before)
+        say("interrupted: telling what was found")
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _pool(jobs: int) -> Any:
+    return nullcontext() if jobs == 1 else ProcessPoolExecutor(jobs, initializer=work_for_another)

@@ -1,0 +1,51 @@
+"""A search asked in Python: words become a question, and what a space leaves out is decided first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from placealg.configurations.found import Found
+from placealg.configurations.layouts import Devices
+from placealg.configurations.left_out import decided
+from placealg.configurations.question import Question
+from placealg.configurations.run import search
+from placealg.configurations.space import Space, spaces
+from placealg.cost.formula import exact_size
+from placealg.cost.machines import Machine
+from placealg.cost.machines import machine as named
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.config import resolve_model
+from placealg.model.model import Model
+
+_AMOUNT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?) ?(GB|GiB|MB|MiB|TB)")
+_UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "TB": 10**12}
+
+
+def ask(model: Model | str, devices: int, batch: int, machine: Machine | str, memory: str | None,
+        space: Space | str, only: tuple[str, ...], executor: Any, cache: Path | None,
+        sizes: Mapping[str, Any]) -> Found:
+    """The outcome of a search."""
+    model = resolve_model(model) if isinstance(model, str) else model
+    on = machine if isinstance(machine, Machine) else named(machine)
+    if isinstance(space, str):
+        if space not in spaces():
+            raise InputError(f"no space is called '{space}'", name=space, valid=spaces())
+        space = spaces()[space]
+    limit = on.memory
+    if memory is not None:
+        told = _AMOUNT.fullmatch(memory)
+        if not told:
+            raise InputError(f"'{memory}' is no amount of memory, such as 80GB")
+        limit = Fraction(told[1]) * _UNITS[told[2]]
+    if limit is None:
+        raise InputError("the machine has no memory: say memory=")
+    asked = replace(space, only=only) if only else space
+    asked, _ = decided(asked, model, cache)
+    exact = FrozenMap({n: exact_size(n, v) for n, v in sizes.items()})
+    return search(Question(model, Devices(devices, on.per_node, batch), on, limit, asked, exact), cache, executor)

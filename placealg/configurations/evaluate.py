@@ -1,0 +1,154 @@
+"""All layouts of one strategy: which of them fit, and how long each takes in its best place, within proven bounds.
+
+What the bounds of double precision leave open about the memory is decided by fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from placealg.configurations.layouts import Columns, Whole, layouts, placed
+from placealg.configurations.programs import HELD, TIMED, Program, Programs
+from placealg.configurations.question import Question
+from placealg.cost.arrays import Arrays, Column
+from placealg.frozen import FrozenMap
+
+PEAK, STATES = HELD[:2]
+BOUND, ESTIMATE, CARD = TIMED
+Interval = tuple[Column, Column]
+Sizes = Mapping[str, Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The layouts of a strategy: their columns, what each needs, and of those that fit the times in the best place.
+
+    `rows` are the layouts that fit, in the order of `placed`, which has their sizes and places; `times` are intervals
+    that hold the exact values of bound, estimate and card traffic. `near` are the sizes and places of all that may be
+    the best of the strategy, `missed` the layout that misses the memory by the least, with an interval of its need.
+    `open` were decided by fractions; `places` is the number of layouts with a place that were evaluated.
+    """
+
+    programs: Programs
+    count: int
+    placed: Columns
+    needed: Column
+    times: FrozenMap[str, Interval]
+    near: tuple[Columns, Interval] | None
+    missed: tuple[FrozenMap[str, Fraction], tuple[float, float]] | None
+    open: int
+    places: int
+
+
+def evaluate(programs: Programs, question: Question) -> Evaluated:
+    """Evaluate every layout of a strategy."""
+    columns = layouts(programs.strategy, question.model, question.devices, question.sizes, question.space.fixed,
+                      programs.whole)
+    axes = programs.strategy.mesh.names
+    count = len(columns[axes[0]])
+    empty = {n: c[:0] for n, c in columns.items()}
+    nothing = np.zeros(0)
+    if not count:
+        return Evaluated(programs, 0, empty, nothing, FrozenMap(), None, None, 0, 0)
+    low, high = needs(programs, question, columns)
+    limit = float(question.memory)
+    fits = high <= np.nextafter(limit, -np.inf)
+    undecided = np.flatnonzero(~fits & (low <= np.nextafter(limit, np.inf)))
+    for k in undecided:
+        fits[k] = exact_need(programs, question, at(columns, int(k))) <= question.memory
+    missed = None
+    if not fits.all():
+        least = int(np.argmin(np.where(fits, np.inf, low)))
+        missed = FrozenMap(at(columns, least)), (float(low[least]), float(high[least]))
+    if not fits.any():
+        return Evaluated(programs, count, empty, nothing, FrozenMap(), None, missed, len(undecided), 0)
+    kept = {n: c[fits] for n, c in columns.items()}
+    everywhere, rows = placed(kept, axes, question.devices)
+    if not len(rows):
+        return Evaluated(programs, count, empty, nothing, FrozenMap(), None, missed, len(undecided), 0)
+    found = timed(programs, question, everywhere)
+    held = low[fits], high[fits]
+    objective = _objective(question.objective, found, (held[0][rows], held[1][rows]))
+    best = _best_of_each(objective, rows)
+    near = objective[0] <= objective[1].min()
+    return Evaluated(
+        programs, count, {n: c[best] for n, c in everywhere.items()}, ((held[0] + held[1]) / 2)[rows[best]],
+        FrozenMap({path: (less[best], more[best]) for path, (less, more) in found.items()}),
+        ({n: c[near] for n, c in everywhere.items()}, (objective[0][near], objective[1][near])),
+        missed, len(undecided), len(rows))
+
+
+def needs(programs: Programs, question: Question, columns: Columns) -> Interval:
+    """What the fullest stage's device needs with the margin, in every layout, as an interval."""
+    factor, reserve = float(question.margin.factor), float(question.margin.reserve)
+    ends = []
+    for program in programs.stages:
+        found = _bounded(program.held, program, question, columns)
+        (peak, most), (rest, resting) = found[PEAK], found[STATES]
+        if question.margin.factor == 1:
+            ends.append((peak + reserve, most + reserve))
+        else:
+            ends.append((factor * peak - (factor - 1) * resting + reserve,
+                         factor * most - (factor - 1) * rest + reserve))
+    slack = 0.0 if question.margin.factor == 1 and not reserve else 2.0**-48
+    low, high = (np.max(np.broadcast_arrays(*(e[k] for e in ends)), axis=0) for k in (0, 1))
+    count = len(next(iter(columns.values())))
+    return (np.broadcast_to(low * (1 - slack), (count,)), np.broadcast_to(high * (1 + slack), (count,)))
+
+
+def timed(programs: Programs, question: Question, columns: Columns) -> dict[str, Interval]:
+    """Bound, estimate and card traffic of the slowest stage at every row, as intervals, in seconds."""
+    count = len(next(iter(columns.values())))
+    every = [_bounded(program.timed, program, question, columns) for program in programs.stages]
+    return {path: (np.broadcast_to(np.max([np.broadcast_to(e[path][0], (count,)) for e in every], axis=0), (count,)),
+                   np.broadcast_to(np.max([np.broadcast_to(e[path][1], (count,)) for e in every], axis=0), (count,)))
+            for path in TIMED}
+
+
+def at(columns: Columns, row: int) -> dict[str, Fraction]:
+    """The sizes of one row."""
+    return {name: Fraction(int(column[row])) for name, column in columns.items()}
+
+
+def exact(programs: Programs, question: Question, path: str, sizes: Sizes) -> tuple[Fraction, Program]:
+    """The exact value of a figure on the stage where it is largest, and that stage's program."""
+    values = [(_value(program, question, path, sizes), k) for k, program in enumerate(programs.stages)]
+    most, k = max(values, key=lambda pair: (pair[0], -pair[1]))
+    return most, programs.stages[k]
+
+
+def exact_need(programs: Programs, question: Question, sizes: Sizes) -> Fraction:
+    """The exact need of the fullest stage's device, with the margin."""
+    return max(question.needed(_value(program, question, PEAK, sizes), _value(program, question, STATES, sizes))
+               for program in programs.stages)
+
+
+def _value(program: Program, question: Question, path: str, sizes: Sizes) -> Fraction:
+    figure = program.figures.get(path)
+    return Fraction(0) if figure is None else figure.value({**question.constants(program), **sizes})
+
+
+def _objective(name: str, found: Mapping[str, Interval], held: Interval) -> Interval:
+    return {"estimate": found[ESTIMATE], "bound": found[BOUND], "card": found[CARD], "memory": held}[name]
+
+
+def _best_of_each(objective: Interval, rows: Whole) -> npt.NDArray[np.int64]:
+    """The row of each layout's best place: the first of those that may be the best within the bounds."""
+    starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
+    group = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(rows)]))
+    may = objective[0] <= np.minimum.reduceat(objective[1], starts)[group]
+    first = np.where(may, np.arange(len(rows)), len(rows))
+    return np.asarray(np.minimum.reduceat(first, starts), dtype=np.int64)
+
+
+def _bounded(arrays: Arrays, program: Program, question: Question, columns: Columns) -> dict[str, Interval]:
+    constants = {n: float(v) for n, v in question.constants(program).items() if n not in columns}
+    fixed = arrays.fixed(constants)
+    filled = {n: columns[n].astype(np.float64) if n in columns else np.array([constants[n]]) for n in fixed.names
+              if n in columns or n in constants}
+    return fixed.bounded(filled)

@@ -1,0 +1,167 @@
+"""The layouts of a strategy on a number of devices, as columns: sizes of its axes, b, m and v, and places in nodes.
+
+Every axis has at least two devices; the product is the number of devices; every quotient of the strategy's own rules is
+whole, and every rank of the batch has whole microbatches. Columns are arrays of whole numbers, a row per layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from placealg.arith import Monomial
+from placealg.cost.links import in_node
+from placealg.errors import InputError
+from placealg.model.model import Model
+from placealg.step.compatibility import quotients
+from placealg.strategy.spec import Strategy
+
+Whole = npt.NDArray[np.int64]
+Columns = dict[str, Whole]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """So many devices, so many of them in a node, and the sequences of a step."""
+
+    count: int
+    per_node: int
+    batch: int
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.per_node, self.batch) < 1:
+            raise InputError("devices, devices per node and sequences are whole numbers of at least 1")
+        if self.count > self.per_node and self.count % self.per_node:
+            raise InputError(f"{self.count} devices do not fill nodes of {self.per_node}")
+
+    @property
+    def together(self) -> int:
+        """The devices of a node that take part."""
+        return min(self.count, self.per_node)
+
+
+def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[str, Fraction],
+            fixed: Mapping[str, int], whole: tuple[Monomial, ...] | None = None) -> Columns:
+    """Every layout; `sizes` are numbers beside the model's, such as s, `fixed` those of some axes, b, m or v.
+
+    `whole` are the quotients of the strategy's rules, if they are known.
+
+    >>> from placealg.model.config import resolve_model
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> found = layouts(parse_strategy("zero1*tp"), resolve_model("gpt2"), Devices(8, 8, 8), {"s": Fraction(1024)}, {})
+    >>> {name: column.tolist() for name, column in found.items()}
+    {'dp': [2, 2, 2, 4, 4], 'tp': [4, 4, 4, 2, 2], 'b': [1, 2, 4, 1, 2], 'm': [4, 2, 1, 2, 1]}
+    """
+    names = strategy.mesh.names
+    found = dict(zip(names, factorizations(devices.count, len(names), 2), strict=True))
+    bound = {**strategy.mesh.sizes(), **{a: n for a, n in fixed.items() if a in names}}
+    found = _where(found, [found[a] == int(n) for a, n in bound.items()])
+    known = {**{n: Fraction(v) for n, v in model.sizes.items()}, **sizes}
+    pipeline = strategy.pipeline_axis
+    if pipeline:
+        layers = _layers(model, known)
+        found = _where(found, [layers % found[pipeline] == 0])
+    found = _where(found, [_whole(q, found, known) for q in (quotients(strategy, model) if whole is None else whole)
+                           if set(q.names()) <= {*known, *names}])
+    ranks = _product([found[a] for a in strategy.batch_axes], len(found[names[0]]))
+    found = _where({**found, "ranks": ranks}, [devices.batch % ranks == 0])
+    found = _crossed(found, "b", lambda row: divisors(devices.batch // row["ranks"]))
+    found["m"] = devices.batch // (found.pop("ranks") * found["b"])
+    if strategy.microbatches is not None:
+        found = _where(found, [found["m"] == strategy.microbatches])
+    if pipeline and strategy.option("schedule", "chunks") == "v":
+        found = _crossed(found, "v", lambda row: divisors(layers // row[pipeline])[1:])
+    if pipeline and strategy.option("schedule", "pipeline") == "interleaved":
+        found = _where(found, [found["m"] % found[pipeline] == 0])
+    return _where(found, [found[n] == v for n, v in fixed.items() if n in ("b", "m", "v") and n in found])
+
+
+def placed(columns: Columns, axes: tuple[str, ...], devices: Devices) -> tuple[Columns, Whole]:
+    """The layouts with their places: ranks of each axis in one node, as many as fill it; and the row that each is of.
+
+    >>> found, rows = placed({"dp": np.array([2, 4]), "tp": np.array([4, 2])}, ("dp", "tp"), Devices(8, 4, 8))
+    >>> found["tp_in_node"].tolist(), rows.tolist()
+    ([4, 2, 2, 1], [0, 0, 1, 1])
+    """
+    ways = np.stack(factorizations(devices.together, len(axes), 1), axis=1)
+    count = len(columns[axes[0]])
+    sizes = np.stack([columns[a] for a in axes], axis=1)
+    fits = ((sizes[:, None, :] % ways[None, :, :]) == 0).all(axis=2)
+    rows, which = np.nonzero(fits[:count])
+    found = {name: column[rows] for name, column in columns.items()}
+    return {**found, **{in_node(a): ways[which, k] for k, a in enumerate(axes)}}, rows
+
+
+@lru_cache(maxsize=256)
+def factorizations(number: int, parts: int, least: int) -> tuple[Whole, ...]:
+    """Every way to write a number as a product of so many factors of at least `least`, a column per factor.
+
+    >>> [column.tolist() for column in factorizations(8, 2, 2)]
+    [[2, 4], [4, 2]]
+    """
+    def ways(left: int, more: int) -> Iterable[tuple[int, ...]]:
+        if more == 1:
+            if left >= least:
+                yield (left,)
+            return
+        for first in divisors(left):
+            if first >= least:
+                yield from ((first, *rest) for rest in ways(left // first, more - 1))
+
+    listed = list(ways(number, parts)) if parts else []
+    table = np.array(listed, dtype=np.int64).reshape(len(listed), max(parts, 1))
+    return tuple(table.T[:parts])
+
+
+@lru_cache(maxsize=65536)
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number, ascending."""
+    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return tuple(dict.fromkeys((*low, *(number // n for n in reversed(low)))))
+
+
+def _layers(model: Model, known: Mapping[str, Fraction]) -> int:
+    counts = [loop.count for loop in model.graph.loops]
+    missing = [n for c in counts for n in c.names() if n not in known]
+    if missing:
+        raise InputError(f"the number of layers takes {missing[0]}: say --set {missing[0]}=")
+    return int(sum(c.evaluate(known) for c in counts))
+
+
+def _whole(quotient: Monomial, columns: Columns, known: Mapping[str, Fraction]) -> npt.NDArray[np.bool_]:
+    """Where a quotient is whole."""
+    over = [(columns[n], -p) for n, p in quotient.powers if n in columns]
+    assert all(power > 0 for _, power in over), "sizes of axes divide"
+    rest = Monomial(quotient.coefficient, tuple((n, p) for n, p in quotient.powers if n not in columns)).evaluate(known)
+    count = len(next(iter(columns.values())))
+    by = _product([column for column, power in over for _ in range(power)], count) * rest.denominator
+    return np.asarray(rest.numerator % by == 0)
+
+
+def _product(columns: list[Whole], count: int) -> Whole:
+    return np.asarray(prod(columns, start=np.ones(count, dtype=np.int64)), dtype=np.int64)
+
+
+def _where(columns: Columns, tests: list[npt.NDArray[np.bool_]]) -> Columns:
+    for test in tests:
+        assert test.shape == next(iter(columns.values())).shape
+    if not tests:
+        return columns
+    keep = np.logical_and.reduce(tests)
+    return {name: column[keep] for name, column in columns.items()}
+
+
+def _crossed(columns: Columns, name: str, values: object) -> Columns:
+    """The rows, each once for every value of a further column."""
+    assert callable(values)
+    count = len(next(iter(columns.values())))
+    each = [values({n: int(c[k]) for n, c in columns.items()}) for k in range(count)]
+    rows = np.repeat(np.arange(count), [len(e) for e in each]) if count else np.zeros(0, dtype=np.int64)
+    more = np.array([v for e in each for v in e], dtype=np.int64)
+    return {**{n: c[rows] for n, c in columns.items()}, name: more}

@@ -1,0 +1,70 @@
+"""What is asked of a search: the model, its sizes, devices, a machine, memory and margin, parameters of times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from placealg.configurations.layouts import Devices
+from placealg.configurations.programs import Program
+from placealg.configurations.space import Space
+from placealg.cost.machines import Machine
+from placealg.cost.sizing import NO_MARGIN, Margin
+from placealg.cost.times import PARAMETERS
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.model import Model
+
+OBJECTIVES: Mapping[str, str] = FrozenMap({
+    "estimate": "what a step takes about, by the named parameters",
+    "bound": "what a step takes at least",
+    "memory": "what a device needs at least",
+    "card": "what a card carries at least in a step",
+})
+"""Objective -> its meaning; the smallest wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A search: `sizes` are numbers beside the model's, `memory` is that of a device in bytes, `parameters` of times.
+
+    `host` is the memory of the host that a device may use, None if that is not limited.
+    """
+
+    model: Model
+    devices: Devices
+    machine: Machine
+    memory: Fraction
+    space: Space
+    sizes: FrozenMap[str, Fraction] = FrozenMap()
+    margin: Margin = NO_MARGIN
+    objective: str = "estimate"
+    parameters: FrozenMap[str, Fraction] = PARAMETERS
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"unknown objective '{self.objective}'", name=self.objective, valid=OBJECTIVES)
+        for name in self.parameters:
+            if name not in PARAMETERS:
+                raise InputError(f"the estimate has no parameter '{name}'", name=name, valid=PARAMETERS)
+
+    def constants(self, program: Program) -> dict[str, Fraction]:
+        """Every number that is the same in all layouts: element sizes, the sizes that are said, rates, parameters."""
+        return {**program.values, **self.sizes, **self.machine.values, **PARAMETERS, **self.parameters}
+
+    def needed(self, peak: Fraction, states: Fraction) -> Fraction:
+        """What is held against the memory: the peak with the margin."""
+        return states + (peak - states) * self.margin.factor + self.margin.reserve
+
+    def to_json(self) -> dict[str, Any]:
+        """The question as data, exact numbers as text."""
+        return {"model": self.model.name, "devices": self.devices.count, "per_node": self.devices.per_node,
+                "batch": self.devices.batch, "machine": self.machine.name,
+                "rates": {n: str(v) for n, v in self.machine.rates.items()}, "memory": str(self.memory),
+                "sizes": {n: str(v) for n, v in self.sizes.items()},
+                "reserve": str(self.margin.reserve), "activation_factor": str(self.margin.factor),
+                "objective": self.objective,
+                "parameters": {n: str(v) for n, v in {**PARAMETERS, **self.parameters}.items()},
+                "space": self.space.to_json()}

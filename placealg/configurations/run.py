@@ -1,0 +1,80 @@
+"""A search from end to end: strategies, from the cache or derived, are evaluated one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from placealg.configurations.evaluate import Evaluated, evaluate
+from placealg.configurations.found import Found
+from placealg.configurations.programs import Cache, Programs, compiled
+from placealg.configurations.question import Question
+from placealg.errors import InputError
+from placealg.model.model import Model
+from placealg.progress import say
+from placealg.strategy.expression import parse_strategy
+
+
+def search(question: Question, folder: Path | None = None, executor: Any = None,
+           interrupted: Callable[[], bool] = lambda: False) -> Found:
+    """Search the space: `folder` is the cache's, `executor` derives what it lacks, `interrupted` says to stop.
+
+    An `executor` has the `map` of concurrent.futures.
+
+    >>> import placealg.configurations.space as space
+    >>> from fractions import Fraction
+    >>> from placealg.cost.machines import machine
+    >>> from placealg.frozen import FrozenMap
+    >>> from placealg.model.config import resolve_model
+    >>> from placealg.configurations.layouts import Devices
+    >>> parts = space.Space("small", FrozenMap({"data": ("", "zero1", "zero3"), "tp": ("", "tp_sp")}))
+    >>> found = search(Question(resolve_model("gpt2"), Devices(8, 8, 32), machine("h100"), Fraction(8 * 10**9), parts,
+    ...                         FrozenMap({"s": Fraction(1024)})))
+    >>> found.counts.layouts, found.counts.fit, found.best.text
+    (24, 24, 'zero1 dp=8 b=1 m=4')
+    """
+    expressions = question.space.expressions()
+    if not expressions:
+        raise InputError(f"the space {question.space.name} has no strategy")
+    wanted = [e for e in expressions if _may(e, question)]
+    every: list[Evaluated] = []
+    refused: dict[str, str] = {}
+    best = float("inf")
+    for k, programs in enumerate(_programs(wanted, question.model, Cache(folder, question.model), executor), 1):
+        if interrupted():
+            break
+        if programs.refused:
+            refused[programs.expression] = programs.refused
+            continue
+        every.append(evaluate(programs, question))
+        if every[-1].near:
+            best = min(best, float(every[-1].near[1][1].min()))
+        say(f"{k} of {len(wanted)} strategies" + (f", the best so far {best:.4g}" if best < float("inf") else ""))
+    return Found(question, every, refused, len(wanted))
+
+
+def _may(expression: str, question: Question) -> bool:
+    """Whether a strategy has the axes that are fixed at more than one device, and none that is fixed at one."""
+    names = parse_strategy(expression).mesh.names
+    chunks = "v" if "interleaved" in expression else ""
+    return all((n in names) == (size > 1) or (n == "v" and (bool(chunks) == (size > 1))) or n in ("b", "m")
+               for n, size in question.space.fixed.items())
+
+
+def _programs(expressions: list[str], model: Model, cache: Cache, executor: Any) -> Iterator[Programs]:
+    """The programs of every strategy, in order."""
+    missing = [e for e in expressions if executor is not None and cache.read(e) is None]
+    derived = iter(()) if not missing else executor.map(partial(compiled, model=model), missing, chunksize=1)
+    waiting = set(missing)
+    for expression in expressions:
+        found = next(derived) if expression in waiting else cache.read(expression)
+        if found is None:
+            found = compiled(expression, model)
+            cache.write(found)
+        elif expression in waiting:
+            cache.write(found)
+        yield found
+
+

@@ -1,0 +1,132 @@
+"""The space of strategies that a search goes through, as data: parts, of each of which one choice, and what is fixed.
+
+An empty choice leaves a part out, which is what an axis of one device means; so every axis of a strategy has at least
+two, and a strategy and its reduced form are never both counted.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib.resources import files
+from itertools import product
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.strategy.expression import parse_strategy
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A choice that the space leaves out, since `better` needs no more memory and sends no more, for all sizes."""
+
+    worse: str
+    better: str
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Parts and their choices; `fixed` sizes of axes, b, m or v; `only` patterns, one of which a strategy matches.
+
+    >>> space = Space("small", parts=FrozenMap({"data": ("", "zero1"), "tp": ("", "tp")}))
+    >>> space.expressions()
+    ('tp', 'zero1', 'zero1*tp')
+    """
+
+    name: str
+    parts: FrozenMap[str, tuple[str, ...]]
+    title: str = ""
+    left_out: tuple[LeftOut, ...] = ()
+    fixed: FrozenMap[str, int] = FrozenMap()
+    only: tuple[str, ...] = ()
+
+    def expressions(self) -> tuple[str, ...]:
+        """The strategies, as expressions over the catalogue; one at least of their parts is an axis."""
+        return tuple(self.choices())
+
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Expression -> what is chosen of each part."""
+        every = {"*".join(filter(None, chosen)): chosen for chosen in product(*self.parts.values())
+                 if any(map(_has_axes, filter(None, chosen)))}
+        return {text: chosen for text, chosen in every.items()
+                if not self.only or any(fnmatchcase(text, pattern) for pattern in self.only)}
+
+    def without(self, names: Iterable[str]) -> Space:
+        """The space without some parts or choices.
+
+        >>> spaces()["dense"].without(["offload", "tp_sp"]).parts["tp"]
+        ('', 'tp')
+        """
+        parts = dict(self.parts)
+        for name in names:
+            every = {*parts, *(c for choices in parts.values() for c in choices if c)}
+            if name not in every:
+                raise InputError(f"the space {self.name} has no part or choice '{name}'", name=name, valid=every)
+            for part, choices in parts.items():
+                left = ("",) if name == part else tuple(c for c in choices if name not in c.split("*"))
+                if not left:
+                    raise InputError(f"without {name} the space {self.name} has no choice of {part}")
+                parts[part] = left
+        return replace(self, parts=FrozenMap(parts))
+
+    def to_json(self) -> dict[str, Any]:
+        """The space as data."""
+        return {"name": self.name, "parts": {part: list(choices) for part, choices in self.parts.items()},
+                "fixed": dict(self.fixed), "only": list(self.only),
+                "left_out": [{"worse": out.worse, "better": out.better} for out in self.left_out]}
+
+
+@lru_cache(maxsize=1024)
+def _has_axes(choice: str) -> bool:
+    """Whether a choice brings axes: one that consists of modifiers applies to what stands to its left."""
+    return any(not parse_strategy(word).modifiers for word in choice.split("*"))
+
+
+@lru_cache(maxsize=1)
+def spaces() -> Mapping[str, Space]:
+    """The shipped spaces by name.
+
+    >>> len(spaces()["dense"].expressions())
+    966
+    """
+    text = files("placealg.configurations").joinpath("spaces.toml").read_text(encoding="utf-8")
+    return read_spaces(text)
+
+
+def read_spaces(text: str, where: str = "spaces.toml") -> Mapping[str, Space]:
+    """The spaces that a file says."""
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"no TOML: {error}", where=where) from None
+    return FrozenMap({name: _read(name, table, where) for name, table in said.items()})
+
+
+def _read(name: str, table: Any, where: str) -> Space:
+    if not isinstance(table, dict) or not isinstance(table.get("parts"), dict) or not table["parts"]:
+        raise InputError(f"[{name}] is no space: it has no [{name}.parts]", where=where)
+    for key in table:
+        if key not in ("title", "parts", "proved", "fixed", "only"):
+            raise InputError(f"[{name}] has no key '{key}'", where=where, name=key,
+                             valid=("title", "parts", "proved", "fixed", "only"))
+    parts = {}
+    for part, choices in table["parts"].items():
+        if not isinstance(choices, list) or not choices or not all(isinstance(c, str) for c in choices):
+            raise InputError(f"[{name}.parts] {part} is not a list of choices, such as [\"\", \"tp\"]", where=where)
+        for choice in filter(None, choices):
+            for word in choice.split("*"):
+                try:
+                    parse_strategy(word)
+                except InputError as error:
+                    raise error.at(f"{where}: [{name}.parts] {part}") from None
+        parts[part] = tuple(dict.fromkeys(choices))
+    proved = tuple(LeftOut(str(o.get("worse")), str(o.get("better"))) for o in table.get("proved", ()))
+    fixed = table.get("fixed", {})
+    if not all(type(n) is int and n >= 1 for n in fixed.values()):
+        raise InputError(f"[{name}.fixed] takes whole numbers of at least 1", where=where)
+    return Space(name, FrozenMap(parts), str(table.get("title", "")), proved, FrozenMap(fixed),
+                 tuple(map(str, table.get("only", ()))))

@@ -1,0 +1,347 @@
+"""The search held against brute force: every configuration one by one, by formulas and fractions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from math import prod
+from pathlib import Path
+
+import pytest
+from conftest import Outcome
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placealg.configurations.calibrate import calibrate
+from placealg.configurations.evaluate import ESTIMATE, at, exact
+from placealg.configurations.explain import compared, meant, neighbours, terms
+from placealg.configurations.found import Found
+from placealg.configurations.layouts import Devices, factorizations
+from placealg.configurations.programs import Cache, compiled
+from placealg.configurations.question import Question
+from placealg.configurations.run import search
+from placealg.configurations.space import Space, read_spaces, spaces
+from placealg.cost.communication import communication
+from placealg.cost.machines import machine
+from placealg.cost.memory import memory
+from placealg.cost.plain import plain, put
+from placealg.cost.sizing import Margin
+from placealg.cost.stage import on_stage
+from placealg.cost.times import PARAMETERS, Written
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.config import resolve_model
+from placealg.model.model import Model
+from placealg.polynomial import Plain
+from placealg.step.compatibility import check_sizes
+from placealg.step.derive import derive
+from placealg.strategy.expression import parse_strategy
+
+GB = 10**9
+SMALL = Space("small", FrozenMap({"data": ("", "zero1", "hsdp"), "tp": ("", "tp_sp"), "pp": ("", "pp")}))
+TINY = replace(SMALL, only=("zero1", "hsdp"))
+WIDER = Space("wider", FrozenMap({
+    "data": ("", "dp", "zero1", "zero2", "zero3", "hsdp"), "tp": ("", "tp", "tp_sp"),
+    "pp": ("", "pp", "pp_interleaved"),
+    "cp": ("", "cp_ring", "cp_ulysses"), "recompute": ("", "recompute_full"), "offload": ("", "offload_optimizer")}))
+
+
+def asked(devices: int, space: Space, memory_: int = 5 * GB, per_node: int = 4, batch: int = 16,
+          **more: object) -> Question:
+    return Question(resolve_model("gpt2"), Devices(devices, per_node, batch), machine("h100"), Fraction(memory_), space,
+                    FrozenMap({"s": Fraction(1024)}), **more)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Each:
+    """One configuration, found one by one: the need, and (bound, estimate, card) in its best place."""
+
+    expression: str
+    sizes: tuple[tuple[str, int], ...]
+    need: Fraction
+    times: tuple[Fraction, Fraction, Fraction]
+
+
+def brute(question: Question) -> tuple[list[Each], int]:
+    """(every configuration that fits in its best place, the number of all), by formulas one at a time."""
+    fit, count = [], 0
+    for expression in question.space.expressions():
+        strategy = parse_strategy(expression)
+        step = derive(strategy, question.model)
+        staged = [on_stage(step, n) for n in ("first", "last")] if step.reference.pipeline else [step]
+        held = [form(memory(one).peak, question) for one in staged]
+        timed = [[form(Written(one)[path], question) for path in ("time.bound", "time.estimate")]
+                 + [form(Written(one)["time.bound.card"], question)
+                    if "time.bound.card" in Written(one) else None] for one in staged]
+        for sizes in one_by_one(question, expression):
+            count += 1
+            need = max(value(f, sizes) for f in held)
+            if need > question.memory:
+                continue
+            places = [{**sizes, **dict(zip((f"{a}_in_node" for a in strategy.mesh.names), way, strict=True))}
+                      for way in product(*([n for n in range(1, sizes[a] + 1) if sizes[a] % n == 0]
+                                           for a in strategy.mesh.names))
+                      if prod(way) == min(question.devices.per_node, question.devices.count)]
+            figures = [tuple(max(Fraction(0) if f is None else value(f, place) for f in column)
+                             for column in zip(*timed, strict=True)) for place in places]
+            if figures:
+                best = min(figures, key=lambda t: t[1])
+                fit.append(Each(expression, tuple(sorted(sizes.items())), need, best))  # type: ignore[arg-type]
+    return fit, count
+
+
+def form(formula: object, question: Question) -> Plain:
+    """A formula in plain form, with all numbers that are the same everywhere."""
+    known = {**formula.values, **question.sizes, **machine("h100").values, **PARAMETERS}  # type: ignore[attr-defined]
+    known.pop("m", None)
+    return plain(put(formula, {n: v for n, v in known.items() if n in formula.inputs}))  # type: ignore
+
+
+def value(formula: Plain, sizes: Mapping[str, int]) -> Fraction:
+    return formula.evaluate(dict(sizes))
+
+
+def one_by_one(question: Question, expression: str) -> Iterator[dict[str, int]]:
+    """Every layout, tried: all sizes of all axes, b, m and chunks."""
+    strategy, model, batch = parse_strategy(expression), question.model, question.devices.batch
+    names = strategy.mesh.names
+    for way in product(range(2, question.devices.count + 1), repeat=len(names)):
+        axes = dict(zip(names, way, strict=True))
+        if prod(way) != question.devices.count or ("pp" in axes and 12 % axes["pp"]):
+            continue
+        try:
+            check_sizes(strategy, model, {**{a: Fraction(n) for a, n in axes.items()}, "s": Fraction(1024)})
+        except InputError:
+            continue
+        ranks = prod(axes[a] for a in strategy.batch_axes)
+        for b, m in product(range(1, batch + 1), repeat=2):
+            if b * m * ranks != batch:
+                continue
+            if "interleaved" not in expression:
+                yield {**axes, "b": b, "m": m}
+                continue
+            for v in range(2, 13):
+                if 12 // axes["pp"] % v == 0 and m % axes["pp"] == 0:
+                    yield {**axes, "b": b, "m": m, "v": v}
+
+
+def agrees(question: Question) -> None:
+    found, (fit, count) = search(question), brute(question)
+    assert (found.counts.layouts, found.counts.fit) == (count, len(fit))
+    best = min(fit, key=lambda e: e.times[1])
+    assert found.best.estimate == best.times[1]
+    assert (found.best.bound, found.best.need) in {(e.times[0], e.need) for e in fit if e.times[1] == best.times[1]}
+    assert found.least[0] <= min(e.times[0] for e in fit)
+    table = {(str(row["strategy"]), *(int(row[n]) for n in ("b", "m"))): row for row in found.table}
+    assert len(found.table) == len(fit) and table
+    mine = {(float(e.need), round(float(e.times[1]), 9)) for e in fit}
+    assert {(float(row["needs"]), round(float(row["estimate"]), 9)) for row in found.table} == mine
+    names = ("memory", "estimate")
+    front = [(c.need, c.estimate) for c in found.front(names)]
+    every = {(e.need, e.times[1]) for e in fit}
+    assert front == sorted(p for p in every if not any(
+        q != p and q[0] <= p[0] and q[1] <= p[1] for q in every))
+
+
+def test_brute_force_on_8_devices_finds_the_same() -> None:
+    agrees(asked(8, TINY))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "per_node"), [(8, 4), (16, 8)])
+def test_brute_force_of_pipelines_finds_the_same(devices: int, per_node: int) -> None:
+    agrees(asked(devices, SMALL, per_node=per_node))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "per_node"), [(8, 8), (16, 4)])
+def test_brute_force_of_the_whole_grammar_finds_the_same(devices: int, per_node: int) -> None:
+    agrees(asked(devices, WIDER, 4 * GB, per_node, 32))
+
+
+def test_a_space_of_one_strategy() -> None:
+    found = search(asked(8, replace(SMALL, only=("zero1",))))
+    assert {str(row["strategy"]) for row in found.table} == {"zero1"}
+
+
+@given(st.integers(1, 24), st.integers(1, 4), st.integers(1, 3))
+@settings(max_examples=8)
+def test_factorizations_are_all_and_each_once(number: int, parts: int, least: int) -> None:
+    found = list(zip(*(c.tolist() for c in factorizations(number, parts, least)), strict=True))
+    assert sorted(found) == [w for w in product(range(least, number + 1), repeat=parts) if prod(w) == number]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    return search(asked(8, replace(SMALL, only=("zero1", "zero1[*]tp_sp", "zero1[*]pp"))))
+
+
+def test_figures_are_those_of_cost_and_of_the_formulas(found: Found) -> None:
+    for one in [found.best, *found.top(1)]:
+        step = derive(one.programs.strategy, found.question.model)
+        staged = [on_stage(step, n) for n in ("first", "last")] if step.reference.pipeline else [step]
+        known = {**found.question.sizes, **one.sizes}
+        assert one.need == max(Fraction(memory(s).peak.value(**{n: v for n, v in known.items()
+                                                                 if n in memory(s).peak.inputs})) for s in staged)
+        sent = [communication(s).total for s in staged]
+        for formula, program in zip(sent, one.programs.stages, strict=True):
+            assert program.figures["communication.total"].value({**program.values, **known}) == formula.value(
+                **{n: v for n, v in known.items() if n in formula.inputs})
+
+
+def test_a_changed_coefficient_moves_the_estimate(found: Found) -> None:
+    program = found.best.programs.stages[0]
+    changed = replace(program.timed, coefficients=program.timed.coefficients * (1 + 1e-6))
+    other = replace(found.best.programs, stages=(replace(program, timed=changed),))
+    from placealg.configurations.evaluate import evaluate
+
+    low, high = evaluate(other, found.question).times[ESTIMATE]
+    row = next(k for k in range(len(low)) if all(
+        evaluate(other, found.question).placed[n][k] == v for n, v in found.best.sizes.items()))
+    assert not low[row] <= found.best.estimate <= high[row]
+
+
+def test_neighbours_differ_in_one_thing_and_lose_by_their_term(found: Found) -> None:
+    near = neighbours(found, found.best)
+    assert near and all(n.ratio >= 0 for n in near)
+    for one in near:
+        if one.other is not None:
+            grown = terms(one.other, found.question).get(one.term, Fraction(0)) - terms(
+                found.best, found.question).get(one.term, Fraction(0))
+            assert grown == one.by
+        else:
+            assert one.over >= 0
+
+
+def test_one_that_a_user_had_in_mind(found: Found) -> None:
+    programs, sizes = meant("zero1*tp_sp dp=4 b=2", found.question)
+    assert {n: int(v) for n, v in sizes.items()} == {"dp": 4, "tp": 2, "b": 2, "m": 2}
+    other = compared(found, found.best, programs, sizes).other
+    assert other is not None and other.estimate >= found.best.estimate
+    for text, says in (("zero1*tp_sp dp=3 tp=2", "are 6 devices, not 8"), ("zero1*tp_sp", "have no sizes"),
+                       ("zero1*tp_sp dp=8 tp=1", "no axis"), ("zero1 dp=8 q=2", "has no 'q'"), ("zero1 dp", "NAME="),
+                       ("", "no strategy"), ("zero1 dp=8 b=3", "no layout"), ("zero1*tp_sp dp=3", "multiple")):
+        with pytest.raises(InputError, match=says):
+            meant(text, found.question)
+
+
+def test_a_measured_step_fits_the_efficiency(found: Found) -> None:
+    text, question = "zero1*tp_sp dp=4 b=2", found.question
+    seconds = Fraction(1, 10)
+    fitted = calibrate(text, question, seconds, Fraction(10 * GB))
+    again = replace(question, parameters=question.parameters.plus({"efficiency": fitted.efficiency}))
+    assert exact(fitted.of.programs, again, ESTIMATE, fitted.of.sizes)[0] == seconds
+    held, states = (max(p.figures[f].value({**question.constants(p), **fitted.of.sizes}) for p in
+                        fitted.of.programs.stages) for f in ("memory.peak", "memory.states"))
+    assert fitted.factor is not None and states + fitted.factor * (held - states) == 10 * GB
+    with pytest.raises(InputError, match="less than the bound"):
+        calibrate(text, question, Fraction(1, 10**6))
+    with pytest.raises(InputError, match="needed at least"):
+        calibrate(text, question, seconds, Fraction(1000))
+
+
+@pytest.mark.parametrize("margin", [Margin(Fraction(GB)), Margin(factor=Fraction(3, 2))])
+def test_a_margin_counts_as_it_does_for_fit(margin: Margin) -> None:
+    question = asked(8, replace(SMALL, only=("zero1",)), margin=margin)
+    for one in search(question).top(9):
+        (program,) = one.programs.stages
+        known = {**question.constants(program), **one.sizes}
+        peak, states = (program.figures[f].value(known) for f in ("memory.peak", "memory.states"))
+        assert one.need == states + margin.factor * (peak - states) + margin.reserve <= question.memory
+
+
+def test_the_cache_gives_what_was_derived_and_no_other(tmp_path: Path) -> None:
+    model = resolve_model("gpt2")
+    cache, made = Cache(tmp_path, model), compiled("zero1", model)
+    cache.write(made)
+    kept = Cache(tmp_path, model).read("zero1")
+    assert kept is not None and kept.stages[0].figures == made.stages[0].figures
+    assert Cache(tmp_path, replace(model, name="other")).read("zero1") is None
+    path = cache.path("zero1")
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:-1])
+    assert Cache(tmp_path, model).read("zero1") is None
+
+
+def test_an_interrupted_search_tells_what_it_found() -> None:
+    seen = []
+
+    def after_two() -> bool:
+        seen.append(1)
+        return len(seen) > 2
+
+    part = search(asked(8, replace(SMALL, only=("zero1*",))), interrupted=after_two)
+    assert not part.complete and part.counts.strategies == 2 and part.counts.fit
+
+
+def test_spaces_are_read_and_refused() -> None:
+    assert len(spaces()["dense"].expressions()) == 966
+    for text, says in (("[x]\n", "is no space"), ("[x.parts]\na = 1\n", "not a list"), ("x = [", "no TOML"),
+                       ("[x]\nname = 1\n[x.parts]\na = ['dp']\n", "no key 'name'"),
+                       ("[x.parts]\na = ['zero9']\n", "zero9")):
+        with pytest.raises(InputError, match=says):
+            read_spaces(text)
+    with pytest.raises(InputError, match="no part or choice 'offlod'; did you mean 'offload'"):
+        spaces()["dense"].without(["offlod"])
+
+
+WORDS = ("search", "gpt2", "--batch", "16", "--set", "s=1024", "--no-cache", "--only", "zero1,zero1[*]tp_sp")
+
+
+def test_the_page(placealg: Callable[..., Outcome]) -> None:
+    told = placealg(*WORDS, "--devices", "8", "--machine", "h100", "--why", "zero1*tp_sp dp=4 b=1")
+    assert told.code == 0, told.err
+    for line in ("best  zero1", "takes at least", "takes about", "proof  PROVED", "close", "why not  zero1*tp_sp",
+                 "nothing in this space takes less"):
+        assert line in told.out, told.out
+    assert max(map(len, told.out.splitlines())) <= 120
+
+
+def test_json_and_csv(placealg: Callable[..., Outcome]) -> None:
+    told = placealg(*WORDS, "--devices", "8", "--machine", "h100", "--format", "csv")
+    head, first, *_ = told.out.splitlines()
+    assert head.startswith("strategy,dp,") and first.startswith("zero1,8,") and told.code == 0
+    said = json.loads(placealg(*WORDS[:-1], "zero1", "--devices", "8", "--machine", "h100", "--front", "--format",
+                               "json").out)
+    assert said["best"]["verdict"] == "PROVED" and said["complete"]
+    assert Fraction(said["best"]["takes_about_seconds"]["exact"]) == sum(
+        (Fraction(t["exact"]) for t in said["best"]["estimate"]), Fraction(0))
+    assert all(one["verdict"] == "PROVED" for one in said["front"])
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("--devices", "12", "--machine", "h100"), "12 devices do not fill nodes of 8"),
+    (("--devices", "8"), "says no machine"),
+    (("--devices", "8", "--machine", "h10"), "--machine: no machine is called 'h10'; did you mean 'h100'"),
+    (("--devices", "8", "--machine", "h100", "--fix", "tp=x"), "--fix tp=x"),
+    (("--devices", "8", "--machine", "h100", "--fix", "tq=2"), "is not AXIS=NUMBER; did you mean 'tp'"),
+    (("--devices", "8", "--machine", "h100", "--assume", "eficiency=1"), "did you mean 'efficiency'"),
+    (("--devices", "8", "--machine", "h100", "--space", "dens"), "did you mean 'dense'"),
+    (("--devices", "8", "--machine", "h100", "--without", "offlod"), "--without: "),
+    (("--devices", "8", "--machine", "h100", "--why", "zero1 dp=4"), "--why: "),
+    (("--devices", "8", "--machine", "h100", "--measured", "zero1 dp=8"), "--measured: "),
+    (("--devices", "8", "--machine", "h100", "--measured", "zero1 dp=8: 0.0001 s"), "less than the bound"),
+    (("--devices", "8", "--flops", "1TFLOPS"), "missing --node-bandwidth"),
+    (("--devices", "8", "--machine", "h100", "--set", "q=1"), "is no size of the model"),
+])
+def test_bad_input_is_one_line(placealg: Callable[..., Outcome], words: tuple[str, ...], says: str) -> None:
+    told = placealg(*WORDS, *words)
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and says in told.err, told.err
+
+
+def test_where_nothing_fits_the_least_excess_is_told(placealg: Callable[..., Outcome]) -> None:
+    told = placealg(*WORDS, "--devices", "8", "--machine", "h100", "--device-memory", "500MB")
+    assert told.code == 1 and "the nearest misses by" in told.out, told.out
+    told = placealg("search", "gpt2", "--batch", "5", "--set", "s=1024", "--no-cache", "--only", "zero1", "--devices",
+                    "8", "--machine", "h100")
+    assert told.code == 1 and "no layout divides these devices" in told.out, told.out
+
+
+def test_at_reads_a_row() -> None:
+    import numpy as np
+
+    assert at({"dp": np.array([2, 4])}, 1) == {"dp": Fraction(4)}
+    assert isinstance(resolve_model("gpt2"), Model)

@@ -28,7 +28,9 @@ _ENVIRONMENT = {"PYTHONPATH": str(HERE.parent), "COLUMNS": "110", "NO_COLOR": "1
 def executed(path: Path) -> Any:
     """The notebook of a py:percent file, with outputs, and nothing in it that differs from run to run."""
     notebook = jupytext.read(path)
+    # The kernel listens on this machine alone; that it says so at each start is no news of a notebook.
     NotebookClient(notebook, timeout=LONGEST, record_timing=False, coalesce_streams=True,
+                   extra_arguments=["--IPKernelApp.log_level=ERROR"],
                    resources={"metadata": {"path": str(HERE)}}).execute()
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "jupytext": notebook.metadata["jupytext"],
                          "language_info": {"name": "python"}}

@@ -111,8 +111,8 @@ __all__ = [
     "CommandCase", "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit",
     "ep", "fit", "Formula", "from_torch", "fsdp",
     "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
-    "Model", "moe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b",
-    "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective", "read",
+    "Model", "moe", "observe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp",
+    "pp_1f1b", "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective", "read",
     "read_model", "Report", "search", "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "times", "tp",
     "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
@@ -232,6 +232,21 @@ def read_model(name: str | Path, **style: Any) -> Model:
     from placealg.cli.given import read_model as by_name
 
     return by_name(name, **style)
+
+
+def observe(model: Any, mesh: Any = None, *, gather: bool = True, shims: tuple[str, ...] = ()) -> Any:
+    """A context that records the training step inside it: `with pa.observe(model, mesh) as seen: step()`.
+
+    Afterwards `seen.seen` is the recording: `seen.seen.text()` is a file that `placealg conform` holds against a
+    strategy without torch. `mesh` is a DeviceMesh with named dims, or axis -> size if ranks are numbered with the last
+    axis fastest; None is one device. `gather` joins what all ranks saw. It needs the extra `torch`.
+    """
+    from placealg.watch.requirement import need_torch
+
+    need_torch()
+    from placealg.watch.recorder.observe import observe as recording
+
+    return recording(model, mesh, gather=gather, shims=shims)
 
 
 def from_torch(model: Any, mesh: Any) -> Strategy:

@@ -1,10 +1,12 @@
-"""For the tests of other projects: an assertion that a strategy is proved, which fails with the counterexample."""
+"""For the tests of other projects: that a strategy is proved, and that a training step of PyTorch is one of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
+from typing import Any
 
+from placealg.check.conformance import judge as judge_conformance
 from placealg.check.prove import prove
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
@@ -12,12 +14,15 @@ from placealg.errors import InputError
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.prover.verdict import CUTOFF, PARAMETRIC, PROVED, Report
+from placealg.render.conformance import page as conformance_page
 from placealg.render.proof import proof
 from placealg.render.text_layout import plain
 from placealg.step.derive import derive
 from placealg.step.edit import Edited
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
+from placealg.watch.requirement import need_torch
+from placealg.watch.verdict import Conformance
 
 FOR_ALL_SIZES = (PARAMETRIC, CUTOFF)
 """The classes of verdicts that hold for all sizes."""
@@ -56,6 +61,30 @@ def assert_proved(strategy: Strategy | Step | str | PathLike[str], model: Model 
             raise AssertionError(f"{report!r}".partition(":")[0] + " is proved only under hypotheses beyond "
                                  f"{beyond}: {'; '.join(more)}")
     return report
+
+
+def assert_trains_as(strategy: str | PathLike[str], step: Callable[[], object], *, model: Any, mesh: Any = None,
+                     config: Model | str | None = None, names: Mapping[str, str] | None = None) -> Conformance:
+    """Run one training step of PyTorch under the recorder, and raise AssertionError unless it is a proved strategy's.
+
+    `step` runs forward, backward and the optimizer's step, with the gradients of earlier steps cleared; `model` is what
+    it trains, `mesh` a DeviceMesh whose dims have the names of the strategy's axes (see `pa.observe`). `config` is a
+    shipped name, the path of a config.json or a Model; None takes what the strategy's file or the default says. `names`
+    tells parameters that no table knows. How often each token counts is told as far as ops of the loss show it: it is
+    not measured here.
+    """
+    __tracebackhide__ = True
+    need_torch()
+    from placealg.watch.recorder.observe import observe
+
+    case = read_case(fspath(strategy), config, (), default="gpt")
+    with observe(model, mesh) as observation:
+        step()
+    told = judge_conformance(case.strategy, case.model, observation.seen, case.edited.edits if case.edited else (),
+                             names)
+    if not told.good:
+        raise AssertionError("\n".join(plain(text).rstrip() for text in conformance_page(told, _WIDTH, SAYS)))
+    return told
 
 
 def _program(strategy: Strategy | Step | str | PathLike[str],

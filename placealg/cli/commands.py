@@ -123,5 +123,6 @@ COMMANDS: dict[str, Command] = {
     "completion": _lazy("completion", "completion"),
     "search": _lazy("search", "search_command"),
     "check-torch": _lazy("torch", "check_torch"),
+    "watch": _lazy("watch", "watch"), "conform": _lazy("watch", "conform"),
 }
 """Command -> the function that runs it and returns its exit code."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from placealg.cli.meant import SIZE, meant
 from placealg.cli.search_words import add_fit, add_search
+from placealg.cli.torch_words import check_torch_words, conform_words, watch_words
 from placealg.errors import InputError
 
 LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
@@ -33,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("train a small model rank by rank and on one device", "STRATEGY"),
     "museum": ("bugs of real projects, refuted; where they hide", "[NAME...]"),
     "check-torch": ("run PyTorch, and hold it against the formulas", "[NAME...]"),
+    "watch": ("whether a training script's step is the strategy's", "STRATEGY"),
+    "conform": ("the same of a step that was recorded", "STRATEGY"),
     "model": ("units, regions, dims, ops, exact counts", "NAME"),
     "models": ("the models that have a name, and the families read", ""),
     "import": ("the strategy of a framework's configuration", "FILE"),
@@ -366,15 +370,10 @@ def _completion(parser: Parser) -> None:
     parser.add_argument("shell", choices=COMPLETED_SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
 
-def _check_torch(parser: Parser) -> None:
-    parser.add_argument("strategies", nargs="*", metavar="NAME", help="rows of the matrix; all of them by default")
-    parser.add_argument("--faults", action="store_true",
-                        help="put faults into real runs instead, and hold them against the refutations of their files")
-    parser.add_argument("--world", action="append", default=[], type=int, metavar="N",
-                        help="on so many processes: 2, 4 or 8; on all three by default")
-    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS",
-                        help="how long one run may take before its processes are ended; 60 by default")
-    _format(parser, ("text", "markdown", "json"))
+def _recorded(words: Callable[[Parser, str], None], parser: Parser) -> None:
+    words(parser, _STRATEGY)
+    _settings(parser, "text", "json")
+    _timing(parser)
 
 
 def _explain(parser: Parser) -> None:
@@ -384,7 +383,7 @@ def _explain(parser: Parser) -> None:
     _format(parser, ("text", "json"))
 
 
-_ARGUMENTS = {"list": _list, "show": _show, "cost": _cost, "prove": _prove, "recheck": _recheck, "compare": _compare,
-              "diff": _diff, "reshard": _reshard, "report": _report, "fit": _fit, "search": _search,
-              "simulate": _simulate, "museum": _museum, "check-torch": _check_torch, "model": _model, "models": _list,
-              "import": _import, "explain": _explain, "completion": _completion}
+_ARGUMENTS: dict[str, Callable[[Parser], None]] = {
+    "models": _list, "check-torch": partial(check_torch_words, _format),
+    "watch": partial(_recorded, watch_words), "conform": partial(_recorded, conform_words)}
+_ARGUMENTS |= {n: globals()[f"_{n.replace('-', '_')}"] for n in COMMANDS if n not in _ARGUMENTS}

@@ -1,0 +1,110 @@
+"""Whether a recorded training step is an instance of a proved program; if not, what is true of the one that it is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from placealg.check.edit_folding import folded
+from placealg.check.prove import prove
+from placealg.errors import InputError
+from placealg.model.model import Model
+from placealg.step.derive import derive
+from placealg.step.edit import Edit, Edited, apply_edits, read_edits
+from placealg.step.program import Step
+from placealg.step.text import write_program
+from placealg.strategy.options import OPTIMIZERS
+from placealg.strategy.spec import Strategy, overlay
+from placealg.watch.conform import Comparison, compare
+from placealg.watch.differences import Difference
+from placealg.watch.seen import Seen
+from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
+
+
+def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = (), names: Mapping[str, str] | None
+          = None) -> Conformance:
+    """Hold a recording against a strategy on a model; `edits` are those of the strategy's file."""
+    chosen: tuple[Comparison, tuple[str, ...], Strategy] | None = None
+    for tables, settings in readings(strategy, seen):
+        meant = overlay(strategy, tables) if tables else strategy
+        comparison = compare(program(meant, model, edits), model, seen, names)
+        if chosen is None or _weight(comparison) < _weight(chosen[0]):
+            chosen = comparison, settings, meant
+        if comparison.matched:
+            break
+    assert chosen is not None
+    comparison, settings, meant = chosen
+    step = comparison.step
+    report = prove(step)
+    digest = hashlib.sha256(write_program(step, meant).encode()).hexdigest()[:16]
+    said: dict[str, Any] = {"strategy": strategy.name, "seen": seen, "comparison": comparison, "settings": settings,
+                            "report": report, "digest": digest}
+    if not comparison.differences:
+        return Conformance(verdict=UNSEEN if comparison.unseen else CONFORMS, **said)
+    found, gap = edits_of(comparison.differences, step)
+    if gap or not found:
+        return Conformance(verdict=DIFFERS, gap=gap, **said)
+    try:
+        read = read_edits(found, step.reference)
+        edited = apply_edits(step, read)
+    except InputError as error:
+        return Conformance(verdict=DIFFERS, edits=tuple(found), gap=str(error), **said)
+    wrong = {d.group for d in comparison.differences}  # replicas of these differ because of an earlier step
+    left = [d.says for d in compare(edited, model, seen, names).differences
+            if d.kind != "replicas differ" or d.group not in wrong]
+    if left:
+        return Conformance(verdict=DIFFERS, edits=tuple(found),
+                           gap=f"with these edits the run is still not the program: {left[0]}", **said)
+    said["edits"] = tuple(folded(found, step, lambda tables: _same(tables, step, edited)))
+    return Conformance(verdict=DIFFERS, edited=prove(edited, step, Edited(step, read)), **said)
+
+
+def program(strategy: Strategy, model: Model, edits: Sequence[Edit]) -> Step:
+    """The program of a strategy under the edits of its file."""
+    step = derive(strategy, model)
+    return apply_edits(step, edits) if edits else step
+
+
+def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """(tables, in words) that a run says where the strategy is silent: the likeliest first."""
+    said: Mapping[str, Any] = strategy.tables.get("optimizer") or {}
+    tables: dict[str, Any] = {"optimizer": {}}
+    words: list[str] = []
+    clipped = any(h.verb == "scale" for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops)
+    if "clip" not in said and not clipped:
+        tables["optimizer"]["clip"] = "none"
+        words.append("no clipping")
+    if "name" not in said and seen.optimizer in OPTIMIZERS:
+        tables["optimizer"]["name"] = seen.optimizer
+        words.append(seen.optimizer)
+    tables = {k: v for k, v in tables.items() if v}
+    count = max(seen.microbatches, 1)
+    words.append(f"{count} microbatch{'es' if count > 1 else ''}")
+    yield tables, tuple(words)
+    if "microbatch_mean" not in (strategy.tables.get("schedule") or {}) and count > 1:
+        yield ({**tables, "schedule": {"microbatch_mean": "gradients"}},
+               (*words, "the mean over microbatches is taken of the gradients"))
+    if "preset" not in (strategy.tables.get("loss") or {}):
+        yield {**tables, "loss": {"preset": "token_mean"}}, (*words, "the loss divides by the tokens of all ranks")
+
+
+def _weight(comparison: Comparison) -> int:
+    return len(comparison.differences) + len(comparison.unseen)
+
+
+def edits_of(differences: Iterable[Difference], step: Step) -> tuple[list[Mapping[str, Any]], str]:
+    """The differences as [[edit]] tables, each once; and why not, where one has no words in the language."""
+    found: list[Mapping[str, Any]] = []
+    for difference in differences:
+        if not difference.edits:
+            return [], f"no edit says it: {difference.says}"
+        found += [e for e in difference.edits if e not in found]
+    return found, ""
+
+
+def _same(tables: Sequence[Mapping[str, Any]], step: Step, edited: Step) -> bool:
+    try:
+        return apply_edits(step, read_edits(tables, step.reference)) == edited
+    except InputError:
+        return False

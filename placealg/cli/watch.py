@@ -1,0 +1,101 @@
+"""`placealg watch` and `placealg conform`: a recorded training step held against a strategy."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+from placealg.check.conformance import judge
+from placealg.cli.glosses import SAYS
+from placealg.cli.inputs import options, read_case
+from placealg.cli.output import print_json, print_lines, width, write_file
+from placealg.cli.verdicts import DONE, FAILED, OPEN
+from placealg.errors import InputError
+from placealg.prover.verdict import UNDECIDED
+from placealg.render.conformance import document, page
+from placealg.watch.seen import Seen, joined
+from placealg.watch.verdict import UNSEEN, Conformance
+
+
+def conform(chosen: Namespace) -> int:
+    """Hold a recording against a strategy; needs no torch."""
+    seen = joined([Seen.read(_text(word), word) for word in chosen.recordings])
+    return _judge(chosen, seen, Path(chosen.recordings[0]).name)
+
+
+def watch(chosen: Namespace) -> int:
+    """Run a script on every rank of a mesh, record one of its training steps, and hold it against a strategy."""
+    from placealg.watch.ranks import RunError, record
+    from placealg.watch.requirement import need_torch
+
+    mesh = mesh_of(chosen.mesh)
+    if not chosen.limit > 0:
+        raise InputError(f"{chosen.limit:g} is no time", where="--limit")
+    read_case(chosen.strategy, chosen.model, (), **options(chosen))  # what is wrong with it is told before the run
+    need_torch()
+    script, *arguments = chosen.script[1:] if chosen.script[:1] == ["--"] else chosen.script
+    try:
+        seen = record(mesh, script, arguments, chosen.limit)
+    except RunError as error:
+        print(f"placealg: {script}: {error}", file=sys.stderr)
+        return OPEN
+    if chosen.output:
+        write_file(chosen.output, seen.text())
+    return _judge(chosen, seen, Path(script).name)
+
+
+def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
+    case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
+    edits = case.edited.edits if case.edited else ()
+    told = judge(case.strategy, case.model, seen, edits, names_said(chosen.names))
+    if chosen.format == "json":
+        print_json(document(told, not chosen.no_timing))
+    else:
+        print_lines(page(told, width(), SAYS, command))
+    return exit_of(told)
+
+
+def exit_of(told: Conformance) -> int:
+    """0 conforms and proved, 1 differs or refuted, 3 part of the run was not seen or the program is undecided."""
+    if told.good:
+        return DONE
+    return OPEN if told.verdict == UNSEEN or told.report.verdict == UNDECIDED else FAILED
+
+
+def mesh_of(text: str) -> dict[str, int]:
+    """The axes and sizes of `dp=2,tp=2`.
+
+    >>> mesh_of("dp=2,tp=4")
+    {'dp': 2, 'tp': 4}
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = (p.strip() for p in part.partition("="))
+        if not name or not (size.isascii() and size.isdecimal()) or int(size) < 1:
+            raise InputError(f"'{part}' is no axis and its size, such as dp=2", where="--mesh")
+        if name in found:
+            raise InputError(f"the axis '{name}' stands twice", where="--mesh")
+        found[name] = int(size)
+    return found
+
+
+def names_said(words: Iterable[str]) -> dict[str, str]:
+    """What NAME=PARAMETER words say."""
+    found = {}
+    for word in words:
+        name, equals, parameter = word.partition("=")
+        if not equals or not name.strip() or not parameter.strip():
+            raise InputError(f"'{word}' is no name of the run, = and a parameter of the model", where="--name")
+        found[name.strip()] = parameter.strip()
+    return found
+
+
+def _text(word: str) -> str:
+    try:
+        return Path(word).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read it: {error.strerror}", where=word) from None
+    except UnicodeDecodeError:
+        raise InputError("it is no text", where=word) from None

@@ -1,0 +1,155 @@
+"""A recorded run beside its strategy as text and as JSON: the verdict, what was run, what it rests on, what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from placealg.prover.verdict import PROVED, REFUTED, Report
+from placealg.render.proof import COLOURS, assumption, counterexample
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.watch.verdict import CONFORMS, DIFFERS, HYPOTHESES, UNSEEN, Conformance
+
+COLOUR = {CONFORMS: "green", DIFFERS: "bold red", UNSEEN: "yellow"}
+
+MEANS = {
+    CONFORMS: "every event that was recorded is an event of the program, and the other way round",
+    DIFFERS: "the run does something else than the program",
+    UNSEEN: "part of the run could not be followed, so nothing is claimed of it",
+}
+
+NOT_SEEN = "other devices' kernels, other backends' collectives, precision and order, data loading, resume"
+_MOST = 12
+
+
+def page(told: Conformance, width: int, says: Mapping[str, str], command: str = "the run") -> list[Line]:
+    """The whole page."""
+    head = line(bold(f"{command} RUNS AS {told.strategy} on {told.report.model}"), "  ",
+                Span(told.verdict, COLOUR[told.verdict]))
+    lines = [head, *indent(prose(MEANS[told.verdict], width - 2))]
+    lines += [(), *indent(_proof(told, width - 2)), (), *indent(_run(told, width - 2))]
+    if told.comparison.differences:
+        lines += [(), *_differences(told, width)]
+    if told.comparison.unseen:
+        lines += [(), *_unseen(told, width)]
+    return [*lines, (), *indent(_conditions(told, width - 2, says))]
+
+
+def _proof(told: Conformance, width: int) -> list[Line]:
+    report = told.report
+    meaning = ("the distributed step equals the single-device step, for all sizes" if report.verdict == PROVED else
+               "see `placealg prove`")
+    kind = f", {report.cls}" if report.cls else ""
+    return [*prose(f"the program: {report.verdict}{kind}: {meaning}", width),
+            *prose(f"its text has the hash {told.digest}; read off the run: {', '.join(told.settings)}", width, "dim")]
+
+
+def _run(told: Conformance, width: int) -> list[Line]:
+    seen, tally = told.seen, told.comparison.tally
+    mesh = ", ".join(f"{a} = {n}" for a, n in seen.mesh.items()) or "one device"
+    ranks = "all" if len(seen.ranks) == seen.world else ", ".join(str(r.rank) for r in seen.ranks)
+    rows: list[list[Cell]] = [[dim(h) for h in ("run", "ranks", "group", "gradient paths", "collectives",
+                                                "measured weights")],
+                              [mesh, ranks, seen.backend, f"{tally.paths} of {tally.of_paths}",
+                               f"{tally.messages} of {tally.of_messages - tally.apart}", "not measured"]]
+    lines = table(rows, "llllll", width, wrap={5: 12})
+    if tally.apart:
+        lines += prose(f"{tally.apart} more collectives reach no parameter: numbers that are printed, buffers", width,
+                       "dim")
+    for text in tally.legal.values():
+        lines += prose(f"the same in another form: {text}", width, "dim")
+    if seen.shims:
+        lines += prose(f"the code was changed so that it runs: {'; '.join(seen.shims)}", width)
+    return lines
+
+
+def _differences(told: Conformance, width: int) -> list[Line]:
+    every = told.comparison.differences
+    lines: list[Line] = [line(bold("differs"))]
+    for k, difference in enumerate(every[:_MOST]):
+        more = len(difference.parameters) - 1
+        where = f" ({difference.line})" if difference.line else ""
+        others = f", and so for {more} more parameter{'s' if more > 1 else ''}" if more > 0 else ""
+        lines += indent(prose(f"{'first: ' if not k and len(every) > 1 else ''}{difference.says}{others}{where}",
+                              width - 4, hang=2))
+    if len(every) > _MOST:
+        lines += indent(prose(f"and {len(every) - _MOST} more", width - 2, "dim"))
+    if told.edits:
+        lines += [(), line(bold("as edits of the program"))]
+        for text in edit_lines(told.edits):
+            lines += indent(prose(text, width - 2, hang=2))
+    if told.gap:
+        lines += [(), *prose(f"there is no program to judge: {told.gap}", width, hang=2)]
+    if told.edited is not None:
+        lines += [(), *_edited(told.edited, width)]
+    return lines
+
+
+def _edited(report: Report, width: int) -> list[Line]:
+    head = line(bold("the edited program"), ": ", Span(str(report.verdict), COLOURS[report.verdict]))
+    if report.verdict == PROVED:
+        return [line(*head, dim(f", {report.cls}")), *indent(prose(
+            "a legal variation: what runs equals the single device as well. Put the edits into a strategy file to "
+            "hold the run against it", width - 2))]
+    lines: list[Line] = [head]
+    if report.verdict == REFUTED and report.counterexample:
+        lines += indent(counterexample(report.counterexample, width - 2))
+    return lines
+
+
+def _unseen(told: Conformance, width: int) -> list[Line]:
+    lines: list[Line] = [line(bold("not seen"))]
+    by: dict[str, list[str]] = {}
+    for unseen in told.comparison.unseen:
+        by.setdefault(unseen.what, []).append(unseen.parameter)
+    for what, names in list(by.items())[:_MOST]:
+        first = names[0] or "the run"
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        lines += indent(prose(f"{first}{more}: the recorder does not follow {what}", width - 2, hang=2))
+    return lines
+
+
+def _conditions(told: Conformance, width: int, says: Mapping[str, str]) -> list[Line]:
+    rows: list[list[Cell]] = [[dim("assuming" if not k else ""), name, HYPOTHESES[name]]
+                              for k, name in enumerate(told.hypotheses)]
+    rows += [["", h.name, assumption(h, says)] for h in told.report.hypotheses]
+    rows.append([dim("not seen"), "", NOT_SEEN])
+    return table(rows, "lll", width, wrap={2: 30})
+
+
+def edit_lines(edits: tuple[Mapping[str, Any], ...]) -> list[str]:
+    """The edits as a strategy file has them."""
+    lines = []
+    for edit in edits:
+        lines.append("[[edit]]")
+        lines += [f"{key} = {_toml(value)}" for key, value in edit.items()]
+    return lines
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
+    """The verdict as JSON."""
+    tally, seen = told.comparison.tally, told.seen
+    return {
+        "version": 1, "strategy": told.strategy, "model": told.report.model, "verdict": told.verdict,
+        "mesh": dict(seen.mesh), "ranks": [r.rank for r in seen.ranks], "backend": seen.backend, "torch": seen.torch,
+        "shims": list(seen.shims), "read_off": list(told.settings), "program": told.digest,
+        "gradient_paths": {"matched": tally.paths, "of": tally.of_paths},
+        "collectives": {"matched": tally.messages, "of": tally.of_messages - tally.apart, "apart": tally.apart},
+        "same_in_another_form": list(tally.legal.values()),
+        "differences": [{"kind": d.kind, "group": d.group, "says": d.says, "line": d.line, "factor": d.factor,
+                         "parameters": list(d.parameters), "ranks": list(d.ranks)}
+                        for d in told.comparison.differences],
+        "unseen": [{"parameter": u.parameter, "what": u.what, "ranks": list(u.ranks)}
+                   for u in told.comparison.unseen],
+        "edits": [dict(e) for e in told.edits], "gap": told.gap,
+        "hypotheses": [{"name": n, "says": HYPOTHESES[n]} for n in told.hypotheses],
+        "proof": told.report.to_json(timing), "edited": None if told.edited is None else told.edited.to_json(timing),
+    }

@@ -1,0 +1,145 @@
+"""A recording held against the derived program: what is matched, the first difference, and all of them as edits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.model.model import Model
+from placealg.step.program import Step
+from placealg.watch.differences import Difference, Tally, Unseen
+from placealg.watch.expected import Route, routes_of
+from placealg.watch.messages import other_messages
+from placealg.watch.names import Named, names_of
+from placealg.watch.paths import Paths
+from placealg.watch.seen import RankSeen, Seen
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A recording beside a program."""
+
+    step: Step
+    seen: Seen
+    differences: tuple[Difference, ...]
+    unseen: tuple[Unseen, ...]
+    tally: Tally
+    loss_seen: bool
+
+    @property
+    def matched(self) -> bool:
+        """Whether nothing differs, and everything was seen."""
+        return not self.differences and not self.unseen
+
+
+def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None = None) -> Comparison:
+    """Hold every rank of a recording against a program; `said` names parameters that no table knows."""
+    if step.reference.pipeline is not None:
+        raise InputError("a pipeline's stages are not held against its program", name=step.reference.strategy)
+    axes = step.reference.mesh.names
+    if set(axes) - set(seen.mesh) or {a for a, n in seen.mesh.items() if n > 1} - set(axes):
+        raise InputError(f"the run's mesh has the axes {', '.join(seen.mesh) or 'none'}, the strategy's "
+                         f"{', '.join(axes)}: they must be called the same")
+    names = names_of(dict.fromkeys(c.parameter for r in seen.ranks for c in r.chains), model, said)
+    layers = _layers(names, seen, model)
+    routes = routes_of(step)
+    group_of = {p: g for g in step.reference.groups for p in g.parameters}
+    tally = Tally()
+    raw: list[tuple[int, Difference]] = []
+    unseen: list[tuple[int, Unseen]] = []
+    for rank in seen.ranks:
+        paths = Paths(step, seen, rank, names, tally)
+        for chain in rank.chains:
+            group = group_of[names[chain.parameter].parameter]
+            found, lost = paths.compare(chain, routes[group.name])
+            raw += [(rank.rank, d) for d in found]
+            unseen += [(rank.rank, u) for u in lost]
+            tally.of_paths += 1
+            tally.paths += not found and not lost
+        raw += [(rank.rank, d) for d in _absent(rank, names, model, routes, group_of, layers)]
+        raw += [(rank.rank, d) for d in other_messages(step, seen, rank, names, layers, routes, group_of, tally)]
+        unseen += [(rank.rank, Unseen("", what)) for what in rank.unseen if "::" in what]
+    wrong = {d.group for _, d in raw}  # replicas of these may differ because of what an earlier step did
+    raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
+    loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)
+    return Comparison(step, seen, _merged(raw), tuple(_merged_unseen(unseen)), tally, loss)
+
+
+def _layers(names: Mapping[str, Named], seen: Seen, model: Model) -> dict[str, int]:
+    """Unit -> how many instances of it the run has; every one must have every parameter."""
+    found: dict[str, set[int]] = {}
+    have: dict[tuple[str, int], set[str]] = {}
+    for named in names.values():
+        found.setdefault(named.unit, set()).add(named.instance)
+        have.setdefault((named.unit, named.instance), set()).add(named.parameter)
+    for unit, instances in found.items():
+        if instances != set(range(len(instances))):
+            raise InputError(f"the run has the instances {sorted(instances)} of {unit}: some are missing")
+    return {unit: len(instances) for unit, instances in found.items()}
+
+
+def _absent(rank: RankSeen, names: Mapping[str, Named], model: Model, routes: Mapping[str, Route],
+            group_of: Mapping[str, Any], layers: Mapping[str, int]) -> Iterator[Difference]:
+    """Parameters of the model that do not train in the run."""
+    have = {(p, named.instance) for c in rank.chains for named in (names[c.parameter],)
+            for p in (named.parameter, *named.also)}
+    for parameter in model.parameters:
+        group = group_of.get(parameter.name)
+        if group is None or group.frozen or routes[group.name].update is None:
+            continue
+        gone = [k for k in range(layers.get(parameter.unit, 1)) if (parameter.name, k) not in have]
+        if gone:
+            route = routes[group.name]
+            which = f" of {parameter.unit} {', '.join(map(str, gone))}" if layers.get(parameter.unit, 1) > 1 else ""
+            edits = ({"drop": route.update.path},) if route.update and len(group.parameters) == 1 else ()
+            yield Difference("untrained", group.name, f"{parameter.name}{which} does not train in the run", "", edits,
+                             (parameter.name,))
+
+
+def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[str, Route],
+            group_of: Mapping[str, Any]) -> Iterator[Difference]:
+    """Replicas that are not equal when the step starts."""
+    if seen.backend == "fake":
+        return
+    resting = {g.name: {*g.split, *(a for e in step.events if e.group == g.name and e.phase == "init"
+                                    and e.verb == "slice" for a in e.axes)} for g in step.reference.groups}
+    for name, named in names.items():
+        group = group_of[named.parameter]
+        copies: dict[tuple[int, ...], set[tuple[str, int]]] = {}
+        for rank in seen.ranks:
+            chain = next((c for c in rank.chains if c.parameter == name), None)
+            if chain is not None:
+                shards = set(chain.shard) | resting[group.name]
+                place = tuple(rank.coordinates.get(a, 0) for a in seen.mesh if a in shards)
+                copies.setdefault(place, set()).add((chain.start, chain.elements))
+        if any(len(values) > 1 for values in copies.values()):
+            event = routes[group.name].broadcast
+            if event is None:
+                continue
+            yield Difference("replicas differ", group.name, f"{name}: its replicas differ when the step starts; the "
+                             "program starts from equal ones", "", ({"drop": event.path},), (name,))
+
+
+def _merged(raw: Sequence[tuple[int, Difference]]) -> tuple[Difference, ...]:
+    """Differences of all ranks and of parameters of one group, each told once, in the order in which they were met."""
+    found: dict[tuple[str, str, str], list[tuple[int, Difference]]] = {}
+    for rank, d in raw:
+        found.setdefault((d.kind, d.group, str(d.edits) if d.edits else d.says), []).append((rank, d))
+    merged = []
+    for every in found.values():
+        first = every[0][1]
+        names = tuple(dict.fromkeys(p for _, d in every for p in d.parameters))
+        ranks = tuple(sorted({r for r, _ in every if r >= 0}))
+        merged.append(Difference(first.kind, first.group, first.says, first.line, first.edits, names, first.factor,
+                                 ranks))
+    return tuple(merged)
+
+
+def _merged_unseen(raw: Sequence[tuple[int, Unseen]]) -> Iterator[Unseen]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, u in raw:
+        found.setdefault((u.parameter, u.what), []).append(rank)
+    for (parameter, what), ranks in found.items():
+        yield Unseen(parameter, what, tuple(sorted(set(ranks))))

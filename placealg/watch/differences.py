@@ -1,0 +1,48 @@
+"""What is told of a run that is not its program: differences, what could not be followed, and how much was matched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Table = Mapping[str, Any]
+"""One [[edit]] table."""
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which the run is not the program: of which parameter, which event, in words, and as edits.
+
+    `kind` names the sort of difference. Without `edits` the language has no words for it. `factor` is by how much a
+    contribution counts, as a multiple of the program's, where that is what differs.
+    """
+
+    kind: str
+    group: str
+    says: str
+    line: str = ""
+    edits: tuple[Table, ...] = ()
+    parameters: tuple[str, ...] = ()
+    factor: float | None = None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Something that could not be followed, so that nothing is claimed of it: of which parameter, what, where."""
+
+    parameter: str
+    what: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass
+class Tally:
+    """What was matched: gradient paths and messages, each of how many; how, where it is not word by word."""
+
+    paths: int = 0
+    of_paths: int = 0
+    messages: int = 0
+    of_messages: int = 0
+    apart: int = 0
+    legal: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,118 @@
+"""Messages that are on no gradient's way: gathers of weights, and redistributions of activations, in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from typing import Any
+
+from placealg.step.event import takes_part
+from placealg.step.program import Step
+from placealg.watch.differences import Difference, Tally
+from placealg.watch.expected import Expected, Route, activations, positions
+from placealg.watch.names import Named, unit_of, units_of
+from placealg.watch.seen import Message, RankSeen, Seen
+
+
+def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], layers: Mapping[str, int],
+                   routes: Mapping[str, Route], group_of: Mapping[str, Any], tally: Tally) -> Iterator[Difference]:
+    """How a rank's messages differ from the program's, but for those that its gradients pass through."""
+    passed = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb != "scale"}
+    passed |= {k for c in rank.chains for t in c.terms for h in t.hops for k in h.through}
+    passed |= {h.message for c in rank.chains for h in c.new}
+    counted = {e.axes for e in step.events if e.value == "count" and e.verb == "all_reduce"}
+    passed |= {k for s in rank.seeds for h in s.hops for k in h.through if rank.messages[k].axes in counted}
+    weights = {m.index for m in rank.messages if m.verb == "all_gather" and m.carries and m.index not in passed}
+    rest = [m for m in rank.messages if m.index not in passed | weights and m.live]
+    tally.of_messages += len(rank.messages)
+    tally.apart += sum(1 for m in rank.messages if not m.live and m.index not in passed | weights)
+    tally.messages += len(passed)
+    gathers = list(_gathers(step, seen, rank, names, routes, group_of))
+    yield from gathers
+    tally.messages += len(weights) if not gathers else 0
+    yield from _activations(step, seen, rank, rest, names, layers, tally)
+
+
+def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], routes: Mapping[str, Route],
+             group_of: Mapping[str, Any]) -> Iterator[Difference]:
+    """Gathers of weights that are missing, or that the program lacks."""
+    count = max(len(rank.seeds), 1)
+    where = positions(count)
+    got: dict[str, Counter[tuple[str, int, str]]] = {}
+    lines: dict[str, str] = {}
+    for message in rank.messages:
+        if message.verb == "all_gather" and message.phase in ("forward", "backward"):
+            for name in message.carries:
+                if name in names:
+                    mine = got.setdefault(name, Counter())
+                    mine.update((message.phase, message.microbatch, a) for a in message.axes)
+                    lines.setdefault(name, message.line)
+    for chain in rank.chains:
+        name = chain.parameter
+        route = routes[group_of[names[name].parameter].name]
+        want: Counter[tuple[str, int, str]] = Counter()
+        for event in route.gathers:
+            for k in range(count):
+                if takes_part(event.at, where[k]):
+                    want.update((event.phase, k, a) for a in event.axes if seen.mesh.get(a, 1) > 1)
+        have = got.get(name, Counter())
+        if have == want:
+            continue
+        missing, extra = want - have, have - want
+        phase, k, axis = next(iter(missing or extra))
+        word = "not gathered" if missing else "gathered once more than the program says"
+        edits = tuple({"drop": e.path} for e in route.gathers if missing and e.phase == phase and axis in e.axes
+                      and all(missing[phase, j, axis] for j in range(count)))
+        yield Difference("gathers", route.group.name, f"{name} is {word} over {axis} in the {phase} of microbatch {k}",
+               lines.get(name, ""), edits, (name,))
+
+
+def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], names: Mapping[str, Named],
+                 layers: Mapping[str, int], tally: Tally) -> Iterator[Difference]:
+    """Redistributions of activations, unit by unit, against those of the program."""
+    units = units_of(names)
+    count = max(len(rank.seeds), 1)
+    last = [u.name for u in step.reference.units][-1]
+    got: dict[tuple[str, int, str, int], list[Message]] = {}
+    for message in rest:
+        phase = "backward" if message.phase == "backward" else "forward"
+        unit, instance = unit_of(message.module, units)
+        if not unit and message.phase == "between":
+            unit = last
+        got.setdefault((phase, message.microbatch, unit, instance), []).append(message)
+    want: dict[tuple[str, int, str, int], list[Expected]] = {}
+    for k, position in enumerate(positions(count)):
+        for phase in ("forward", "backward"):
+            for expected in activations(step, phase, position, layers, seen.mesh):
+                want.setdefault((phase, k, expected.unit, expected.instance), []).append(expected)
+    told = 0
+    for key in [*want, *(k for k in got if k not in want)]:
+        here, there = got.get(key, []), want.get(key, [])
+        good, differences = _unit(key, here, there)
+        tally.messages += good
+        for difference in differences:
+            told += 1
+            if told <= 40:
+                yield difference
+
+
+def _unit(key: tuple[str, int, str, int], got: list[Message], want: list[Expected]) -> tuple[int, list[Difference]]:
+    """(how many match, the differences) of one unit in one phase of a microbatch."""
+    phase, microbatch, unit, _ = key
+    one = [(m.verb, m.axes) for m in got]
+    two = [(e.verb, e.axes) for e in want]
+    matcher = SequenceMatcher(None, one, two, autojunk=False)
+    good = sum(block.size for block in matcher.get_matching_blocks())
+    found: list[Difference] = []
+    for tag, i, j, k, n in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        for message in got[i:j]:
+            found.append(Difference("message", unit, f"{message.module or phase}: {message.verb}"
+                                    f"[{','.join(message.axes)}] in {phase}, which the program lacks", message.line))
+        for expected in want[k:n]:
+            if not expected.optional:
+                found.append(Difference("message", unit, f"{expected.event.path} is missing in the {phase} of "
+                                        f"microbatch {microbatch}", "", ({"drop": expected.event.path},)))
+    return good, found

@@ -1,0 +1,85 @@
+"""Processes of a user's script, one per rank: started with what torchrun sets, ended within a time limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from placealg.errors import InputError
+from placealg.watch.seen import Seen, joined
+
+ENDED = 77
+"""The exit code of a rank that has written what it saw."""
+
+
+_ERROR = re.compile(r"placealg: |[\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+class RunError(Exception):
+    """A run that ended without a recording, in one line."""
+
+
+def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit: float) -> Seen:
+    """Run a script on every rank of a mesh, and join what its ranks recorded of one training step."""
+    if not Path(script).is_file():
+        raise InputError(f"there is no script '{script}'")
+    world, port = prod(mesh.values()), _free_port()
+    sizes = ",".join(f"{a}={n}" for a, n in mesh.items())
+    with TemporaryDirectory(prefix="placealg-") as folder:
+        processes = []
+        try:
+            for rank in range(world):
+                said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+                env = {**os.environ, **{k: str(v) for k, v in said.items()}}
+                env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+                command = [sys.executable, "-m", "placealg.watch.recorder.launch", folder, sizes, script,
+                           *arguments]
+                log = (Path(folder) / f"{rank}.log").open("wb")
+                processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True))
+                log.close()
+            _wait(processes, Path(folder), limit)
+            return joined([Seen.read((Path(folder) / f"{k}.json").read_text()) for k in range(world)])
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while True:
+        codes = [p.poll() for p in processes]
+        for rank, code in enumerate(codes):
+            if code is not None and code != ENDED:
+                raise RunError(f"rank {rank}: {_last(folder / f'{rank}.log', code)}")
+        if all(code == ENDED for code in codes):
+            return
+        if time.monotonic() > deadline:
+            late = ", ".join(str(k) for k, code in enumerate(codes) if code is None)
+            raise RunError(f"no step was recorded within {limit:g} s by rank {late}")
+        time.sleep(0.05)
+
+
+def _last(log: Path, code: int) -> str:
+    """The last line of a log that tells an error, else its last one, without placealg's name before it."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if _ERROR.match(line)] or lines
+    return told[-1].removeprefix("placealg: ") if told else f"ended with exit code {code}"
+
+
+def _free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])

@@ -1,0 +1,217 @@
+"""Chains: from what the optimizer reads back to the ops that made it, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from placealg.watch.recorder.mode import Recorder
+from placealg.watch.recorder.nodes import Node
+from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
+from placealg.watch.recorder.tables import GRADIENTS
+from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Hop, Term
+
+_MASK = (1 << PLACES) - 1
+
+Step = tuple[str, int]
+"""("message", its index) or ("scale", the number of the node)."""
+
+
+def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]:
+    """The summands of a region's elements, and what is wrong with them; "" where every element is alike."""
+    origin, factor = (t.contiguous().flatten() for t in region)
+    counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor] = {}
+    todo: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Step, ...]]] = [
+        (origin, factor, torch.arange(origin.numel()), ())]
+    while todo:
+        here, times, places, steps = todo.pop()
+        for number in nodes_of(here):
+            chosen = (here >> PLACES) == number
+            where = here[chosen] & _MASK
+            todo += _onward(recorder.nodes[number], number, where, times[chosen], places[chosen], steps, counts,
+                            origin.numel())
+    terms, wrong = [], ""
+    for (number, times_, steps), each in counts.items():
+        node = recorder.nodes[number]
+        held = int((each > 0).sum())
+        often = int(each.max())
+        if held != origin.numel() or int(each.min()) != often:
+            wrong = wrong or f"{held} of {origin.numel()} elements come from {node.name}"
+        hops = tuple(_hop(recorder, step, region) for step in reversed(steps))
+        terms += [Term(*_begin(node), node.task, times_, hops, held, node.module)] * often
+    order = sorted(terms, key=lambda t: (t.begin, t.microbatch, t.what, t.factor))
+    return tuple(order), wrong
+
+
+def _onward(node: Node, number: int, where: torch.Tensor, times: torch.Tensor, places: torch.Tensor,
+            steps: tuple[Step, ...], counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor],
+            size: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Step, ...]]]:
+    """What the elements that a node made come from; counts those with which a chain begins."""
+    if node.kind == "zero":
+        return []
+    if node.kind in ("sum", "scaled", "read"):
+        after = (*steps, ("scale", number)) if node.kind == "scaled" else steps
+        return [(s[0].flatten()[where], s[1].flatten()[where] * times, places, after) for s in node.sources]
+    if node.kind == "message" and node.start >= 0 and node.sources:
+        source = node.sources[0]
+        own = torch.ones_like(where, dtype=torch.bool)
+        if node.chunk:
+            inner = where - node.start
+            own = (inner >= 0) & (inner < node.chunk)
+            where = torch.where(own, inner, 0)
+        else:
+            where = where + node.start
+        after = (*steps, ("message", node.message))
+        _count(counts, (number, after), places[~own], times[~own], size)
+        where = where[own]
+        return [(source[0][where], source[1][where] * times[own] * node.value, places[own], after)]
+    _count(counts, (number, steps), places, times, size)
+    return []
+
+
+def _count(counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor], key: tuple[int, tuple[Step, ...]],
+           places: torch.Tensor, times: torch.Tensor, size: int) -> None:
+    for value in {float(f"{v:.9g}") for v in torch.unique(times).tolist()}:
+        chosen = (times - value).abs() <= 1e-8 * abs(value)
+        into = counts.setdefault((key[0], value, key[1]), torch.zeros(size, dtype=torch.int64))
+        into.index_add_(0, places[chosen], torch.ones(int(chosen.sum()), dtype=torch.int64))
+
+
+def _begin(node: Node) -> tuple[str, str]:
+    """Where a chain begins: an op of backward that makes gradients, a gradient of an earlier step, or unseen."""
+    if node.kind == "compute" and node.task >= 0 and node.name in GRADIENTS:
+        return BACKWARD, node.name
+    if node.kind == "earlier":
+        return EARLIER, node.name
+    return UNSEEN, node.name
+
+
+def _hop(recorder: Recorder, step: Step, region: Region) -> Hop:
+    kind, number = step
+    if kind == "message":
+        message = recorder.messages[number]
+        return Hop(message.verb, message.axes, message.op, number, line=message.line)
+    node = recorder.nodes[number]
+    sources = {(n, int((flat := node.sources[0][0].flatten())[(flat >> PLACES) == n].min()) & _MASK,
+                int(flat[(flat >> PLACES) == n].max()) & _MASK) for n in nodes_of(node.sources[0][0])}
+    paths, counts, through = ancestors(recorder, node.scalar, sources)
+    norm = tuple(("", axes) for axes in sorted(paths))
+    return Hop("scale", message=node.scalar, factor=node.value, norm=norm, counts=counts, through=through,
+               line=node.line)
+
+
+def ancestors(recorder: Recorder, scalar: int, sources: set[tuple[int, int, int]]
+              ) -> tuple[set[tuple[str, ...]], tuple[str, ...], tuple[int, ...]]:
+    """(the axes over which what is made of `sources` is reduced on every way to a scalar, those of other ways, all
+    messages on the way).
+    """
+    found: set[tuple[str, ...]] = set()
+    through: set[int] = set()
+    others: set[str] = set()
+    gradients = False
+    seen: set[tuple[int, tuple[str, ...]]] = set()
+    todo: list[tuple[int, tuple[str, ...]]] = [(scalar, ())] if scalar >= 0 else []
+    while todo:
+        number, axes = todo.pop()
+        if (number, axes) in seen:
+            continue
+        seen.add((number, axes))
+        node = recorder.nodes[number]
+        if node.kind == "message":
+            axes = (*recorder.messages[node.message].axes, *axes)
+            through.add(node.message)
+            others.update(axes)
+        if node.task >= 0:
+            gradients = True
+            continue
+        for parent, low, high in node.parents:
+            if any(parent == n and low <= last and first <= high for n, first, last in sources):
+                found.add(axes)
+            else:
+                todo.append((parent, axes))
+    return found, () if found or gradients else tuple(sorted(others)), tuple(sorted(through))
+
+
+def update_hops(recorder: Recorder, region: Region, name: str) -> tuple[tuple[Hop, ...], tuple[Hop, ...], bool, str]:
+    """(reductions inside the update, collectives after it, whether it was updated, what is not seen) of a parameter."""
+    paths: set[tuple[int, ...]] = set()
+    published: set[tuple[int, ...]] = set()
+    stale = False
+    for number in nodes_of(region[0]):
+        kind = _walk_update(recorder, number, name, paths, published)
+        stale = stale or kind == "param"
+        if kind == "unseen":
+            return (), (), False, recorder.nodes[number].name
+    if len(paths) > 1:
+        kinds = {tuple((recorder.messages[i].verb, recorder.messages[i].axes, recorder.messages[i].op) for i in p)
+                 for p in paths}
+        if len(kinds) > 1:
+            return (), (), True, "the optimizer reads the gradient reduced and not reduced"
+    inside, after = _hops_of(recorder, paths), _hops_of(recorder, published)
+    return inside, after, bool(paths or published) and not stale, ""
+
+
+def _hops_of(recorder: Recorder, paths: set[tuple[int, ...]]) -> tuple[Hop, ...]:
+    return tuple(Hop(m.verb, m.axes, m.op, i, line=m.line) for i in min(paths, default=())
+                 for m in (recorder.messages[i],))
+
+
+def _walk_update(recorder: Recorder, number: int, name: str, paths: set[tuple[int, ...]],
+                 published: set[tuple[int, ...]]) -> str:
+    """Collect the messages on every way from an updated value back to its gradient; say where it began."""
+    top = recorder.nodes[number]
+    if top.kind in ("param", "unknown", "torn"):
+        return "param" if top.kind == "param" else "unseen"
+    seen: set[tuple[int, tuple[int, ...], bool]] = set()
+    todo: list[tuple[int, tuple[int, ...], bool]] = [(number, (), False)]
+    reached = False
+    while todo:
+        here, way, inside = todo.pop()
+        if (here, way, inside) in seen:
+            continue
+        seen.add((here, way, inside))
+        node = recorder.nodes[here]
+        if node.kind == "read":
+            if node.name == name:
+                paths.add(way if inside else ())
+                if not inside:
+                    published.add(way)
+                reached = True
+            continue
+        if node.kind == "message" and node.phase in ("update", "between"):
+            way = (node.message, *way)
+            if node.start < 0:
+                published.add(way)
+                reached = True
+                continue
+        computes = node.kind in ("sum", "compute", "unknown")
+        if computes and not inside:
+            published.add(way)
+            way, inside = (), True
+        if node.phase == "update" or (node.phase == "between" and not inside):
+            todo += [(p, way, inside) for p, _, _ in node.parents]
+    return "update" if reached else "unseen"
+
+
+def moved(terms: Sequence[Term]) -> set[int]:
+    """The messages that the terms passed through."""
+    return {h.message for t in terms for h in t.hops if h.verb != "scale"}
+
+
+def live_messages(recorder: Recorder, regions: Sequence[Region]) -> set[int]:
+    """The messages on which regions depend."""
+    todo = [n for region in regions for n in nodes_of(region[0])]
+    seen: set[int] = set()
+    found: set[int] = set()
+    while todo:
+        number = todo.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        node = recorder.nodes[number]
+        if node.kind == "message":
+            found.add(node.message)
+        todo += [p for p, _, _ in node.parents]
+        todo += [n for source in node.sources for n in nodes_of(source[0])]
+    return found

@@ -1,0 +1,119 @@
+"""Collectives as PyTorch dispatches them: the verb, the group, the operator, and which tensor goes where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+"""The namespaces of ops that communicate."""
+
+SILENT = ("wait_tensor", "barrier", "monitored_barrier_", "check_for_nan", "_wrap_tensor_autograd",
+          "mesh_get_process_group")
+"""Ops of these namespaces that move nothing."""
+
+VERBS: Mapping[str, str] = {
+    "allreduce_": "all_reduce", "all_reduce": "all_reduce", "all_reduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce", "all_reduce_coalesced": "all_reduce", "all_reduce_coalesced_": "all_reduce",
+    "allgather_": "all_gather", "_allgather_base_": "all_gather", "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather", "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_": "reduce_scatter", "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "alltoall_": "all_to_all", "alltoall_base_": "all_to_all", "all_to_all_single": "all_to_all",
+    "shard_dim_alltoall": "all_to_all", "broadcast_": "broadcast", "broadcast": "broadcast", "reduce_": "reduce",
+    "gather_": "gather_to", "scatter_": "scatter", "send": "send", "isend": "send", "recv_": "recv", "irecv": "recv",
+    "recv_any_source_": "recv", "batch_p2p_ops": "batch_p2p",
+}
+"""Op -> the collective that it is."""
+
+IN_PLACE = ("allreduce_", "all_reduce_", "allreduce_coalesced_", "all_reduce_coalesced_", "broadcast_", "reduce_",
+            "recv_", "recv_any_source_", "irecv")
+
+FOLLOWED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+"""Verbs through which an element is followed; what comes out of another is told as that collective's, by name."""
+
+OPERATORS = {0: "sum", 1: "mean", 2: "product", 3: "min", 4: "max", 8: "premultiplied sum"}
+"""torch.distributed's number of a reduction -> its name; of a premultiplied sum the factor is not told."""
+
+_OUTPUTS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
+_INPUTS = ("input_tensors", "input_tensor", "input_list", "inputs", "input", "tensors", "tensor")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a collective: its verb and operator, the ranks of its group, a rank of its own (root or peer).
+
+    `pairs` are what goes in and comes out together: (inputs, outputs). `divisor` is what a premultiplied sum divides
+    its parts by.
+    """
+
+    verb: str
+    op: str
+    ranks: tuple[int, ...]
+    root: int
+    pairs: tuple[tuple[tuple[Tensor, ...], tuple[Tensor, ...]], ...]
+    factor: float = 1.0
+
+
+def call_of(name: str, func: Any, args: Any, kwargs: Any, made: Any) -> Call | None:
+    """The call that an op was; None if it moves nothing or is not known."""
+    if name not in VERBS:
+        return None
+    given = {a.name: v for v, a in zip(args, func._schema.arguments, strict=False)} | dict(kwargs)
+    verb = VERBS[name]
+    read = next((given[n] for n in _INPUTS if n in given), None)
+    written = read if name in IN_PLACE else next((given[n] for n in _OUTPUTS if n in given), made)
+    if verb == "send":
+        written = []
+    if verb == "recv":
+        read = []
+    op, factor = _operator(given.get("reduce_op"), verb)
+    root = given.get("root_rank", given.get("dst", given.get("src", -1)))
+    ranks = _ranks(given)
+    root = ranks[root] if verb in ("broadcast", "reduce", "send", "recv") and 0 <= root < len(ranks) else int(root)
+    return Call(verb, op, ranks, root, tuple(_pairs(verb, read, written)), factor)
+
+
+def _pairs(verb: str, read: Any, written: Any) -> list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    """What goes together: tensor by tensor, or lists of them where one side has one per rank."""
+    reads = list(read) if isinstance(read, list | tuple) else [read]
+    writes = list(written) if isinstance(written, list | tuple) else [written]
+    writes = [w for w in writes if isinstance(w, Tensor | list | tuple)]
+    if verb == "send":
+        return [((r,), ()) for r in reads]
+    if verb == "recv":
+        return [((), (w,)) for w in writes]
+    if verb == "all_to_all" and len(reads) > 1:
+        return [(tuple(reads), tuple(writes))]
+    return [(_flat(r), _flat(w)) for r, w in zip(reads, writes, strict=False)]
+
+
+def _flat(value: Any) -> tuple[Tensor, ...]:
+    return (value,) if isinstance(value, Tensor) else tuple(value)
+
+
+def _operator(given: Any, verb: str) -> tuple[str, float]:
+    """(sum, mean, max, ..., the number by which parts are multiplied first)."""
+    if given is None:
+        return ("sum" if verb in ("all_reduce", "reduce_scatter", "reduce") else ""), 1.0
+    if isinstance(given, str):
+        word = given.lower()
+        return {"avg": "mean"}.get(word, word), 1.0
+    return (OPERATORS.get(int(given.op()), "unknown") if isinstance(given, torch.ScriptObject) else str(given)), 1.0
+
+
+def _ranks(given: Mapping[str, Any]) -> tuple[int, ...]:
+    """The global ranks of the group that an op names, in its order."""
+    group = given.get("process_group", given.get("group_name"))
+    if isinstance(group, str):
+        group = torch.distributed.distributed_c10d._resolve_process_group(group)
+    elif isinstance(group, torch.ScriptObject):
+        group = dist.ProcessGroup.unbox(group)
+    return tuple(dist.get_process_group_ranks(group))

@@ -1,0 +1,64 @@
+"""Nodes: what made the elements that are followed, and from what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from placealg.watch.recorder.shadows import Region
+
+KINDS = ("zero", "torn", "param", "earlier", "outside", "constant", "compute", "unknown", "message", "sum", "scaled",
+         "loss", "read")
+"""Zeros; bytes of several origins; a parameter; a gradient from before the step; memory from before the step; a number;
+an op that is not linear; an op in no table; what a collective made; a sum; a product with a 0-dim tensor; the gradient
+of a loss; what the optimizer reads of a gradient."""
+
+Parent = tuple[int, int, int]
+"""(node, first place, last place)."""
+
+
+@dataclass(slots=True)
+class Node:
+    """What made some elements. `sources` are regions that its elements come from one by one, by kind:
+
+    of a sum, its summands; of a product, a loss or what the optimizer reads, the one region; of a message, this rank's
+    input. `parents` are all nodes that it depends on. `task` is the backward that was running, -1 if none.
+    """
+
+    kind: str
+    name: str
+    phase: str = ""
+    task: int = -1
+    module: str = ""
+    line: str = ""
+    parents: tuple[Parent, ...] = ()
+    sources: tuple[Region, ...] = ()
+    message: int = -1
+    start: int = 0
+    """Of a message, the place of the input from which the first element of the output comes; -1 if a peer sent it."""
+    chunk: int = 0
+    """Of a gather, how many elements each rank gives; 0 otherwise."""
+    value: float = 1.0
+    scalar: int = -1
+    tokens: int = 0
+    read_by: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+def parents_of(regions: list[tuple[Tensor, Tensor]]) -> tuple[Parent, ...]:
+    """The nodes from which regions come, with the places that are used."""
+    from placealg.watch.recorder.shadows import PLACES, nodes_of
+
+    found: dict[int, tuple[int, int]] = {}
+    mask = (1 << PLACES) - 1
+    for origin, _ in regions:
+        if not origin.numel():
+            continue
+        for node in nodes_of(origin):
+            flat = origin.flatten()
+            places = (flat[(flat >> PLACES) == node] if node else flat[:1]) & mask
+            low, high = int(places.min()), int(places.max())
+            if node in found:
+                low, high = min(low, found[node][0]), max(high, found[node][1])
+            found[node] = low, high
+    return tuple((node, low, high) for node, (low, high) in found.items())

@@ -1,0 +1,258 @@
+"""`observe`: run a training step under the recorder, and keep what was seen of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from placealg.errors import InputError
+from placealg.watch.recorder.chains import ancestors, live_messages, moved, terms_of, update_hops
+from placealg.watch.recorder.mode import Recorder
+from placealg.watch.recorder.nodes import Node
+from placealg.watch.recorder.shadows import _bytes
+from placealg.watch.seen import Chain, Hop, RankSeen, Seed, Seen, Term
+
+
+class Observation:
+    """What `observe` gives: `seen` is there once the block has ended."""
+
+    def __init__(self) -> None:
+        self._seen: Seen | None = None
+
+    @property
+    def seen(self) -> Seen:
+        """The recording."""
+        if self._seen is None:
+            raise InputError("nothing is recorded before the block of observe(...) has ended")
+        return self._seen
+
+
+@contextmanager
+def observe(model: nn.Module | Sequence[nn.Module], mesh: DeviceMesh | Mapping[str, int] | None = None, *,
+            gather: bool = True, shims: Iterable[str] = ()) -> Iterator[Observation]:
+    """Record the training step that runs inside: forward, backward, and the optimizer's step.
+
+    `mesh` is a DeviceMesh over all ranks whose dims have names, or the sizes of its axes if ranks are numbered with the
+    last axis fastest; None is one device. Unless `gather` is false, or the
+    process group is the fake one, every rank ends with what all of them saw.
+    """
+    sizes, axes_of, place = _mesh(mesh)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    recorder, watched = Recorder(axes_of, rank), Watched(model)
+    observation, began = Observation(), time.monotonic()
+    watched.begin(recorder)
+    with _patched(recorder, watched.models), watched.hooks(recorder), recorder:
+        yield observation
+    watched.end(recorder)
+    own = watched.rank_seen(recorder, rank, place, time.monotonic() - began)
+    backend = str(dist.get_backend()) if dist.is_initialized() else "none"
+    ranks: list[RankSeen] = [own]
+    if gather and dist.is_initialized() and backend != "fake" and dist.get_world_size() > 1:
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, own)
+        ranks = every
+    dtype = str(next(iter(watched.parameters.values())).dtype).removeprefix("torch.")
+    observation._seen = Seen(sizes, tuple(ranks), backend, torch.__version__, watched.optimizer, dtype, tuple(shims))
+
+
+class Watched:
+    """The parameters of the watched model, and what is kept of them before, at and after the optimizer's step."""
+
+    def __init__(self, model: nn.Module | Sequence[nn.Module]):
+        self.models = [model] if isinstance(model, nn.Module) else list(model)
+        self.parameters: dict[str, Tensor] = {}
+        self.tied: dict[str, tuple[str, ...]] = {}
+        known: dict[int, str] = {}
+        for part in self.models:
+            for name, parameter in part.named_parameters(remove_duplicate=False):
+                name = plain_name(name)
+                if id(parameter) in known:
+                    first = known[id(parameter)]
+                    self.tied[first] = (*self.tied.get(first, ()), name)
+                elif parameter.requires_grad:
+                    known[id(parameter)] = name
+                    self.parameters[name] = parameter
+        if not self.parameters:
+            raise InputError("the model has no parameter that trains")
+        self.read: dict[str, tuple[tuple[Term, ...], str]] = {}
+        self.start: dict[str, str] = {}
+        self.optimizer = ""
+
+    def begin(self, recorder: Recorder) -> None:
+        """Name the parameters, and the gradients that are there already."""
+        for name, parameter in self.parameters.items():
+            mine = local(parameter.detach())
+            recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
+            recorder.shadows.keep_sum(mine)
+            self.start[name] = f"{_bytes(mine.clone()) & (2**64 - 1):016x}"
+            grad = parameter.grad
+            if grad is not None:
+                recorder.shadows.made_by(recorder.add(Node("earlier", "the gradient of an earlier step")), local(grad))
+                recorder.shadows.keep_sum(local(grad))
+
+    @contextmanager
+    def hooks(self, recorder: Recorder) -> Iterator[None]:
+        """Hear when an optimizer begins and ends its step."""
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            recorder.in_optimizer += 1
+            self.optimizer = type(optimizer).__name__.lower()  # of nested ones the innermost: it is what updates
+            if recorder.in_optimizer == 1:
+                with _disable_current_modes():
+                    self.reads(recorder)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            recorder.in_optimizer -= 1
+            recorder.updated = True
+
+        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def reads(self, recorder: Recorder) -> None:
+        """Keep the chain of every gradient that the optimizer is about to read."""
+        if self.read:
+            raise InputError("the step calls the optimizer twice: record one step at a time")
+        for name, parameter in self.parameters.items():
+            grad = parameter.grad
+            if grad is None:
+                self.read[name] = (), ""
+                continue
+            mine = local(grad)
+            recorder._check([mine], None)
+            region = tuple(t.clone() for t in recorder.shadows.region(mine))
+            terms, wrong = terms_of(recorder, (region[0], region[1]))
+            self.read[name] = terms, wrong
+            node = Node("read", name, "update", sources=((region[0], region[1]),))
+            recorder.shadows.made_by(recorder.add(node), mine)
+
+    def end(self, recorder: Recorder) -> None:
+        """Look whether there was a step, and whether memory was written behind the dispatcher."""
+        if not self.read:
+            raise InputError("the step never called an optimizer: a training step ends with optimizer.step()")
+        for parameter in self.parameters.values():
+            recorder._check([local(parameter.detach())], None)
+
+    def rank_seen(self, recorder: Recorder, rank: int, place: Mapping[str, int], seconds: float) -> RankSeen:
+        """What this rank did."""
+        chains = [self.chain(recorder, name, p) for name, p in self.parameters.items()]
+        messages = list(recorder.messages)
+        for chain in chains:
+            for index in sorted(moved(chain.terms) | {h.message for h in chain.new}):
+                if chain.parameter not in messages[index].carries:
+                    messages[index] = replace(messages[index], carries=(*messages[index].carries, chain.parameter))
+        regions = [recorder.shadows.region(local(p.detach())) for p in self.parameters.values()]
+        live = live_messages(recorder, regions)
+        messages = [replace(m, live=m.index in live) for m in messages]
+        seeds = []
+        for task in range(len(recorder.tasks)):
+            factor, tokens, scalars, op = recorder.seeds.get(task, (None, 0, (), ""))
+            hops = tuple(self.scale(recorder, s) for s in scalars)
+            seeds.append(Seed(task, factor, tokens, hops, op))
+        unseen = tuple(f"{name} ({line})" for name, line in recorder.unknown.items())
+        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3))
+
+    @staticmethod
+    def scale(recorder: Recorder, number: int) -> Hop:
+        """The product with a 0-dim tensor that a node is, with what the tensor depends on."""
+        node = recorder.nodes[number]
+        _, counts, through = ancestors(recorder, node.scalar, set())
+        return Hop("scale", message=node.scalar, factor=node.value, counts=counts, through=through, line=node.line)
+
+    def chain(self, recorder: Recorder, name: str, parameter: Tensor) -> Chain:
+        """The chain of one parameter."""
+        mine = local(parameter.detach())
+        terms, wrong = self.read.get(name, ((), ""))
+        inside, new, updated, unseen = update_hops(recorder, recorder.shadows.region(mine), name)
+        if inside:
+            terms = tuple(replace(t, hops=(*t.hops, *inside)) for t in terms)
+        terms = tuple(replace(t, hops=tuple(replace(h, norm=tuple((name, a) for _, a in h.norm)) for h in t.hops))
+                      for t in terms)
+        shard: tuple[str, ...] = ()
+        if isinstance(parameter, DTensor):
+            names = parameter.device_mesh.mesh_dim_names or ()
+            shard = tuple(a for a, p in zip(names, parameter.placements, strict=False) if not p.is_replicate())
+        return Chain(name, mine.numel(), tuple(parameter.shape), shard, terms, new, updated, self.start[name],
+                     self.tied.get(name, ()), wrong or unseen)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what wrappers add."""
+    parts = [p for p in name.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")]
+    return ".".join(parts[1:] if parts[0] == "module" else parts)
+
+
+def _mesh(mesh: DeviceMesh | Mapping[str, int] | None
+          ) -> tuple[dict[str, int], dict[tuple[int, ...], tuple[str, ...]], dict[str, int]]:
+    """(axis -> size, ranks of a group -> the axes that it spans, this rank's coordinates)."""
+    if mesh is None:
+        return {}, {}, {}
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if isinstance(mesh, Mapping):
+        names, grid = tuple(mesh), torch.arange(prod(mesh.values())).view(tuple(mesh.values()))
+    else:
+        names, grid = tuple(mesh.mesh_dim_names or ()), mesh.mesh
+    if not names:
+        raise InputError("the device mesh has no names: make it with mesh_dim_names=(\"dp\", ...)")
+    if grid.numel() != world:
+        raise InputError(f"the mesh has {grid.numel()} ranks, and the run {world}")
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    at = [int(k) for k in (grid == rank).nonzero()[0]]
+    found: dict[tuple[int, ...], tuple[str, ...]] = {}
+    for count in range(1, len(names) + 1):
+        for chosen in combinations(range(len(names)), count):
+            where = tuple(slice(None) if k in chosen else at[k] for k in range(len(names)))
+            spanned = tuple(names[k] for k in chosen if grid.shape[k] > 1) or tuple(names[k] for k in chosen)
+            found.setdefault(tuple(sorted(grid[where].flatten().tolist())), spanned)
+    return dict(zip(names, grid.shape, strict=True)), found, dict(zip(names, at, strict=True))
+
+
+@contextmanager
+def _patched(recorder: Recorder, models: Sequence[nn.Module]) -> Iterator[None]:
+    """Hear which module runs, when a collective is waited for, and when a backward has ended."""
+    call, wait = nn.Module._call_impl, dist.Work.wait
+    names = {}
+    for part in models:
+        names.update({id(m): plain_name(n) for n, m in part.named_modules()})
+
+    def named_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        name = names.get(id(self))
+        recorder.modules.append(name if name is not None else (recorder.modules[-1] if recorder.modules else ""))
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            recorder.modules.pop()
+
+    def marked_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.waiting += 1
+        try:
+            return wait(self, *args, **kwargs)
+        finally:
+            recorder.waiting -= 1
+
+    nn.Module._call_impl, dist.Work.wait = named_call, marked_wait
+    try:
+        yield
+    finally:
+        nn.Module._call_impl, dist.Work.wait = call, wait
+

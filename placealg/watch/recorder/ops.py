@@ -1,0 +1,125 @@
+"""Ops as the dispatcher hands them over: which tensors they read, write, and only look at."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_traceable_wrapper_subclass_type
+
+from placealg.watch.recorder.nodes import Node
+from placealg.watch.recorder.shadows import PLACES, Region, Shadows
+
+TORCH_FOLDER, OWN_FOLDER, LIBRARY = (os.path.dirname(f) + os.sep for f in (torch.__file__, __file__, os.__file__))
+
+
+def reads_below(nodes: list[Node], number: int) -> set[str]:
+    """The parameters whose gradients, as the optimizer read them, a node depends on."""
+    found, seen, todo = set(), set(), [number]
+    while todo:
+        here = todo.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        node = nodes[here]
+        if node.kind == "read":
+            found.add(node.name)
+        elif node.phase in ("update", "between"):
+            todo += [p for p, _, _ in node.parents]
+    return found
+
+
+def fresh(node: int, tensor: Tensor) -> Region:
+    """The region of a tensor whose elements come from a node, each at its own place."""
+    count = tensor.numel()
+    return ((torch.arange(count, dtype=torch.int64) + (node << PLACES)).view(tensor.shape),
+            torch.ones(tensor.shape, dtype=torch.float64))
+
+
+def faking() -> bool:
+    """Whether a mode is on under which tensors have no numbers: what runs then is no part of the step."""
+    return any(isinstance(m, FakeTensorMode) for m in _get_current_dispatch_mode_stack())
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors(one)
+    elif isinstance(value, dict):
+        yield from tensors(list(value.values()))
+
+
+def distinct(tensors: list[Tensor], seen: set[tuple[int, int, tuple[int, ...]]]) -> Iterator[Tensor]:
+    """The tensors, each place in memory once; `seen` keeps which were met."""
+    for tensor in tensors:
+        key = tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)
+        if key not in seen:
+            seen.add(key)
+            yield tensor
+
+
+@lru_cache(maxsize=256)
+def wrapper(kind: type) -> bool:
+    """Whether a tensor of a type stands for other ones: its ops come back as ops on those."""
+    return kind is not FakeTensor and bool(is_traceable_wrapper_subclass_type(kind))
+
+
+@lru_cache(maxsize=4096)
+def only_views(func: Any) -> bool:
+    """Whether an op makes nothing but views."""
+    schema = func._schema
+    return bool(schema.returns) and not mutates(func) and all(
+        r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+@lru_cache(maxsize=4096)
+def mutates(func: Any) -> bool:
+    """Whether an op writes an argument in place."""
+    return any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The tensors that an op writes in place."""
+    for k, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors(kwargs.get(argument.name, args[k] if k < len(args) else None))
+
+
+def only_written(func: Any, args: Any, kwargs: Any) -> set[int]:
+    """The tensors of which an op reads nothing."""
+    names = ("out", "self" if func._schema.name in ("aten::copy_", "aten::zero_", "aten::fill_", "aten::_foreach_copy_",
+                                                    "aten::_foreach_zero_") else "out",
+             "tensor" if func._schema.name == "fsdp::copy_" else "out",
+             "all_gather_output" if func._schema.name == "fsdp::all_gather_copy_in" else "out")
+    return {id(t) for k, a in enumerate(func._schema.arguments) if a.name in names
+            for t in tensors(kwargs.get(a.name, args[k] if k < len(args) else None))}
+
+
+def instead(value: Any, shadows: Shadows, side: int) -> Any:
+    """An argument with origins (or factors) in place of elements."""
+    if isinstance(value, Tensor):
+        return shadows.region(value)[side]
+    if isinstance(value, list | tuple):
+        return [instead(v, shadows, side) for v in value]
+    return value
+
+
+def user_line() -> str:
+    """FILE:LINE of the nearest frame that is neither torch's, nor the recorder's, nor the standard library's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if (not file.startswith((TORCH_FOLDER, OWN_FOLDER, "<")) and not file.startswith(LIBRARY)) or (
+                "site-packages" in file and not file.startswith((TORCH_FOLDER, OWN_FOLDER))):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,56 @@
+"""The verdict on a recorded step: the words, what joins a run to a proof, and what both together are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placealg.prover.verdict import PROVED, Report
+from placealg.watch.conform import Comparison
+from placealg.watch.seen import Seen
+
+CONFORMS, DIFFERS, UNSEEN = "CONFORMS", "DIFFERS", "UNSEEN"
+
+HYPOTHESES: Mapping[str, str] = {
+    "same_code": "at sizes that were not run, the code runs the same program",
+    "same_path": "other batches and steps take the path that was recorded",
+    "local_ops": "between two collectives, the code computes what the model's op graph says",
+    "dispatched": "memory is written through PyTorch's dispatcher, and the recorder's table of ops is right",
+    "loss_scale": "the loss divides by the tokens that the program says: its factor could not be read",
+}
+"""What joins a recorded run to a proof for all sizes: name -> what it says."""
+
+
+@dataclass(frozen=True)
+class Conformance:
+    """A recording, held against a strategy: the verdict, what was compared, and what is proved of which program.
+
+    `settings` were read off the run, because the strategy says nothing of them. `report` is the program's proof.
+    `edits` are the differences as [[edit]]s, `edited` the report on the program that they make; None where they do not
+    make one, and then `gap` says why.
+    """
+
+    strategy: str
+    verdict: str
+    seen: Seen
+    comparison: Comparison
+    settings: tuple[str, ...]
+    report: Report
+    edits: tuple[Mapping[str, Any], ...] = ()
+    edited: Report | None = None
+    gap: str = ""
+    digest: str = ""
+
+    @property
+    def hypotheses(self) -> tuple[str, ...]:
+        """The names of what joins the run to the proof."""
+        return tuple(name for name in HYPOTHESES if name != "loss_scale" or not self.comparison.loss_seen)
+
+    @property
+    def good(self) -> bool:
+        """Whether the run conforms, and its program is proved."""
+        return self.verdict == CONFORMS and self.report.verdict == PROVED
+
+    def __bool__(self) -> bool:
+        raise TypeError("a verdict is no truth value: ask for .verdict, or .good")

@@ -1,0 +1,238 @@
+"""Recordings held against programs, without torch: right ones conform, and none in which something is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Outcome
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placealg.check.conformance import judge
+from placealg.cli.inputs import read_case
+from placealg.errors import InputError
+from placealg.watch.conform import Comparison, compare
+from placealg.watch.names import names_of, unit_of, units_of
+from placealg.watch.seen import Chain, Hop, Message, RankSeen, Seen, Term, joined
+from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN
+
+FOLDER = Path(__file__).parent / "recordings"
+GPT = "proofs/torch/gpt.json"
+AS = {"by_hand": "dp", "fsdp2": "zero3", "tp_sp": "tp_sp_keep", "zero1": "proofs/torch/zero1.toml"}
+Run = Callable[..., Outcome]
+
+
+@cache
+def seen_in(file: str) -> Seen:
+    return Seen.read((FOLDER / f"{file}.json").read_text())
+
+
+@cache
+def base(file: str) -> tuple[Any, Any]:
+    """The program that a recording conforms to, and its model."""
+    case = read_case(AS[file], GPT, ())
+    told = judge(case.strategy, case.model, seen_in(file), case.edited.edits if case.edited else ())
+    assert told.verdict == CONFORMS and told.good
+    return told.comparison.step, case.model
+
+
+def held(file: str, seen: Seen) -> Comparison:
+    step, model = base(file)
+    return compare(step, model, seen)
+
+
+@pytest.mark.parametrize("file", AS)
+def test_a_recording_is_read_as_it_was_written(file: str) -> None:
+    seen = seen_in(file)
+    assert Seen.read(seen.text()) == seen and held(file, seen).matched
+
+
+def on_first(change: Callable[[RankSeen], RankSeen]) -> Callable[[Seen], Seen]:
+    return lambda seen: replace(seen, ranks=(change(seen.ranks[0]), *seen.ranks[1:]))
+
+
+def on_chain(change: Callable[[Chain], Chain], at: int = 5) -> Callable[[Seen], Seen]:
+    return on_first(lambda rank: replace(rank, chains=tuple(
+        change(c) if k == at else c for k, c in enumerate(rank.chains))))
+
+
+def on_terms(change: Callable[[Term], Term]) -> Callable[[Seen], Seen]:
+    return on_chain(lambda chain: replace(chain, terms=tuple(map(change, chain.terms))))
+
+
+def on_hop(change: Callable[[Hop], tuple[Hop, ...]], verb: str = "") -> Callable[[Seen], Seen]:
+    def changed(term: Term) -> Term:
+        return replace(term, hops=tuple(new for h in term.hops for new in (
+            change(h) if (h.verb == "scale") == (verb == "scale") else (h,))))
+    return on_terms(changed)
+
+
+def on_messages(change: Callable[[tuple[Message, ...]], tuple[Message, ...]]) -> Callable[[Seen], Seen]:
+    return on_first(lambda rank: replace(rank, messages=change(rank.messages)))
+
+
+CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
+    "not reduced": ("fsdp2", on_hop(lambda h: ()), "axes"),
+    "reduced twice": ("fsdp2", on_hop(lambda h: (h, h)), "axes"),
+    "over another axis": ("fsdp2", on_hop(lambda h: (replace(h, axes=("ranks 0,3",)),)), "axes"),
+    "sum for mean": ("fsdp2", on_hop(lambda h: (replace(h, op="sum"),)), "scale"),
+    "max for mean": ("fsdp2", on_hop(lambda h: (replace(h, op="max"),)), "unseen"),
+    "whole for scattered": ("fsdp2", on_hop(lambda h: (replace(h, verb="all_reduce"),)), "whole or scattered"),
+    "doubled": ("fsdp2", on_terms(lambda t: replace(t, factor=2 * t.factor)), "scale"),
+    "of an earlier step": ("fsdp2", on_terms(lambda t: replace(t, begin="earlier")), "stale"),
+    "unknown op": ("fsdp2", on_terms(lambda t: replace(t, begin="unseen", what="aten::sort")), "unseen"),
+    "microbatch lost": ("fsdp2", on_chain(lambda c: replace(c, terms=c.terms[1:])), "accumulation"),
+    "microbatch twice": ("fsdp2", on_chain(lambda c: replace(c, terms=(*c.terms, c.terms[0]))), "accumulation"),
+    "no gradient": ("fsdp2", on_chain(lambda c: replace(c, terms=())), "no gradient"),
+    "not clipped": ("fsdp2", on_hop(lambda h: (), "scale"), "clip"),
+    "other factor": ("fsdp2", on_hop(lambda h: (replace(h, message=1),), "scale"), "clip"),
+    "own norm": ("fsdp2", on_hop(lambda h: (replace(h, norm=((h.norm[0][0], ()),)),), "scale"), "norm"),
+    "left out of the norm": ("fsdp2", on_hop(lambda h: (replace(h, norm=()),), "scale"), "norm"),
+    "clipped before": ("by_hand", on_terms(lambda t: replace(t, hops=t.hops[::-1])), "order"),
+    "other start": ("by_hand", on_chain(lambda c: replace(c, start="0")), "replicas differ"),
+    "not updated": ("fsdp2", on_chain(lambda c: replace(c, updated=False)), "update"),
+    "published": ("fsdp2", on_chain(lambda c: replace(c, new=(Hop("broadcast", ("dp",)),))), "publish"),
+    "not published": ("zero1", on_chain(lambda c: replace(c, new=())), "publish"),
+    "half of it": ("fsdp2", on_chain(lambda c: replace(c, unseen="4 of 8 elements come from aten::mm")), "unseen"),
+    "loss not divided": ("fsdp2", on_first(lambda r: replace(r, seeds=tuple(
+        replace(s, factor=2 * (s.factor or 0)) for s in r.seeds))), "scale"),
+    "not there": ("fsdp2", on_first(lambda r: replace(r, chains=r.chains[1:])), "untrained"),
+    "gather lost": ("fsdp2", on_messages(lambda every: tuple(
+        replace(m, carries=()) if m.verb == "all_gather" and m.index == 0 else m for m in every)), "gathers"),
+    "activation not reduced": ("tp_sp", on_messages(lambda every: tuple(
+        m for m in every if m.index != 3)), "message"),
+    "activation reduced twice": ("tp_sp", on_messages(lambda every: (
+        *every, replace(every[3], index=len(every)))), "message"),
+    "activation over another verb": ("tp_sp", on_messages(lambda every: tuple(
+        replace(m, verb="all_to_all") if m.index == 3 else m for m in every)), "message"),
+    "unknown collective": ("fsdp2", on_first(lambda r: replace(r, unseen=("c10d::new_ (a.py:1)",))), "unseen"),
+}
+"""Change -> (recording, the change, the kind of the first difference)."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_does_not_conform(name: str) -> None:
+    file, change, kind = CHANGES[name]
+    found = held(file, change(seen_in(file)))
+    assert not found.matched
+    kinds = {d.kind for d in found.differences} | ({"unseen"} if found.unseen else set())
+    assert kind in kinds, kinds
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_no_chain_can_be_changed(data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(["by_hand", "fsdp2", "tp_sp"]))
+    seen = seen_in(file)
+    rank = data.draw(st.integers(0, len(seen.ranks) - 1))
+    at = data.draw(st.integers(0, len(seen.ranks[rank].chains) - 1))
+    chain = seen.ranks[rank].chains[at]
+    k = data.draw(st.integers(0, len(chain.terms) - 1))
+    term = chain.terms[k]
+    changes: list[Term | None] = [None, replace(term, factor=term.factor * 1.5), replace(term, begin="earlier"),
+                                  replace(term, hops=(*term.hops, Hop("all_reduce", tuple(seen.mesh), "sum", 0)))]
+    if term.hops:
+        changes.append(replace(term, hops=term.hops[1:]))
+    new = data.draw(st.sampled_from(changes))
+    terms = tuple(t if j != k else new for j, t in enumerate(chain.terms))
+    changed = replace(chain, terms=tuple(t for t in terms if t is not None))
+    own = replace(seen.ranks[rank], chains=tuple(changed if j == at else c
+                                                 for j, c in enumerate(seen.ranks[rank].chains)))
+    others = tuple(own if j == rank else r for j, r in enumerate(seen.ranks))
+    assert not held(file, replace(seen, ranks=others)).matched
+
+
+def test_a_difference_is_an_edit_and_the_edit_is_refuted() -> None:
+    case = read_case("tp_sp_keep", GPT, ())
+    told = judge(case.strategy, case.model, seen_in("norm_apart"))
+    assert told.verdict == DIFFERS and told.edited is not None and told.edited.counterexample is not None
+    assert told.comparison.differences[0].says == (
+        "head.norm.weight: its gradient is not reduced; the program reduces it over [tp]")
+    assert told.edited.counterexample.mass == "1/tp"
+    assert told.edits == ({"drop": "reduce.head.norm.*.grad_sum.reduce[tp]"},)
+
+
+def test_a_verdict_is_no_truth_value() -> None:
+    case = read_case("dp", GPT, ())
+    told = judge(case.strategy, case.model, seen_in("by_hand"))
+    with pytest.raises(TypeError, match="no truth value"):
+        bool(told)
+    assert told.hypotheses == ("same_code", "same_path", "local_ops", "dispatched")
+
+
+def test_a_refuted_program_is_not_good_though_the_run_conforms(placealg: Run) -> None:
+    got = placealg("conform", str(FOLDER / "norm_apart.json"), "proofs/refuted/none.toml")
+    assert got.code == 2
+
+
+def test_the_command_says_what_was_seen_and_what_is_proved(placealg: Run) -> None:
+    got = placealg("conform", str(FOLDER / "fsdp2.json"), "zero3", "--model", GPT)
+    assert got.code == 0 and "RUNS AS zero3 on gpt  CONFORMS" in got.out
+    assert "the program: PROVED, PARAMETRIC" in got.out and "code is proved" not in got.out
+    for name in ("same_code", "same_path", "local_ops", "dispatched", "equal_counts"):
+        assert name in got.out
+    found = json.loads(placealg("conform", str(FOLDER / "norm_apart.json"), "tp_sp_keep", "--model", GPT, "--format",
+                                "json", "--no-timing").out)
+    assert found["verdict"] == "DIFFERS" and found["edited"]["counterexample"]["mass"] == "1/tp"
+    unseen = on_terms(lambda t: replace(t, begin="unseen", what="aten::sort"))(seen_in("fsdp2"))
+    case = read_case("zero3", GPT, ())
+    assert judge(case.strategy, case.model, unseen).verdict == UNSEEN
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("", "no JSON"), ("[1]", "no recording"), ('{"version": 9, "seen": {}}', "version 9"),
+    ('{"version": 1, "seen": {"mesh": 3}}', "damaged"), ('{"version": 1, "seen": []}', "damaged"),
+])
+def test_what_is_no_recording(text: str, says: str, placealg: Run, tmp_path: Path) -> None:
+    file = tmp_path / "seen.json"
+    file.write_text(text)
+    got = placealg("conform", str(file), "zero3")
+    assert got.code == 2 and got.err.count("\n") == 1 and says in got.err
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("conform", "missing.json", "zero3"), "cannot read it"),
+    (("conform", str(FOLDER / "fsdp2.json"), "zero33"), "zero3"),
+    (("conform", str(FOLDER / "fsdp2.json"), "tp_sp", "--model", GPT), "the run's mesh has the axes dp"),
+    (("conform", str(FOLDER / "fsdp2.json"), "pp*zero3", "--model", GPT), "pipeline"),
+    (("conform", str(FOLDER / "fsdp2.json"), "zero3", "--model", "llama-3-8b"), "no table knows"),
+    (("conform", str(FOLDER / "fsdp2.json"), "zero3", "--name", "a"), "--name"),
+    (("conform", str(FOLDER / "fsdp2.json"), str(FOLDER / "fsdp2.json"), "zero3", "--model", GPT), "same rank"),
+    (("watch", "zero3", "--mesh", "dp", "--", "a.py"), "no axis and its size"),
+    (("watch", "zero3", "--mesh", "dp=2,dp=2", "--", "a.py"), "stands twice"),
+    (("watch", "zero33", "--mesh", "dp=2", "--", "a.py"), "zero3"),
+    (("watch", "zero3", "--mesh", "dp=2", "--limit", "0", "--", "a.py"), "--limit"),
+])
+def test_bad_words(words: tuple[str, ...], says: str, placealg: Run) -> None:
+    got = placealg(*words)
+    assert got.code == 2 and got.err.count("\n") == 1 and says in got.err
+
+
+def test_recordings_of_ranks_are_joined() -> None:
+    seen = seen_in("fsdp2")
+    apart = [replace(seen, ranks=(rank,)) for rank in seen.ranks]
+    assert joined(apart[::-1]) == seen
+    with pytest.raises(InputError, match="different meshes"):
+        joined([apart[0], replace(apart[1], mesh={"dp": 3})])
+
+
+def test_names_of_frameworks() -> None:
+    model = read_case("dp", "llama-3-8b", ()).model
+    every = ["tok_embeddings.weight", "layers.3.attention.wq.weight", "layers.3.feed_forward.w1.weight",
+             "layers.3.attention_norm.weight", "norm.weight", "output.weight"]
+    named = names_of(every, model)
+    assert [n.parameter for n in named.values()] == [
+        "embedding.weight", "layer.attn.q.weight", "layer.mlp.gate.weight", "layer.norm1.weight", "head.norm.weight",
+        "head.weight"]
+    assert {n.instance for n in named.values() if n.unit == "layer"} == {3}
+    units = units_of(named)
+    assert unit_of("layers.3.attention.core", units) == ("layer", 3) and unit_of("", units) == ("", 0)
+    assert names_of(["a.7.b"], model, {"a.{}.b": "layer.attn.k.weight"})["a.7.b"].instance == 7
+    with pytest.raises(InputError, match="is said to be"):
+        names_of(["a"], model, {"a": "layer.q"})

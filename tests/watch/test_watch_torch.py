@@ -1,0 +1,255 @@
+"""Real steps of PyTorch under the recorder: right ones conform, wrong ones do not, a blind recorder claims nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from placealg.check.conformance import judge
+from placealg.cli.inputs import read_case
+from placealg.watch.seen import Seen
+from placealg.watch.verdict import CONFORMS, Conformance
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+GPT = "proofs/torch/gpt.json"
+
+
+def judged(text: str, strategy: str) -> Conformance:
+    case = read_case(strategy, GPT, ())
+    return judge(case.strategy, case.model, Seen.read(text), case.edited.edits if case.edited else ())
+
+
+@pytest.fixture(scope="module")
+def recordings() -> dict[str, str]:
+    from set_ups import RIGHT, WRONG, named
+
+    from placealg.measure import ranks
+
+    every = {**RIGHT, **WRONG}
+    found: dict[str, str] = {}
+    for world in (2, 4):
+        names = [n for n, s in every.items() if s.world == world]
+        for name, answers in zip(names, ranks.run(world, named, names, 90.0), strict=True):
+            assert len(set(answers)) == 1
+            found[name] = answers[0]
+    return found
+
+
+def names(table: str) -> Iterator[str]:
+    """The names of a table of set-ups, read without torch."""
+    import ast
+    from pathlib import Path
+
+    tree = ast.parse((Path(__file__).parent / "set_ups.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == table:
+            assert isinstance(node.value, ast.Dict)
+            yield from (k.value for k in node.value.keys if isinstance(k, ast.Constant))
+
+
+@pytest.mark.parametrize("name", list(names("RIGHT")))
+def test_right_set_ups_conform(name: str, recordings: dict[str, str]) -> None:
+    from set_ups import RIGHT
+
+    told = judged(recordings[name], RIGHT[name].strategy)
+    assert told.verdict == CONFORMS, [d.says for d in told.comparison.differences] + list(told.comparison.unseen)
+    assert told.good and told.comparison.loss_seen
+    tally = told.comparison.tally
+    assert tally.paths == tally.of_paths and tally.messages == tally.of_messages - tally.apart
+
+
+@pytest.mark.parametrize("name", list(names("WRONG")))
+def test_wrong_set_ups_do_not(name: str, recordings: dict[str, str]) -> None:
+    from set_ups import WRONG
+
+    chosen = WRONG[name]
+    told = judged(recordings[name], chosen.strategy)
+    kinds = {d.kind for d in told.comparison.differences}
+    assert told.verdict == chosen.verdict, [d.says for d in told.comparison.differences]
+    assert not chosen.differs or chosen.differs in kinds
+    assert told.edited is not None or not chosen.proof, told.gap
+    if chosen.proof:
+        assert told.edited is not None, told.gap
+        assert str(told.edited.verdict) == chosen.proof
+    if chosen.ratio is not None:
+        assert told.edited is not None and told.edited.counterexample is not None
+        assert told.edited.counterexample.mass == chosen.ratio
+
+
+def blinded(job: tuple[str, str, str], rank: int) -> str:
+    """The recording of a set-up by a recorder that lacks one op of a table; of none, without the op."""
+    from set_ups import RIGHT, recorded
+
+    from placealg.watch.recorder import tables
+
+    name, table, op = job
+    kept: Any = getattr(tables, table)
+    if op:
+        less: Any = {k: v for k, v in kept.items() if k != op} if isinstance(kept, dict) else kept - {op}
+        setattr(tables, table, less)
+    try:
+        return recorded(RIGHT[name], rank)
+    finally:
+        setattr(tables, table, kept)
+
+
+def test_a_blind_recorder_claims_nothing() -> None:
+    from set_ups import RIGHT
+
+    from placealg.measure import ranks
+    from placealg.watch.recorder import tables
+
+    ops = [(t, op) for t in ("MOVES", "SCALES", "SUMS", "CONSTANTS", "NEGATES", "GRADIENTS")
+           for op in sorted(getattr(tables, t))
+           if op in USED]
+    jobs = [(name, table, op) for name in ("fsdp2 clipped", "ddp no_sync") for table, op in [("MOVES", ""), *ops]]
+    seen: dict[str, Seen] = {}
+    lost = set()
+    for (name, _, op), answers in zip(jobs, ranks.run(2, blinded, jobs, 90.0), strict=True):
+        found = Seen.read(answers[0])
+        whole = seen.setdefault(name, found)
+        told = judged(answers[0], RIGHT[name].strategy)
+        alike = [(c.terms, c.new, c.updated) for r in found.ranks for c in r.chains] == [
+            (c.terms, c.new, c.updated) for r in whole.ranks for c in r.chains]
+        assert told.verdict != CONFORMS or same_ways(found, whole), f"{name} conforms without {op}"
+        if told.verdict != CONFORMS:
+            lost.add(op)
+        assert alike or told.verdict != CONFORMS or same_ways(found, whole)
+    assert len(lost) >= 8, lost
+
+
+def same_ways(one: Seen, two: Seen) -> bool:
+    """Whether all gradients of two recordings have gone the same way, numbers of nodes left out."""
+    def ways(seen: Seen) -> list[Any]:
+        return [[(t.begin, t.what, t.microbatch, t.factor, [(h.verb, h.axes, h.op, h.norm and h.norm[0][1])
+                                                            for h in t.hops]) for t in c.terms]
+                for r in seen.ranks for c in r.chains]
+    return ways(one) == ways(two)
+
+
+USED = frozenset((
+    "aten::clone", "aten::copy_", "aten::_to_copy", "aten::cat", "aten::cat.out", "aten::stack", "aten::expand",
+    "aten::_foreach_copy_", "fsdp::all_gather_copy_in", "fsdp::chunk_cat", "fsdp::split_with_sizes_copy", "aten::mul",
+    "aten::mul_", "aten::mul.out", "aten::_foreach_mul_", "aten::div", "aten::div_", "aten::div.out", "aten::neg",
+    "aten::add", "aten::add_", "aten::_foreach_add_", "aten::zeros", "aten::ones_like", "aten::zero_", "aten::mm",
+    "aten::sum", "aten::embedding_dense_backward", "aten::native_layer_norm_backward",
+))
+"""Ops of the tables that these runs may use."""
+
+OPS = {
+    "fsdp": "all_gather_copy_in chunk_cat copy_ split_with_sizes_copy",
+    "_c10d_functional_autograd": "all_gather_into_tensor all_to_all_single reduce_scatter_tensor",
+    "_dtensor": "mesh_get_process_group shard_dim_alltoall",
+    "c10d": "_allgather_base_ _reduce_scatter_base_ allgather_ allgather_coalesced_ allgather_into_tensor_coalesced_ "
+            "allreduce_ allreduce_coalesced_ alltoall_ alltoall_base_ barrier broadcast_ check_for_nan gather_ "
+            "monitored_barrier_ recv_ recv_any_source_ reduce_ reduce_scatter_ reduce_scatter_tensor_coalesced_ "
+            "scatter_ send",
+    "_c10d_functional": "_wrap_tensor_autograd all_gather_into_tensor all_gather_into_tensor_coalesced "
+                        "all_gather_into_tensor_out all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_ "
+                        "all_to_all_single batch_p2p_ops broadcast broadcast_ irecv isend reduce_scatter_tensor "
+                        "reduce_scatter_tensor_coalesced reduce_scatter_tensor_out wait_tensor",
+}
+"""Namespace -> its ops in the torch that is pinned: another release that has others fails here, by name."""
+
+
+@pytest.mark.parametrize("namespace", OPS)
+def test_the_ops_that_communicate_are_those_that_are_known(namespace: str) -> None:
+    import torch
+    import torch.distributed.fsdp
+    import torch.distributed.tensor
+
+    from placealg.watch.recorder import collectives, tables
+
+    there = {s.name.partition("::")[2] for s in torch._C._jit_get_all_schemas() if s.name.startswith(f"{namespace}::")}
+    assert there == set(OPS[namespace].split())
+    if namespace == "fsdp":
+        assert {f"fsdp::{op}" for op in there} <= tables.MOVES
+    else:
+        assert there <= {*collectives.VERBS, *collectives.SILENT}
+
+
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from placealg.measure.network import Gpt, fill, token_loss
+
+sys.argv[1:] == ["--fast"] or sys.exit("no arguments")
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+model = Gpt({"h": 16, "a": 8, "L": 2, "V": 32, "s_max": 8})
+fill(model)
+for part in (model.embedding, *model.layers.values(), model.head, model):
+    fully_shard(part, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(STEPS):
+    ids = torch.randint(32, (2, 9), generator=torch.Generator().manual_seed(step + dist.get_rank()))
+    loss = token_loss(model(ids[:, :-1], torch.arange(8)), ids[:, 1:]) / 16
+    BEFORE
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def script(folder: Any, steps: int = 3, before: str = "pass") -> str:
+    file = folder / "train.py"
+    file.write_text(SCRIPT.replace("STEPS", str(steps)).replace("BEFORE", before))
+    return str(file)
+
+
+def test_a_script_is_watched_unchanged(placealg: Any, tmp_path: Any) -> None:
+    got = placealg("watch", "zero3", "--mesh", "dp=2", "--model", GPT, "--output", str(tmp_path / "seen.json"), "--",
+                   script(tmp_path), "--fast")
+    assert got.code == 0, got.out + got.err
+    assert "train.py RUNS AS zero3 on gpt  CONFORMS" in got.out and "adamw" in got.out
+    again = placealg("conform", str(tmp_path / "seen.json"), "zero3", "--model", GPT)
+    assert again.code == 0
+
+
+@pytest.mark.parametrize(("steps", "before", "says"), [
+    (3, "raise ValueError('of two ranks')", "ValueError: of two ranks"),
+    (1, "pass", "the optimizer stepped once; the step after the first one is what is recorded"),
+    (0, "pass", "no optimizer stepped"),
+    (3, "import time; time.sleep(60 * (step == 1))", "no step was recorded within 25 s by rank 0, 1"),
+])
+def test_a_run_that_goes_wrong_is_one_line(steps: int, before: str, says: str, placealg: Any, tmp_path: Any) -> None:
+    import subprocess
+
+    got = placealg("watch", "zero3", "--mesh", "dp=2", "--model", GPT, "--limit", "25", "--",
+                   script(tmp_path, steps, before), "--fast")
+    assert got.code == 3 and got.err.count("\n") == 1, got.err
+    assert says in got.err
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path) not in left
+
+
+def trained_as(job: str, _rank: int) -> str:
+    from set_ups import RIGHT, WRONG, made
+
+    from placealg.testing import assert_trains_as
+
+    chosen = {**RIGHT, **WRONG}[job]
+    system, mesh, data = made(chosen)
+    from placealg.measure.count import TrafficCounter
+
+    try:
+        told = assert_trains_as(chosen.strategy, lambda: system.step(TrafficCounter(), data), model=system.model,
+                                mesh=mesh, config=GPT)
+    except AssertionError as error:
+        return str(error)
+    return told.verdict
+
+
+def test_the_assertion_of_other_tests() -> None:
+    from placealg.measure import ranks
+
+    jobs = ["fsdp2 clipped", "by hand: one left out"]
+    (good, _), (bad, other) = ranks.run(2, trained_as, jobs, 120.0)
+    assert good == CONFORMS and "head.norm.weight: its gradient is not reduced" in bad and bad == other

@@ -32,7 +32,7 @@ from placealg.measure.predict import PredictedBytes, predicted, residue, volume
 from placealg.render.measured import markdown, ratio
 from placealg.strategy.file import read_strategy_file, system_path
 
-MODULES = (ROOT / "placealg" / "measure").glob("*.py")
+MODULES = [*(ROOT / "placealg/measure").glob("*.py"), *(ROOT / "placealg/watch/recorder").glob("*.py")]
 FILES = sorted((ROOT / "proofs" / "torch").glob("*.toml"))
 
 

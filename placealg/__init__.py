@@ -112,9 +112,9 @@ __all__ = [
     "ep", "fit", "Formula", "from_torch", "fsdp",
     "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
     "Model", "moe", "observe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp",
-    "pp_1f1b", "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective", "read",
-    "read_model", "Report", "search", "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "times", "tp",
-    "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
+    "pp_1f1b", "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective",
+    "read", "read_model", "Report", "search", "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on",
+    "times", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
 

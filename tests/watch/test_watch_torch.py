@@ -231,10 +231,14 @@ def test_a_run_that_goes_wrong_is_one_line(steps: int, before: str, says: str, p
 
 
 def trained_as(job: str, _rank: int) -> str:
+    import multiprocessing
+
     from set_ups import RIGHT, WRONG, made
 
     from placealg.testing import assert_trains_as
 
+    own: Any = multiprocessing.current_process()
+    own._config["daemon"] = False  # the proof has a process of its own, which a daemon may not start
     chosen = {**RIGHT, **WRONG}[job]
     system, mesh, data = made(chosen)
     from placealg.measure.count import TrafficCounter

@@ -78,8 +78,7 @@ class Paths:
             hops = _reducing(term)
             got = [a for h in hops for a in h.axes]
             if sorted(got) == sorted(want):
-                yield from self._kinds(chain, route, hops)
-                return
+                continue
             missing = [a for a in want if got.count(a) < want.count(a)]
             extra = [a for a in got if got.count(a) > want.count(a)]
             edits = self._axes_edits(route, missing, extra, self._ratio(term, route))
@@ -88,6 +87,11 @@ class Paths:
             yield Difference("axes", group, f"{name}: its gradient is {over}; the program reduces it over "
                              f"{_listed(want) if want else 'no axis'}", line, edits, (name,))
             return
+        for every in dict.fromkeys(tuple(_reducing(t)) for t in chain.terms if t.begin == BACKWARD):
+            found = list(self._kinds(chain, route, every))
+            yield from found
+            if found:
+                return
 
     def _kinds(self, chain: Chain, route: Route, hops: Sequence[Hop]) -> Iterator[Difference]:
         """Whether what is reduced stays whole or is scattered, and before or after it is accumulated."""
@@ -223,6 +227,9 @@ class Paths:
                                  "global norm", "", ({"drop": route.clip.path},), (name,))
             return
         hop = next(iter(scales))
+        if not all(any(h.verb == "scale" and _clip(h) for h in t.hops) for t in chain.terms):
+            yield Difference("clip", group, f"{name}: only a part of its gradient is clipped", hop.line, (), (name,))
+            return
         late = [h for t in chain.terms for k, h in enumerate(t.hops) if h.verb != "scale"
                 and any(_clip(before) for before in t.hops[:k] if before.verb == "scale")]
         if late and route.clip is not None and not route.clipped:

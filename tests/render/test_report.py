@@ -30,7 +30,7 @@ SIDES = 2**60
 
 def tell(*strategies: str, model: str | None = None, sizes: tuple[str, ...] = ()) -> list[Told]:
     words = SimpleNamespace(strategies=strategies, model=model, sizes=list(sizes), flash=None, dropout=None,
-                            parallel=False, fused=True, mtp=False)
+                            parallel=False, fused=True, mtp=False, upcast=False)
     return [told(case) for case in read_cases(words, one_model=True)]
 
 

@@ -107,6 +107,7 @@ def _unit(key: tuple[str, int, str, int], got: list[Message], want: list[Expecte
     found: list[Difference] = []
     for tag, i, j, k, n in matcher.get_opcodes():
         if tag == "equal":
+            found += [d for pair in zip(got[i:j], want[k:n], strict=True) for d in _combined(unit, *pair)]
             continue
         for message in got[i:j]:
             found.append(Difference("message", unit, f"{message.module or phase}: {message.verb}"
@@ -115,4 +116,13 @@ def _unit(key: tuple[str, int, str, int], got: list[Message], want: list[Expecte
             if not expected.optional:
                 found.append(Difference("message", unit, f"{expected.event.path} is missing in the {phase} of "
                                         f"microbatch {microbatch}", "", ({"drop": expected.event.path},)))
-    return good, found
+    return good - len([d for d in found if d.kind == "combined"]), found
+
+
+def _combined(unit: str, message: Message, expected: Expected) -> Iterator[Difference]:
+    """Whether what a message reduces is combined as the program says: parts of an activation are summed."""
+    want = expected.event.op or "sum"
+    if not expected.optional and message.op not in ("", want):
+        edits = ({"set": expected.event.path, "op": message.op},) if message.op in ("sum", "mean") else ()
+        yield Difference("combined", unit, f"{expected.event.path}: its parts are combined by {message.op}, where the "
+                         f"program takes their {want}", message.line, edits)

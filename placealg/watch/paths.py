@@ -227,8 +227,10 @@ class Paths:
                                  "global norm", "", ({"drop": route.clip.path},), (name,))
             return
         hop = next(iter(scales))
-        if not all(any(h.verb == "scale" and _clip(h) for h in t.hops) for t in chain.terms):
-            yield Difference("clip", group, f"{name}: only a part of its gradient is clipped", hop.line, (), (name,))
+        times = {sum(1 for h in t.hops if h.verb == "scale" and _clip(h)) for t in chain.terms}
+        if times != {1}:
+            how = "only a part of its gradient is clipped" if 0 in times else "its gradient is clipped more than once"
+            yield Difference("clip", group, f"{name}: {how}", hop.line, (), (name,))
             return
         late = [h for t in chain.terms for k, h in enumerate(t.hops) if h.verb != "scale"
                 and any(_clip(before) for before in t.hops[:k] if before.verb == "scale")]

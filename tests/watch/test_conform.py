@@ -111,6 +111,15 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
         *every, replace(every[3], index=len(every)))), "message"),
     "activation over another verb": ("tp_sp", on_messages(lambda every: tuple(
         replace(m, verb="all_to_all") if m.index == 3 else m for m in every)), "message"),
+    "activation averaged": ("tp_sp", on_messages(lambda every: tuple(
+        replace(m, op="mean") if m.index == 2 else m for m in every)), "combined"),
+    "largest part of an activation": ("tp_sp", on_messages(lambda every: tuple(
+        replace(m, op="max") if m.index == 2 else m for m in every)), "combined"),
+    "clipped twice": ("fsdp2", on_hop(lambda h: (h, h), "scale"), "clip"),
+    "one microbatch clipped": ("fsdp2", on_chain(lambda c: replace(c, terms=(
+        replace(c.terms[0], hops=tuple(h for h in c.terms[0].hops if h.verb != "scale")), *c.terms[1:]))), "clip"),
+    "one microbatch not reduced": ("by_hand", on_chain(lambda c: replace(c, terms=(
+        *c.terms[:-1], replace(c.terms[-1], hops=c.terms[-1].hops[1:])))), "axes"),
     "unknown collective": ("fsdp2", on_first(lambda r: replace(r, unseen=("c10d::new_ (a.py:1)",))), "unseen"),
 }
 """Change -> (recording, the change, the kind of the first difference)."""
@@ -135,7 +144,9 @@ def test_no_chain_can_be_changed(data: st.DataObject) -> None:
     chain = seen.ranks[rank].chains[at]
     k = data.draw(st.integers(0, len(chain.terms) - 1))
     term = chain.terms[k]
-    changes: list[Term | None] = [None, replace(term, factor=term.factor * 1.5), replace(term, begin="earlier"),
+    doubled = replace(term, hops=(*term.hops, term.hops[-1])) if term.hops else None
+    changes: list[Term | None] = [doubled, None, replace(term, factor=term.factor * 1.5),
+                                  replace(term, begin="earlier"),
                                   replace(term, hops=(*term.hops, Hop("all_reduce", tuple(seen.mesh), "sum", 0)))]
     if term.hops:
         changes.append(replace(term, hops=term.hops[1:]))

@@ -164,7 +164,8 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
         event, has, want = difference.event, difference.got, difference.want
         explanation = f"{event} never ends: {difference.got}"
     floats = floats_beside(step, outcome)
-    single, many = (floats.want, floats.got) if floats else ("", "")
+    at = f" at element {floats.element}" if floats and floats.element != difference.element else ""
+    single, many = (f"{floats.want} in floats{at}", f"{floats.got} in floats{at}") if floats else ("", "")
     return Counterexample(
         obligation=lead.id, event=event, group=lead.group,
         sizes=tuple(sizes.items()), device=difference.rank if stops else tuple(found.device.items()),
@@ -185,7 +186,7 @@ NOT_DEFINED = ("garbage", "nothing")
 
 def _beside(exact: str, floats: str) -> str:
     """A number of a run, with that of the same run in floats where there is one."""
-    return f"{exact}, {floats} in floats" if floats and PRIME_TOLD in exact else exact
+    return f"{exact}, {floats}" if floats and PRIME_TOLD in exact else exact
 
 
 def _is_there(step: Step, group: str, difference: Difference) -> bool:

@@ -120,10 +120,10 @@ def told(numbers: Array) -> str:
     """Numbers as text: residues say of which prime.
 
     >>> told(np.array([4])), told(np.array([0.123456789]))
-    ('[4] (mod 134217689)', '[0.123457]')
+    ('[4] (mod 134217689)', '[0.123456789]')
     """
     if numbers.dtype.kind == "f":
-        shown = ", ".join(f"{x:.6g}" for x in numbers.ravel().tolist())
+        shown = ", ".join(f"{x:.9g}" for x in numbers.ravel().tolist())
         return f"[{shown}]" if numbers.ndim else shown
     return f"{numbers.tolist()} (mod {PRIME})"
 

@@ -256,14 +256,17 @@ Checkpoint = dict[tuple[str, str, int], list[Table]]
 def floats_beside(step: Step, outcome: Outcome) -> Difference | None:
     """The difference that a run shows, of the same run in floats.
 
-    None where the run has no residues, and where floats differ first at another place.
+    It may be at a later element: the first at which floats differ by more than rounding. None where the run has no
+    residues, and where floats differ first at another event, on another rank or in another parameter.
     """
     exact, setting = outcome.difference, outcome.setting
     if exact is None or setting is None or PRIME_TOLD not in exact.want:
         return None
     with np.errstate(all="ignore"):
         found = simulate(step, replace(setting, floats=True)).difference
-    return found if found and replace(exact, got=found.got, want=found.want) == found else None
+    if found is None or replace(exact, got=found.got, want=found.want, element=found.element) != found:
+        return None
+    return found
 
 
 def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:

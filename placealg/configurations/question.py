@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from placealg.configurations.layouts import Devices
@@ -49,6 +50,12 @@ class Question:
         for name in self.parameters:
             if name not in PARAMETERS:
                 raise InputError(f"the estimate has no parameter '{name}'", name=name, valid=PARAMETERS)
+        degrees = {n: size for n, size in self.space.fixed.items() if n not in ("b", "m", "v")}
+        passes = {n: size for n, size in self.space.fixed.items() if n in ("b", "m")}
+        for count, what, fixed in ((self.devices.count, "devices", degrees), (self.devices.batch, "sequences", passes)):
+            if count % prod(fixed.values()):
+                raise InputError(f"{count} {what} are no multiple of what is fixed: "
+                                 f"{', '.join(f'{n} = {size}' for n, size in fixed.items())}")
 
     def constants(self, program: Program) -> dict[str, Fraction]:
         """Every number that is the same in all layouts: element sizes, the sizes that are said, rates, parameters."""

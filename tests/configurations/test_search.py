@@ -317,6 +317,8 @@ def test_json_and_csv(placealg: Callable[..., Outcome]) -> None:
     (("--devices", "8"), "says no machine"),
     (("--devices", "8", "--machine", "h10"), "--machine: no machine is called 'h10'; did you mean 'h100'"),
     (("--devices", "8", "--machine", "h100", "--fix", "tp=x"), "--fix tp=x"),
+    (("--devices", "8", "--machine", "h100", "--fix", "tp=3"), "8 devices are no multiple of what is fixed: tp = 3"),
+    (("--devices", "8", "--machine", "h100", "--fix", "m=5", "b=2"), "are no multiple of what is fixed: m = 5, b = 2"),
     (("--devices", "8", "--machine", "h100", "--fix", "tq=2"), "is not AXIS=NUMBER; did you mean 'tp'"),
     (("--devices", "8", "--machine", "h100", "--assume", "eficiency=1"), "did you mean 'efficiency'"),
     (("--devices", "8", "--machine", "h100", "--space", "dens"), "did you mean 'dense'"),

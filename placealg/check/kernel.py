@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.prover.kernel.checker import shipped
 from placealg.prover.kernel.coq import (
@@ -108,6 +109,8 @@ def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, i
 def _keep(text: str, path: Path | None) -> None:
     if path is None:
         return
+    if path.parent.exists() and not path.parent.is_dir():
+        raise InputError("is no folder", where=str(path.parent))
     if path.exists():
         check_unedited(path)
     path.parent.mkdir(parents=True, exist_ok=True)

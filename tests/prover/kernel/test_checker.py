@@ -9,6 +9,7 @@ from typing import Any
 
 import extracted
 import pytest
+from conftest import run_placealg
 
 import placealg as pa
 from placealg.check.kernel import kernel
@@ -97,6 +98,12 @@ def test_a_printed_file_that_was_edited(tmp_path: Path) -> None:
     path.write_text("Theorem strategy_correct : True.", encoding="utf-8")
     with pytest.raises(InputError, match="is no file that prove --coq printed"):
         check_unedited(path)
+
+
+def test_a_file_is_no_folder_for_proofs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    told = run_placealg("prove", "dp", "--coq", str(tmp_path / "file"))
+    assert (told.code, told.err) == (2, f"placealg: {tmp_path / 'file'}: is no folder\n")
 
 
 def test_without_coqc_nothing_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,14 +24,9 @@ SECONDS = 300
 """The processor time that coqc has for a file: a run of many groups in `vm_compute` can take very long."""
 
 CLOSED = "Closed under the global context"
-_KERNEL = ("Syntax", "Semantics", "Check", "Decide", "Algebra", "Facts", "Events", "Units", "Loops", "Steps", "Sound")
-_THEORY = ("Sums", *(f"kernel/{name}" for name in _KERNEL))
-_MODELLED = ("Sums", "Moves", "Axes", "Rules", "Table", "Masks", "Microbatches", "Rings", "Versions", "Equivalence",
-             "Observed", "Instances", "Rationals", *(f"kernel/{name}" for name in _KERNEL[:5]), "kernel/World")
-"""What a refutation rests on, in the order in which it compiles: a world over the rationals, and all that it needs."""
-
 _WIDTH = 118
 _DIGEST = re.compile(r"^\(\* program: sha256 ([0-9a-f]{64}) \*\)$", re.MULTILINE)
+_IMPORTS = re.compile(r"^From Placealg(\.kernel)? Require (?:Import|Export) ([^.]+)\.", re.MULTILINE)
 _PROGRAM = re.compile(r"^Definition strategy : program :=\n(.*?)\.\n\n", re.MULTILINE | re.DOTALL)
 
 
@@ -156,7 +151,7 @@ def by_coqc(text: str, theory: Path) -> str:
     `theory` is the folder of the Coq sources; they are compiled in a folder of their own.
     """
     try:
-        with compiled(theory, _THEORY) as folder:
+        with compiled(theory, "kernel/Sound") as folder:
             return folder.proves(text)
     except Refused as refused:
         return str(refused)
@@ -168,7 +163,7 @@ def refuted_by_coqc(program: Term, about: str, tried: Sequence[World], theory: P
     Both are "" where none of the worlds tells: the file since there is nothing to prove, the reason by itself.
     """
     try:
-        with compiled(theory, _MODELLED) as folder:
+        with compiled(theory, "kernel/World") as folder:
             said = re.search(r"= (\d+)", folder.answer("telling", telling(program, tried)))
             if said is None or int(said[1]) >= len(tried):
                 return "", ""
@@ -182,9 +177,20 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
 
+def imported(theory: Path, module: str, found: dict[str, str]) -> dict[str, str]:
+    """Module -> its source, of a Coq module and of all that it imports, in the order in which they compile."""
+    if module not in found:
+        text = (theory / f"{module}.v").read_text(encoding="utf-8")
+        for kernel, names in _IMPORTS.findall(text):
+            for name in names.split():
+                imported(theory, f"kernel/{name}" if kernel else name, found)
+        found[module] = text
+    return found
+
+
 @contextmanager
-def compiled(theory: Path, modules: Sequence[str]) -> Iterator[Compiled]:
-    """The Coq sources of some modules, compiled in a folder of their own; raises Refused without the right coqc."""
+def compiled(theory: Path, module: str) -> Iterator[Compiled]:
+    """A Coq module and what it imports, compiled in a folder of their own; raises Refused without the right coqc."""
     version = coq_version()
     if not version:
         raise Refused("there is no coqc on PATH")
@@ -193,8 +199,8 @@ def compiled(theory: Path, modules: Sequence[str]) -> Iterator[Compiled]:
     with tempfile.TemporaryDirectory() as directory:
         found = Compiled(Path(directory))
         (found.build / "kernel").mkdir()
-        for name in modules:
-            found.answer(name, (theory / f"{name}.v").read_text(encoding="utf-8"))
+        for name, text in imported(theory, module, {}).items():
+            found.answer(name, text)
         yield found
 
 

@@ -1,1 +1,1 @@
-"""Real PyTorch runs beside the formulas: the one room that imports torch, and only when it is asked to run."""
+"""Real PyTorch runs beside the formulas. With `watch.recorder` it is the only package that imports torch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,9 +81,9 @@ class TrafficCounter(TorchDispatchMode):
         for value, argument in zip(args, func._schema.arguments, strict=False):
             given[argument.name] = value
         given.update(kwargs)
-        ranks = _ranks(given)
+        ranks = group_ranks(given)
         read, written = _operands(collective, func, args, given, made)
-        message = list(_tensors(written if collective in OUTPUT else read))
+        message = list(tensors(written if collective in OUTPUT else read))
         size = sum(t.numel() * t.element_size() for t in message)
         phase = self.tagged.get(message[0].data_ptr(), self.phase) if collective == "send" else self.phase
         if sum(t.numel() for t in message) == 1:
@@ -111,16 +111,19 @@ def _operands(collective: str, func: Any, args: Any, given: dict[str, Any], made
     return read, written
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _tensors(one)
+            yield from tensors(one)
+    elif isinstance(value, dict):
+        yield from tensors(list(value.values()))
 
 
-def _ranks(given: dict[str, Any]) -> tuple[int, ...]:
-    """The global ranks of the group that an op names."""
+def group_ranks(given: Mapping[str, Any]) -> tuple[int, ...]:
+    """The global ranks of the group that an op of a collective names, in its order; `given` are its arguments."""
     group = given.get("process_group", given.get("group_name"))
     if isinstance(group, str):
         group = torch.distributed.distributed_c10d._resolve_process_group(group)

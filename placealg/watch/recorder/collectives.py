@@ -7,29 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
-"""The namespaces of ops that communicate."""
+from placealg.measure.count import COLLECTIVES, group_ranks
 
 SILENT = ("wait_tensor", "barrier", "monitored_barrier_", "check_for_nan", "_wrap_tensor_autograd",
           "mesh_get_process_group")
 """Ops of these namespaces that move nothing."""
 
 VERBS: Mapping[str, str] = {
-    "allreduce_": "all_reduce", "all_reduce": "all_reduce", "all_reduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce", "all_reduce_coalesced": "all_reduce", "all_reduce_coalesced_": "all_reduce",
-    "allgather_": "all_gather", "_allgather_base_": "all_gather", "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather", "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_": "reduce_scatter", "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_out": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "alltoall_": "all_to_all", "alltoall_base_": "all_to_all", "all_to_all_single": "all_to_all",
-    "shard_dim_alltoall": "all_to_all", "broadcast_": "broadcast", "broadcast": "broadcast", "reduce_": "reduce",
-    "gather_": "gather_to", "scatter_": "scatter", "send": "send", "isend": "send", "recv_": "recv", "irecv": "recv",
-    "recv_any_source_": "recv", "batch_p2p_ops": "batch_p2p",
+    **COLLECTIVES,
+    "all_reduce_coalesced_": "all_reduce", "allgather_coalesced_": "all_gather",
+    "reduce_scatter_tensor_out": "reduce_scatter", "reduce_": "reduce", "gather_": "gather_to", "scatter_": "scatter",
+    "isend": "send", "recv_": "recv", "irecv": "recv", "recv_any_source_": "recv", "batch_p2p_ops": "batch_p2p",
 }
 """Op -> the collective that it is."""
 
@@ -76,7 +66,7 @@ def call_of(name: str, func: Any, args: Any, kwargs: Any, made: Any) -> Call | N
         read = []
     op, factor = _operator(given.get("reduce_op"), verb)
     root = given.get("root_rank", given.get("dst", given.get("src", -1)))
-    ranks = _ranks(given)
+    ranks = group_ranks(given)
     root = ranks[root] if verb in ("broadcast", "reduce", "send", "recv") and 0 <= root < len(ranks) else int(root)
     return Call(verb, op, ranks, root, tuple(_pairs(verb, read, written)), factor)
 
@@ -107,13 +97,3 @@ def _operator(given: Any, verb: str) -> tuple[str, float]:
         word = given.lower()
         return {"avg": "mean"}.get(word, word), 1.0
     return (OPERATORS.get(int(given.op()), "unknown") if isinstance(given, torch.ScriptObject) else str(given)), 1.0
-
-
-def _ranks(given: Mapping[str, Any]) -> tuple[int, ...]:
-    """The global ranks of the group that an op names, in its order."""
-    group = given.get("process_group", given.get("group_name"))
-    if isinstance(group, str):
-        group = torch.distributed.distributed_c10d._resolve_process_group(group)
-    elif isinstance(group, torch.ScriptObject):
-        group = dist.ProcessGroup.unbox(group)
-    return tuple(dist.get_process_group_ranks(group))

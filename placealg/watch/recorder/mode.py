@@ -10,8 +10,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.recorder import tables
-from placealg.watch.recorder.collectives import FOLLOWED, IN_PLACE, NAMESPACES, SILENT, Call, call_of
+from placealg.watch.recorder.collectives import FOLLOWED, IN_PLACE, SILENT, Call, call_of
 from placealg.watch.recorder.nodes import Node, parents_of
 from placealg.watch.recorder.ops import (
     distinct,
@@ -22,7 +23,6 @@ from placealg.watch.recorder.ops import (
     only_views,
     only_written,
     reads_below,
-    tensors,
     user_line,
     wrapper,
     written_by,

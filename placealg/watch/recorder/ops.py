@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_traceable_wrapper_subclass_type
 
+from placealg.measure.count import tensors
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.shadows import PLACES, Region, Shadows
 
@@ -45,17 +46,6 @@ def fresh(node: int, tensor: Tensor) -> Region:
 def faking() -> bool:
     """Whether a mode is on under which tensors have no numbers: what runs then is no part of the step."""
     return any(isinstance(m, FakeTensorMode) for m in _get_current_dispatch_mode_stack())
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors(one)
-    elif isinstance(value, dict):
-        yield from tensors(list(value.values()))
 
 
 def distinct(tensors: list[Tensor], seen: set[tuple[int, int, tuple[int, ...]]]) -> Iterator[Tensor]:

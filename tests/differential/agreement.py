@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import random_dims
 
 from placealg.check.prove import prove
-from placealg.prover.verdict import PROVED, REFUTED, Report
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator import Setting, simulate
 from placealg.step.program import Reference, Step
 
@@ -35,6 +35,12 @@ class Agreement:
         if any(why in reason for reason in reasons for why in OPEN):
             return ""
         return f"UNDECIDED {reasons}; the simulator {'differs: ' + self.differs if self.differs else 'agrees'}"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict and the runs say the same, or the prover leaves it open and says so."""
+        same = (self.report.verdict == PROVED) == (not self.differs) or self.report.verdict == UNDECIDED
+        return same and not self.complaint
 
 
 def settings(reference: Reference) -> Iterator[Setting]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from placealg.step.edit import edit
 from placealg.step.program import LOOPED, Event, Step
 
 
@@ -53,6 +54,19 @@ def doublings(step: Step) -> Iterator[Mutant]:
     """Each event run twice in a row, one at a time."""
     for k, event in enumerate(step.events):
         yield _mutant("double", step, k, (event,), (event, replace(event, copy=event.copy + 1)))
+
+
+POSITIONS = ("first", "middle", "last", ["first", "last"])
+"""Microbatches at which an event may run, as `at` says them."""
+
+
+def at_other_microbatches(name: str, step: Step, group: str) -> Iterator[tuple[str, Step]]:
+    """Each event of the microbatch loop on a group at other microbatches, left out, or twice."""
+    for event in (e for e in step.events if e.phase in LOOPED and e.group == group):
+        for at in POSITIONS:
+            yield f"{name}: {event.path} at {at}", edit(step, set=event.path, at=at)
+        yield f"{name}: no {event.path}", edit(step, drop=event.path)
+        yield f"{name}: {event.path} twice", edit(step, double=event.path)
 
 
 def axis_changes(step: Step) -> Iterator[Mutant]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 from agreement import compare
 from conftest import ROOT
+from mutants import at_other_microbatches
 
 import placealg as pa
 from placealg.errors import InputError
 from placealg.model.transformer import Style, gpt
 from placealg.prover.examine import examine
-from placealg.prover.verdict import PROVED, UNDECIDED
+from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits
 from placealg.step.program import Step
@@ -20,7 +21,6 @@ from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import read_strategy_file
 
 SMALL = gpt(Style(dropout=False))
-POSITIONS = ("first", "middle", "last", ["first", "last"])
 
 
 def as_pytorch_runs_it() -> Step:
@@ -41,29 +41,18 @@ def test_it_is_proved_as_pytorch_runs_it() -> None:
 def mutants() -> Iterator[tuple[str, Step]]:
     """What lives over microbatches, gathered, freed, added up and reduced at other ones of them, or not at all."""
     for name, base in (("pp_fsdp2", as_pytorch_runs_it()), ("zero3", derive(parse_strategy("pp_gpipe*zero3"), SMALL))):
-        chosen = [e for e in base.events if e.phase in ("forward", "backward") and e.group == "layer.weight"]
-        for event in chosen:
-            for at in POSITIONS:
-                yield f"{name}: {event.path} at {at}", pa.edit(base, set=event.path, at=at)
-            yield f"{name}: no {event.path}", pa.edit(base, drop=event.path)
-            yield f"{name}: {event.path} twice", pa.edit(base, double=event.path)
-
-
-def agrees(step: Step) -> bool:
-    found = compare(step)
-    right = (found.report.verdict == PROVED) == (not found.differs) or found.report.verdict == UNDECIDED
-    return right and not found.complaint
+        yield from at_other_microbatches(name, base, "layer.weight")
 
 
 @pytest.mark.parametrize(("path", "at"), [("backward.layer.weight.free[dp]", "first"),
                                           ("forward.layer.weight.gather[dp]", "last")])
 def test_no_verdict_is_against_a_run(path: str, at: str) -> None:
-    assert agrees(pa.edit(as_pytorch_runs_it(), set=path, at=at))
+    assert compare(pa.edit(as_pytorch_runs_it(), set=path, at=at)).holds
 
 
 @pytest.mark.slow
 def test_no_verdict_on_any_mutant_is_against_a_run() -> None:
-    assert [name for name, step in mutants() if not agrees(step)] == []
+    assert [name for name, step in mutants() if not compare(step).holds] == []
 
 
 def test_forwards_that_leave_their_copy_to_the_next_are_proved() -> None:

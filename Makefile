@@ -30,8 +30,10 @@ demo: $(STAMP)  ## derive, cost and prove zero3*tp_sp for Llama-3-70B, and refut
 test: $(STAMP)  ## the default suite, doctests included
 	$(BIN)/python -m pytest -q -n 2 -p no:benchmark
 
-test-slow: $(STAMP)  ## the long random runs, and every mutant of every program; goes on where the last run ended
-	PLACEALG_RESUME=1 PLACEALG_ASSURE=test-slow $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
+DRAW ?= few
+test-slow: $(STAMP)  ## the slow tier, with a few random programs and mutants of each sort (DRAW=all: every mutant, hours); goes on where it ended
+	PLACEALG_RESUME=1 PLACEALG_ASSURE='test-slow$(if $(filter-out few,$(DRAW)), DRAW=$(DRAW))' PLACEALG_MUTANTS=$(DRAW) \
+	PLACEALG_RANDOM_RUNS=$(if $(filter few,$(DRAW)),4,100) $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
 
 CASES ?= default
 tiers: $(STAMP)  ## measure the default suite (CASES=all: every case), and list what is slow in tests/slow_cases.txt

@@ -27,6 +27,7 @@ from placealg.configurations.explain import compared, meant, need_formula, neigh
 from placealg.configurations.found import Found
 from placealg.configurations.layouts import Devices
 from placealg.configurations.left_out import Decided, decided
+from placealg.configurations.modes import expanded
 from placealg.configurations.programs import Programs, default_folder
 from placealg.configurations.question import Question
 from placealg.configurations.run import search
@@ -51,6 +52,10 @@ _RATES = {"flops": ("peak_flops", RATES), "node_bandwidth": ("node_bw", BANDWIDT
 """Option -> the rate that it says, and its units."""
 
 _MEASURED = re.compile(r"(.+?):\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*s(?:\s+(\S+))?\s*\Z")
+
+
+_OUTSIDE = re.compile(r",(?![^{}]*\})")
+"""A comma outside of braces."""
 
 
 def search_command(chosen: Namespace) -> int:
@@ -159,7 +164,7 @@ def read_question(chosen: Namespace) -> Question:
         if not equals or name not in PARAMETERS:
             raise InputError(f"'{word}' is not PARAMETER=NUMBER", where="--assume", name=name, valid=PARAMETERS)
         parameters[name] = _number(text, f"--assume {word}")
-    return Question(model, devices, on, memory, read_space(chosen), FrozenMap(sizes),
+    return Question(model, devices, on, memory, read_space(chosen, model), FrozenMap(sizes),
                     read_margin(chosen.reserve, chosen.activation_factor), chosen.objective,
                     FrozenMap({**PARAMETERS, **parameters}))
 
@@ -208,8 +213,8 @@ def read_machine(chosen: Namespace) -> Machine:
     return Machine("as said", FrozenMap({"host_bw": Fraction(64 * 10**9), **said}), 1)
 
 
-def read_space(chosen: Namespace) -> Space:
-    """The space of --space, a name or a file with one, narrowed by --only, --fix and --without."""
+def read_space(chosen: Namespace, model: Model) -> Space:
+    """The space of --space, a name or a file with one, on a model, narrowed by --only, --fix and --without."""
     name = chosen.space or "dense"
     if name in spaces():
         found = spaces()[name]
@@ -223,6 +228,7 @@ def read_space(chosen: Namespace) -> Space:
         found = next(iter(every.values()))
     else:
         raise InputError(f"no space or file '{name}'", where="--space", name=name, valid=spaces())
+    found = expanded(found, model, _folder(chosen))
     fixed = dict(found.fixed)
     axes = {a for e in found.choices() for a in parse_strategy(e).mesh.names}
     for word in chosen.fix:
@@ -231,12 +237,12 @@ def read_space(chosen: Namespace) -> Space:
             raise InputError(f"'{word}' is not AXIS=NUMBER", where="--fix", name=size,
                              valid=(*sorted(axes), "b", "m", "v"))
         fixed[size] = whole(text, MOST_DEVICES, f"--fix {word}")
-    out = [name for text in chosen.without for name in text.split(",")]
+    out = [name for text in chosen.without for name in re.split(_OUTSIDE, text)]
     try:
         found = found.without(out)
     except InputError as error:
         raise error.at("--without") from None
-    only = tuple(pattern for text in chosen.only for pattern in text.split(",")) or found.only
+    only = tuple(pattern for text in chosen.only for pattern in re.split(_OUTSIDE, text)) or found.only
     found = replace(found, fixed=FrozenMap(fixed), only=only)
     if not found.choices():
         raise InputError(f"no strategy of the space {found.name} matches", where="--only")

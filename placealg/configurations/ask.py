@@ -12,6 +12,7 @@ from typing import Any
 from placealg.configurations.found import Found
 from placealg.configurations.layouts import Devices
 from placealg.configurations.left_out import decided
+from placealg.configurations.modes import expanded
 from placealg.configurations.question import Question
 from placealg.configurations.run import search
 from placealg.configurations.space import Space, spaces
@@ -37,6 +38,7 @@ def ask(model: Model | str, devices: int, batch: int, machine: Machine | str, me
         if space not in spaces():
             raise InputError(f"no space is called '{space}'", name=space, valid=spaces())
         space = spaces()[space]
+    space = expanded(space, model, cache)
     limit = on.memory
     if memory is not None:
         told = _AMOUNT.fullmatch(memory)

@@ -17,7 +17,7 @@ from placealg.model.model import Model
 from placealg.progress import say
 from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
-from placealg.strategy.expression import parse_strategy
+from placealg.strategy.expression import parse_strategy, words
 
 CLAIMS = ("memory.peak <=", "communication.total <=")
 """What is decided of the better against the worse of a pair."""
@@ -48,8 +48,8 @@ def decided(space: Space, model: Model, folder: Path | None = None) -> tuple[Spa
     >>> found[0].verdicts, space.parts["data"]
     (('REFUTED', 'PROVED'), ('zero1', 'zero2'))
     """
-    words = {word for expression in space.choices() for word in expression.split("*")}
-    found = tuple(Decided(pair, _verdicts(pair, model, folder)) for pair in space.left_out if pair.better in words)
+    every = {word for expression in space.choices() for word in words(expression)}
+    found = tuple(Decided(pair, _verdicts(pair, model, folder)) for pair in space.left_out if pair.better in every)
     parts = dict(space.parts)
     for one in found:
         for part, choices in parts.items():

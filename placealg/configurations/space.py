@@ -17,7 +17,8 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.strategy.expression import parse_strategy
+from placealg.placement import STATES
+from placealg.strategy.expression import LIFETIME, parse_strategy, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,34 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """What was enumerated along one axis: lists of dims, tables of modes over those that differ, and what became of it.
+
+    `refused` says how many tables each rule refuses; `words` are the tables that are kept, one for each program, of
+    which `named` have a name in the catalogue. `alike` give the same program as a table that is kept.
+    """
+
+    axis: str
+    lists: int
+    distinct: int
+    tables: int
+    refused: FrozenMap[str, int]
+    alike: int
+    words: tuple[str, ...]
+    named: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as data."""
+        return {"axis": self.axis, "lists": self.lists, "distinct_lists": self.distinct, "tables": self.tables,
+                "refused": dict(self.refused), "alike": self.alike, "programs": len(self.words), "named": self.named}
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """Parts and their choices; `fixed` sizes of axes, b, m or v; `only` patterns, one of which a strategy matches.
+
+    `axes` are axes of any table: the dims of which their lists consist, and the modes that each state may have;
+    `enumerated` says what became of them on a model, whose words then are choices.
 
     >>> space = Space("small", parts=FrozenMap({"data": ("", "zero1"), "tp": ("", "tp")}))
     >>> space.expressions()
@@ -43,6 +70,8 @@ class Space:
     left_out: tuple[LeftOut, ...] = ()
     fixed: FrozenMap[str, int] = FrozenMap()
     only: tuple[str, ...] = ()
+    axes: FrozenMap[str, FrozenMap[str, tuple[str, ...]]] = FrozenMap()
+    enumerated: tuple[Tables, ...] = ()
 
     def expressions(self) -> tuple[str, ...]:
         """The strategies, as expressions over the catalogue; one at least of their parts is an axis."""
@@ -67,7 +96,7 @@ class Space:
             if name not in every:
                 raise InputError(f"the space {self.name} has no part or choice '{name}'", name=name, valid=every)
             for part, choices in parts.items():
-                left = ("",) if name == part else tuple(c for c in choices if name not in c.split("*"))
+                left = ("",) if name == part else tuple(c for c in choices if name not in words(c))
                 if not left:
                     raise InputError(f"without {name} the space {self.name} has no choice of {part}")
                 parts[part] = left
@@ -77,13 +106,14 @@ class Space:
         """The space as data."""
         return {"name": self.name, "parts": {part: list(choices) for part, choices in self.parts.items()},
                 "fixed": dict(self.fixed), "only": list(self.only),
-                "left_out": [{"worse": out.worse, "better": out.better} for out in self.left_out]}
+                "left_out": [{"worse": out.worse, "better": out.better} for out in self.left_out],
+                **({"enumerated": [one.to_json() for one in self.enumerated]} if self.enumerated else {})}
 
 
 @lru_cache(maxsize=1024)
 def _has_axes(choice: str) -> bool:
     """Whether a choice brings axes: one that consists of modifiers applies to what stands to its left."""
-    return any(not parse_strategy(word).modifiers for word in choice.split("*"))
+    return any(not parse_strategy(word).modifiers for word in words(choice))
 
 
 @lru_cache(maxsize=1)
@@ -107,18 +137,18 @@ def read_spaces(text: str, where: str = "spaces.toml") -> Mapping[str, Space]:
 
 
 def _read(name: str, table: Any, where: str) -> Space:
-    if not isinstance(table, dict) or not isinstance(table.get("parts"), dict) or not table["parts"]:
+    if not isinstance(table, dict) or not isinstance(table.get("parts", {}), dict) or not (
+            table.get("parts") or table.get("axes")):
         raise InputError(f"[{name}] is no space: it has no [{name}.parts]", where=where)
     for key in table:
-        if key not in ("title", "parts", "proved", "fixed", "only"):
-            raise InputError(f"[{name}] has no key '{key}'", where=where, name=key,
-                             valid=("title", "parts", "proved", "fixed", "only"))
+        if key not in _KEYS:
+            raise InputError(f"[{name}] has no key '{key}'", where=where, name=key, valid=_KEYS)
     parts = {}
-    for part, choices in table["parts"].items():
+    for part, choices in table.get("parts", {}).items():
         if not isinstance(choices, list) or not choices or not all(isinstance(c, str) for c in choices):
             raise InputError(f"[{name}.parts] {part} is not a list of choices, such as [\"\", \"tp\"]", where=where)
         for choice in filter(None, choices):
-            for word in choice.split("*"):
+            for word in words(choice):
                 try:
                     parse_strategy(word)
                 except InputError as error:
@@ -129,4 +159,31 @@ def _read(name: str, table: Any, where: str) -> Space:
     if not all(type(n) is int and n >= 1 for n in fixed.values()):
         raise InputError(f"[{name}.fixed] takes whole numbers of at least 1", where=where)
     return Space(name, FrozenMap(parts), str(table.get("title", "")), proved, FrozenMap(fixed),
-                 tuple(map(str, table.get("only", ()))))
+                 tuple(map(str, table.get("only", ()))), _axes(name, table.get("axes", {}), where))
+
+
+_KEYS = ("title", "parts", "axes", "proved", "fixed", "only")
+
+
+def _axes(name: str, said: Any, where: str) -> FrozenMap[str, FrozenMap[str, tuple[str, ...]]]:
+    """The axes of any table: a list of dims, and lists of modes and lifetimes."""
+    found = {}
+    known = ("dims", *STATES, LIFETIME)
+    for axis, table in (said.items() if isinstance(said, dict) else ()):
+        label = f"[{name}.axes.{axis}]"
+        if not isinstance(table, dict) or not table.get("dims"):
+            raise InputError(f"{label} says no dims, such as dims = [\"batch\"]", where=where)
+        for key, values in table.items():
+            if key not in known:
+                raise InputError(f"{label} has no key '{key}'", where=where, name=key, valid=known)
+            if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
+                raise InputError(f"{label} {key} is not a list of texts", where=where)
+        if len(table["dims"]) > _MOST_DIMS:
+            raise InputError(f"{label} has {len(table['dims'])} dims, whose lists are too many: at most {_MOST_DIMS}",
+                             where=where)
+        found[axis] = FrozenMap({key: tuple(dict.fromkeys(values)) for key, values in table.items()})
+    return FrozenMap(found)
+
+
+_MOST_DIMS = 8
+"""The dims of which all ordered lists are made: eight have 109,600."""

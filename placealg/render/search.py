@@ -13,13 +13,16 @@ from placealg.configurations.calibrate import Calibration
 from placealg.configurations.explain import Neighbour, TermValue, terms
 from placealg.configurations.found import Configuration, Found
 from placealg.configurations.left_out import CLAIMS, Decided
+from placealg.configurations.modes import by_rule
 from placealg.configurations.question import OBJECTIVES, Question
 from placealg.cost.formula import Formula
 from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS
 from placealg.prover.verdict import Report
 from placealg.render.proof import coloured
+from placealg.render.search_modes import enumerated, is_unnamed, toml_of
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import number
+from placealg.strategy.write import write_strategy
 
 GB = 10**9
 _FORMULA = 96
@@ -94,6 +97,8 @@ def page(answer: Answer, width: int) -> list[Line]:
     lines += _top(answer, width)
     if answer.front is not None:
         lines += _front(answer, width)
+    if question.space.enumerated:
+        lines += toml_of(best, answer.front, width)
     if answer.thought:
         lines += [(), *answer.thought]
     return lines
@@ -122,13 +127,15 @@ def _space(found: Found, width: int) -> list[Line]:
     told = (f"space  {question.space.name}: {number(counts.strategies)} strategies, {number(counts.layouts)} "
             f"configurations; {number(counts.fit)} need at most {float(question.memory) / GB:g} GB{aside}; "
             f"{number(counts.places)} with their place in the nodes")
-    lines = prose(told, width, hang=7)
+    lines = [*prose(told, width, hang=7), *enumerated(question.space.enumerated, width)]
     if counts.open:
         lines += prose(f"       {number(counts.open)} of them were decided by fractions", width, "dim", hang=7)
     if found.refused:
-        first = next(iter(found.refused.values()))
-        lines += prose(f"refused  {len(found.refused)} strategies do not stand on the model: {first}", width, "dim",
-                       hang=9)
+        rules = by_rule(found.refused.values(), 3)
+        rest = len(found.refused) - sum(count for _, count in rules)
+        lines += prose(f"refused  {number(len(found.refused))} strategies do not stand on the model: " + "; ".join(
+            f"{number(count)}: {rule}" for rule, count in rules) + (f"; {number(rest)} by others" if rest else ""),
+            width, "dim", hang=9)
     if not found.complete:
         lines += prose(f"interrupted after {counts.strategies} of {found.total} strategies: what follows holds for "
                        "those alone", width, "red", hang=2)
@@ -265,6 +272,8 @@ def document(answer: Answer) -> dict[str, Any]:
                  "hypotheses": [h.name for h in answer.reports[best.expression].hypotheses]},
         "space_bound_seconds": {"low": found.least[0], "high": found.least[1]},
         "hypotheses": dict(HYPOTHESES),
+        "toml": {one.expression: write_strategy(one.programs.strategy)
+                 for one in (best, *(answer.front or ())) if is_unnamed(one.expression)},
         "left_out": [{"worse": one.pair.worse, "better": one.pair.better,
                       "verdicts": dict(zip(CLAIMS, one.verdicts, strict=True))} for one in answer.left_out],
         "neighbours": [{"what": n.what, "fits": n.other is not None, "ratio": float(n.ratio), "term": n.term,

@@ -1,4 +1,8 @@
-"""Expressions over the catalogue: `zero3`, `zero3[fsdp]*dp[8]`, `hsdp[dp_replicate=2,dp_shard=4]`."""
+"""Expressions over the catalogue: `zero3`, `zero3[fsdp]*dp[8]`, `hsdp[dp_replicate=2,dp_shard=4]`.
+
+A factor in braces is an axis with its list of dims and its modes, whether or not somebody named it:
+`dp{batch,optimizer=S}` is zero1, and `dp{batch,parameters=S*,optimizer=S}` has no name.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,21 @@ import re
 
 from placealg.errors import InputError, need
 from placealg.mesh import Axis
+from placealg.placement import STATES
 from placealg.strategy.catalogue import entry, instantiate, standalone
-from placealg.strategy.spec import Strategy
+from placealg.strategy.spec import Strategy, strategy_on
 from placealg.strategy.validation import check
 
 _MAX_TEXT = 2000
-_FACTOR = re.compile(r"\s*(?P<name>\w+)\s*(?:\[(?P<items>[^\[\]*]*)\])?\s*")
+_FACTOR = re.compile(r"\s*(?P<name>\w+)\s*(?:\[(?P<items>[^\[\]*]*)\]|\{(?P<table>[^{}]*)\})?\s*")
 _ITEM = re.compile(r"\s*(?:(?P<axis>[A-Za-z]\w*)\s*(?:=\s*(?P<bound>[-+]?\w+))?|(?P<size>[-+]?\d+))\s*\Z")
 
 
 def parse_strategy(text: str) -> Strategy:
     """The strategy that an expression writes: names joined by `*`, each with optional axes and sizes in brackets.
 
+    >>> parse_strategy("dp{batch,optimizer=S}").states == parse_strategy("zero1").states
+    True
     >>> parse_strategy("zero3[fsdp]*dp[8]").mesh.axes
     (fsdp, dp=8)
     >>> parse_strategy("zero33")
@@ -35,6 +42,8 @@ def parse_strategy(text: str) -> Strategy:
             raise _error(text, at, "expected the name of a strategy")
         if text[found.end():].startswith("[") and "]" not in text[found.end():]:
             raise _error(text, len(text), "missing ']'")
+        if text[found.end():].startswith("{") and "}" not in text[found.end():]:
+            raise _error(text, len(text), "missing '}'")
         column = found.start("name")
         try:
             factor = _factor(text, found)
@@ -59,6 +68,8 @@ def parse_strategy(text: str) -> Strategy:
 
 def _factor(text: str, found: re.Match[str]) -> Strategy:
     name = found["name"]
+    if found["table"] is not None:
+        return on_one_axis(name, found["table"])
     entry(name)
     if found["items"] is None:
         return instantiate(name)
@@ -75,6 +86,47 @@ def _factor(text: str, found: re.Match[str]) -> Strategy:
             raise error.at(_place(text, column)) from None
         column += len(item) + 1
     return instantiate(name, *items)
+
+
+def on_one_axis(axis: str, table: str) -> Strategy:
+    """A strategy of one axis: entries of its list of dims, in order, and `STATE=MODE`, `lifetime=LIFE`, by commas.
+
+    >>> on_one_axis("cp", "core.heads,seq,optimizer=S").dims["cp"]
+    ('core.heads', 'seq')
+    """
+    dims: list[str] = []
+    said: dict[str, str] = {}
+    for word in filter(None, (part.strip() for part in table.split(","))):
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals:
+            dims.append(key)
+        elif key not in (*STATES, LIFETIME):
+            raise InputError(f"'{key}' is no state of an axis", name=key, valid=(*STATES, LIFETIME))
+        elif key in said:
+            raise InputError(f"says {key} twice")
+        else:
+            said[key] = value
+    life = said.pop(LIFETIME, "")
+    made = strategy_on(f"{axis}{{{','.join([*dims, *(f'{k}={v}' for k, v in said.items())])}"
+                       f"{f',{LIFETIME}={life}' if life else ''}}}", {axis: None}, dims={axis: dims},
+                       **({"states": {state: {axis: mode} for state, mode in said.items()}} if said else {}),
+                       **({"schedule": {LIFETIME: {axis: life}}} if life else {}))
+    if not dims:
+        raise InputError(f"{made.name} has no dims, such as {axis}{{batch}}")
+    return made
+
+
+LIFETIME = "lifetime"
+"""What is said beside the modes of states: how long gathered copies live."""
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The factors of an expression.
+
+    >>> words("dp{batch,parameters=S*}*tp_sp")
+    ('dp{batch,parameters=S*}', 'tp_sp')
+    """
+    return tuple(re.findall(r"(?:\{[^{}]*\}|[^*{])+", text))
 
 
 def _size(text: str) -> int:

@@ -89,7 +89,7 @@ def _enumerated(axis: str, said: Mapping[str, tuple[str, ...]], model: Model) ->
             alike += program in programs
             programs.setdefault(program, f"{axis}{{{text}}}")
     words = tuple(names.get(program, word) for program, word in programs.items())
-    return Tables(axis, len(lists), len(distinct), tables, FrozenMap(refused.most_common()), alike, words,
+    return Tables(axis, len(lists), len(distinct), tables, FrozenMap(dict(refused.most_common())), alike, words,
                   sum(program in names for program in programs))
 
 

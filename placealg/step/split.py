@@ -1,10 +1,12 @@
 """The split rule: from lists of dims to the layout of every tensor, and every redistribution between them.
 
 Each mesh axis has an ordered list of entries `dim`, `region.dim`, `region.none`. Along one axis an op is split along
-the first entry that applies and along which it can be split; else, if it is linear and its operands are partial sums,
-it carries them; else it is computed whole. That determines how each operand is used and the layout of the result. If
-the layout of a tensor is not the one in which it is used, it is redistributed, once per target layout, and the
-redistribution table also gives the redistribution of its gradient. Nothing here knows a strategy or a model by name.
+the first entry that applies and along which it can be split; else, if it is linear and one of its operands is a partial
+sum, it carries that; else it is computed whole. An op that is not split, spreads what it reads over more elements and
+is read by split ops alone makes a copy for each rank, so that its backward carries a partial sum. That determines how
+each operand is used and the layout of the result. If the layout of a tensor is not the one in which it is used, it is
+redistributed, once per target layout, and the redistribution table also gives the redistribution of its gradient.
+Nothing here knows a strategy or a model by name.
 """
 
 from __future__ import annotations
@@ -226,30 +228,54 @@ class _Rule:
             return
         splits = {axis: split_of(entries, op, self.graph) for axis, entries in self.lists.items()}
         last = op == self.graph.ops[-1]
-        carried = {a: not d and not last and self.carries(op, [n[a].kind for n in natives]) for a, d in splits.items()}
+        carried = {a: d in ("", NONE) and not last and self.carries(op, [n[a].kind for n in natives])
+                   for a, d in splits.items()}
+        spread = {a: not carried[a] and self.spreads(op, a) for a in splits}
         uses = []
         for name, native in zip(op.inputs, natives, strict=True):
             dims = self.graph.tensors[name].dims
+            for_each = USED if name in needs_gradient(self.graph) else WHOLE
             uses.append(self.use(op, name, FrozenMap({
-                a: native[a] if carried[a] else WHOLE if d in ("", NONE) else Place(Kind.S, d) if d in dims else USED
+                a: native[a] if carried[a] and native[a] == PARTIAL else for_each if carried[a] or spread[a]
+                else WHOLE if d in ("", NONE) else Place(Kind.S, d) if d in dims else USED
                 for a, d in splits.items()})))
-        result: Layout = FrozenMap({a: PARTIAL if carried[a] else WHOLE if d in ("", NONE) else self.made(op, d)
-                                    for a, d in splits.items()})
+        result: Layout = FrozenMap({a: PARTIAL if carried[a] else USED if spread[a] else WHOLE if d in ("", NONE)
+                                    else self.made(op, d) for a, d in splits.items()})
         self.ops.append(PlacedOp(op, FrozenMap(splits), tuple(uses), result))
         self.versions[op.output] = [result]
 
     def carries(self, op: Op, kinds: list[Kind]) -> bool:
         """Whether a linear op passes partial sums on: all its operands are such sums, or one factor of a product is.
 
-        The other factors must need no gradient, which would be computed from the partial sum.
+        Other factors that need a gradient get a partial sum of it, from the one that is a sum: they must be
+        activations, and the result smaller than the sum, so that less is reduced than without.
         """
-        if Kind.P not in kinds:
+        if op.row.linear != "each":
+            return op.row.linear == "all" and all(k is Kind.P for k in kinds)
+        if kinds.count(Kind.P) != 1:
             return False
-        if op.row.linear == "each":
-            others = [n for n, k in zip(op.inputs, kinds, strict=True) if k is not Kind.P]
-            return (kinds.count(Kind.P) == 1 and all(k in (Kind.P, Kind.I) for k in kinds)
-                    and not needs_gradient(self.graph).intersection(others))
-        return op.row.linear == "all" and all(k is Kind.P for k in kinds)
+        others = [n for n, k in zip(op.inputs, kinds, strict=True) if k is not Kind.P]
+        if not needs_gradient(self.graph).intersection(others):
+            return all(k in (Kind.P, Kind.I) for k in kinds)
+        tensors = self.graph.tensors
+        smaller = set(tensors[op.output].dims) < set(tensors[op.inputs[kinds.index(Kind.P)]].dims)
+        return smaller and all(tensors[n].kind != "parameter" for n in others)
+
+    def spreads(self, op: Op, axis: str) -> bool:
+        """Whether an op that an axis does not split makes a copy for each rank: R, of which the gradient is partial.
+
+        It is linear, larger than all that it passes a gradient to, and each of its readers is split and takes it whole.
+        """
+        made, readers = self.graph.tensors[op.output], self.graph.consumers(op.output)
+        ends = {name for loop in self.graph.loops for name in (loop.first, loop.last)}
+        passed = needs_gradient(self.graph).intersection(op.inputs)
+        if (op.row.linear != "each" or not readers or made.name in ends or made.name not in needs_gradient(self.graph)
+                or any(self.graph.tensors[n].kind == "parameter" for n in op.inputs)
+                or split_of(self.lists[axis], op, self.graph) not in ("", NONE)):
+            return False
+        wide = all(set(self.graph.tensors[n].dims) < set(made.dims) for n in passed)
+        along = [split_of(self.lists[axis], reader, self.graph) for reader in readers]
+        return wide and all(d not in ("", NONE) and d not in made.dims for d in along)
 
     def enter(self, op: Op) -> None:
         """At the first op of a repeated unit, bring what comes before it into the layout of the slot."""

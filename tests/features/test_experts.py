@@ -338,3 +338,38 @@ def test_a_wrong_claim_of_sparsity() -> None:
     wrong = replace(built.tensors["net.sum"], sparse=built.tensors["net.pairs"].sparse)
     with pytest.raises(InputError, match=r"op 'net.sum': 'net.sum' is sparse along"):
         replace(built, tensors=built.tensors.plus({"net.sum": wrong}))
+
+
+SENT_ONCE = {"dims": {"tp": ["loss.none", "dispatch.none", "combine.none", *TP, "seq"]}}
+"""Tensor and sequence parallelism in which a token is gathered before it is sent to its experts."""
+
+
+@pytest.mark.parametrize(("strategy", "tables", "model"), [
+    ("tp", {}, "moe"), ("tp_sp", SENT_ONCE, "moe"), ("zero1*tp_sp*ep", SENT_ONCE, "mixtral-8x7b")])
+def test_along_tp_a_token_is_sent_once_whatever_its_experts(strategy: str, tables: dict[str, Any], model: str) -> None:
+    step = step_of(strategy, model, **tables)
+    sent = [e for e in step.phase("forward", "backward")
+            if e.on_tensor and e.verb.startswith(("all_", "reduce_")) and "tp" in e.axes]
+    assert not [e for e in sent if {"choice", "embed"} <= set(step.reference.graph.tensors[e.tensor].dims)]
+    assert any(e.tensor.startswith("layer.router.") and e.on_gradient for e in sent)
+    assert prove(step).verdict == PROVED
+    sizes = dict.fromkeys(step.reference.mesh.names, 2)
+    assert simulate(step, Setting.equal(step.reference, sizes, 1, 1)).difference is None
+
+
+@pytest.mark.parametrize("event", [
+    "forward.layer.combine.sum.all_reduce[tp]", "backward.layer.router.chosen.grad.all_reduce[tp]",
+    "backward.layer.norm2.out.grad.all_reduce[tp]"])
+@pytest.mark.parametrize("change", ["drop", "double"])
+def test_each_of_the_three_sums_of_an_expert_layer_is_needed_once(change: str, event: str) -> None:
+    step = edit(step_of("tp"), {change: event})
+    assert prove(step).verdict == REFUTED
+    assert not simulate(step, Setting.equal(step.reference, {"tp": 2}, 1, 1)).equal
+
+
+def test_a_sum_is_not_carried_where_that_makes_it_larger() -> None:
+    g = graph(batch="b", embed="h", ffn="f", low="r")
+    low = g.linear("low", g.data("data.input", "batch ffn"), "batch low", "ffn low")
+    g.sum("loss.sum", g.unary("y", g.linear("high", low, "batch embed", "low embed"), "tanh"))
+    step = derive(strategy_on("low rank", {"tp": None}, dims={"tp": ["ffn"]}), Model.of_graph("low rank", g.build()))
+    assert [e.path for e in step.phase("forward") if e.verb == "all_reduce"] == ["forward.low.all_reduce[tp]"]

@@ -186,9 +186,25 @@ def test_a_partial_sum_is_carried_through_where_nothing_else_needs_a_gradient() 
     dispatch, combine, add = ops["layer.dispatch.pairs"], ops["layer.combine.sum"], ops["layer.residual1"]
     for op, letters, carried in (
             (dispatch, "PI", True), (dispatch, "IP", False), (dispatch, "PR", False), (dispatch, "PS", False),
-            (dispatch, "PP", False), (dispatch, "II", False), (combine, "PII", False), (add, "PP", True),
+            (dispatch, "PP", False), (dispatch, "II", False), (combine, "IPI", False), (combine, "PPI", False),
+            (ops["layer.router.logits"], "PI", False), (add, "PP", True),
             (add, "PI", False), (ops["layer.norm1.out"], "PI", False)):
         assert rule.carries(op, [Kind(letter) for letter in letters]) == carried, (op.output, letters)
+
+
+def test_a_sum_that_shrinks_is_carried_and_what_weighs_it_gets_a_part_of_its_gradient() -> None:
+    """Of what is sent on in copies the gradient is carried: each copy's readers are split, no rank has all of it."""
+    routed = moe().graph
+    ops = {op.output: op for op in routed.ops}
+    rule = _Rule(routed, {"tp": ("heads", "ffn"), "ep": ("expert.expert",)}, True, {})
+    assert rule.carries(ops["layer.combine.sum"], [Kind.P, Kind.I, Kind.I])
+    assert {o for o in ops for a in rule.lists if rule.spreads(ops[o], a)} == {"layer.dispatch.pairs"}
+    assert rule.spreads(ops["layer.dispatch.pairs"], "tp") and not rule.spreads(ops["layer.dispatch.pairs"], "ep")
+    made = place(routed, rule.lists)
+    natives = [repr(made.native[name]["tp"]) for name in ("layer.dispatch.pairs", "layer.combine.sum")]
+    assert natives == ["[R]", "[P]"]
+    pairs, chosen = made.op("layer.dispatch.pairs"), made.op("layer.combine.sum")
+    assert [repr(use["tp"]) for use in (*pairs.uses, *chosen.uses)] == ["[R]", "[I]", "[P]", "[R]", "[I]"]
 
 
 def test_the_gradient_of_a_tied_parameter_is_summed_over_the_stages() -> None:

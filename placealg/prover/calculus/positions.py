@@ -11,6 +11,7 @@ a name means is made and read here, and nowhere else:
     at:DIM        the owner of the element's index of a dim
     at:DIM!L      the rank that the device takes for that owner, in an order L of its own
     OP/DIM        the owner of an index over which an op contracted
+    OP*K*OTHER/DIM  the same, of the K-th factor of a product by OP: an index of its own, whatever the others' are
     stage:PART    the stage of a pipeline on which a part of the model runs
     P~AXIS        a position that differs from rank to rank along AXIS
     P^AXIS=Q      that position, evaluated on the rank at Q along AXIS
@@ -191,6 +192,15 @@ def inside(rename: Callable[[Position], Position]) -> Callable[[Position], Posit
         return Position(rename(Position(order)) + of + (renamed(Position(there)) if of else ""))
 
     return renamed
+
+
+def of_factor(op: str, number: int) -> Callable[[Position], Position]:
+    """The renaming of the contracted indices of one factor of a product, which tells them from those of the others.
+
+    >>> of_factor("layer.y", 1)(behind("layer.x", lambda dim: True)(at("ffn"))), of_factor("layer.y", 1)(at("ffn"))
+    ('layer.y*1*layer.x/ffn', 'at:ffn')
+    """
+    return inside(lambda position: Position(f"{op}*{number}*{position}") if is_contracted(position) else position)
 
 
 def behind(op: str, contracted: Callable[[str], bool]) -> Callable[[Position], Position]:

@@ -141,7 +141,10 @@ class Operators:
         self.flow.add(GradientPart(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split, stage))))
 
     def contribution(self, event: Event, op: Op, step: BackwardOp, labels: list[str], arriving: Sum) -> Sum:
-        """The contribution to one operand's gradient: linear in what arrives; all else that is read must be exact."""
+        """The contribution to one operand's gradient: linear in what arrives; all else that is read must be exact.
+
+        The backward of a product is linear in the other factors, too: of a sum that is not complete it makes one.
+        """
         of, tag = tuple(self.graph.tensors[step.of].dims), self.tag(f"{step.forward}.grad.{step.operand}")
         if step.kind == "vjp":
             return self.product(event, op, step, labels, arriving)
@@ -150,7 +153,7 @@ class Operators:
         if step.kind == "rope":
             return paths.mixed(self.complete_rows(event, op, arriving), op.over, tag)
         partners = [k for k in range(len(op.inputs)) if k != step.operand] if step.reads else []
-        read = [self.operand(event, op, k, labels) for k in partners]
+        read = [self.factor(event, op, k, labels) for k in partners]
         known = {d for n in (op.output, *step.reads) for d in self.graph.tensors[n].dims}
         extent = self.extents.get((op.output, step.operand), frozenset())
         alone = {(a, p) for a, p in extent if dim_of(p) not in known}
@@ -166,6 +169,16 @@ class Operators:
     def operand(self, event: Event, op: Op, k: int, labels: list[str]) -> Sum:
         """Operand `k` as the backward reads it, in its own version: a tensor may be two operands in two versions."""
         return self.saved(event, op, op.inputs[k], self.tensors.read(op.inputs[k], labels[k]))
+
+    def factor(self, event: Event, op: Op, k: int, labels: list[str]) -> Sum:
+        """Operand `k`, in which the backward is linear: a defined sum that need not be complete.
+
+        It must be where a message differs from what is handed on locally: instances that were not followed find other
+        messages, of which the gradients of the followed ones say nothing.
+        """
+        held = self.stages.here(op.unit, self.tensors.read(op.inputs[k], labels[k]))
+        partial = held and op.row.linear == "each" and not (paths.is_exact(held) or _undefined(held))
+        return held if partial and not self.stages.unlike else self.demand(event, op.inputs[k], held)
 
     def saved(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
         """A value that the backward reads besides the gradient: it must be exact."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import product
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
@@ -37,6 +39,7 @@ from placealg.prover.calculus.positions import (
     inside,
     is_contracted,
     is_stage,
+    of_factor,
     path_index,
 )
 from placealg.strategy.options import LAYER
@@ -122,7 +125,13 @@ def accumulated(parts: Sequence[Sum]) -> Sum:
 def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
     """The product of operands, summed over the indices that a rank holds of every dim that is not in `dims`.
 
-    A product is linear in one operand at a time: if two are not exact, the result is garbage.
+    A product of sums is the sum of the products of their contributions. Each sum runs over indices of its own, so
+    that two that are split are complete only together.
+
+    >>> half = contracted([padded(exact(), ["tp"], "ffn")], ["embed"], "y")
+    >>> square = contracted([half, half], ["embed"], "z")
+    >>> is_exact(reduced(half, ("tp",), ONE, {})), is_exact(reduced(square, ("tp",), ONE, {}))
+    (True, False)
     """
     if not all(operands):
         return ()
@@ -130,16 +139,27 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
     masks = frozenset(p for held in operands for p in mask_of(held))
     mask = frozenset((a, p) for a, p in masks if dim_of(p) in kept or is_stage(p))
     partial = [held for held in operands if not is_exact(held)]
-    if len(partial) > 1 or any(v.garbage for held in operands for v in held):
+    if any(v.garbage for held in operands for v in held):
         return undefined(mask)
 
     path = behind(op, lambda dim: dim not in kept)
     summed = sorted((a, path(p)) for a, p in masks - mask)
     values = []
-    for value in partial[0] if partial else exact():
-        renamed = per_element(value, path)
-        values.append(replace(renamed, mask=mask, terms=merged(_standing(t, summed) for t in renamed.terms)))
+    own = [held if not k else each(held, lambda v, k=k: per_element(v, of_factor(op, k)))  # type: ignore[misc]
+           for k, held in enumerate(partial or [exact()])]
+    for factors in product(*own):
+        value = per_element(reduce(_times, factors), path)
+        values.append(replace(value, mask=mask, terms=merged(_standing(t, summed) for t in value.terms)))
     return distinct(values)
+
+
+def _times(a: Value, b: Value) -> Value:
+    """The product of two contributions; what is claimed of neither, or unknown in one, is so of the product."""
+    terms = [replace(made, coefficient=s.coefficient * t.coefficient, given=made.given | t.given)
+             for s in a.terms for t in b.terms for made in [_standing(s, t.at.items())]]
+    mixed = b.mixed if a.mixed is None else a.mixed if b.mixed is None else a.mixed & b.mixed
+    return replace(a, terms=merged(terms), mask=a.mask | b.mask, sides=a.sides | b.sides, mixed=mixed,
+                   zero=a.zero or b.zero)
 
 
 def _standing(term: Term, places: Iterable[tuple[str, Position]]) -> Term:

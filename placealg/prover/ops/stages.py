@@ -44,7 +44,8 @@ class StageMessage(NamedTuple):
 class Stages:
     """The stages of one microbatch, and the messages in transit each way; without a pipeline nothing changes.
 
-    `passes` counts the instances of a repeated unit that were followed.
+    `passes` counts the instances of a repeated unit that were followed; `unlike` says that a message was received
+    which is not what is handed on locally.
     """
 
     def __init__(self, reference: Reference, tensors: Tensors):
@@ -53,6 +54,7 @@ class Stages:
         self.tensors = tensors
         self.passes = 1
         self.sent: dict[bool, list[StageMessage]] = {False: [], True: []}
+        self.unlike = False
 
     @property
     def least(self) -> int:
@@ -123,6 +125,7 @@ class Stages:
         if kept and paths.mask_of(kept) != paths.mask_of(moved):
             return FailureKind.MISMATCHED
         held = paths.distinct((*kept, *moved)) if kept else ()
+        self.unlike = self.unlike or {*held} != {*kept}
         if event.on_gradient:
             tensors.gradients.setdefault((event.tensor, ""), {})[use] = held
         else:

@@ -40,7 +40,7 @@ from placealg.prover.calculus.contribution import (
     size_one,
     sum_over,
 )
-from placealg.prover.calculus.positions import DEVICE, PEER, UNIT, drawn, varies
+from placealg.prover.calculus.positions import DEVICE, PEER, UNIT, drawn, of_factor, varies
 from placealg.prover.ops import paths
 
 TWO, THREE = Monomial(Fraction(2)), Monomial(Fraction(3))
@@ -487,6 +487,27 @@ def test_a_sum_of_operands_is_held_where_all_are() -> None:
     assert paths.added([exact, sided]) == sided == paths.accumulated([exact, sided]), "what counts alike is one"
 
 
+def test_a_product_of_two_sums_is_the_sum_of_products_with_an_index_for_each() -> None:
+    """Where a rank holds both, it counts what it counts of the one times what it counts of the other."""
+    apart = of_factor("op", 1)
+    for one, two in product(sums(3), sums(5)):
+        if paths.is_exact(one) or paths.is_exact(two) or any(v.sides or v.garbage for v in (*one, *two)):
+            continue
+        made = paths.contracted([one, two], ("ffn", "seq"), "op")
+        other = paths.each(two, lambda v: per_element(v, apart))
+        for world in WORLDS:
+            for rank in world.ranks():
+                parts = [classes(world, held, rank) for held in (one, other)]
+                assert classes(world, made, rank) == (
+                    None if None in parts else {x * y for x in parts[0] for y in parts[1]})
+    place = Term(ONE, FrozenMap({"tp": "x/ffn"}))
+    (square,) = paths.contracted([(Value((place,)),), (Value((place,)),)], (), "op")
+    assert square.terms == (replace(place, given=equality("tp", "x/ffn", "op*1*x/ffn")),)
+    (value,) = paths.contracted([(Value((place,), mixed=frozenset({("dp", "0"), ("tp", "0")})),),
+                                 (Value((place,), mixed=frozenset({("dp", "0")}), zero=True),)], (), "op")
+    assert (value.mixed, value.zero) == (frozenset({("dp", "0")}), True)
+
+
 def test_a_product_is_summed_over_what_a_rank_holds() -> None:
     """Of the contracted dim a rank sums the indices that all operands hold there."""
     exact = [paths.exact([("dp", "at:ffn")]), paths.exact([("tp", "at:seq")]), paths.exact()]
@@ -506,7 +527,7 @@ def test_a_product_is_summed_over_what_a_rank_holds() -> None:
                         assert got == ({Fraction(0)} if None in parts else parts[0])
     half = paths.scaled(paths.exact(), ONE / Monomial.of("tp"))
     held = paths.exact([("tp", "at:ffn"), ("pp", "stage:layer"), ("dp", "at:seq")])
-    assert paths.contracted([half, half], ("ffn",), "op") == paths.undefined(frozenset())
+    assert paths.contracted([half, half], ("ffn",), "op") == paths.scaled(half, ONE / Monomial.of("tp"))
     assert paths.contracted([held, paths.undefined(frozenset())], ("ffn",), "op") == paths.undefined(
         frozenset({("tp", "at:ffn"), ("pp", "stage:layer")}))
     assert paths.contracted([held, ()], ("ffn",), "op") == ()

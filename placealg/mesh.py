@@ -83,6 +83,8 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
       for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),
     *(Symbol(f"in_flight_{unit}", f"instances of {unit} of a pipeline stage with a forward and no backward, at most",
              latex=rf"k_{{\mathrm{{{name}}}}}") for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),
+    *(Symbol(f"first_{unit}", f"place of the first {unit} that a pipeline stage runs among all of them, from 1",
+             latex=rf"f_{{\mathrm{{{name}}}}}") for unit, name in ((u, u.replace("_", r"\_")) for u in STAGED)),
     *(Symbol(name, meaning, "positive rational", latex) for name, meaning, latex in (
         ("peak_flops", "flop per second of a device at its peak", "F"),
         ("node_bw", "bytes per second that a device sends to others of its node", r"B_{\mathrm{node}}"),

@@ -22,7 +22,7 @@ from placealg.progress import say
 from placealg.step.compatibility import bound_sizes, check_sizes, fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
-from placealg.step.pipeline import ANY, TIMES, counted, flying
+from placealg.step.pipeline import ANY, TIMES, counted, flying, starting
 from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.step.unread import unread
@@ -308,8 +308,8 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     mesh, others, bound = strategy.mesh, set(axes), bound_sizes(strategy, model)
     said = tuple(t for t in strategy.tables.get("types", ()) if t not in DEFAULTS["types"])
     chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
-    staged = (ANY, *(n for loop in model.graph.loops for n in (counted(loop.unit), flying(loop.unit)) if n in SYMBOLS)
-              , *TIMES) if strategy.pipeline_axis else ()
+    staged = (ANY, *TIMES, *(n for loop in model.graph.loops for name in (counted, flying, starting)
+                            if (n := name(loop.unit)) in SYMBOLS)) if strategy.pipeline_axis else ()
     used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks, *staged, *said)
     sizes: dict[str, Fraction] = {}
     for word in words:

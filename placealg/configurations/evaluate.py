@@ -5,7 +5,7 @@ What the bounds of double precision leave open about the memory is decided by fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from placealg.configurations.layouts import Columns, Whole, layouts, placed
 from placealg.configurations.programs import HELD, TIMED, Program, Programs
 from placealg.configurations.question import Question
+from placealg.configurations.stages import Load, heaviest, spread, stage_loads
 from placealg.cost.arrays import Arrays, Column
 from placealg.frozen import FrozenMap
 
@@ -45,10 +46,15 @@ class Evaluated:
     places: int
 
 
+def asked(programs: Programs, question: Question) -> Columns:
+    """Every layout of a strategy, as the question has them."""
+    return layouts(programs.strategy, question.model, question.devices, question.sizes, question.space.fixed,
+                   programs.whole, question.space.uneven)
+
+
 def evaluate(programs: Programs, question: Question) -> Evaluated:
     """Evaluate every layout of a strategy."""
-    columns = layouts(programs.strategy, question.model, question.devices, question.sizes, question.space.fixed,
-                      programs.whole)
+    columns = asked(programs, question)
     axes = programs.strategy.mesh.names
     count = len(columns[axes[0]])
     empty = {n: c[:0] for n, c in columns.items()}
@@ -86,28 +92,40 @@ def evaluate(programs: Programs, question: Question) -> Evaluated:
 def needs(programs: Programs, question: Question, columns: Columns) -> Interval:
     """What the fullest stage's device needs with the margin, in every layout, as an interval."""
     factor, reserve = float(question.margin.factor), float(question.margin.reserve)
-    ends = []
-    for program in programs.stages:
-        found = _bounded(program.held, program, question, columns)
+
+    def ends(program: Program, part: Columns) -> dict[str, Interval]:
+        found = _bounded(program.held, program, question, part)
         (peak, most), (rest, resting) = found[PEAK], found[STATES]
         if question.margin.factor == 1:
-            ends.append((peak + reserve, most + reserve))
-        else:
-            ends.append((factor * peak - (factor - 1) * resting + reserve,
-                         factor * most - (factor - 1) * rest + reserve))
+            return {PEAK: (peak + reserve, most + reserve)}
+        return {PEAK: (factor * peak - (factor - 1) * resting + reserve,
+                       factor * most - (factor - 1) * rest + reserve)}
+
     slack = 0.0 if question.margin.factor == 1 and not reserve else 2.0**-48
-    low, high = (np.max(np.broadcast_arrays(*(e[k] for e in ends)), axis=0) for k in (0, 1))
-    count = len(next(iter(columns.values())))
-    return (np.broadcast_to(low * (1 - slack), (count,)), np.broadcast_to(high * (1 + slack), (count,)))
+    low, high = _largest(programs, question, columns, True, ends)[PEAK]
+    return low * (1 - slack), high * (1 + slack)
 
 
 def timed(programs: Programs, question: Question, columns: Columns) -> dict[str, Interval]:
     """Bound, estimate and card traffic of the slowest stage at every row, as intervals, in seconds."""
-    count = len(next(iter(columns.values())))
-    every = [_bounded(program.timed, program, question, columns) for program in programs.stages]
-    return {path: (np.broadcast_to(np.max([np.broadcast_to(e[path][0], (count,)) for e in every], axis=0), (count,)),
-                   np.broadcast_to(np.max([np.broadcast_to(e[path][1], (count,)) for e in every], axis=0), (count,)))
-            for path in TIMED}
+    return _largest(programs, question, columns, False,
+                    lambda program, part: _bounded(program.timed, program, question, part))
+
+
+def _largest(programs: Programs, question: Question, columns: Columns, held: bool,
+             ends: Callable[[Program, Columns], dict[str, Interval]]) -> dict[str, Interval]:
+    """The largest of intervals over the stages at every row."""
+    strategy, units = programs.strategy, question.units
+    count = len(columns["b"])
+    found: dict[str, Interval] = {}
+    for program in programs.stages:
+        for rows, symbols in spread(strategy, units, columns, program.kind, held, held and not program.grows):
+            part = columns if len(rows) == count else {n: c[rows] for n, c in columns.items()}
+            for path, both in ends(program, {**part, **symbols}).items():
+                into = found.setdefault(path, (np.zeros(count), np.zeros(count)))
+                for own, end in zip(into, both, strict=True):
+                    own[rows] = np.maximum(own[rows], end)
+    return found
 
 
 def at(columns: Columns, row: int) -> dict[str, Fraction]:
@@ -115,20 +133,28 @@ def at(columns: Columns, row: int) -> dict[str, Fraction]:
     return {name: Fraction(int(column[row])) for name, column in columns.items()}
 
 
-def exact(programs: Programs, question: Question, path: str, sizes: Sizes) -> tuple[Fraction, Program]:
-    """The exact value of a figure on the stage where it is largest, and that stage's program."""
-    values = [(_value(program, question, path, sizes), k) for k, program in enumerate(programs.stages)]
-    most, k = max(values, key=lambda pair: (pair[0], -pair[1]))
-    return most, programs.stages[k]
+def exact(programs: Programs, question: Question, path: str, sizes: Sizes) -> tuple[Fraction, Program, Load]:
+    """The exact value of a figure on the stage where it is largest, that stage's program, and the stage."""
+    found = [(value_of(programs.of(load.kind), question, path, {**sizes, **load.values}), load)
+             for load in _stages(programs, question, sizes, path in HELD)]
+    most, load = max(found, key=lambda pair: (pair[0], -pair[1].number))
+    return most, programs.of(load.kind), load
 
 
 def exact_need(programs: Programs, question: Question, sizes: Sizes) -> Fraction:
     """The exact need of the fullest stage's device, with the margin."""
-    return max(question.needed(_value(program, question, PEAK, sizes), _value(program, question, STATES, sizes))
-               for program in programs.stages)
+    return max(question.needed(*(value_of(programs.of(load.kind), question, path, {**sizes, **load.values})
+                                 for path in (PEAK, STATES)))
+               for load in _stages(programs, question, sizes, True))
 
 
-def _value(program: Program, question: Question, path: str, sizes: Sizes) -> Fraction:
+def _stages(programs: Programs, question: Question, sizes: Sizes, held: bool) -> tuple[Load, ...]:
+    every = stage_loads(programs.strategy, question.units, sizes)
+    return every if held and not all(p.grows for p in programs.stages) else heaviest(every, held)
+
+
+def value_of(program: Program, question: Question, path: str, sizes: Mapping[str, Fraction | int]) -> Fraction:
+    """The exact value of a figure of a stage; `sizes` have the symbols of the stage."""
     figure = program.figures.get(path)
     return Fraction(0) if figure is None else figure.value({**question.constants(program), **sizes})
 

@@ -8,11 +8,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from placealg.configurations.evaluate import BOUND, ESTIMATE, PEAK, at, exact, exact_need, timed
+from placealg.configurations.evaluate import BOUND, ESTIMATE, PEAK, asked, at, exact, exact_need, timed
 from placealg.configurations.found import Configuration, Found, configuration
 from placealg.configurations.layouts import Columns, layouts, placed
-from placealg.configurations.programs import Programs, compiled
+from placealg.configurations.programs import Programs, compiled, outlined, stage_program
 from placealg.configurations.question import Question
+from placealg.configurations.stages import Load, kinds
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
 from placealg.cost.stage import on_stage
@@ -20,7 +21,10 @@ from placealg.cost.times import PART, TERM, Written
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.step.derive import derive
+from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
+
+Sizes = Mapping[str, Fraction | int]
 
 HELD_PARTS = ("parameters", "optimizer", "gradients", "activations", "transient")
 """The parts of memory by which two needs are compared."""
@@ -53,25 +57,24 @@ class Neighbour:
 
 def terms(one: Configuration, question: Question, kind: str = TERM) -> dict[str, Fraction]:
     """Term -> seconds, of the stage that takes longest: of the estimate, or the parts of the bound."""
-    _, program = exact(one.programs, question, ESTIMATE if kind == TERM else BOUND, one.sizes)
-    known = {**question.constants(program), **one.sizes}
+    _, program, load = exact(one.programs, question, ESTIMATE if kind == TERM else BOUND, one.sizes)
+    known: Sizes = {**question.constants(program), **one.sizes, **load.values}
     return {path.removeprefix(kind): figure.value(known) for path, figure in program.figures.items()
             if path.startswith(kind)}
 
 
 def held_terms(programs: Programs, question: Question, sizes: Mapping[str, Fraction]) -> dict[str, Fraction]:
     """Part of memory -> bytes, of the stage that holds most."""
-    _, program = exact(programs, question, PEAK, sizes)
-    known = {**question.constants(program), **sizes}
+    _, program, load = exact(programs, question, PEAK, sizes)
+    known: Sizes = {**question.constants(program), **sizes, **load.values}
     return {name: program.figures[f"memory.{name}"].value(known) for name in HELD_PARTS
             if f"memory.{name}" in program.figures}
 
 
 def told(one: Configuration, question: Question, kind: str = TERM) -> list[TermValue]:
     """The terms, largest first, each with its formula."""
-    _, program = exact(one.programs, question, ESTIMATE if kind == TERM else BOUND, one.sizes)
-    step = derive(one.programs.strategy, question.model)
-    written = Written(on_stage(step, program.stage) if program.stage else step)
+    _, _, load = exact(one.programs, question, ESTIMATE if kind == TERM else BOUND, one.sizes)
+    written = Written(_program(one, question, load))
     values = terms(one, question, kind)
     return [TermValue(name, value, written.get(kind + name)) for name, value in
             sorted(values.items(), key=lambda pair: -pair[1]) if value]
@@ -79,9 +82,18 @@ def told(one: Configuration, question: Question, kind: str = TERM) -> list[TermV
 
 def need_formula(one: Configuration, question: Question) -> Formula:
     """The formula of what the fullest stage needs, without the margin."""
-    _, program = exact(one.programs, question, PEAK, one.sizes)
+    _, _, load = exact(one.programs, question, PEAK, one.sizes)
+    return Costs(_program(one, question, load)).memory.peak
+
+
+def _program(one: Configuration, question: Question, load: Load) -> Step:
+    """The program of a stage: as users write it at an end of even stages of one kind of layer, else of any map."""
     step = derive(one.programs.strategy, question.model)
-    return Costs(on_stage(step, program.stage) if program.stage else step).memory.peak
+    if load.kind.place in ("first", "last") and len(question.units) == 1:
+        ((_, layers),) = question.units
+        if layers % (one.sizes[one.programs.strategy.pipeline_axis] * one.sizes.get("v", 1)) == 0:
+            return on_stage(step, load.kind.place)
+    return stage_program(step, load.kind)
 
 
 def neighbours(found: Found, best: Configuration) -> list[Neighbour]:
@@ -106,8 +118,7 @@ def neighbours(found: Found, best: Configuration) -> list[Neighbour]:
 def _variations(best: Configuration, programs: Programs, question: Question,
                 label: str) -> Iterator[tuple[str, Columns]]:
     """(what differs, the layouts that differ so)."""
-    columns = layouts(programs.strategy, question.model, question.devices, question.sizes, question.space.fixed,
-                      programs.whole)
+    columns = asked(programs, question)
     names = programs.strategy.mesh.names
     shared = [a for a in names if a in best.axes]
     count = len(columns[names[0]])
@@ -208,14 +219,18 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
     fixed = {n: v for n, v in bound.items() if n in (*names, "b", "v", "m")}
     if "m" not in fixed:
         fixed.setdefault("b", 1)
-    programs = compiled(words[0], question.model)
+    programs = outlined(words[0], question.model)
     if programs.refused:
         raise InputError(programs.refused)
     found = layouts(strategy, question.model, question.devices, question.sizes, fixed, programs.whole)
     if not len(found["b"]):
         raise InputError("no layout of it divides the model, the batch of "
                          f"{question.devices.batch} and the sizes said")
-    return programs, FrozenMap(at(found, 0))
+    one = {n: c[:1] for n, c in found.items()}
+    programs = compiled(words[0], question.model, kinds(strategy, question.units, one))
+    if programs.refused:
+        raise InputError(programs.refused)
+    return programs, FrozenMap(at(one, 0))
 
 
 __all__ = ["compared", "Neighbour", "TermValue", "best_place", "held_terms", "meant", "need_formula", "neighbours",

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from placealg.configurations.evaluate import BOUND, CARD, ESTIMATE, Evaluated, at, exact, exact_need
 from placealg.configurations.programs import Programs
 from placealg.configurations.question import Question
+from placealg.configurations.stages import Load, stage_loads
 from placealg.cost.links import in_node
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -25,7 +26,8 @@ Table = npt.NDArray[Any]
 class Configuration:
     """A strategy with numbers: sizes of its axes, b, m, v and its places; what it needs and takes, exactly.
 
-    `need` is in bytes with the margin; `bound` and `estimate` in seconds, `card` what a card carries in bytes.
+    `need` is in bytes with the margin; `bound` and `estimate` in seconds, `card` what a card carries in bytes; `stages`
+    are those of a pipeline, each with what it runs.
     """
 
     programs: Programs = field(compare=False, repr=False)
@@ -35,6 +37,7 @@ class Configuration:
     bound: Fraction
     estimate: Fraction
     card: Fraction
+    stages: tuple[Load, ...] = ()
 
     @property
     def axes(self) -> dict[str, int]:
@@ -64,6 +67,7 @@ class Configuration:
     def to_json(self) -> dict[str, Any]:
         """The configuration as data; exact numbers as text beside their decimals."""
         return {"strategy": self.expression, "axes": self.axes, **self.counts, "in_node": self.places,
+                **({"stages": [stage.instances for stage in self.stages]} if self.stages else {}),
                 **{name: {"exact": str(value), "value": float(value)} for name, value in (
                     ("needs_bytes", self.need), ("takes_at_least_seconds", self.bound),
                     ("takes_about_seconds", self.estimate), ("card_bytes", self.card))}}
@@ -73,7 +77,9 @@ def configuration(programs: Programs, question: Question, sizes: Mapping[str, Fr
     """A configuration with its exact figures."""
     values = [exact(programs, question, path, sizes)[0] for path in (BOUND, ESTIMATE, CARD)]
     return Configuration(programs, programs.expression, FrozenMap(sizes), exact_need(programs, question, sizes),
-                         values[0], values[1], values[2] * question.machine.values["card_bw"])
+                         values[0], values[1], values[2] * question.machine.values["card_bw"],
+                         stage_loads(programs.strategy, question.units, sizes)
+                         if programs.strategy.pipeline_axis else ())
 
 
 @dataclass(frozen=True, slots=True)

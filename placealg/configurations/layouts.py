@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placealg.arith import Monomial
+from placealg.configurations.stages import order_of, unit_counts
 from placealg.cost.links import in_node
 from placealg.errors import InputError
 from placealg.model.model import Model
@@ -47,10 +48,11 @@ class Devices:
 
 
 def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[str, Fraction],
-            fixed: Mapping[str, int], whole: tuple[Monomial, ...] | None = None) -> Columns:
+            fixed: Mapping[str, int], whole: tuple[Monomial, ...] | None = None, uneven: bool = True) -> Columns:
     """Every layout; `sizes` are numbers beside the model's, such as s, `fixed` those of some axes, b, m or v.
 
-    `whole` are the quotients of the strategy's rules, if they are known.
+    `whole` are the quotients of the strategy's rules, if they are known; `uneven` stages run different numbers of
+    layers where their number does not divide the layers.
 
     >>> from placealg.model.config import resolve_model
     >>> from placealg.strategy.expression import parse_strategy
@@ -65,8 +67,8 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
     known = {**{n: Fraction(v) for n, v in model.sizes.items()}, **sizes}
     pipeline = strategy.pipeline_axis
     if pipeline:
-        layers = _layers(model, known)
-        found = _where(found, [layers % found[pipeline] == 0])
+        layers = sum(count for _, count in unit_counts(model, sizes))
+        found = _where(found, [found[pipeline] <= layers if uneven else layers % found[pipeline] == 0])
     found = _where(found, [_whole(q, found, known) for q in (quotients(strategy, model) if whole is None else whole)
                            if set(q.names()) <= {*known, *names}])
     ranks = _product([found[a] for a in strategy.batch_axes], len(found[names[0]]))
@@ -76,8 +78,8 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
     if strategy.microbatches is not None:
         found = _where(found, [found["m"] == strategy.microbatches])
     if pipeline and strategy.option("schedule", "chunks") == "v":
-        found = _crossed(found, "v", lambda row: divisors(layers // row[pipeline])[1:])
-    if pipeline and strategy.option("schedule", "pipeline") == "interleaved":
+        found = _crossed(found, "v", lambda row: chunkings(layers, row[pipeline]))
+    if pipeline and order_of(strategy) == "interleaved":
         found = _where(found, [found["m"] % found[pipeline] == 0])
     return _where(found, [found[n] == v for n, v in fixed.items() if n in ("b", "m", "v") and n in found])
 
@@ -126,12 +128,15 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*low, *(number // n for n in reversed(low)))))
 
 
-def _layers(model: Model, known: Mapping[str, Fraction]) -> int:
-    counts = [loop.count for loop in model.graph.loops]
-    missing = [n for c in counts for n in c.names() if n not in known]
-    if missing:
-        raise InputError(f"the number of layers takes {missing[0]}: say --set {missing[0]}=")
-    return int(sum(c.evaluate(known) for c in counts))
+@lru_cache(maxsize=4096)
+def chunkings(layers: int, ranks: int) -> tuple[int, ...]:
+    """The numbers of chunks per stage: divisors, from 2 on, of the layers of its smallest or its largest stage.
+
+    >>> chunkings(80, 4), chunkings(126, 16)
+    ((2, 4, 5, 10, 20), (2, 4, 7))
+    """
+    found = {*divisors(layers // ranks), *divisors(-(-layers // ranks))}
+    return tuple(v for v in sorted(found) if v > 1 and v * ranks <= layers)
 
 
 def _whole(quotient: Monomial, columns: Columns, known: Mapping[str, Fraction]) -> npt.NDArray[np.bool_]:

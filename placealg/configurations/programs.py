@@ -1,15 +1,15 @@
 """The programs of a strategy, derived once for all layouts and compiled to arrays; and a cache of them on disk.
 
-A pipeline has two: its first and its last stage, of which one holds the most and one takes the longest where stages are
-alike. What is cached is keyed by the sources of the package, the model and the strategy.
+A pipeline has one for each kind of stage. What is cached is keyed by the sources of the package, the model and the
+strategy.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from hashlib import sha256
@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from placealg.arith import Monomial
+from placealg.configurations.stages import ALONE, Kind
 from placealg.cost.arrays import Arrays
+from placealg.cost.bounds import at_most
 from placealg.cost.stage import on_stage
-from placealg.cost.sums import Figure, sums
+from placealg.cost.sums import ONE, Figure, inside, sums
 from placealg.cost.times import times
 from placealg.cost.walk import Walk
 from placealg.errors import InputError
@@ -29,6 +31,8 @@ from placealg.model.model import Model
 from placealg.polynomial import Polynomial
 from placealg.step.compatibility import quotients
 from placealg.step.derive import derive
+from placealg.step.pipeline import ANY, counted, flying, starting
+from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy
 
@@ -41,13 +45,19 @@ TIMED = ("time.bound", "time.estimate", "time.bound.card")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One stage's program: arrays of what it holds and of its times, and all its figures, pickled, for exact values."""
+    """The program of a kind of stage: arrays of what it holds and of its times, and all figures, pickled, exact.
 
-    stage: str
+    `grows` says whether what it holds never gets less where a stage runs more instances or has more of them in flight:
+    then the `heaviest` stages decide. Times never do: every product and every collective is counted per instance, and
+    of the work at least half is never hidden.
+    """
+
+    kind: Kind
     held: Arrays
     timed: Arrays
     values: FrozenMap[str, Fraction]
     exact: bytes
+    grows: bool = True
 
     @property
     def figures(self) -> Mapping[str, Figure]:
@@ -58,13 +68,21 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """A strategy and the programs of its stages; `refused` says why it has none, `whole` what has to be whole."""
+    """A strategy and the programs of its kinds of stages; `refused` says why it has none, `whole` what divides."""
 
     expression: str
     strategy: Strategy
     stages: tuple[Program, ...] = ()
     refused: str = ""
     whole: tuple[Monomial, ...] = ()
+
+    def of(self, kind: Kind) -> Program:
+        """The program of a kind of stage."""
+        return next(program for program in self.stages if program.kind == kind)
+
+    def lacks(self, wanted: Iterable[Kind]) -> tuple[Kind, ...]:
+        """The kinds of stages that have no program yet."""
+        return () if self.refused else tuple(k for k in wanted if all(p.kind != k for p in self.stages))
 
 
 @cache
@@ -73,32 +91,71 @@ def _figures(exact: bytes) -> Mapping[str, Figure]:
     return found
 
 
-def compiled(expression: str, model: Model) -> Programs:
-    """The programs of a strategy on a model.
-
-    >>> from placealg.model.config import resolve_model
-    >>> [program.stage for program in compiled("zero1*pp", resolve_model("gpt2")).stages]
-    ['first', 'last']
-    """
+def outlined(expression: str, model: Model) -> Programs:
+    """A strategy without programs: whether it stands on the model, and what has to be whole."""
     strategy = parse_strategy(expression)
     try:
-        step = derive(strategy, model)
-        stages = {name: on_stage(step, name) for name in ("first", "last")} if step.reference.pipeline else {"": step}
-        return Programs(expression, strategy, tuple(_compiled(name, Walk(each)) for name, each in stages.items()),
-                        whole=quotients(strategy, model))
+        return Programs(expression, strategy, whole=quotients(strategy, model))
     except InputError as error:
         return Programs(expression, strategy, refused=str(error))
 
 
-def _compiled(stage: str, walk: Walk) -> Program:
+def compiled(expression: str, model: Model, wanted: Iterable[Kind] | None = None) -> Programs:
+    """The programs of a strategy on a model: of the kinds of stages wanted, or of ends and middle with all units.
+
+    >>> from placealg.model.config import resolve_model
+    >>> [str(program.kind) for program in compiled("zero1*pp", resolve_model("gpt2")).stages]
+    ['first stage, layer', 'i stage, layer', 'last stage, layer']
+    """
+    outline = outlined(expression, model)
+    if outline.refused:
+        return outline
+    units = tuple(loop.unit for loop in model.graph.loops)
+    every = [Kind(place, units) for place in ("first", "i", "last")] if outline.strategy.pipeline_axis else [ALONE]
+    try:
+        step = derive(outline.strategy, model)
+        return replace(outline, stages=tuple(_compiled(kind, Walk(stage_program(step, kind)))
+                                             for kind in (every if wanted is None else wanted)))
+    except InputError as error:
+        return replace(outline, refused=str(error))
+
+
+def stage_program(step: Step, kind: Kind) -> Step:
+    """The program of a kind of stage, in the symbols of its instances."""
+    if not kind.place:
+        return step
+    units = [loop.unit for loop in step.reference.graph.loops]
+    return on_stage(step, kind.place, {counted(unit): int(unit in kind.units) for unit in units})
+
+
+def _compiled(kind: Kind, walk: Walk) -> Program:
     figures = {**sums(walk), **times(walk)}
     if "time.bound" not in figures:
         raise InputError("units run whole, so that neither activations nor flop are known")
-    if any(name.startswith("n_") for name in figures["memory.peak"].names()):
-        raise InputError("its stages run several kinds of layers, which takes numbers for each number of stages")
     held, timed = ({path: figures.get(path, NOTHING) for path in paths} for paths in (HELD, TIMED))
-    return Program(stage, Arrays.of(held), Arrays.of(timed), walk.amounts.values,
-                   pickle.dumps({path: f for path, f in figures.items() if not path.startswith(("sent.", "runs."))}))
+    return Program(kind, Arrays.of(held), Arrays.of(timed), walk.amounts.values,
+                   pickle.dumps({path: f for path, f in figures.items() if not path.startswith(("sent.", "runs."))}),
+                   _grows(held, kind))
+
+
+def _grows(figures: Mapping[str, Figure], kind: Kind) -> bool:
+    """Whether no figure gets less where a symbol of the stage grows, or what is in flight.
+
+    Each is a factor of some terms, which together are at least 0 (`at_most`). What is in flight is at least 1.
+    """
+    own = {name(unit) for unit in kind.units for name in (counted, flying, starting)}
+    for piece in (piece for figure in figures.values() for piece in figure.pieces):
+        flown = {n: f"flown{k}" for k, n in enumerate(piece.names()) if not n.isidentifier() and "m" in inside(n)}
+        named = Polynomial.of(Monomial(c, tuple(sorted((flown.get(n, n), p) for n, p in m.powers)))
+                              for m, c in piece.terms.items())
+        for name in own & set(named.names()) | set(flown.values()):
+            each = named.coefficient(name)
+            above = Polynomial.collected({m: c for m, c in each.terms.items() if c > 0})
+            if named.powers(name) != {1} or not at_most(above - each, above):
+                return False
+        if ANY in named.names():
+            return False
+    return all(figure.over == ONE for figure in figures.values())
 
 
 NOTHING = Figure((Polynomial(),))

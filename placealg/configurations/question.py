@@ -11,6 +11,7 @@ from typing import Any
 from placealg.configurations.layouts import Devices
 from placealg.configurations.programs import Program
 from placealg.configurations.space import Space
+from placealg.configurations.stages import Units, unit_counts
 from placealg.cost.machines import Machine
 from placealg.cost.sizing import NO_MARGIN, Margin
 from placealg.cost.times import PARAMETERS
@@ -56,6 +57,11 @@ class Question:
             if count % prod(fixed.values()):
                 raise InputError(f"{count} {what} are no multiple of what is fixed: "
                                  f"{', '.join(f'{n} = {size}' for n, size in fixed.items())}")
+
+    @property
+    def units(self) -> Units:
+        """The repeated units of the model, each with the number of its instances."""
+        return unit_counts(self.model, self.sizes)
 
     def constants(self, program: Program) -> dict[str, Fraction]:
         """Every number that is the same in all layouts: element sizes, the sizes that are said, rates, parameters."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placealg.configurations.evaluate import Evaluated, evaluate
+from placealg.configurations.evaluate import Evaluated, asked, evaluate
 from placealg.configurations.found import Found
-from placealg.configurations.programs import Cache, Programs, compiled
+from placealg.configurations.programs import Cache, Programs, compiled, outlined
 from placealg.configurations.question import Question
+from placealg.configurations.stages import Kind, kinds
 from placealg.errors import InputError
-from placealg.model.model import Model
 from placealg.progress import say
 from placealg.strategy.expression import parse_strategy
 
@@ -42,7 +42,7 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     every: list[Evaluated] = []
     refused: dict[str, str] = {}
     best = float("inf")
-    for k, programs in enumerate(_programs(wanted, question.model, Cache(folder, question.model), executor), 1):
+    for k, programs in enumerate(_programs(wanted, question, Cache(folder, question.model), executor), 1):
         if interrupted():
             break
         if programs.refused:
@@ -63,18 +63,38 @@ def _may(expression: str, question: Question) -> bool:
                for n, size in question.space.fixed.items())
 
 
-def _programs(expressions: list[str], model: Model, cache: Cache, executor: Any) -> Iterator[Programs]:
+def programs_for(expression: str, question: Question, cache: Cache) -> Programs:
+    """The programs of a strategy that its layouts take, from the cache or derived."""
+    kept = cache.read(expression)
+    found = kept or outlined(expression, question.model)
+    lacking = _lacking(found, question)
+    if lacking:
+        made = compiled(expression, question.model, lacking)
+        found = replace(made, stages=(*found.stages, *made.stages))
+    if found is not kept:
+        cache.write(found)
+    return found
+
+
+def _lacking(programs: Programs, question: Question) -> tuple[Kind, ...]:
+    """The kinds of stages that layouts have and that have no program yet."""
+    if programs.refused:
+        return ()
+    columns = asked(programs, question)
+    return programs.lacks(kinds(programs.strategy, question.units, columns)) if len(columns["b"]) else ()
+
+
+def _programs(expressions: list[str], question: Question, cache: Cache, executor: Any) -> Iterator[Programs]:
     """The programs of every strategy, in order."""
-    missing = [e for e in expressions if executor is not None and cache.read(e) is None]
-    derived = iter(()) if not missing else executor.map(partial(compiled, model=model), missing, chunksize=1)
-    waiting = set(missing)
-    for expression in expressions:
-        found = next(derived) if expression in waiting else cache.read(expression)
-        if found is None:
-            found = compiled(expression, model)
-            cache.write(found)
-        elif expression in waiting:
-            cache.write(found)
-        yield found
-
-
+    if executor is None:
+        yield from (programs_for(expression, question, cache) for expression in expressions)
+        return
+    kept = {e: cache.read(e) or outlined(e, question.model) for e in expressions}
+    lacking = {e: found for e, one in kept.items() if (found := _lacking(one, question))}
+    derived = executor.map(compiled, lacking, [question.model] * len(lacking), lacking.values(), chunksize=1)
+    waiting = iter(derived)
+    for expression, one in kept.items():
+        if expression in lacking:
+            made = next(waiting)
+            cache.write(one := replace(made, stages=(*one.stages, *made.stages)))
+        yield one

@@ -20,6 +20,9 @@ from placealg.frozen import FrozenMap
 from placealg.placement import STATES
 from placealg.strategy.expression import LIFETIME, parse_strategy, words
 
+UNEVEN = "uneven"
+"""What `without` calls the pipelines whose stages run different numbers of layers."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -58,6 +61,7 @@ class Space:
 
     `axes` are axes of any table: the dims of which their lists consist, and the modes that each state may have;
     `enumerated` says what became of them on a model, whose words then are choices.
+    `uneven` pipelines have stages of different numbers of layers, where their number does not divide the layers.
 
     >>> space = Space("small", parts=FrozenMap({"data": ("", "zero1"), "tp": ("", "tp")}))
     >>> space.expressions()
@@ -72,6 +76,7 @@ class Space:
     only: tuple[str, ...] = ()
     axes: FrozenMap[str, FrozenMap[str, tuple[str, ...]]] = FrozenMap()
     enumerated: tuple[Tables, ...] = ()
+    uneven: bool = True
 
     def expressions(self) -> tuple[str, ...]:
         """The strategies, as expressions over the catalogue; one at least of their parts is an axis."""
@@ -85,14 +90,18 @@ class Space:
                 if not self.only or any(fnmatchcase(text, pattern) for pattern in self.only)}
 
     def without(self, names: Iterable[str]) -> Space:
-        """The space without some parts or choices.
+        """The space without some parts or choices, or without uneven stages.
 
         >>> spaces()["dense"].without(["offload", "tp_sp"]).parts["tp"]
         ('', 'tp')
         """
         parts = dict(self.parts)
+        uneven = self.uneven
         for name in names:
-            every = {*parts, *(c for choices in parts.values() for c in choices if c)}
+            if name == UNEVEN:
+                uneven = False
+                continue
+            every = {UNEVEN, *parts, *(c for choices in parts.values() for c in choices if c)}
             if name not in every:
                 raise InputError(f"the space {self.name} has no part or choice '{name}'", name=name, valid=every)
             for part, choices in parts.items():
@@ -100,12 +109,12 @@ class Space:
                 if not left:
                     raise InputError(f"without {name} the space {self.name} has no choice of {part}")
                 parts[part] = left
-        return replace(self, parts=FrozenMap(parts))
+        return replace(self, parts=FrozenMap(parts), uneven=uneven)
 
     def to_json(self) -> dict[str, Any]:
         """The space as data."""
         return {"name": self.name, "parts": {part: list(choices) for part, choices in self.parts.items()},
-                "fixed": dict(self.fixed), "only": list(self.only),
+                "fixed": dict(self.fixed), "only": list(self.only), "uneven": self.uneven,
                 "left_out": [{"worse": out.worse, "better": out.better} for out in self.left_out],
                 **({"enumerated": [one.to_json() for one in self.enumerated]} if self.enumerated else {})}
 
@@ -136,6 +145,9 @@ def read_spaces(text: str, where: str = "spaces.toml") -> Mapping[str, Space]:
     return FrozenMap({name: _read(name, table, where) for name, table in said.items()})
 
 
+_KEYS = ("title", "parts", "axes", "proved", "fixed", "only", UNEVEN)
+
+
 def _read(name: str, table: Any, where: str) -> Space:
     if not isinstance(table, dict) or not isinstance(table.get("parts", {}), dict) or not (
             table.get("parts") or table.get("axes")):
@@ -158,11 +170,11 @@ def _read(name: str, table: Any, where: str) -> Space:
     fixed = table.get("fixed", {})
     if not all(type(n) is int and n >= 1 for n in fixed.values()):
         raise InputError(f"[{name}.fixed] takes whole numbers of at least 1", where=where)
+    if type(table.get(UNEVEN, True)) is not bool:
+        raise InputError(f"[{name}] {UNEVEN} is true or false", where=where)
     return Space(name, FrozenMap(parts), str(table.get("title", "")), proved, FrozenMap(fixed),
-                 tuple(map(str, table.get("only", ()))), _axes(name, table.get("axes", {}), where))
-
-
-_KEYS = ("title", "parts", "axes", "proved", "fixed", "only")
+                 tuple(map(str, table.get("only", ()))), _axes(name, table.get("axes", {}), where),
+                 uneven=table.get(UNEVEN, True))
 
 
 def _axes(name: str, said: Any, where: str) -> FrozenMap[str, FrozenMap[str, tuple[str, ...]]]:

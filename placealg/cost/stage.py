@@ -37,6 +37,7 @@ from placealg.step.pipeline import (
     in_flight,
     instances_in_flight,
     part_of,
+    starting,
 )
 from placealg.step.program import Step
 
@@ -172,7 +173,7 @@ class Stage:
         >>> import placealg as pa
         >>> step = pa.derive(pa.parse_strategy("zero1*pp[4]"), pa.gpt())
         >>> on_stage(step, 1, {"L": 10, "m": 8}).stage.symbols
-        {'n_layer': 3, 'in_flight_layer': 9, 'i': 1}
+        {'n_layer': 3, 'in_flight_layer': 9, 'first_layer': 3, 'i': 1}
         """
         if not self.own or not isinstance(self.number, int):
             raise InputError(f"{self} is not known in numbers: say the number of stages, chunks and layers")
@@ -180,6 +181,7 @@ class Stage:
         for unit in self.units:
             found[counted(unit)] = sum(chunk.count(unit) for chunk in self.own)
             found[flying(unit)] = self.most_in_flight(unit)
+            found[starting(unit)] = 1 + sum(chunk.count(unit) for chunk in self.chunks[:self.number])
         return {**found, ANY: self.number}
 
     @property

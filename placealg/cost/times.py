@@ -28,7 +28,7 @@ from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.model.graph import Graph, Op
 from placealg.polynomial import Polynomial
-from placealg.step.pipeline import IDLE, TIMES
+from placealg.step.pipeline import IDLE, TIMES, starting
 from placealg.step.program import Step
 
 PART, TERM = "time.bound.", "time.estimate."
@@ -279,13 +279,17 @@ def unmasked(graph: Graph, op: Op) -> Polynomial:
 def _fill(walk: Walk, stage: Stage, chunks: int) -> Polynomial:
     """The flop of the chunks before the stage's first one, for one microbatch: nothing else of it can run meanwhile.
 
-    Of a stage of any map of layers nothing is known of those before it, nor of a backward that has two parts.
+    Of a backward that has two parts nothing is known of it. Of a stage of any map of layers they are those whose places
+    are less than its first one's, of the units that it runs itself.
     """
-    if stage.any_map or stage.pipeline.splits:
+    if stage.pipeline.splits or (stage.any_map and (stage.first or chunks > 1)):
         return Polynomial()
     reference = walk.step.reference
     repeated = [u.name for u in reference.units if u.repeated]
     own = {u: _total(_products(walk, [u])).times(Monomial.of("m") ** -1) for u in repeated}
+    if stage.any_map:
+        return _total((Polynomial.name(starting(u)) - Polynomial.number(1)) * flop.times(stage.instances[u] ** -1)
+                      for u, flop in own.items())
     numbered = isinstance(stage.number, int) and not any(stage.instances[u].names() for u in own)
     if numbered and isinstance(stage.number, int) and len(set(stage.chunks)) > 1:
         before = sum(stage.chunks[:stage.number], ())

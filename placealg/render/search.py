@@ -15,6 +15,7 @@ from placealg.configurations.found import Configuration, Found
 from placealg.configurations.left_out import CLAIMS, Decided
 from placealg.configurations.modes import by_rule
 from placealg.configurations.question import OBJECTIVES, Question
+from placealg.configurations.stages import told
 from placealg.cost.formula import Formula
 from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS
 from placealg.prover.verdict import Report
@@ -76,6 +77,8 @@ def page(answer: Answer, width: int) -> list[Line]:
     found, best, question = answer.found, answer.best, answer.found.question
     lines = [*_head(question, width), *_space(found, width), *_proved(answer, width), ()]
     lines += [line(bold("best"), f"  {best.expression}"), *indent(prose(laid(best), width - 2, hang=2))]
+    if best.stages:
+        lines += indent(prose(told(best.stages), width - 2, "dim", hang=2))
     more = "" if question.margin.factor == 1 and not question.margin.reserve else " with the margin"
     rows: list[list[Cell]] = [
         ["needs at least", gigabytes(best.need) + more, _text(answer.need, "the peak of the fullest stage")],

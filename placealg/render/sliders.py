@@ -26,6 +26,7 @@ EXAMPLES: Mapping[str, int] = {
     "L_dense_chunk": 4, "L_dense_nope": 4, "f_shared": 14336, "h_low": 1024,
     "i": 1, "T_F": 1, "T_B": 1, "T_W": 1,
     **{n: 4 for n in SYMBOLS if n.startswith("n_")}, **{n: 8 for n in SYMBOLS if n.startswith("in_flight_")},
+    **{n: 5 for n in SYMBOLS if n.startswith("first_")},
 }
 """Size -> where its slider starts if nothing is said of it: an example, of a small model."""
 

@@ -129,6 +129,11 @@ def flying(unit: str) -> str:
     return f"in_flight_{unit}"
 
 
+def starting(unit: str) -> str:
+    """The symbol of the place, from 1, of the first instance of a repeated unit that a stage runs."""
+    return f"first_{unit}"
+
+
 def part_of(unit: str, graph: Graph) -> str:
     """The part of the model to which a unit belongs: FIRST, LAST, or for a repeated unit its own name."""
     if graph.loop(unit):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
-from math import prod
+from math import ceil, floor, prod
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placealg.configurations.calibrate import calibrate
-from placealg.configurations.evaluate import ESTIMATE, at, exact
+from placealg.configurations.evaluate import ESTIMATE, at, exact, value_of
 from placealg.configurations.explain import compared, meant, neighbours, terms
 from placealg.configurations.found import Found
 from placealg.configurations.layouts import Devices, factorizations
@@ -24,6 +24,7 @@ from placealg.configurations.programs import Cache, compiled
 from placealg.configurations.question import Question
 from placealg.configurations.run import search
 from placealg.configurations.space import Space, read_spaces, spaces
+from placealg.configurations.stages import stage_loads
 from placealg.cost.communication import communication
 from placealg.cost.machines import machine
 from placealg.cost.memory import memory
@@ -38,6 +39,7 @@ from placealg.model.model import Model
 from placealg.polynomial import Plain
 from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
+from placealg.step.pipeline import Pipeline, work
 from placealg.strategy.expression import parse_strategy
 
 GB = 10**9
@@ -71,26 +73,45 @@ def brute(question: Question) -> tuple[list[Each], int]:
     for expression in question.space.expressions():
         strategy = parse_strategy(expression)
         step = derive(strategy, question.model)
-        staged = [on_stage(step, n) for n in ("first", "last")] if step.reference.pipeline else [step]
-        held = [form(memory(one).peak, question) for one in staged]
-        timed = [[form(Written(one)[path], question) for path in ("time.bound", "time.estimate")]
-                 + [form(Written(one)["time.bound.card"], question)
-                    if "time.bound.card" in Written(one) else None] for one in staged]
+        staged = {n: on_stage(step, n, {"n_layer": 1}) if n else step
+                  for n in (("first", "i", "last") if step.reference.pipeline else ("",))}
+        held = {n: form(memory(one).peak, question) for n, one in staged.items()}
+        timed = {n: [form(Written(one)[path], question) if path in Written(one) else None
+                     for path in ("time.bound", "time.estimate", "time.bound.card")] for n, one in staged.items()}
         for sizes in one_by_one(question, expression):
             count += 1
-            need = max(value(f, sizes) for f in held)
+            every = list(stages(strategy.option("schedule", "pipeline"), sizes))
+            need = max(value(held[n], {**sizes, **own}) for n, own in every)
             if need > question.memory:
                 continue
             places = [{**sizes, **dict(zip((f"{a}_in_node" for a in strategy.mesh.names), way, strict=True))}
                       for way in product(*([n for n in range(1, sizes[a] + 1) if sizes[a] % n == 0]
                                            for a in strategy.mesh.names))
                       if prod(way) == min(question.devices.per_node, question.devices.count)]
-            figures = [tuple(max(Fraction(0) if f is None else value(f, place) for f in column)
-                             for column in zip(*timed, strict=True)) for place in places]
+            figures = [tuple(max(Fraction(0) if f is None else value(f, {**place, **own}) for f, own in column)
+                             for column in zip(*([(f, own) for f in timed[n]] for n, own in every), strict=True))
+                       for place in places]
             if figures:
                 best = min(figures, key=lambda t: t[1])
                 fit.append(Each(expression, tuple(sorted(sizes.items())), need, best))  # type: ignore[arg-type]
     return fit, count
+
+
+def stages(order: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Every stage of gpt2's 12 layers, item by item of its work: what it runs, where it begins, what is in flight."""
+    if "pp" not in sizes:
+        yield "", {}
+        return
+    p, v = sizes["pp"], sizes.get("v", 1)
+    ends = [12 * k // (p * v) for k in range(p * v + 1)]
+    for i in range(p):
+        own = [ends[k + 1] - ends[k] for k in range(i, p * v, p)]
+        most = now = 0
+        for item in work(Pipeline("pp", order, v), i, p, sizes["m"]):
+            now += own[item.chunk] if item.phase == "forward" else -own[item.chunk]
+            most = max(most, now)
+        yield ("first" if i == 0 else "last" if i == p - 1 else "i",
+               {"n_layer": sum(own), "in_flight_layer": most, "first_layer": 1 + ends[i], "i": i})
 
 
 def form(formula: object, question: Question) -> Plain:
@@ -110,7 +131,7 @@ def one_by_one(question: Question, expression: str) -> Iterator[dict[str, int]]:
     names = strategy.mesh.names
     for way in product(range(2, question.devices.count + 1), repeat=len(names)):
         axes = dict(zip(names, way, strict=True))
-        if prod(way) != question.devices.count or ("pp" in axes and 12 % axes["pp"]):
+        if prod(way) != question.devices.count or axes.get("pp", 1) > 12:
             continue
         try:
             check_sizes(strategy, model, {**{a: Fraction(n) for a, n in axes.items()}, "s": Fraction(1024)})
@@ -124,7 +145,8 @@ def one_by_one(question: Question, expression: str) -> Iterator[dict[str, int]]:
                 yield {**axes, "b": b, "m": m}
                 continue
             for v in range(2, 13):
-                if 12 // axes["pp"] % v == 0 and m % axes["pp"] == 0:
+                each = 12 / axes["pp"]
+                if 0 in (floor(each) % v, ceil(each) % v) and v * axes["pp"] <= 12 and m % axes["pp"] == 0:
                     yield {**axes, "b": b, "m": m, "v": v}
 
 
@@ -182,13 +204,15 @@ def found() -> Found:
 def test_figures_are_those_of_cost_and_of_the_formulas(found: Found) -> None:
     for one in [found.best, *found.top(1)]:
         step = derive(one.programs.strategy, found.question.model)
-        staged = [on_stage(step, n) for n in ("first", "last")] if step.reference.pipeline else [step]
         known = {**found.question.sizes, **one.sizes}
+        pp = int(one.sizes.get("pp", 1))
+        staged = [on_stage(step, k, known) for k in range(pp)] if step.reference.pipeline else [step]
         assert one.need == max(Fraction(memory(s).peak.value(**{n: v for n, v in known.items()
-                                                                 if n in memory(s).peak.inputs})) for s in staged)
-        sent = [communication(s).total for s in staged]
-        for formula, program in zip(sent, one.programs.stages, strict=True):
-            assert program.figures["communication.total"].value({**program.values, **known}) == formula.value(
+                                                                 if n in memory(s).peak.inputs}) or 0) for s in staged)
+        loads = stage_loads(one.programs.strategy, found.question.units, one.sizes)
+        for formula, load in zip([communication(s).total for s in staged], loads, strict=True):
+            assert value_of(one.programs.of(load.kind), found.question, "communication.total",
+                            {**one.sizes, **load.values}) == formula.value(
                 **{n: v for n, v in known.items() if n in formula.inputs})
 
 

@@ -1,0 +1,213 @@
+"""The stages of a pipeline by kind: what is derived once for all numbers of stages and layers, and what each one runs.
+
+A kind is an end or the middle, and the repeated units that a stage runs instances of. Its program has the numbers of
+these instances as symbols (`on_stage`), so that layers may be of several kinds and need not divide: each chunk of
+layers has the floor or the ceiling of the quotient.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from placealg.arith import parse
+from placealg.cost.stage import Stage
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.model import Model
+from placealg.step.pipeline import ANY, Pipeline, counted, flying, starting
+from placealg.strategy.spec import Strategy
+
+Whole = npt.NDArray[np.int64]
+Columns = dict[str, Whole]
+Units = tuple[tuple[str, int], ...]
+
+_GROUPS = 4
+"""Of the interleaved order so many groups of microbatches, one of each per stage, hold what more of them hold."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """A kind of stage: `first`, `i` or `last`, nothing without a pipeline; and the units that it runs instances of."""
+
+    place: str = ""
+    units: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.place} stage, {' and '.join(self.units)}" if self.place else "every device"
+
+
+ALONE = Kind()
+"""The one kind of a strategy without a pipeline: all devices are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A stage by its number, with the values of the symbols that the program of its kind has."""
+
+    number: int
+    kind: Kind
+    values: FrozenMap[str, int]
+
+    @property
+    def instances(self) -> dict[str, int]:
+        """Unit -> the number of its instances."""
+        return {unit: self.values[counted(unit)] for unit in self.kind.units}
+
+
+def unit_counts(model: Model, sizes: Mapping[str, Fraction | int]) -> Units:
+    """The repeated units of a model in their order, each with the number of its instances.
+
+    >>> from placealg.model.config import resolve_model
+    >>> unit_counts(resolve_model("deepseek-v3"), {})
+    (('dense', 3), ('layer', 58))
+    """
+    known = {**{n: Fraction(v) for n, v in model.sizes.items()}, **sizes}
+    for loop in model.graph.loops:
+        for name in loop.count.names():
+            if name not in known:
+                raise InputError(f"the number of layers takes {name}: say --set {name}=")
+    return tuple((loop.unit, int(loop.count.evaluate(known))) for loop in model.graph.loops)
+
+
+def order_of(strategy: Strategy) -> str:
+    """The order in which a stage runs its microbatches."""
+    return str(strategy.option("schedule", "pipeline"))
+
+
+@lru_cache(maxsize=4096)
+def loads(units: Units, order: str, ranks: int, chunks: int, microbatches: int) -> tuple[Load, ...]:
+    """Every stage of so many, with what it runs and has in flight; `microbatches` matter to interleaved chunks alone.
+
+    >>> [load.values["n_layer"] for load in loads((("layer", 126),), "1f1b", 16, 1, 1)][:4]
+    [7, 8, 8, 8]
+    >>> [str(load.kind) for load in loads((("dense", 3), ("layer", 3)), "1f1b", 3, 1, 1)]
+    ['first stage, dense', 'i stage, dense and layer', 'last stage, layer']
+    """
+    listed = [unit for unit, count in units for _ in range(count)]
+    pipeline = Pipeline("pp", order, chunks)
+    sizes = pipeline.layers(len(listed), ranks)
+    every = tuple(tuple(listed[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
+    found = []
+    for number in range(ranks):
+        stage = Stage(pipeline, number, ranks, FrozenMap(), every, microbatches)
+        own = tuple(dict.fromkeys(unit for chunk in stage.own for unit in chunk))
+        place = "first" if number == 0 else "last" if number == ranks - 1 else ANY
+        known = _symbols(stage, own, chunks)
+        found.append(Load(number, Kind(place, tuple(u for u, _ in units if u in own)),
+                          FrozenMap({**known, **({ANY: number} if place == ANY else {})})))
+    return tuple(found)
+
+
+def told(every: Iterable[Load]) -> str:
+    """What the stages run, in words.
+
+    >>> told(loads((("layer", 126),), "1f1b", 16, 1, 1))
+    '16 stages: 2 of 7 layer; 14 of 8 layer'
+    """
+    runs = Counter(" and ".join(f"{n} {unit}" for unit, n in load.instances.items()) for load in every)
+    return f"{runs.total()} stages: " + "; ".join(f"{count} of {text}" for text, count in runs.items())
+
+
+def _symbols(stage: Stage, own: tuple[str, ...], chunks: int) -> dict[str, int]:
+    assert isinstance(stage.number, int)
+    found = {}
+    for unit in own:
+        found[counted(unit)] = sum(chunk.count(unit) for chunk in stage.own)
+        found[starting(unit)] = 1 + sum(chunk.count(unit) for chunk in stage.chunks[:stage.number])
+        if chunks > 1:
+            each = {chunk.count(unit) for chunk in stage.own}
+            found[flying(unit)] = stage.most_in_flight(unit) if len(each) > 1 else each.pop() * _alike(stage)
+    return found
+
+
+def _alike(stage: Stage) -> int:
+    """The most chunks in flight."""
+    return int(parse(stage.outputs_in_flight).evaluate({
+        "m": Fraction(stage.microbatches or 1), "v": Fraction(stage.pipeline.chunks or 1),
+        "p": Fraction(stage.ranks or 1), "i": Fraction(int(stage.number or 0))}))
+
+
+def stage_loads(strategy: Strategy, units: Units, sizes: Mapping[str, Fraction | int]) -> tuple[Load, ...]:
+    """The stages at the sizes of one layout; one without a number of layers where there is no pipeline."""
+    axis = strategy.pipeline_axis
+    if not axis:
+        return (Load(0, ALONE, FrozenMap()),)
+    chunks = int(sizes["v"] if "v" in sizes else strategy.option("schedule", "chunks"))
+    return loads(units, order_of(strategy), int(sizes[axis]), chunks,
+                 _enough(int(sizes["m"]), int(sizes[axis]), chunks))
+
+
+def _enough(microbatches: int, ranks: int, chunks: int) -> int:
+    return min(microbatches, _GROUPS * ranks) if chunks > 1 else 1
+
+
+@lru_cache(maxsize=8192)
+def heaviest(every: tuple[Load, ...], held: bool) -> tuple[Load, ...]:
+    """The stages of which one has the largest figures, where these grow with the instances that a stage runs.
+
+    Of figures that are `held` they grow with what is in flight, which is less the later the stage; of times with the
+    places of the first instances. Of stages that have the same, the first.
+    """
+    kept: list[tuple[Load, tuple[int, ...]]] = []
+    for load in every:
+        # first_* names say where a stage begins, i how few microbatches it has in flight
+        mine = tuple(-v if n == ANY else v for n, v in sorted(load.values.items())
+                     if (n.startswith("n_") or n.startswith("first_") != held))
+        if any(other.kind == load.kind and all(map(int.__ge__, has, mine)) for other, has in kept):
+            continue
+        kept = [(other, has) for other, has in kept
+                if other.kind != load.kind or not all(map(int.__ge__, mine, has))] + [(load, mine)]
+    return tuple(load for load, _ in kept)
+
+
+def keyed(strategy: Strategy, columns: Columns) -> tuple[list[tuple[int, int, int]], Whole]:
+    """The (stages, chunks, microbatches in flight at most) that occur in columns, and which of these each row has."""
+    axis = strategy.pipeline_axis
+    ranks, m = columns[axis], columns["m"]
+    chunks = columns["v"] if "v" in columns else np.full_like(ranks, strategy.option("schedule", "chunks"))
+    keys = np.stack([ranks, chunks, np.where(chunks > 1, np.minimum(m, _GROUPS * ranks), 1)], axis=1)
+    distinct, which = np.unique(keys, axis=0, return_inverse=True)
+    return [(int(p), int(v), int(many)) for p, v, many in distinct], np.asarray(which, dtype=np.int64).ravel()
+
+
+def kinds(strategy: Strategy, units: Units, columns: Columns) -> tuple[Kind, ...]:
+    """The kinds of stages that occur in some layout."""
+    if not strategy.pipeline_axis:
+        return (ALONE,)
+    keys, _ = keyed(strategy, columns)
+    return tuple(sorted({load.kind for p, v, _ in keys
+                         for load in loads(units, order_of(strategy), p, v, _enough(p, p, v))}))
+
+
+def spread(strategy: Strategy, units: Units, columns: Columns, kind: Kind, held: bool, every: bool
+           ) -> Iterator[tuple[Whole, Columns]]:
+    """The rows that have a stage of a kind, with the values of its symbols, until no row has one more.
+
+    `every` takes all stages rather than the `heaviest`.
+    """
+    if not strategy.pipeline_axis:
+        yield np.arange(len(columns["b"])), {}
+        return
+    keys, which = keyed(strategy, columns)
+    listed = []
+    for p, v, many in keys:
+        found = loads(units, order_of(strategy), p, v, many)
+        listed.append([load for load in (found if every else heaviest(found, held)) if load.kind == kind])
+    for place in range(max(map(len, listed), default=0)):
+        has = np.array([len(one) > place for one in listed])
+        rows = np.flatnonzero(has[which])
+        names = next(one[place].values for one in listed if len(one) > place)
+        tables = {n: np.array([one[place].values[n] if len(one) > place else 1 for one in listed]) for n in names}
+        yield rows, {n: t[which[rows]] for n, t in tables.items()}
+
+
+__all__ = ["ALONE", "Kind", "Load", "Units", "heaviest", "kinds", "loads", "order_of", "spread", "stage_loads",
+           "told", "unit_counts"]

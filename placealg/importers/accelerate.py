@@ -239,10 +239,10 @@ def _more_axes(draft: Draft, mesh: Mapping[str, int], axes: tuple[str, ...]) -> 
         said.read(_mesh_key(said, "sp_size"), f"cp_ulysses over sp = {mesh['sp']}")
     if "tp" in mesh:
         parts.axis("tp", mesh["tp"])
-        parts.say("dims", "tp", ["loss.none", "embedding.none", "heads", "ffn", "vocab"])
-        said.read(_mesh_key(said, "tp_size"), "tp by the usual tp_plan: heads, ffn, the logits' vocab; embedding and "
-                                              "loss "
-                                              "whole")
+        parts.say("dims", "tp", ["embedding.none", "heads", "ffn", "vocab"])
+        parts.gather_logits()
+        said.read(_mesh_key(said, "tp_size"), "tp by the usual tp_plan: heads, ffn, the logits' vocab, gathered before "
+                                              "the loss; embedding whole")
     return axes
 
 

@@ -135,8 +135,9 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
         said.read("ring_attn_func", "how keys and values travel")
     if tp > 1:
         parts.axis("tp", tp)
-        parts.say("dims", "tp", ["loss.none", "embedding.none", "heads", "ffn", "vocab"])
-        said.read("tensor_parallel_size", "tp by the usual tp_plan")
+        parts.say("dims", "tp", ["embedding.none", "heads", "ffn", "vocab"])
+        parts.gather_logits()
+        said.read("tensor_parallel_size", "tp by the usual tp_plan, logits gathered before the loss")
     if precision == "fp16":
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")

@@ -288,6 +288,17 @@ class Engine:
                                 "unless "
                         "the trainer passes another", HF)
 
+    def leaves(self) -> None:
+        """The units that stage 3 gathers: leaf modules."""
+        said = self.said
+        axes = [a for a, mode in self.parts.strategy("").state("parameters").modes.items() if str(mode) == "S*"]
+        held = {a for name, _ in self.parts.factors for a in axes if name == "zeropp" and a == "dp_replicate"}
+        self.parts.say("schedule", "lifetime", {a: "leaf" for a in axes if a not in held})
+        said.follows("units", "[schedule] lifetime = \"leaf\": the engine's hooks gather and free the parameters of "
+                              "one module that holds some, at a time")
+        said.approximated("prefetch", "what the engine gathers ahead of its use, up to prefetch_bucket_size elements, "
+                                      "or keeps for its next one, up to max_live_parameters, is not counted")
+
     def rest(self, stage: int) -> None:
         """What stands beside the placement."""
         said = self.said
@@ -303,8 +314,7 @@ class Engine:
                                   "they are sharded: a little less memory and a little more traffic", value)
             else:
                 said.read(key, "every parameter is sharded")
-            said.approximated("units", "the engine gathers leaf modules, as [schedule] lifetime = { dp = \"leaf\" } "
-                                       "says; here a unit is a layer: what is gathered at once is overstated")
+            self.leaves()
         else:
             said.inactive(key, "of stage 3 alone")
         for name in ("reduce_scatter", "allgather_partitions"):

@@ -16,6 +16,10 @@ STAGES = ("dp", "zero1", "zero2", "zero3")
 """ZeRO stage -> the catalogue's name."""
 
 
+GATHERED_LOGITS = "head.loss.none"
+"""The entry of an axis that splits the logits along vocab, and gathers them before the cross entropy."""
+
+
 @dataclass
 class Parts:
     """What a reader has found so far."""
@@ -56,6 +60,12 @@ class Parts:
         """Gradients are summed whole over `axes`, and over those that shard the states with them, and then sliced."""
         sharing = self.tables.get("states", {}).get("optimizer", {})
         self.say("schedule", "reduction", dict.fromkeys((*axes, *(a for a in sharing if a not in axes)), "all_reduce"))
+
+    def gather_logits(self) -> None:
+        """Logits are split along vocab over tp, and gathered before the cross entropy."""
+        named = self.tables.get("dims", {}).get("tp") or next(
+            entry(name).tables["dims"]["tp"] for name, sizes in self.factors if "tp" in sizes)
+        self.say("dims", "tp", [GATHERED_LOGITS, "loss.none", *(d for d in named if d != "loss.none")])
 
     def accumulate_whole(self, *axes: str) -> None:
         """Gradients rest whole over `axes` between microbatches, and are reduced once."""

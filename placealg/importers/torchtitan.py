@@ -265,7 +265,8 @@ def _rest(draft: Draft, degrees: Degrees) -> None:
     for key in ("parallelism.disable_loss_parallel", "training.enable_loss_parallel"):
         off = said.flag(key) is (key == "parallelism.disable_loss_parallel")
         if off and degrees.tensor > 1:
-            said.approximated(key, "logits are gathered before the loss; here the loss is split along vocab")
+            said.read(key, "[dims] head.loss.none: logits are gathered before the loss")
+            draft.parts.gather_logits()
         else:
             said.leave(key, "as read" if degrees.tensor > 1 else "no tensor parallelism")
 

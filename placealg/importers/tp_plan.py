@@ -12,10 +12,12 @@ from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
 from placealg.importers.model import model_of_fields
 from placealg.importers.names import kind_without_graph
+from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.python_text import Evaluator, class_attributes, class_defaults, parse_python
 from placealg.importers.reading import Options, Reading, refusal
 from placealg.model.config import SHIPPED, shipped
 from placealg.model.family import families, family
+from placealg.model.graph import Graph
 
 PLAN = "base_model_tp_plan"
 Q = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "q_b_proj", "kv_b_proj", "Wqkv")
@@ -64,7 +66,7 @@ class _Plan:
     def __init__(self, draft: Draft, plan: Mapping[str, str], family: str, defaults: Mapping[str, Any]):
         self.draft, self.said, self.plan, self.family = draft, draft.said, plan, family
         self.defaults = defaults
-        self.dims = ["loss.none"]
+        self.dims = [GATHERED_LOGITS, "loss.none"]
         draft.said.path = lambda key: (key,)  # type: ignore[method-assign]  # names of modules hold dots
 
     def read(self) -> None:
@@ -81,11 +83,9 @@ class _Plan:
         self.norms()
         self.draft.parts.axis("tp", self.draft.options.world_size)
         self.draft.parts.say("dims", "tp", self.dims)
-        self.said.unsaid("lm_head", "its plan stands in the model's own file (_tp_plan, colwise_gather_output where "
-                                    "looked "
-                                    "at): logits are split along vocab here")
-        self.said.approximated("loss", "logits are gathered, and the cross entropy runs whole; here it is split along "
-                                       "vocab: its traffic and memory are off")
+        self.said.follows("lm_head", "vocab, and head.loss.none: its plan stands in the model's own file, "
+                                     "colwise_gather_output in every one that was looked at: the cross entropy reads "
+                                     "gathered logits")
         for key in ("gradient_accumulation_steps", "clip", "recompute", "[types]"):
             self.said.unsaid(key, "the trainer decides")
         self.model()
@@ -161,7 +161,7 @@ class _Plan:
             if not up and not down:
                 continue
             if where == "experts" and "grouped_gemm" in up.values():
-                self.dims.insert(1, "expert.expert")
+                self.dims.insert(2, "expert.expert")
                 for key in part:
                     self.said.read(key, "experts are split over the axis")
                 found = True
@@ -209,9 +209,15 @@ class _Plan:
             fields = {k: v for k, v in self.defaults.items() if k in family(self.family).read}
             made = {"model_type": self.family, **fields}
             try:
-                dims = set(model_of_fields(made, self.family).graph.dims)
+                graph = model_of_fields(made, self.family).graph
             except InputError:
-                dims = set()
+                graph = Graph()
+            dims = set(graph.dims)
+            if "embedding.none" in self.dims and "head" in graph.sites("embedding.weight"):
+                made["tie_word_embeddings"] = False
+                self.said.approximated("tie_word_embeddings", "the head is the embedding, which the plan splits in one "
+                                                              "place and leaves whole in the other; here each has its "
+                                                              "own weight")
             if dims and ("dense_ffn" in dims or "dense_ffn" not in self.dims):
                 self.draft.model = made
                 self.said.follows("model", f"{self.family} of the class's own defaults: " + ", ".join(

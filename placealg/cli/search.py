@@ -20,6 +20,7 @@ from placealg.cli.fit import read_margin, whole
 from placealg.cli.inputs import style
 from placealg.cli.output import check_file, print_json, print_lines, print_text, width, write_file
 from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount
+from placealg.cli.search_regions import Ranges, Varied, read_ranges
 from placealg.cli.terminal import INTERRUPTED, work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.configurations.calibrate import Calibration, calibrate
@@ -70,6 +71,7 @@ def search_command(chosen: Namespace) -> int:
     jobs = whole(chosen.jobs, 1024, "-j")
     if chosen.why:
         _meant(chosen.why, question)
+    ranges = read_ranges(chosen, question)
     space, outside = decided(question.space, question.model, _folder(chosen))
     question = replace(question, space=space)
     with _pool(jobs) as executor, stopping() as stopped:
@@ -85,11 +87,11 @@ def search_command(chosen: Namespace) -> int:
     if chosen.format == "csv":
         print_text(as_csv(found))
         return INTERRUPTED if halted else DONE
-    return _tell(chosen, found, calibration, outside, halted)
+    return _tell(chosen, found, calibration, outside, halted, ranges)
 
 
 def _tell(chosen: Namespace, found: Found, calibration: Calibration | None, outside: tuple[Decided, ...],
-          halted: bool) -> int:
+          halted: bool, ranges: Ranges) -> int:
     question, best = found.question, found.best
     front = found.front() if chosen.front or chosen.plot else None
     wanted = dict.fromkeys([best.expression, *(one.expression for one in front or ())])
@@ -98,14 +100,15 @@ def _tell(chosen: Namespace, found: Found, calibration: Calibration | None, outs
     answer = Answer(found, best, told(best, question, PART), told(best, question), need_formula(best, question),
                     reports, neighbours(found, best), found.top(whole(chosen.top, 10_000, "--top")), front, calibration,
                     _thought(chosen.why, found) if chosen.why else (), outside)
+    varied = Varied(found, chosen.robust, ranges)
     if chosen.plot:
         from placealg.render.search_drawing import draw_front
 
         write_file(chosen.plot, str(draw_front(answer)))
     if chosen.format == "json":
-        print_json({"version": 1, **document(answer)})
+        print_json({"version": 1, **document(answer), **varied.to_json()})
     else:
-        print_lines(page(answer, width()))
+        print_lines([*page(answer, width()), *varied.lines(width())])
     if halted:
         return INTERRUPTED
     return DONE if all(r.verdict == PROVED for r in reports.values()) else OPEN

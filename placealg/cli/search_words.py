@@ -50,6 +50,10 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
     parser.add_argument("--front", action="store_true", help="the front of memory, time and card traffic, each proved")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw that front")
     parser.add_argument("--why", metavar="TEXT", help="why not this one: 'zero3*tp_sp dp=64 tp=8 b=1'")
+    parser.add_argument("--robust", action="store_true", help="for each parameter, rate and the memory alone: the "
+                        "range in which the best stays the best, and what is the best beyond")
+    parser.add_argument("--regions", action="append", default=[], metavar="NAME[=LOW..HIGH]", help="the best over a "
+                        "range of one: --regions efficiency card_bw=25GB/s..100GB/s memory=40GB..80GB")
     parser.add_argument("-j", "--jobs", metavar="N", default="1", help="processes that derive what the cache lacks")
     parser.add_argument("--cache", metavar="DIR", help="where derived programs are kept; the user's cache folder")
     parser.add_argument("--no-cache", action="store_true", help="keep and read none")

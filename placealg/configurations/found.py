@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from placealg.configurations.stages import Load, stage_loads
 from placealg.cost.links import in_node
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+
+if TYPE_CHECKING:
+    from placealg.configurations.regions import Region
 
 Table = npt.NDArray[Any]
 
@@ -128,9 +131,10 @@ class Found:
                 columns, (low, _) = one.near
                 near += [configuration(one.programs, self.question, at(columns, int(k)))
                          for k in np.flatnonzero(low <= most)]
-        return min(near, key=self._order)
+        return min(near, key=self.order)
 
-    def _order(self, one: Configuration) -> tuple[Any, ...]:
+    def order(self, one: Configuration) -> tuple[Any, ...]:
+        """What is compared of two configurations."""
         return (one.value(self.question.objective), one.estimate, one.bound, one.need, one.card, one.expression,
                 tuple(sorted(one.sizes.items())))
 
@@ -188,6 +192,12 @@ class Found:
                 if not any(all(a <= b for a, b in zip(other, mine, strict=True)) and (other != mine or n < k)
                            for n, other in enumerate(told) if n != k)]
         return sorted((exactly[k] for k in kept), key=lambda c: tuple(c.value(n) for n in named))
+
+    def regions(self, name: str, low: Fraction | None = None, high: Fraction | None = None) -> tuple[Region, ...]:
+        """The best over a range of a parameter of the estimate, a rate or the memory, by default half to twice."""
+        from placealg.configurations.regions import regions
+
+        return regions(self, name, low, high)
 
     @cached_property
     def least(self) -> tuple[float, float]:

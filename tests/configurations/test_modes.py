@@ -99,6 +99,7 @@ def test_refusals_are_counted_by_their_rule() -> None:
     assert by_rule(["a on m: it says 'x'", "b on m: it says 'y'", "no"]) == [("it says ", 2), ("no", 1)]
 
 
+@pytest.mark.slow
 def test_a_search_tells_what_nobody_has_named(placealg: Callable[..., Outcome], tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(FILE)

@@ -281,10 +281,13 @@ def _prove(parser: Parser) -> None:
 
 
 def _recheck(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="a certificate, as `prove --certificate DIR` wrote it")
-    parser.add_argument("--sha256", metavar="HEX", help="what `prove` printed as the manifest's; any other is an edit")
+    parser.add_argument("folder", metavar="DIR", help="a certificate, as `prove --certificate DIR` wrote it, or the "
+                        "file that `search --certificate FILE` wrote")
+    parser.add_argument("--sha256", metavar="HEX", help="what `prove` printed as the manifest's, or `search` as the "
+                        "file's; any other is an edit")
     parser.add_argument("--regenerate", action="store_true",
-                        help="prove the certificate's own program again, and compare every file byte for byte")
+                        help="prove the certificate's own program again, and compare every file byte for byte; of a "
+                        "search, derive every strategy again")
     _format(parser, ("text", "json"))
 
 

@@ -72,7 +72,11 @@ def prove(chosen: Namespace) -> int:
 
 
 def recheck(chosen: Namespace) -> int:
-    """`placealg recheck DIR`."""
+    """`placealg recheck DIR`, or the file of a search's certificate."""
+    from placealg.configurations.recheck import is_certificate
+
+    if is_certificate(chosen.folder):
+        return _recheck_search(chosen)
     from placealg.check.recheck import recheck as replay
     from placealg.cli.certificates import claims_of, proved_again
     from placealg.render.recheck import rechecked
@@ -83,6 +87,18 @@ def recheck(chosen: Namespace) -> int:
     else:
         print_lines(rechecked(found, chosen.folder, width()))
     return found.code
+
+
+def _recheck_search(chosen: Namespace) -> int:
+    from placealg.configurations.recheck import recheck_search
+    from placealg.render.search_recheck import rechecked_search
+
+    found = recheck_search(chosen.folder, chosen.sha256, chosen.regenerate)
+    if chosen.format == "json":
+        print_json(found.to_json())
+    else:
+        print_lines(rechecked_search(found, chosen.folder, width()))
+    return FAILED if found.wrong else DONE
 
 
 def _expected(wrong: list[str], verdict: str) -> list[Line]:

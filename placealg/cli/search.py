@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from placealg.cli.search_regions import Ranges, Varied, read_ranges
 from placealg.cli.terminal import INTERRUPTED, work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.configurations.calibrate import Calibration, calibrate
+from placealg.configurations.certificate import certified, text_of
 from placealg.configurations.explain import compared, meant, need_formula, neighbours, told
 from placealg.configurations.found import Found
 from placealg.configurations.layouts import Devices
@@ -62,8 +65,8 @@ _OUTSIDE = re.compile(r",(?![^{}]*\})")
 def search_command(chosen: Namespace) -> int:
     """Read the words, search, prove the winner, and print; 1 where nothing fits, 130 where it was interrupted."""
     question = read_question(chosen)
-    if chosen.plot:
-        check_file(chosen.plot)
+    for path in filter(None, (chosen.plot, chosen.certificate)):
+        check_file(path)
     calibration = _calibrated(chosen.measured, question) if chosen.measured else None
     if calibration is not None:
         question = replace(question, parameters=question.parameters.plus({"efficiency": calibration.efficiency}))
@@ -78,6 +81,8 @@ def search_command(chosen: Namespace) -> int:
         found = search(question, _folder(chosen), executor, stopped)
         halted = stopped()
     if not found.counts.fit:
+        if chosen.certificate and not halted:
+            _certify(chosen, found, None, outside)
         if chosen.format == "json":
             print_json({"version": 1, "question": question.to_json(), "complete": found.complete, "best": None,
                         "smallest_excess_bytes": _excess(found)})
@@ -111,7 +116,17 @@ def _tell(chosen: Namespace, found: Found, calibration: Calibration | None, outs
         print_lines([*page(answer, width()), *varied.lines(width())])
     if halted:
         return INTERRUPTED
+    if chosen.certificate:
+        _certify(chosen, found, reports[best.expression], outside)
     return DONE if all(r.verdict == PROVED for r in reports.values()) else OPEN
+
+
+def _certify(chosen: Namespace, found: Found, report: Report | None, outside: tuple[Decided, ...]) -> None:
+    """Write the certificate, and tell on standard error which it is."""
+    made = text_of(certified(found, {"name": chosen.name, "options": dict(style(chosen))}, report, outside))
+    write_file(chosen.certificate, made)
+    seal = sha256(made.encode()).hexdigest()
+    print(f"certificate: {chosen.certificate}, {len(made):,} bytes, SHA-256 {seal}", file=sys.stderr)
 
 
 def _folder(chosen: Namespace) -> Path | None:

@@ -49,6 +49,7 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
     parser.add_argument("--top", metavar="N", default="10", help="how many are listed; 10")
     parser.add_argument("--front", action="store_true", help="the front of memory, time and card traffic, each proved")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw that front")
+    parser.add_argument("--certificate", metavar="FILE", help="write why nothing in the space is better, for `recheck`")
     parser.add_argument("--why", metavar="TEXT", help="why not this one: 'zero3*tp_sp dp=64 tp=8 b=1'")
     parser.add_argument("--robust", action="store_true", help="for each parameter, rate and the memory alone: the "
                         "range in which the best stays the best, and what is the best beyond")

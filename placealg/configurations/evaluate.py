@@ -32,7 +32,8 @@ class Evaluated:
     `rows` are the layouts that fit, in the order of `placed`, which has their sizes and places; `times` are intervals
     that hold the exact values of bound, estimate and card traffic. `near` are the sizes and places of all that may be
     the best of the strategy, `missed` the layout that misses the memory by the least, with an interval of its need.
-    `open` were decided by fractions; `places` is the number of layouts with a place that were evaluated.
+    `open` were decided by fractions; `places` is the number of layouts with a place that were evaluated; `least` are
+    the sizes and places of all that may have the smallest bound of time of the strategy, with its intervals.
     """
 
     programs: Programs
@@ -44,6 +45,7 @@ class Evaluated:
     missed: tuple[FrozenMap[str, Fraction], tuple[float, float]] | None
     open: int
     places: int
+    least: tuple[Columns, Interval] | None = None
 
 
 def asked(programs: Programs, question: Question) -> Columns:
@@ -81,12 +83,13 @@ def evaluate(programs: Programs, question: Question) -> Evaluated:
     held = low[fits], high[fits]
     objective = _objective(question.objective, found, (held[0][rows], held[1][rows]))
     best = _best_of_each(objective, rows)
-    near = objective[0] <= objective[1].min()
+    near, least = objective[0] <= objective[1].min(), found[BOUND][0] <= found[BOUND][1].min()
     return Evaluated(
         programs, count, {n: c[best] for n, c in everywhere.items()}, ((held[0] + held[1]) / 2)[rows[best]],
         FrozenMap({path: (less[best], more[best]) for path, (less, more) in found.items()}),
         ({n: c[near] for n, c in everywhere.items()}, (objective[0][near], objective[1][near])),
-        missed, len(undecided), len(rows))
+        missed, len(undecided), len(rows),
+        ({n: c[least] for n, c in everywhere.items()}, (found[BOUND][0][least], found[BOUND][1][least])))
 
 
 def needs(programs: Programs, question: Question, columns: Columns) -> Interval:

@@ -201,9 +201,16 @@ class Found:
 
     @cached_property
     def least(self) -> tuple[float, float]:
-        """An interval that holds the smallest bound of the space: no configuration in it takes less."""
-        ends = [e.times[BOUND] for e in self.every if len(e.needed)]
+        """An interval that holds the smallest bound of the space: no configuration in it that fits takes less."""
+        ends = [one.least[1] for one in self.every if one.least]
         return min(float(e[0].min()) for e in ends), min(float(e[1].min()) for e in ends)
+
+    @cached_property
+    def least_bound(self) -> Fraction:
+        """The smallest bound of the space, exactly, over all layouts that fit and all their places."""
+        most = self.least[1]
+        return min(exact(one.programs, self.question, BOUND, at(one.least[0], int(k)))[0]
+                   for one in self.every if one.least for k in np.flatnonzero(one.least[1][0] <= most))
 
     @cached_property
     def missed(self) -> tuple[Programs, FrozenMap[str, Fraction], Fraction] | None:

@@ -35,10 +35,7 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     >>> found.counts.layouts, found.counts.fit, found.best.text
     (24, 24, 'zero1 dp=8 b=1 m=4')
     """
-    expressions = question.space.expressions()
-    if not expressions:
-        raise InputError(f"the space {question.space.name} has no strategy")
-    wanted = [e for e in expressions if _may(e, question)]
+    wanted = strategies(question)
     every: list[Evaluated] = []
     refused: dict[str, str] = {}
     best = float("inf")
@@ -53,6 +50,14 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
             best = min(best, float(every[-1].near[1][1].min()))
         say(f"{k} of {len(wanted)} strategies" + (f", the best so far {best:.4g}" if best < float("inf") else ""))
     return Found(question, every, refused, len(wanted))
+
+
+def strategies(question: Question) -> list[str]:
+    """The strategies of the space that have what is fixed."""
+    expressions = question.space.expressions()
+    if not expressions:
+        raise InputError(f"the space {question.space.name} has no strategy")
+    return [e for e in expressions if _may(e, question)]
 
 
 def _may(expression: str, question: Question) -> bool:

@@ -92,9 +92,16 @@ class Arrays:
 
     def values(self, columns: Columns) -> dict[str, Column]:
         """Path -> its value at every configuration: columns of sizes and rates, each the double nearest to it."""
-        (parts,) = self._parts(columns, self.coefficients)
-        return {path: top if below is None else top / below
-                for path, (top, below) in zip(self.paths, parts, strict=True)}
+        flat, shape, many = self._flat(columns)
+        found = [np.empty(many) for _ in self.paths]
+        for start in range(0, many, CHUNK):
+            chunk = slice(start, min(start + CHUNK, many))
+            terms = self._terms({n: c[chunk] for n, c in flat.items()}, chunk.stop - start)
+            totals = np.matmul(self.coefficients, terms)
+            for into, (first, end, below) in zip(found, self.slices, strict=True):
+                top = totals[first] if end == first + 1 else totals[first:end].max(axis=0)
+                into[chunk] = top if below is None else top / totals[below]
+        return {path: into.reshape(shape) for path, into in zip(self.paths, found, strict=True)}
 
     def fixed(self, constants: Mapping[str, float]) -> Arrays:
         """The same with numbers for some sizes, so that terms which differ in them alone become one.
@@ -131,48 +138,46 @@ class Arrays:
         True
         """
         sizes = np.abs(self.coefficients) if self.magnitudes is None else self.magnitudes
-        values, spread = self._parts(columns, self.coefficients, sizes)
-        found = {}
-        for path, (top, below), (most, under) in zip(self.paths, values, spread, strict=True):
-            low, high = self._around(top, most)
-            if below is not None and under is not None:
-                less, more = self._around(below, under)
-                ends = np.stack([low / less, low / more, high / less, high / more])
-                low, high = _outward(ends.min(axis=0), ends.max(axis=0))
-            found[path] = low, high
-        return found
+        signed = np.flatnonzero((sizes != self.coefficients).any(axis=1))
+        flat, shape, many = self._flat(columns)
+        ends = [(np.empty(many), np.empty(many)) for _ in self.paths]
+        for start in range(0, many, CHUNK):
+            chunk = slice(start, min(start + CHUNK, many))
+            terms = self._terms({n: c[chunk] for n, c in flat.items()}, chunk.stop - start)
+            totals = np.matmul(self.coefficients, terms)
+            most = totals
+            if len(signed):
+                most = totals.copy()
+                most[signed] = np.matmul(sizes[signed], terms)
+            spread = self.slack * most
+            less, more = totals - spread, totals + spread
+            for (low, high), (first, end, below) in zip(ends, self.slices, strict=True):
+                low[chunk] = less[first] if end == first + 1 else less[first:end].max(axis=0)
+                high[chunk] = more[first] if end == first + 1 else more[first:end].max(axis=0)
+                if below is not None:
+                    every = np.stack([n / d for n in (low[chunk], high[chunk]) for d in (less[below], more[below])])
+                    low[chunk], high[chunk] = _outward(every.min(axis=0), every.max(axis=0))
+        return {path: (low.reshape(shape), high.reshape(shape))
+                for path, (low, high) in zip(self.paths, ends, strict=True)}
 
-    def _around(self, value: Column, most: Column) -> tuple[Column, Column]:
-        """Bounds of a sum from its computed value and `most`, the computed sum of its terms' absolute values.
+    @property
+    def slack(self) -> float:
+        """How far from a computed sum the exact one lies at most, relative to the computed sum of absolute values.
 
-        `most` itself is too small by a factor of at most gamma, hence twice gamma times it.
+        That sum is itself too small by a factor of at most gamma, hence twice gamma; the rounding of the ends of the
+        interval is at most a unit of each of the two numbers that are added, hence four units more.
         """
-        slack = 2 * self.gamma * most
-        return _outward(value - slack, value + slack)
+        return 2 * self.gamma + 4 * UNIT
 
-    def _parts(self, columns: Columns,
-               *coefficients: npt.NDArray[np.float64]) -> tuple[list[tuple[Column, Column | None]], ...]:
-        """For each of several coefficients of the same terms: the largest of each figure's sums, and its divisor."""
-        every = [np.asarray(columns[n], dtype=np.float64) for n in self.names if n in columns]
+    def _flat(self, columns: Columns) -> tuple[dict[str, Column], tuple[int, ...], int]:
+        """The columns broadcast to one shape and laid flat, that shape, and the number of configurations."""
         missing = [n for n in self.names if n not in columns]
         if missing:
             raise InputError(f"what is evaluated depends on {', '.join(missing)}: give a number or an array of them")
+        every = [np.asarray(columns[n], dtype=np.float64) for n in self.names]
         shape = np.broadcast_shapes(*(c.shape for c in every)) if every else (1,)
         flat = {n: np.broadcast_to(c, shape).ravel() for n, c in zip(self.names, every, strict=True)}
-        many = int(np.prod(shape))
-        found = tuple([(np.empty(many), None if below is None else np.empty(many)) for _, _, below in self.slices]
-                      for _ in coefficients)
-        for start in range(0, many, CHUNK):
-            part = {n: c[start:start + CHUNK] for n, c in flat.items()}
-            terms = self._terms(part, min(CHUNK, many - start))
-            for each, own in zip(found, coefficients, strict=True):
-                totals = np.matmul(own, terms)
-                for (top, under), (first, end, below) in zip(each, self.slices, strict=True):
-                    top[start:start + CHUNK] = totals[first] if end == first + 1 else totals[first:end].max(axis=0)
-                    if under is not None and below is not None:
-                        under[start:start + CHUNK] = totals[below]
-        return tuple([(top.reshape(shape), None if under is None else under.reshape(shape)) for top, under in each]
-                     for each in found)
+        return flat, shape, int(np.prod(shape))
 
     def _terms(self, columns: Columns, many: int) -> npt.NDArray[np.float64]:
         """The monomials, a row each; powers and products that several of them share are computed once."""

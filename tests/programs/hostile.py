@@ -1,5 +1,7 @@
 """Hostile inputs for the command line: words, expressions, sizes and files, mutated at random from what is valid.
 
+The commands and their options are those of the parser; a command that is not known here raises a KeyError.
+
 `python tests/programs/hostile.py --inputs 20000 --seed 1` runs them, on one core, and prints what is wrong with any.
 """
 
@@ -7,17 +9,20 @@ from __future__ import annotations
 
 import argparse
 import io
+import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -25,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS, BYTES = 20, 2**30
 """What one input may take: of processor time, and of memory."""
 
-MAY_FAIL = ("prove", "fit", "diff", "compare", "simulate", "reshard", "museum", "explain", "recheck")
+MAY_FAIL = ("prove", "fit", "diff", "compare", "simulate", "reshard", "museum", "explain", "recheck", "search", "watch",
+            "conform", "check-torch")
 """The commands for which 1 is an exit code; of the others it would be a wrong one."""
 
 NOTES = (": warning: ", " read as ")
@@ -35,11 +41,42 @@ EXPRESSIONS = ("zero3", "dp", "zero1*tp", "zero3*tp_sp", "hsdp", "zero2*offload_
                "dp*ep", "zero3[fsdp]", "hsdp[dp_replicate=2,dp_shard=4]", "zero3*tp_sp[tp=8]*recompute_selective",
                "torch.fsdp2", "megatron_1446", "proofs/proved/token_mean.toml")
 SIZES = ("dp=8", "tp=2", "dp=4 tp=2", "m=4", "b=1 s=128", "devices=16", "w=1/2", "wire_w=1", "h=64 a=8 L=2", "pp=2 m=8")
-MODELS = ("abstract", "gpt", "gpt2", "moe", "lora", "llama-3-8b", "mixtral-8x7b", "statistics", "two_losses")
+MODELS = ("abstract", "abstract", "gpt", "gpt", "gpt2", "moe", "lora", "llama-3-8b", "mixtral-8x7b", "statistics",
+          "two_losses")
 PIECES = ("", "=", "*", "**", "[", "]", "[[", "]]", "--", "-", "--set", "0", "-1", "1e9", "9" * 400, "NaN", "1/0", "∞",
           "'", '"', "\n", "\t", "\x00", "\x1b[31m", "é", "Ψ", "%s", "{}", "..", "/", "/dev/null", "a" * 300, "dp", "tp",
           "S*", "#", "true", "false", "null", "inf", "2**99", "edit", "mesh", "states", "=S", "dp=2", "zero3")
 SEEDS = ("proofs/proved", "proofs/refuted", "proofs/torch", "tests/importers/miniatures", "placealg/model/configs")
+RECORDINGS, SPACES = "tests/watch/recordings", "placealg/configurations/spaces.toml"
+
+TAKES: Mapping[str, str] = {
+    "list": "", "models": "", "show": "S", "cost": "S", "prove": "S", "recheck": "D", "compare": "SE", "diff": "SE",
+    "reshard": "SE", "report": "S", "fit": "S", "search": "M", "simulate": "S", "museum": "N", "check-torch": "N",
+    "watch": "S", "conform": "RE", "model": "M", "import": "S", "explain": "S", "completion": "B"}
+"""What a command takes: a strategy, an expression, a model, a certificate's folder, a recording, a name, a shell."""
+
+OFTEN = ("prove", "cost", "fit", "show", "compare", "import", "search", "conform", "watch", "reshard")
+"""The commands that are drawn twice as often."""
+
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "FILE|NAME": MODELS, "NAME|FILE": ("dense", "wide", "moe"), "NAME=VALUE": SIZES, "AXIS=N": ("tp=2", "pp=2", "b=1"),
+    "AXES=RATE": ("dp=50GB/s", "dp,tp=450GB/s"), "AXIS=N,...": ("dp=2", "dp=2,tp=2"), "NAME=X": ("efficiency=0.5",),
+    "NAME=PARAMETER": ("blocks.{}.o.weight=layer.attn.out.weight",), "NAME=VERSION": ("deepspeed=0.16",),
+    "KEY=VALUE": ("zero_optimization.stage=3", "a=1"), "KEY": ("comms_logger", "a.b"), "RATE": ("50GB/s", "400TFLOPS"),
+    "AMOUNT": ("80GB", "64GiB", "6GB"), "N": ("1", "2", "8", "64"), "K": ("1", "2"), "X": ("1.5", "1/2"),
+    "WORD": ("8", "--lr"), "FORMAT": ("deepspeed", "torchtitan"), "PATTERN": ("zero*", "dp", "*"), "RANK": ("0", "3"),
+    "stage=WHICH": ("stage=first", "stage=last", "stage=0", "stage=i"), "SIZE": ("L", "s", "dp", "b"),
+    "CLAIM": ("memory.total <=", "memory.peak <", "communication.total == communication.total iff m == 1"),
+    "CONDITION": ("tp >= 2", "m == 1 and dp > 2"), "HEX": ("0" * 64,), "SECONDS": ("1", "0.5"),
+    "TEXT": ("zero3*tp_sp dp=4 tp=2 b=1", "zero1*tp dp=64 tp=8 b=1: 16.4 s 61GB"), "NAME": (
+        "fsdp2", "megatron", "h100", "a100", "main", "hf", "offload", "recompute_full")}
+"""Values of the options, by what the parser calls them."""
+
+WRITTEN = ("out.svg", "out.toml", "out.html", "out", "", ".", "a" * 300, "missing/out.svg", "out.png")
+"""Where an option may write: in the folder of the run, or not at all."""
+
+LEFT_OUT = ("--help", "--coq", "--cache", "--jobs", "--limit")
+"""Options that run other programs, other processes, or write elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +93,7 @@ def mutated(text: str, rng: random.Random) -> str:
         at = rng.randint(0, len(text))
         to = min(len(text), at + rng.choice((1, 2, 5, 20)))
         lines = text.split("\n")
-        choice = rng.randrange(7)
+        choice = rng.randrange(8)
         if choice == 0:
             text = text[:at] + text[to:]
         elif choice == 1:
@@ -71,8 +108,13 @@ def mutated(text: str, rng: random.Random) -> str:
         elif choice == 5:
             del lines[rng.randrange(len(lines))]
             text = "\n".join(lines)
-        else:
+        elif choice == 6:
             text = text[:at] + (chr(ord(text[at]) ^ (1 << rng.randrange(7))) if at < len(text) else "") + text[at + 1:]
+        else:  # a value of a file: a quoted word, a number
+            found = [k for k, letter in enumerate(text) if letter in "\"'0123456789"]
+            if found:
+                k = rng.choice(found)
+                text = text[:k + 1] + rng.choice(PIECES) + text[k + 1 + rng.randrange(3):]
     return text
 
 
@@ -81,39 +123,132 @@ def _seeds() -> list[Path]:
     return [p for p in every if p.is_file() and p.stat().st_size < 8000]
 
 
+@cache
+def _certificate() -> Mapping[str, str]:
+    """The files of a certificate, by name."""
+    from placealg.cli import main
+
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        main(["prove", "dp", "--certificate", f"{folder}/dp"])
+        return {p.name: p.read_text(encoding="utf-8") for p in sorted(Path(folder, "dp").iterdir())}
+
+
+@cache
+def _options() -> Mapping[str, list[argparse.Action]]:
+    """The options of every command."""
+    from placealg.cli.parser import parsers
+
+    return {name: [a for a in parser._actions if a.option_strings and not set(LEFT_OUT) & set(a.option_strings)]
+            for name, parser in parsers().items()}
+
+
+class Drawn:
+    """The words and files of one input, drawn at random."""
+
+    def __init__(self, rng: random.Random, seeds: list[Path]):
+        self.rng, self.seeds = rng, seeds
+        self.files: list[tuple[str, bytes]] = []
+
+    def some(self, text: str, share: float) -> str:
+        """A text, mutated with a chance."""
+        return mutated(text, self.rng) if self.rng.random() < share else text
+
+    def file(self, path: Path) -> str:
+        """A mutated copy of a file."""
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for _ in range(self.rng.randint(1, 2)):
+            text = mutated(text, self.rng)
+        self.files.append((path.name, text.encode("utf-8", "replace")))
+        return path.name
+
+    def strategy(self) -> str:
+        """An expression, or a file of a strategy or a framework."""
+        if self.rng.random() < 0.5:
+            return self.file(self.rng.choice(self.seeds))
+        return self.some(self.rng.choice(EXPRESSIONS), 0.5)
+
+    def model(self) -> str:
+        """A model's name, or a file that may be one."""
+        if self.rng.random() < 0.3:
+            return self.file(self.rng.choice([p for p in self.seeds if p.suffix == ".json"] or self.seeds))
+        return self.some(self.rng.choice(MODELS), 0.3)
+
+    def folder(self) -> str:
+        """A certificate, one of its files mutated, missing or one too many."""
+        files, name = dict(_certificate()), self.rng.choice(sorted(_certificate()))
+        if self.rng.random() < 0.2:
+            del files[name]
+        else:
+            files[self.some(name, 0.1).replace("/", "") or name] = mutated(files[name], self.rng)
+        self.files += [(f"dp/{n}", text.encode("utf-8", "replace")) for n, text in files.items()
+                       if len(n) < 200 and "\x00" not in n and n not in (".", "..")]
+        return "dp"
+
+    def taken(self, command: str) -> list[str]:
+        """What a command takes."""
+        drawn: Mapping[str, Callable[[], str]] = {
+            "S": self.strategy, "M": self.model, "D": self.folder,
+            "E": lambda: self.some(self.rng.choice(EXPRESSIONS), 0.2),
+            "R": lambda: self.file(self.rng.choice(sorted((ROOT / RECORDINGS).iterdir()))),
+            "N": lambda: self.some(self.rng.choice(("megatron_6500", "megatron_1446", "dp", "zero1*tp")), 0.5),
+            "B": lambda: self.some(self.rng.choice(("bash", "zsh", "fish")), 0.3)}
+        found = [drawn[letter]() for letter in TAKES[command]]
+        if command == "fit":
+            found += ["--device-memory", self.some("80GB", 0.4)]
+        if command == "search":
+            found += ["--devices", self.some("8", 0.2), "--batch", self.some("32", 0.2), "--set",
+                      *self.some("s=128", 0.3).split(), "--only", self.some("zero1*tp", 0.3)]
+            if self.rng.random() < 0.7:
+                found += ["--machine", self.some("h100", 0.1)]
+        if command == "report":
+            found += ["-o", self.rng.choice(WRITTEN)]
+        if command == "watch":
+            found += ["--mesh", self.some("dp=2", 0.4), "--", self.some("missing.py", 0.3)]
+        return found
+
+    def option(self, action: argparse.Action) -> list[str]:
+        """An option with a value, of its kind or not."""
+        name = self.some(self.rng.choice(action.option_strings), 0.05)
+        if action.nargs == 0:
+            return [name]
+        kind = str(action.metavar or "")
+        if action.dest in ("output", "graph", "write_program", "certificate", "plot"):
+            return [name, self.rng.choice(WRITTEN)]
+        if action.dest == "space" and self.rng.random() < 0.7:
+            return [name, self.file(ROOT / SPACES)]
+        if action.dest == "files":
+            return [name, self.file(self.rng.choice(self.seeds))]
+        values = tuple(map(str, action.choices or ())) or VALUES.get(kind, ()) or ("0", "7")
+        chosen = self.some(self.rng.choice(values), 0.4)
+        return [name, *(chosen.split() if kind == "NAME=VALUE" else [chosen])]
+
+    def words(self) -> list[str]:
+        """A command line."""
+        rng = self.rng
+        command = rng.choice((*TAKES, *OFTEN))
+        words = [command, *self.taken(command)]
+        kinds = _options()[command]
+        for _ in range(rng.choice((0, 0, 1, 1, 2, 3)) if kinds else 0):
+            at = len(words) if "--" not in words else 1
+            words[at:at] = self.option(rng.choice(kinds))
+        if rng.random() < 0.3 and any("--set" in a.option_strings for a in kinds) and "--" not in words:
+            words += ["--set", *self.some(rng.choice(SIZES), 0.5).split()]
+        if rng.random() < 0.15:
+            words.insert(rng.randint(0, len(words)), rng.choice(PIECES))
+        if rng.random() < 0.1:
+            words[rng.randrange(len(words))] = mutated(rng.choice(words), rng)
+        return words
+
+
 def inputs(seed: int, seeds: list[Path] | None = None) -> Iterator[Hostile]:
     """Hostile inputs without end, the same ones for the same seed."""
     rng, known = random.Random(seed), seeds if seeds is not None else _seeds()
     while True:
-        files: list[tuple[str, bytes]] = []
-        if rng.random() < 0.5:
-            path = rng.choice(known)
-            text = path.read_text(encoding="utf-8", errors="replace")
-            for _ in range(rng.randint(1, 2)):
-                text = mutated(text, rng)
-            files.append((path.name, text.encode("utf-8", "replace")))
-            word = path.name
-        else:
-            word = rng.choice(EXPRESSIONS) if rng.random() < 0.5 else mutated(rng.choice(EXPRESSIONS), rng)
-        command = rng.choice(("show", "cost", "prove", "fit", "import", "model", "compare", "diff", "reshard",
-                              "explain", "simulate", "list", "models", "completion"))
-        words = [command]
-        if command not in ("list", "models", "completion"):
-            words.append(word)
-        if command in ("compare", "diff", "reshard"):
-            words.append(rng.choice(EXPRESSIONS))
-        if command == "fit":
-            words += ["--device-memory", mutated("80GB", rng) if rng.random() < 0.4 else "80GB"]
-        if rng.random() < 0.5 and command not in ("import", "model", "explain", "list", "models", "completion"):
-            words += ["--model", rng.choice(MODELS)]
-        if rng.random() < 0.4:
-            sizes = rng.choice(SIZES)
-            words += ["--set", *(mutated(sizes, rng) if rng.random() < 0.5 else sizes).split()]
-        if rng.random() < 0.2:
-            words.insert(rng.randint(0, len(words)), rng.choice(PIECES))
-        if rng.random() < 0.1:
-            words[rng.randrange(len(words))] = mutated(rng.choice(words), rng)
-        yield Hostile(tuple(words), tuple(files))
+        drawn = Drawn(rng, known)
+        words = drawn.words()
+        if words[0] in ("museum", "check-torch") and len(words) == 1:
+            continue  # all of them: minutes
+        yield Hostile(tuple(words), tuple(drawn.files))
 
 
 class OverTime(BaseException):
@@ -124,14 +259,39 @@ def _ring(number: int, frame: FrameType | None) -> None:
     raise OverTime
 
 
+def _solvers() -> tuple[float, int]:
+    """(seconds, most bytes) of the processes that a run has started and that live, on Linux."""
+    seconds, most = 0.0, 0
+    for process in multiprocessing.active_children():
+        try:
+            stat = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        except OSError:
+            continue
+        seconds += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+        most = max([most, *(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))])
+    return seconds, most
+
+
+def _emptied(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def wrong_with(hostile: Hostile, folder: Path) -> str:
-    """What is wrong with how placealg takes an input; "" where nothing is. It runs in this process, in `folder`."""
+    """What is wrong with how placealg takes an input; "" where nothing is. It runs in this process, in `folder`, which
+    is emptied.
+    """
     from placealg.cli import main
 
     for name, text in hostile.files:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(text)
     out, err = io.StringIO(), io.StringIO()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before, solver_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, _solvers()
     old = signal.signal(signal.SIGVTALRM, _ring)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
@@ -144,9 +304,8 @@ def wrong_with(hostile: Hostile, folder: Path) -> str:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, old)
-        for name, _ in hostile.files:
-            (folder / name).unlink(missing_ok=True)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        _emptied(folder)
+    grown, solver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, _solvers()
     said = [line for line in err.getvalue().splitlines() if not any(note in line for note in NOTES)]
     if code not in (0, 1, 2, 3):
         return f"exit code {code}"
@@ -160,6 +319,10 @@ def wrong_with(hostile: Hostile, folder: Path) -> str:
         return "bad input, and something was printed"
     if grown * 1024 > BYTES and grown > before:
         return f"takes {grown // 1024} MB"
+    if solver[1] > BYTES and solver[1] > solver_before[1]:
+        return f"its solver takes {solver[1] // 2**20} MB"
+    if solver[0] - solver_before[0] > SECONDS:
+        return f"its solver takes {solver[0] - solver_before[0]:.0f} s"
     return ""
 
 
@@ -170,7 +333,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     stream, found = inputs(chosen.seed), Counter[str]()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as kept:
+        os.environ["XDG_CACHE_HOME"] = kept
         os.chdir(folder)
         for k in range(chosen.inputs):
             hostile = next(stream)

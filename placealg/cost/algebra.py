@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 
+from placealg.cost.irreducible import irreducible_quotient
 from placealg.mesh import SYMBOLS
 
 FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
@@ -63,7 +64,10 @@ _LONG = 100
 def quotient(one: Any, other: Any) -> Any:
     """One expression over another, factored, and tidied unless it is long; functions of sizes are taken for symbols."""
     known: dict[Any, Any] = {}
-    found = sympy.factor(_named(one, known) / _named(other, known))
+    top, bottom = _named(one, known), _named(other, known)
+    found = irreducible_quotient(top, bottom)
+    if found is None:
+        found = sympy.factor(top / bottom)
     found = tidy(found) if sympy.count_ops(found) <= _LONG else found
     for (function, arguments), name in reversed(known.items()):
         found = found.xreplace({name: function(*arguments, evaluate=False)})

@@ -1,0 +1,68 @@
+"""Quotients of sums without a common factor: as SymPy factors them, and nothing where a factor may be shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placealg.cost import irreducible
+from placealg.cost.algebra import quotient
+from placealg.cost.communication import communication
+from placealg.cost.irreducible import irreducible_quotient
+from placealg.model.config import resolve_model
+from placealg.step.derive import derive
+from placealg.strategy.expression import parse_strategy
+
+A, B, C, X = sympy.symbols("a b c x", positive=True)
+SUMS = st.lists(st.tuples(st.integers(-4, 4).filter(bool), *(st.integers(-1, 2) for _ in range(4))), min_size=1,
+                max_size=4, unique_by=lambda term: term[1:])
+
+
+def written(terms: list[tuple[int, ...]]) -> Any:
+    """The sum of n·a^i·b^j·c^k·x^l."""
+    return sympy.Add(*(n * A**i * B**j * C**k * X**m for n, i, j, k, m in terms))
+
+
+@given(SUMS, SUMS, SUMS)
+def test_a_quotient_is_the_one_that_sympy_factors(one: Any, other: Any, shared: Any) -> None:
+    top, bottom = sympy.expand(written(one) * written(shared)), sympy.expand(written(other) * written(shared))
+    for a, b in ((written(one), written(other)), (top, bottom)):
+        found = irreducible_quotient(a, b)
+        if found is not None:
+            ours, theirs = sympy.fraction(found), sympy.fraction(sympy.factor(a / b))
+            assert any(all(sympy.expand(x - sign * y) == 0 for x, y in zip(ours, theirs, strict=True))
+                       for sign in (1, -1))  # the same lowest terms, but for a sign above and below
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (A * X + A * B + C * X + C * B, X),         # a product of two sums
+    (A**2 - B**2, A),                           # not linear
+    (A**2 * X + A * X, A + 1),                  # the sum below divides the one above, which is linear in x
+])
+def test_a_sum_with_factors_is_left_to_sympy(one: Any, other: Any) -> None:
+    found = irreducible_quotient(one, other)
+    assert found is None or found == sympy.factor(one / other)
+
+
+def test_a_product_is_not_seen_as_irreducible() -> None:
+    assert irreducible_quotient((A + B) * (C + X), A + B) is None
+    assert irreducible_quotient(A * X + B, B + A * X) == 1
+    assert irreducible_quotient(sympy.log(A) + B, A) is None
+    assert irreducible_quotient(A - A, B) is None
+
+
+def test_a_wrong_test_of_factors_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(irreducible, "_images_coprime", lambda *_: True)
+    top, bottom = (A + B) * (C + X), (A + B) * X + A + B
+    assert irreducible_quotient(top, bottom) != sympy.factor(top / bottom)
+
+
+def test_the_quotients_of_costs_are_seen() -> None:
+    one, other = (derive(parse_strategy(text), resolve_model("llama-3-8b")) for text in ("zero3*tp_sp", "hsdp*tp_sp"))
+    top, bottom = communication(other).total.expr, communication(one).total.expr
+    assert irreducible_quotient(top, bottom) is not None
+    assert sympy.count_ops(quotient(top, bottom)) > 100

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hostile import Hostile, inputs, mutated, wrong_with
 
-
 QUICK = (3, 6)
 """Seeds whose first inputs are many commands and little work."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.importers.automodel import is_automodel
 from placealg.importers.document import MAX_BYTES, Document, json_document, toml_document
+from placealg.importers.megatron_files import is_bridge, is_flagscale, is_primus
 from placealg.importers.nemo import is_nemo
 from placealg.importers.tables import formats, table
 
@@ -30,7 +31,10 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "maxtext": lambda data: any(str(k).startswith(("ici_", "dcn_")) and str(k).endswith("_parallelism") for k in data),
     "levanter": lambda data: isinstance(data.get("trainer"), Mapping) and bool(
         {"mp", "train_batch_size", "fsdp_axis"} & set(data["trainer"])),
-    "nemo": lambda data: is_nemo(data) and not is_automodel(data),
+    "primus": lambda data: is_primus(data) and not is_automodel(data),
+    "flagscale": is_flagscale,
+    "megatron_bridge": is_bridge,
+    "nemo": lambda data: is_nemo(data) and not is_automodel(data) and not is_bridge(data),
     "automodel": is_automodel,
     "megatron": lambda data: isinstance(data.get("MODEL_ARGS"), Mapping),
     "nanotron": lambda data: isinstance(data.get("parallelism"), Mapping) and (
@@ -131,8 +135,8 @@ def _one(document: Document, known: Mapping[str, Callable[[Mapping[str, Any]], b
         return forced
     found = [name for name, fits in known.items() if fits(document.data)]
     if len(found) > 1:
-        raise InputError(f"may be {' or '.join(table(name).title for name in found)}: say which with --as "
-                         f"{'|'.join(found)}", where=document.file)
+        titles = [table(name).title if name in formats() else name for name in found]
+        raise InputError(f"may be {' or '.join(titles)}: say which with --as {'|'.join(found)}", where=document.file)
     if not found:
         raise InputError(f"is {syntax} of no format that is known here; --as names one of {', '.join(formats())}",
                          where=document.file)

@@ -256,15 +256,41 @@ def read_log(document: Document, options: Options) -> Reading:
     dtype = data.pop("params-dtype", None)
     if dtype and "bf16" not in data and "fp16" not in data:
         data["bf16"], data["fp16"] = "bfloat16" in str(dtype), "float16" in str(dtype) and "bfloat" not in str(dtype)
-    for name in ("virtual-pipeline-model-parallel-size",):
-        if name in data and "num-virtual-stages-per-pipeline-rank" not in data:
-            data["num-virtual-stages-per-pipeline-rank"] = data.pop(name)
-            data.pop("num-layers-per-virtual-pipeline-stage", None)
+    data = printed_names(data)
+    for flag, of in PRINTED.items():
+        if flag in data and (of,) in lines:
+            lines[(flag,)] = lines[(of,)]
     flat = Document(document.file, data, lines, document.text)
     draft = Draft("megatron", flat, options)
     draft.said = said = _Printed(draft.said.table, flat, options)
     Megatron(draft, said, options.world_size).read()
     return draft.reading()
+
+
+PRINTED = {"disable-bias-linear": "add-bias-linear", "no-position-embedding": "add-position-embedding",
+           "fp8-format": "fp8", "fp4-format": "fp4", "fp8-param-gather": "fp8-param",
+           "num-virtual-stages-per-pipeline-rank": "virtual-pipeline-model-parallel-size"}
+"""Flag of a command line -> the argument that it sets, as a run prints it (Megatron-LM, arguments.py)."""
+
+
+def printed_names(data: dict[str, Any]) -> dict[str, Any]:
+    """Arguments under the names of the flags that set them; those that a flag turns off are its opposite.
+
+    >>> printed_names({"add-bias-linear": False, "virtual-pipeline-model-parallel-size": "2"})
+    {'disable-bias-linear': True, 'num-virtual-stages-per-pipeline-rank': '2'}
+    """
+    found = dict(data)
+    for flag, argument in PRINTED.items():
+        if argument not in found:
+            continue
+        value = found.pop(argument)
+        if flag in ("disable-bias-linear", "no-position-embedding"):
+            value = not value if isinstance(value, bool) else value
+        if flag not in data:
+            found[flag] = value
+    if "num-virtual-stages-per-pipeline-rank" in found:
+        found.pop("num-layers-per-virtual-pipeline-stage", None)
+    return found
 
 
 class _Printed(Flags):

@@ -38,14 +38,7 @@ OFF = (None, "", "null", "none", "None", False, 0)
 def is_nemo(data: Mapping[str, Any]) -> bool:
     """Whether a table is of NeMo, or of what overrides recipes of Megatron-LM."""
     model = data.get("model")
-    if isinstance(data.get("modules"), Mapping) and any(isinstance(m, Mapping) and "framework" in m for m in
-                                                         data["modules"].values()):
-        return True
     if isinstance(data.get("policy"), Mapping) and "megatron_cfg" in data["policy"]:
-        return True
-    if isinstance(data.get("system"), Mapping) and "tensor_model_parallel_size" in data["system"]:
-        return True
-    if isinstance(data.get("experiment"), Mapping) and isinstance(data["experiment"].get("task"), Mapping):
         return True
     if not isinstance(model, Mapping):
         return False
@@ -79,25 +72,11 @@ def read_nemo(document: Document, options: Options) -> Reading:
 def _other_files(document: Document) -> None:
     """Files that only override: what they name decides."""
     data = document.data
-    for name, module in (data.get("modules") or {}).items() if isinstance(data.get("modules"), Mapping) else ():
-        if isinstance(module, Mapping) and "framework" in module:
-            others = [str(module[k]) for k in ("config", "model") if k in module]
-            raise refusal(f"a Primus module: {' and '.join(others) or 'its framework'} decide what it leaves open, "
-                          "other files",
-                          document.where(("modules", name)), "give the arguments that the run prints at its start")
     if isinstance(data.get("policy"), Mapping):
         raise refusal("a NeMo-RL file overrides its defaults, another file, in policy.megatron_cfg",
                       document.where(("policy", "megatron_cfg")), "give the arguments that the run prints at its "
                                                                   "start")
     model = data.get("model")
-    if isinstance(data.get("experiment"), Mapping):
-        raise refusal("a FlagScale experiment: its train file decides", document.where(("experiment",)), "give that "
-                                                                                                         "file")
-    if isinstance(data.get("system"), Mapping):
-        inner = str(document.text)
-        kind = next((k for w in re.findall(r"[\w.-]+", inner) if (k := kind_without_graph(w))), "")
-        raise refusal(f"a FlagScale file of {kind}, of which there is no op graph" if kind else
-                      "a FlagScale file, whose experiment and engine decide the rest", document.where(("system",)))
     if isinstance(model, Mapping) and not isinstance(data.get("trainer"), Mapping):
         raise refusal("an override of a recipe of Megatron-Bridge, which is Python: the recipe decides what it "
                       "leaves open",

@@ -35,6 +35,9 @@ READERS: Mapping[str, tuple[str, str]] = {
     "megatron": ("megatron_lines", "read_flags_yaml"),
     "megatron_sh": ("megatron_lines", "read_script"),
     "megatron_log": ("megatron_lines", "read_log"),
+    "megatron_bridge": ("megatron_files", "read_bridge"),
+    "flagscale": ("megatron_files", "read_flagscale"),
+    "primus": ("megatron_files", "read_primus"),
 }
 """Format -> the module and the function that read it."""
 

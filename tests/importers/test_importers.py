@@ -20,7 +20,9 @@ from placealg.importers.write import model_text, written
 from placealg.strategy.file import parse_strategy_file
 
 HERE = Path(__file__).parent
-MINIATURES = sorted(p for p in (HERE / "miniatures").rglob("*") if p.is_file() and p.suffix != ".golden")
+MINIATURES = sorted(p for p in (HERE / "miniatures").rglob("*") if p.is_file() and p.suffix != ".golden"
+                    and "configs" not in p.parts)
+"""All but the files that a Primus experiment is made of."""
 BESIDE = {"with_file": ("zero2.json",)}
 """Miniature -> the files that it names, which lie beside it."""
 

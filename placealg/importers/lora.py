@@ -49,7 +49,7 @@ class AdapterKeys:
 def read_adapters(draft: Draft, keys: AdapterKeys) -> None:
     """[adapters] of the strategy: called when the model is known."""
     said = draft.said
-    model = _model(draft)
+    model = model_beside(draft)
     modules = dict(_modules(model))
     chosen, unknown = _chosen(keys.targets, modules)
     if not chosen:
@@ -77,7 +77,7 @@ def read_adapters(draft: Draft, keys: AdapterKeys) -> None:
         _quantised(draft, keys, modules)
 
 
-def _model(draft: Draft) -> Model:
+def model_beside(draft: Draft) -> Model:
     """The model that the file or the command line names; where there is none, one with the modules of Llama."""
     known: str | Mapping[str, Any] | None = draft.options.model or draft.model
     if isinstance(known, Mapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from placealg.importers.draft import Draft
+from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.megatron_bytes import read_bytes
 from placealg.importers.megatron_model import read_model
 from placealg.importers.megatron_stages import read_pipeline
@@ -56,6 +57,7 @@ class Megatron:
         self.batch(None if data is None else data * axis_ep)
         self.update()
         read_model(self.draft, self.said, tp)
+        self.adapters()
 
     @property
     def fsdp(self) -> bool:
@@ -81,9 +83,10 @@ class Megatron:
         """What no strategy says."""
         said = self.said
         for name in ("train-type", "tuner-type"):
-            if said.has(name) and said.raw(name) != "full":
-                raise said.refuse(name, f"{name} {said.raw(name)}: the base is frozen, which no strategy says")
-            said.leave(name, "every parameter is trained")
+            if said.has(name) and said.raw(name) not in ("full", "lora"):
+                raise said.refuse(name, f"{name} {said.raw(name)}: the base is frozen otherwise than by LoRA")
+            if said.raw(name) != "lora":
+                said.leave(name, "every parameter is trained")
         if said.has("freeze-llm") and said.truth("freeze-llm", said.raw("freeze-llm")):
             raise said.refuse("freeze-llm", "part of the model is frozen")
         for name in ("load-yaml", "yaml-cfg"):
@@ -101,6 +104,24 @@ class Megatron:
             if any(word.startswith(name) for name in OTHER_SCHEDULES) and said.document.data[key] not in (False, "0"):
                 raise said.refuse(word, f"{word}: another schedule than the pipelines here")
         self.capacity()
+
+    def adapters(self) -> None:
+        """LoRA of ms-swift."""
+        said = self.said
+        name = next((n for n in ("train-type", "tuner-type") if said.raw(n) == "lora"), "")
+        if not name:
+            return
+        for key in ("modules-to-save", "lora-target-parameters", "target-regex", "lora-bias", "vit-gradient-"
+                    "checkpointing", "adapter-load", "quant-method"):
+            if said.has(key) and said.raw(key) not in ("none", "None", False, "false"):
+                raise said.refuse(key, f"{key} {said.raw(key)} beside adapters, which is not read")
+        found = said.raw("target-modules")
+        words = found if isinstance(found, list) else str(found or "all-linear").split()
+        said.read(name, "[adapters]: the base is frozen")
+        read_megatron_adapters(self.draft, "lora-rank", said.number("lora-rank") or 8, "target-modules",
+                               [str(w) for w in words])
+        if said.has("lora-dropout"):
+            said.approximated("lora-dropout", "dropout of what enters an adapter is left out")
 
     def capacity(self) -> None:
         """Tokens that a capacity drops."""

@@ -161,7 +161,7 @@ def _experiment(document: Document, options: Options) -> tuple[int | None, Docum
                       document.where(("defaults",)), "--with gives it")
     at = next(k for k, d in enumerate(data["defaults"]) if isinstance(d, Mapping) and "train" in d)
     told.append(ReadingItem(document.file, document.line(("defaults", at, "train")), f"defaults[{at}].train", named,
-                            f"the arguments of {path}"))
+                            f"the arguments of {Path(path).name}"))
     return world, yaml_document(read_text(path), path), told
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from placealg.importers.document import Document, Key, dotted
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
+from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
@@ -57,6 +58,9 @@ def read_nemo(document: Document, options: Options) -> Reading:
     said.prepare()
     Megatron(draft, said, _world(draft)).read()
     own = draft.said
+    _autocast(draft, said)
+    if str(own.raw("model.peft.peft_scheme")).lower() == "lora":
+        _adapters(draft)
     for name, items in said.lists.items():
         own.lists[name] += items
     own.listed |= said.listed
@@ -123,14 +127,42 @@ def _kinds(draft: Draft) -> None:
                                "audio_encoder", "perception") if k in model)
         raise said.refuse(f"model.{key}", f"model.{key}: a network of which there is no op graph")
     peft = model.get("peft")
-    if isinstance(peft, Mapping) and str(peft.get("peft_scheme", "none")).lower() not in ("none", "null", ""):
-        raise said.refuse("model.peft", f"peft {peft.get('peft_scheme')}: the base is frozen")
+    if isinstance(peft, Mapping) and str(peft.get("peft_scheme", "none")).lower() not in ("none", "null", "", "lora"):
+        raise said.refuse("model.peft.peft_scheme", f"peft {peft.get('peft_scheme')}: adapters of another kind than "
+                                                    "lora")
     if isinstance(model.get("freeze"), Mapping) or model.get("freeze") is True:
         raise said.refuse("model.freeze", "part of the model is frozen")
     for path, value in said.document.leaves():
         if isinstance(value, str) and re.search(r"\$\{|\?\?\?", value) and str(path[-1]) in DEGREES:
             raise refusal(f"{dotted(path)} is {value}, which another file or the launcher decides",
                           said.document.where(path), f"--key {dotted(path)}=VALUE")
+
+
+def _autocast(draft: Draft, said: _Nemo) -> None:
+    """Weights in 32 bits, and ops in autocast, where O2 is off."""
+    own, key = draft.said, "model.megatron_amp_O2"
+    if not said.autocast:
+        own.leave(key, "16-bit weights and a master" if own.flag(key) else "32 bits throughout")
+        return
+    draft.parts.types(act=2)
+    own.read(key, f"[types] act = 2 beside 4 of weights and gradients: ops run in {said.autocast} by autocast, and the "
+                  "weights are their own master")
+    if said.autocast == "fp16":
+        draft.overflow()
+
+
+def _adapters(draft: Draft) -> None:
+    """LoRA of NeMo 1."""
+    said = draft.said
+    rank, targets = "model.peft.lora_tuning.adapter_dim", "model.peft.lora_tuning.target_modules"
+    found = said.raw(targets)
+    words = [str(w) for w in found] if isinstance(found, list) else ["attention_qkv"]
+    if said.raw("model.peft.lora_tuning.layer_selection") is not None:
+        raise said.refuse("model.peft.lora_tuning.layer_selection", "adapters in some layers alone, which is not read")
+    said.read("model.peft.peft_scheme", "[adapters]: the base is frozen")
+    read_megatron_adapters(draft, rank, said.number(rank) or 32, targets, words)
+    if said.raw("model.peft.lora_tuning.adapter_dropout"):
+        said.approximated("model.peft.lora_tuning.adapter_dropout", "dropout of what enters an adapter is left out")
 
 
 def _world(draft: Draft) -> int | None:
@@ -162,7 +194,9 @@ class _Nemo(Said):
             self.made["zero-stage"] = 2
         self.made["optimizer"] = "adam" if "adam" in name or "distributed_optim" in name else name
         word = str(document.get(("trainer", "precision")) or "32").removesuffix("-mixed").removesuffix("-true")
-        self.made["bf16"], self.made["fp16"] = word == "bf16", word == "16"
+        whole = document.get(("model", "megatron_amp_O2")) is not True
+        self.autocast = {"bf16": "bf16", "16": "fp16"}.get(word, "") if whole else ""
+        self.made["bf16"], self.made["fp16"] = word == "bf16" and not whole, word == "16" and not whole
         sync = str(document.get(("model", "optim", "grad_sync_dtype")) or "")
         self.made["grad-reduce-in-bf16"] = sync in ("bf16", "bfloat16")
         clip = document.get(("trainer", "gradient_clip_val"))

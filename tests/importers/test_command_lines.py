@@ -127,7 +127,7 @@ def test_no_flag_is_passed_over(at: int, what: str) -> None:
     ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "a part of the optimizer state"),
     ("--recompute-granularity selective --recompute-modules moe_act", "of no region"),
     ("--pipeline-model-parallel-layout Ett|tttL|tt|ttL", "9 layers of 24"),
-    ("--train-type lora", "the base is frozen"),
+    ("--train-type longlora", "the base is frozen"),
     ("--global-batch-size 7", "is not a multiple"),
     ("--bf16", "both on"),
 ])

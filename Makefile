@@ -9,7 +9,7 @@ MODELS := .venv-models
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-write models models-write coq \
+.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write models models-write coq \
         browser clean
 
 help:       ## this list
@@ -33,7 +33,7 @@ test: $(STAMP)  ## the default suite, doctests included
 DRAW ?= few
 test-slow: $(STAMP)  ## the slow tier, with a few random programs and mutants of each sort (DRAW=all: every mutant, hours); goes on where it ended
 	PLACEALG_RESUME=1 PLACEALG_ASSURE='test-slow$(if $(filter-out few,$(DRAW)), DRAW=$(DRAW))' PLACEALG_MUTANTS=$(DRAW) \
-	PLACEALG_RANDOM_RUNS=$(if $(filter few,$(DRAW)),4,100) $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m slow
+	PLACEALG_RANDOM_RUNS=$(if $(filter few,$(DRAW)),4,100) $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m "slow and not torch"
 
 CASES ?= default
 tiers: $(STAMP)  ## measure the default suite (CASES=all: every case), and list what is slow in tests/slow_cases.txt
@@ -76,8 +76,11 @@ notebooks-write: $(JUPYTER)/.stamp  ## run the notebooks, and keep their outputs
 torch-setup: $(TORCH)/.stamp  # the environment alone
 
 torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the verdicts and the committed tables
-	$(TORCH)/bin/python -m pytest -q -m torch tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/watch/test_watch_torch.py
+	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/watch/test_watch_torch.py
 	$(TORCH)/bin/python tests/measure/torch_tables.py
+
+torch-slow: $(TORCH)/.stamp  ## the weights of every set-up that is watched, measured: minutes
+	$(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
 	$(TORCH)/bin/python tests/measure/torch_tables.py --write

@@ -113,8 +113,8 @@ __all__ = [
     "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
     "Model", "moe", "observe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp",
     "pp_1f1b", "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "prove", "recompute_full", "recompute_selective",
-    "read", "read_model", "Report", "search", "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on",
-    "times", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
+    "read", "read_model", "record", "Report", "search", "Setting", "simulate", "Sized", "Step", "Strategy",
+    "strategy_on", "times", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
 
@@ -247,6 +247,21 @@ def observe(model: Any, mesh: Any = None, *, gather: bool = True, shims: tuple[s
     from placealg.watch.recorder.observe import observe as recording
 
     return recording(model, mesh, gather=gather, shims=shims)
+
+
+def record(step: Any, model: Any, mesh: Any = None, *, reference: Any = None, batch: Any = None, clip: float = 0.0,
+           shims: tuple[str, ...] = ()) -> Any:
+    """Run a training step under the recorder, and with a reference three more that measure how often each token counts.
+
+    The arguments are those of `placealg.testing.assert_trains_as`; the recording is what `pa.observe` gives, `.text()`
+    a file. It needs the extra `torch`.
+    """
+    from placealg.watch.requirement import need_torch
+
+    need_torch()
+    from placealg.watch.recorder.record import record as recorded
+
+    return recorded(step, model, mesh, reference=reference, batch=batch, clip=clip, shims=shims)
 
 
 def from_torch(model: Any, mesh: Any) -> Strategy:

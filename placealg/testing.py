@@ -64,24 +64,29 @@ def assert_proved(strategy: Strategy | Step | str | PathLike[str], model: Model 
 
 
 def assert_trains_as(strategy: str | PathLike[str], step: Callable[[], object], *, model: Any, mesh: Any = None,
-                     config: Model | str | None = None, names: Mapping[str, str] | None = None) -> Conformance:
+                     config: Model | str | None = None, names: Mapping[str, str] | None = None,
+                     reference: tuple[Any, Callable[[Any, Any], Any]] | None = None, batch: Any = None,
+                     clip: float = 0.0) -> Conformance:
     """Run one training step of PyTorch under the recorder, and raise AssertionError unless it is a proved strategy's.
 
     `step` runs forward, backward and the optimizer's step, with the gradients of earlier steps cleared; `model` is what
     it trains, `mesh` a DeviceMesh whose dims have the names of the strategy's axes (see `pa.observe`). `config` is a
     shipped name, the path of a config.json or a Model; None takes what the strategy's file or the default says. `names`
-    tells parameters that no table knows. How often each token counts is told as far as ops of the loss show it: it is
-    not measured here.
+    tells parameters that no table knows.
+
+    With a `reference`, three more steps measure how often each token counts in every gradient, which nothing else sees
+    inside an op: (the single device's model in float64, a function of it and `batch`). The function gives the losses
+    of each token, (sequences, tokens), whose sum is the loss; `batch` is what all ranks together train on in a step,
+    the same each time. `clip` is the norm to which the single device clips; 0 leaves it open. Without a reference the
+    verdict says that nothing was measured.
     """
     __tracebackhide__ = True
     need_torch()
-    from placealg.watch.recorder.observe import observe
+    from placealg.watch.recorder.record import record
 
     case = read_case(fspath(strategy), config, (), default="gpt")
-    with observe(model, mesh) as observation:
-        step()
-    told = judge_conformance(case.strategy, case.model, observation.seen, case.edited.edits if case.edited else (),
-                             names)
+    seen = record(step, model, mesh, reference=reference, batch=batch, clip=clip)
+    told = judge_conformance(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
     if not told.good:
         raise AssertionError("\n".join(plain(text).rstrip() for text in conformance_page(told, _WIDTH, SAYS)))
     return told

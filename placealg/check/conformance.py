@@ -41,6 +41,9 @@ def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = 
     said: dict[str, Any] = {"strategy": strategy.name, "seen": seen, "comparison": comparison, "settings": settings,
                             "report": report, "digest": digest}
     if not comparison.differences:
+        if comparison.measured.differences:
+            return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
+                               "recorded: it is inside an op, or the recorder is blind", **said)
         return Conformance(verdict=UNSEEN if comparison.unseen else CONFORMS, **said)
     found, gap = edits_of(comparison.differences, step)
     if gap or not found:
@@ -90,7 +93,7 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
 
 
 def _weight(comparison: Comparison) -> int:
-    return len(comparison.differences) + len(comparison.unseen)
+    return len(comparison.differences) + len(comparison.unseen) + len(comparison.measured.differences)
 
 
 def edits_of(differences: Iterable[Difference], step: Step) -> tuple[list[Mapping[str, Any]], str]:

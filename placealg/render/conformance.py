@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
+from placealg.arith import parse
 from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.render.proof import COLOURS, assumption, counterexample
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.watch.verdict import CONFORMS, DIFFERS, HYPOTHESES, UNSEEN, Conformance
+from placealg.watch.weights import number, outline
 
 COLOUR = {CONFORMS: "green", DIFFERS: "bold red", UNSEEN: "yellow"}
 
@@ -28,7 +31,7 @@ def page(told: Conformance, width: int, says: Mapping[str, str], command: str = 
                 Span(told.verdict, COLOUR[told.verdict]))
     lines = [head, *indent(prose(MEANS[told.verdict], width - 2))]
     lines += [(), *indent(_proof(told, width - 2)), (), *indent(_run(told, width - 2))]
-    if told.comparison.differences:
+    if told.comparison.differences or told.comparison.measured.differences:
         lines += [(), *_differences(told, width)]
     if told.comparison.unseen:
         lines += [(), *_unseen(told, width)]
@@ -51,8 +54,10 @@ def _run(told: Conformance, width: int) -> list[Line]:
     rows: list[list[Cell]] = [[dim(h) for h in ("run", "ranks", "group", "gradient paths", "collectives",
                                                 "measured weights")],
                               [mesh, ranks, seen.backend, f"{tally.paths} of {tally.of_paths}",
-                               f"{tally.messages} of {tally.of_messages - tally.apart}", "not measured"]]
+                               f"{tally.messages} of {tally.of_messages - tally.apart}",
+                               "; ".join(outline(told.comparison.measured))]]
     lines = table(rows, "llllll", width, wrap={5: 12})
+    lines += _measured(told, width)
     if tally.apart:
         lines += prose(f"{tally.apart} more collectives reach no parameter: numbers that are printed, buffers", width,
                        "dim")
@@ -63,8 +68,22 @@ def _run(told: Conformance, width: int) -> list[Line]:
     return lines
 
 
+def _measured(told: Conformance, width: int) -> list[Line]:
+    """What is to be said of measured weights where there are any."""
+    found = told.comparison.measured
+    lines: list[Line] = []
+    if found.known and found.clip:
+        lines += prose(f"measured: all gradients are clipped to the norm {found.clip:.6g}", width, "dim")
+    for note, count in found.skipped:
+        lines += prose(f"not measured, {count} gradient{'s' if count > 1 else ''}: {note}", width, "dim")
+    if found.good and (told.comparison.differences or told.comparison.unseen):
+        lines += prose("the measured weights are those of the single device: what the recorder saw besides changed "
+                       "none of them at these sizes, or it read it wrongly", width)
+    return lines
+
+
 def _differences(told: Conformance, width: int) -> list[Line]:
-    every = told.comparison.differences
+    every = told.comparison.differences + told.comparison.measured.differences
     lines: list[Line] = [line(bold("differs"))]
     for k, difference in enumerate(every[:_MOST]):
         more = len(difference.parameters) - 1
@@ -82,7 +101,26 @@ def _differences(told: Conformance, width: int) -> list[Line]:
         lines += [(), *prose(f"there is no program to judge: {told.gap}", width, hang=2)]
     if told.edited is not None:
         lines += [(), *_edited(told.edited, width)]
+        lines += indent(prose(text, width - 2) if (text := beside(told)) else [])
     return lines
+
+
+def beside(told: Conformance) -> str:
+    """The measured weights of the group that the counterexample names, beside its ratio at the sizes of the run."""
+    found = told.edited.counterexample if told.edited is not None else None
+    mean = dict(told.comparison.measured.mean)
+    if found is None or found.group not in mean:
+        return ""
+    low, high = dict(told.comparison.measured.spread)[found.group]
+    sizes = ", ".join(f"{a} = {n}" for a, n in told.seen.mesh.items())
+    text = (f"measured at {sizes}: tokens count {number(low)} to {number(high)} times in {found.group}, "
+            f"{number(mean[found.group])} on average")
+    if not found.mass:
+        return text
+    at = {**{a: Fraction(n) for a, n in told.seen.mesh.items()}, "m": Fraction(max(told.seen.microbatches, 1))}
+    said = parse(found.mass)
+    return f"{text}; the proof's ratio {found.mass} is {number(float(said.evaluate(at)))} there" if set(
+        said.names()) <= set(at) else text
 
 
 def _edited(report: Report, width: int) -> list[Line]:
@@ -110,7 +148,9 @@ def _unseen(told: Conformance, width: int) -> list[Line]:
 
 
 def _conditions(told: Conformance, width: int, says: Mapping[str, str]) -> list[Line]:
-    rows: list[list[Cell]] = [[dim("assuming" if not k else ""), name, HYPOTHESES[name]]
+    mesh = ", ".join(f"{a} = {n}" for a, n in told.seen.mesh.items())
+    more = {"local_ops": f" (at {mesh} measured)"} if told.comparison.measured.good else {}
+    rows: list[list[Cell]] = [[dim("assuming" if not k else ""), name, HYPOTHESES[name] + more.get(name, "")]
                               for k, name in enumerate(told.hypotheses)]
     rows += [["", h.name, assumption(h, says)] for h in told.report.hypotheses]
     rows.append([dim("not seen"), "", NOT_SEEN])
@@ -134,6 +174,20 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
+def weights(told: Conformance) -> dict[str, Any] | None:
+    """The measured weights as JSON; None where nothing was measured."""
+    found = told.comparison.measured
+    if not found.probes:
+        return None
+    spread = dict(found.spread)
+    return {"gradients": {"measured": found.known, "of": found.of}, "probes": found.probes, "furthest": found.off,
+            "clip": found.clip or None, "not_measured": dict(found.skipped),
+            "groups": {g: {"mean": mean, "least": spread[g][0], "most": spread[g][1]} for g, mean in found.mean},
+            "differences": [{"kind": d.kind, "group": d.group, "says": d.says, "factor": d.factor,
+                             "parameters": list(d.parameters), "ranks": list(d.ranks)} for d in found.differences],
+            "beside_the_proof": beside(told) or None}
+
+
 def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
     """The verdict as JSON."""
     tally, seen = told.comparison.tally, told.seen
@@ -143,6 +197,7 @@ def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
         "shims": list(seen.shims), "read_off": list(told.settings), "program": told.digest,
         "gradient_paths": {"matched": tally.paths, "of": tally.of_paths},
         "collectives": {"matched": tally.messages, "of": tally.of_messages - tally.apart, "apart": tally.apart},
+        "weights": weights(told),
         "same_in_another_form": list(tally.legal.values()),
         "differences": [{"kind": d.kind, "group": d.group, "says": d.says, "line": d.line, "factor": d.factor,
                          "parameters": list(d.parameters), "ranks": list(d.ranks)}

@@ -9,12 +9,13 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.step.program import Step
-from placealg.watch.differences import Difference, Tally, Unseen
+from placealg.watch.differences import Difference, Tally, Unseen, merged
 from placealg.watch.expected import Route, routes_of
 from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
 from placealg.watch.seen import RankSeen, Seen
+from placealg.watch.weights import Measured, measured
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,12 @@ class Comparison:
     unseen: tuple[Unseen, ...]
     tally: Tally
     loss_seen: bool
+    measured: Measured = Measured()
 
     @property
     def matched(self) -> bool:
         """Whether nothing differs, and everything was seen."""
-        return not self.differences and not self.unseen
+        return not self.differences and not self.unseen and not self.measured.differences
 
 
 def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None = None) -> Comparison:
@@ -49,8 +51,9 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     tally = Tally()
     raw: list[tuple[int, Difference]] = []
     unseen: list[tuple[int, Unseen]] = []
+    weighed = measured(step, seen, names, group_of)
     for rank in seen.ranks:
-        paths = Paths(step, seen, rank, names, tally)
+        paths = Paths(step, seen, rank, names, tally, weighed)
         for chain in rank.chains:
             group = group_of[names[chain.parameter].parameter]
             found, lost = paths.compare(chain, routes[group.name])
@@ -64,7 +67,8 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     wrong = {d.group for _, d in raw}  # replicas of these may differ because of what an earlier step did
     raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
     loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)
-    return Comparison(step, seen, _merged(raw), tuple(_merged_unseen(unseen)), tally, loss)
+    return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss,
+                      weighed)
 
 
 def _layers(names: Mapping[str, Named], seen: Seen, model: Model) -> dict[str, int]:
@@ -120,21 +124,6 @@ def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[
                 continue
             yield Difference("replicas differ", group.name, f"{name}: its replicas differ when the step starts; the "
                              "program starts from equal ones", "", ({"drop": event.path},), (name,))
-
-
-def _merged(raw: Sequence[tuple[int, Difference]]) -> tuple[Difference, ...]:
-    """Differences of all ranks and of parameters of one group, each told once, in the order in which they were met."""
-    found: dict[tuple[str, str, str], list[tuple[int, Difference]]] = {}
-    for rank, d in raw:
-        found.setdefault((d.kind, d.group, str(d.edits) if d.edits else d.says), []).append((rank, d))
-    merged = []
-    for every in found.values():
-        first = every[0][1]
-        names = tuple(dict.fromkeys(p for _, d in every for p in d.parameters))
-        ranks = tuple(sorted({r for r, _ in every if r >= 0}))
-        merged.append(Difference(first.kind, first.group, first.says, first.line, first.edits, names, first.factor,
-                                 ranks))
-    return tuple(merged)
 
 
 def _merged_unseen(raw: Sequence[tuple[int, Unseen]]) -> Iterator[Unseen]:

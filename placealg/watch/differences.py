@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,3 +46,18 @@ class Tally:
     of_messages: int = 0
     apart: int = 0
     legal: dict[str, str] = field(default_factory=dict)
+
+
+def merged(raw: Sequence[tuple[int, Difference]]) -> tuple[Difference, ...]:
+    """Differences of all ranks and of parameters of one group, each told once, in the order in which they were met."""
+    found: dict[tuple[str, str, str], list[tuple[int, Difference]]] = {}
+    for rank, d in raw:
+        found.setdefault((d.kind, d.group, str(d.edits) if d.edits else d.says), []).append((rank, d))
+    every = []
+    for alike in found.values():
+        first = alike[0][1]
+        names = tuple(dict.fromkeys(p for _, d in alike for p in d.parameters))
+        ranks = tuple(sorted({r for r, _ in alike if r >= 0}))
+        every.append(Difference(first.kind, first.group, first.says, first.line, first.edits, names, first.factor,
+                                ranks))
+    return tuple(every)

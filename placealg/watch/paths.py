@@ -10,6 +10,7 @@ from placealg.watch.differences import Difference, Table, Tally, Unseen
 from placealg.watch.expected import Route, norm_axes
 from placealg.watch.names import Named
 from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Chain, Hop, RankSeen, Seed, Seen, Term
+from placealg.watch.weights import Measured
 
 CLOSE = 1e-6
 """Relative difference below which two factors are one: they are products of a few float32 numbers."""
@@ -18,7 +19,9 @@ CLOSE = 1e-6
 class Paths:
     """The gradient paths of one rank, beside the routes of the program."""
 
-    def __init__(self, step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], tally: Tally):
+    def __init__(self, step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], tally: Tally,
+                 measured: Measured | None = None):
+        self.measured = measured or Measured()
         self.step, self.seen, self.rank, self.names, self.tally = step, seen, rank, names, tally
         self.sizes = {a: seen.mesh.get(a, 1) for a in step.reference.mesh.names}
         self.m = max(len(rank.seeds), 1)
@@ -42,7 +45,12 @@ class Paths:
             return ([Difference("frozen", group, f"{name} is trained, and the program says it is frozen", "", (),
                                 (name,))] if chain.updated else []), []
         found = [*self.begins(chain, route), *self.reductions(chain, route)]
-        found += self.weights(chain, route) if not found else []
+        scaled = list(self.weights(chain, route)) if not found else []
+        seed = next((s for s in self.rank.seeds if s.guessed), None)
+        if scaled and seed is not None and not self.measured.good:
+            how = "" if self.measured.known else ": measure weights beside a single device"
+            return [], [Unseen("", f"by how many tokens the loss divides inside {seed.op}{how}")]
+        found += scaled if seed is None else []
         found += [*self.clips(chain, route), *self.updates(chain, route)]
         return found, []
 

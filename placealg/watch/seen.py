@@ -13,6 +13,9 @@ from placealg.errors import InputError
 VERSION = 1
 """The version of the document."""
 
+UNCLIPPED, CLIPPED, SECOND = "unclipped", "clipped", "second"
+"""The steps in which weights are measured: nothing is clipped, all is, the step after these."""
+
 BACKWARD, EARLIER, UNSEEN = "backward", "earlier", "unseen"
 """Where a chain begins: an op of a microbatch's backward; a gradient that was there before the step; something that the
 recorder could not follow."""
@@ -109,6 +112,7 @@ class Seed:
     """The factor with which a microbatch's backward begins, seen where it first meets an op that is not linear.
 
     `tokens` is the number of tokens by which the loss's own kernel divided; 0 where it took a sum, or does not tell.
+    `guessed` says that no loss is known whose backward is `op`: the tokens are as many as it made numbers.
     """
 
     microbatch: int
@@ -116,6 +120,42 @@ class Seed:
     tokens: float
     hops: tuple[Hop, ...] = ()
     op: str = ""
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How often tokens count in what the optimizer reads of a parameter, as multiples of the single device's.
+
+    `cells` sets of tokens were told apart; `least`, `most` and `mean` are of their weights, `low` and `high` say which
+    sets have the least and the most. `rest` is what no weights explain, as a part of the gradient. Without cells,
+    `note` says why nothing is measured.
+    """
+
+    parameter: str
+    cells: int = 0
+    least: float = 1.0
+    most: float = 1.0
+    mean: float = 1.0
+    rest: float = 0.0
+    low: str = ""
+    high: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The weights of one step that was run beside the single device, which clips to the norm `clip` if that is not 0.
+
+    `norm` is that of the single device's gradient, times what the probe's loss was multiplied by. `apart` are the
+    parameters whose replicas differed before the step.
+    """
+
+    name: str
+    norm: float
+    weights: tuple[Weight, ...]
+    apart: tuple[str, ...] = ()
+    clip: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +169,7 @@ class RankSeen:
     seeds: tuple[Seed, ...]
     unseen: tuple[str, ...] = ()
     seconds: float = 0.0
+    probes: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +197,10 @@ class Seen:
     def microbatches(self) -> int:
         """How many backwards the step had, of the rank that had most."""
         return max((len(r.seeds) for r in self.ranks), default=0)
+
+    def with_probes(self, probes: Mapping[int, tuple[Probe, ...]]) -> Seen:
+        """The same with what each rank, by its number, measured besides."""
+        return replace(self, ranks=tuple(replace(r, probes=probes.get(r.rank, ())) for r in self.ranks))
 
     def text(self) -> str:
         """The document, as JSON."""
@@ -195,8 +240,14 @@ def _seen(said: Mapping[str, Any]) -> Seen:
     ranks = tuple(RankSeen(**{
         **r, "messages": tuple(_message(m) for m in r["messages"]), "chains": tuple(_chain(c) for c in r["chains"]),
         "seeds": tuple(Seed(**{**s, "hops": _hops(s.get("hops", ()))}) for s in r["seeds"]),
-        "unseen": tuple(r.get("unseen", ()))}) for r in said["ranks"])
+        "unseen": tuple(r.get("unseen", ())), "probes": tuple(map(_probe, r.get("probes", ())))})
+        for r in said["ranks"])
     return Seen(**{**said, "ranks": ranks, "shims": tuple(said.get("shims", ()))})
+
+
+def _probe(said: Mapping[str, Any]) -> Probe:
+    return Probe(**{**said, "weights": tuple(Weight(**w) for w in said["weights"]),
+                    "apart": tuple(said.get("apart", ()))})
 
 
 def _message(said: Mapping[str, Any]) -> Message:

@@ -45,7 +45,8 @@ class Conformance:
     @property
     def hypotheses(self) -> tuple[str, ...]:
         """The names of what joins the run to the proof."""
-        return tuple(name for name in HYPOTHESES if name != "loss_scale" or not self.comparison.loss_seen)
+        seen = self.comparison.loss_seen or self.comparison.measured.good
+        return tuple(name for name in HYPOTHESES if name != "loss_scale" or not seen)
 
     @property
     def good(self) -> bool:

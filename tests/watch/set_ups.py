@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from placealg.measure import systems
 from placealg.measure.cells import SEQUENCES, SIZES, TOKENS
 from placealg.measure.count import TrafficCounter
+from placealg.measure.network import mix
 from placealg.measure.run import OPTIMIZERS, batches, mesh_of
 from placealg.measure.systems import CLIP, Context, Ddp, Fsdp, FsdpTpSp, Hsdp, System, Tp, TpSp, Trial, Zero1
 
@@ -73,6 +74,51 @@ class TokenMean(Hand):
     def reduce(self) -> None:
         for p in self.model.parameters():
             dist.all_reduce(p.grad, group=self.group("dp"))
+
+
+class _Kernel(torch.autograd.Function):
+    """A cross entropy whose backward divides inside, as a fused kernel does, where no factor is seen."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Any, y: Any, divisor: float) -> Any:
+        ctx.save_for_backward(logits.softmax(-1), y)
+        ctx.divisor = divisor
+        return nn.functional.cross_entropy(logits, y, reduction="sum") / divisor
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        share, y = ctx.saved_tensors
+        return (share - nn.functional.one_hot(y, share.shape[1])).pow(1) * grads[0].expand(1) / ctx.divisor, None, None
+
+
+class InKernel(Hand):
+    """The loss divides inside a kernel."""
+
+    by = 1
+
+    def loss(self, x: Any, positions: Any, y: Any) -> Any:
+        logits = self.runs(x, positions).flatten(0, 1)
+        return _Kernel.apply(logits, y.flatten(), y.numel() * self.by) * y.numel()
+
+
+class InKernelTwice(InKernel):
+    by = 2
+
+
+class LocalCounts(InKernel):
+    """The loss divides by this rank's own count, where the ranks' counts differ."""
+
+    def loss(self, x: Any, positions: Any, y: Any) -> Any:
+        logits = self.runs(x, positions).flatten(0, 1)
+        return _Kernel.apply(logits, y.flatten(), y.numel() * (1.0 + 0.5 * self.at("dp"))) * y.numel()
+
+
+class OtherScores(Hand):
+    """The attention of one layer divides by twice what it should."""
+
+    def apply(self) -> None:
+        super().apply()
+        self.model.layers["1"].attn.mix = lambda q, k, v: mix(q / 2, k, v)
 
 
 class Unreduced(Ddp):
@@ -416,9 +462,18 @@ WRONG: Mapping[str, SetUp] = {
 }
 
 
-def made(chosen: SetUp) -> tuple[System, Any, list[Any]]:
+INSIDE: Mapping[str, SetUp] = {
+    "by hand: loss in a kernel": right(InKernel, DP, "dp", m=1),
+    "by hand: kernel divides by 2 as well": wrong(InKernelTwice, DP, "dp", "weights", "", m=1),
+    "by hand: kernel divides by local counts": wrong(LocalCounts, DP, "dp", "weights", "", m=1),
+    "by hand: other scores": wrong(OtherScores, DP, "dp", "weights", "", m=1),
+}
+"""Set-ups of which no collective, factor or sum tells what is right or wrong: only measured weights do."""
+
+
+def made(chosen: SetUp, dtype: torch.dtype = torch.float32) -> tuple[System, Any, list[Any]]:
     """(the system, its mesh, the microbatches of a step)."""
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(dtype)
     mesh = mesh_of(tuple(chosen.mesh.items()))
     trial = Trial(chosen.mesh, chosen.sizes, SEQUENCES, TOKENS, chosen.m, chosen.clip, chosen.options)
     system = chosen.kind(trial, mesh, OPTIMIZERS["sgd"])
@@ -440,12 +495,34 @@ def recorded(chosen: SetUp, _rank: int = 0) -> str:
     return observation.seen.text()
 
 
-def named(name: str, rank: int) -> str:
-    """The recording of a set-up by its name; what went wrong, if it is alike on all ranks."""
+def losses(model: Any, batch: Any) -> torch.Tensor:
+    """The loss of every token of all microbatches on the single device; their sum is the mean over tokens."""
+    x, y = batch
+    logits = model(x, torch.arange(x.shape[1]))
+    each = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+    return each.view(y.shape) / y.numel()
+
+
+def weighed(chosen: SetUp, _rank: int = 0) -> str:
+    """The recording of a step, and the weights that three more measure, in float64."""
+    from placealg.watch.recorder.record import record
+
+    system, mesh, data = made(chosen, torch.float64)
+    single = System(Trial({}, chosen.sizes, len(data[0][0]), TOKENS, 1), None, OPTIMIZERS["sgd"])
+    batch = tuple(torch.cat([d[k] for d in data]) for k in (0, 1))
     try:
-        return recorded({**RIGHT, **WRONG}[name], rank)
+        return record(lambda: system.step(TrafficCounter(), data), system.model, mesh,
+                      reference=(single.model, losses), batch=batch, clip=CLIP if chosen.clip else 0.0).text()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def named(name: str, rank: int) -> str:
+    """The recording of a set-up by its name, weighed where it begins with "*"; what went wrong, if it is alike."""
+    try:
+        return (weighed if name[0] == "*" else recorded)({**RIGHT, **WRONG, **INSIDE}[name.removeprefix("*")], rank)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
-__all__ = ["RIGHT", "WRONG", "SetUp", "named", "recorded", "systems"]
+__all__ = ["INSIDE", "RIGHT", "WRONG", "SetUp", "named", "recorded", "systems"]

@@ -46,7 +46,7 @@ def names(table: str) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == table:
             assert isinstance(node.value, ast.Dict)
-            yield from (k.value for k in node.value.keys if isinstance(k, ast.Constant))
+            yield from (str(k.value) for k in node.value.keys if isinstance(k, ast.Constant))
 
 
 @pytest.mark.parametrize("name", list(names("RIGHT")))
@@ -76,6 +76,51 @@ def test_wrong_set_ups_do_not(name: str, recordings: dict[str, str]) -> None:
     if chosen.ratio is not None:
         assert told.edited is not None and told.edited.counterexample is not None
         assert told.edited.counterexample.mass == chosen.ratio
+
+
+WEIGHED = ("fsdp2 clipped", "tp + sp", "by hand: loss in a kernel", "by hand: kernel divides by 2 as well",
+           "by hand: kernel divides by local counts", "by hand: other scores", "tp + sp: norm not reduced",
+           "ddp: sum for mean")
+"""Set-ups whose weights are measured by `make torch`; the slow tier measures all of them."""
+
+SILENT = ("by hand: mean taken twice", "by hand: written through ctypes", "by hand: not trained")
+"""Faults that change no gradient on the way to the optimizer, or that are none: weights say nothing of them."""
+
+
+@pytest.fixture(scope="module")
+def weighed(request: pytest.FixtureRequest) -> dict[str, str]:
+    from set_ups import INSIDE, RIGHT, WRONG, named
+
+    from placealg.measure import ranks
+
+    every = {**RIGHT, **WRONG, **INSIDE}
+    slow = any(i.get_closest_marker("slow") for i in request.session.items if "weights" in i.name)
+    found: dict[str, str] = {}
+    for world in (2, 4):
+        chosen = [n for n, s in every.items() if s.world == world and (slow or n in WEIGHED)]
+        for name, answers in zip(chosen, ranks.run(world, named, [f"*{n}" for n in chosen], 180.0), strict=True):
+            assert len(set(answers)) == 1
+            found[name] = answers[0]
+    return found
+
+
+@pytest.mark.parametrize("name", [n if n in WEIGHED else pytest.param(n, marks=pytest.mark.slow)
+                                  for table in ("RIGHT", "WRONG", "INSIDE") for n in names(table)])
+def test_weights_tell_right_from_wrong(name: str, weighed: dict[str, str]) -> None:
+    from set_ups import INSIDE, RIGHT, WRONG
+
+    chosen = {**RIGHT, **WRONG, **INSIDE}[name]
+    told = judged(weighed[name], chosen.strategy)
+    found = told.comparison.measured
+    assert found.probes == 3 and found.known >= 34
+    if chosen.verdict == CONFORMS:
+        assert told.verdict == CONFORMS and found.good and found.off < 1e-6
+    else:
+        assert told.verdict != CONFORMS and (name in SILENT) == found.good
+    if name in INSIDE:
+        assert not told.comparison.differences
+    if name == "by hand: kernel divides by local counts":
+        assert dict(found.spread)["layer.weight"] == (pytest.approx(2 / 3), pytest.approx(1))
 
 
 def blinded(job: tuple[str, str, str], rank: int) -> str:

@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):
         self.modules: list[str] = []
         self.module_of: dict[int, str] = {}
         self.tasks: dict[int, int] = {}
-        self.seeds: dict[int, tuple[float, int, tuple[int, ...], str]] = {}
+        self.seeds: dict[int, tuple[float, int, tuple[int, ...], str, bool]] = {}
         self.in_optimizer = 0
         self.waiting = 0
         self.unknown: dict[str, str] = {}
@@ -298,7 +298,7 @@ class Recorder(TorchDispatchMode):
             if found is not None:
                 factor, tokens, scalars = found
                 made = tensor.numel() if tensor.numel() > 1 else max((t.numel() for t in written), default=1)
-                self.seeds[task] = factor, tokens or made, scalars, name
+                self.seeds[task] = factor, tokens or made, scalars, name, not tokens and tensor.numel() == 1
                 return
 
     def start_of(self, origin: int, factor: float) -> tuple[float, int, tuple[int, ...]] | None:

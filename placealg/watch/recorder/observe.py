@@ -161,9 +161,9 @@ class Watched:
         messages = [replace(m, live=m.index in live) for m in messages]
         seeds = []
         for task in range(len(recorder.tasks)):
-            factor, tokens, scalars, op = recorder.seeds.get(task, (None, 0, (), ""))
+            factor, tokens, scalars, op, guessed = recorder.seeds.get(task, (None, 0, (), "", False))
             hops = tuple(self.scale(recorder, s) for s in scalars)
-            seeds.append(Seed(task, factor, tokens, hops, op))
+            seeds.append(Seed(task, factor, tokens, hops, op, guessed))
         unseen = tuple(f"{name} ({line})" for name, line in recorder.unknown.items())
         return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3))
 

@@ -1,0 +1,52 @@
+"""`record`: one step under the recorder, and beside a single device, if there is one, the weights of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from placealg.errors import InputError
+from placealg.watch.recorder.observe import observe
+from placealg.watch.recorder.weigh import Reference, weigh
+from placealg.watch.seen import Probe, Seen
+
+
+def record(step: Callable[[], object], model: nn.Module | Sequence[nn.Module],
+           mesh: DeviceMesh | Mapping[str, int] | None = None, *,
+           reference: tuple[nn.Module, Callable[[nn.Module, Any], Tensor]] | None = None, batch: Any = None,
+           clip: float = 0.0, shims: Iterable[str] = ()) -> Seen:
+    """What all ranks saw of a step; with a `reference` three more are run, in which weights are measured.
+
+    `reference` is the single device's model and what gives the losses of each token of it on `batch`, which is what
+    all ranks together train on in a step: (sequences, tokens), whose sum is the loss. `clip` is the norm to which it
+    clips.
+    """
+    single = None if reference is None else _reference(reference, batch, clip)
+    with observe(model, mesh, shims=shims) as observation:
+        step()
+    if single is None:
+        return observation.seen
+    own = weigh(step, model, single)
+    rank, every = 0, {0: own}
+    if dist.is_initialized():
+        rank = dist.get_rank()
+        parts: list[tuple[int, tuple[Probe, ...]]] = [(rank, own)]
+        if dist.get_world_size() > 1:
+            gathered: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, (rank, own))
+            parts = gathered
+        every = dict(parts)
+    return observation.seen.with_probes(every)
+
+
+def _reference(reference: Any, batch: Any, clip: float) -> Reference:
+    if not (isinstance(reference, tuple) and len(reference) == 2 and isinstance(reference[0], nn.Module)
+            and callable(reference[1])):
+        raise InputError("the reference is (the single device's model, what gives the losses of each of its tokens)")
+    if not clip >= 0:
+        raise InputError(f"{clip:g} is no norm", where="clip")
+    return Reference(reference[0], reference[1], batch, float(clip))

@@ -29,7 +29,12 @@ with suppress(ModuleNotFoundError):  # the environment of torch does without
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With PLACEALG_RESUME set, what has passed on this state of the code is not run again."""
+    """With PLACEALG_RESUME set, what has passed on this state of the code is not run again.
+
+    What `--ignore` names is left out even where a word of the command names it.
+    """
+    left = {Path(p).resolve() for p in config.getoption("ignore") or ()}
+    config.args[:] = [a for a in config.args if Path(a.partition("::")[0]).resolve() not in left]
     if os.environ.get("PLACEALG_RESUME"):
         config.pluginmanager.register(Resumed(ROOT), RESUMED)
     if (command := os.environ.get("PLACEALG_ASSURE")) and "PYTEST_XDIST_WORKER" not in os.environ:

@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):
         self.modules: list[str] = []
         self.module_of: dict[int, str] = {}
         self.tasks: dict[int, int] = {}
-        self.seeds: dict[int, tuple[float, int, tuple[int, ...], str, bool]] = {}
+        self.seeds: dict[int, tuple[float, float, tuple[int, ...], str, bool]] = {}
         self.in_optimizer = 0
         self.waiting = 0
         self.unknown: dict[str, str] = {}
@@ -258,13 +258,13 @@ class Recorder(TorchDispatchMode):
         known = torch.Tag.pointwise in func.tags or func.namespace in ("aten", "profiler")
         if task != -1 and task not in self.seeds:
             self._seed(task, name, inputs, written, before)
-        kind, tokens, value = "compute" if known else "unknown", 0, 1.0
+        kind, tokens, value = "compute" if known else "unknown", 0.0, 1.0
         sources: tuple[Region, ...] = ()
         if name in tables.LOSSES and before and before[0][0].numel() == 1:
             given = {a.name: v for v, a in zip(args, func._schema.arguments, strict=False)} | dict(kwargs)
             total = float(given["total_weight"])
-            kind, sources = "loss", (tuple(t.clone() for t in before[0]),)
-            tokens, value = int(given["target"].numel()), 1 / total if given["reduction"] == 1 and total else 1.0
+            kind, tokens, sources = "loss", total or float(given["target"].numel()), (tuple(t.clone() for t in before[0]),)
+            value = 1 / total if given["reduction"] == 1 and total else 1.0
         lists = [a for a in args if isinstance(a, list | tuple) and a and all(isinstance(t, Tensor) for t in a)]
         listed = name.startswith(("aten::_foreach_", "aten::_fused_"))
         apart = listed and lists and {len(a) for a in lists} == {len(lists[0])}
@@ -301,9 +301,9 @@ class Recorder(TorchDispatchMode):
                 self.seeds[task] = factor, tokens or made, scalars, name, not tokens and tensor.numel() == 1
                 return
 
-    def start_of(self, origin: int, factor: float) -> tuple[float, int, tuple[int, ...]] | None:
+    def start_of(self, origin: int, factor: float) -> tuple[float, float, tuple[int, ...]] | None:
         """(factor, tokens, products with tensors) of an element that comes from a backward's start; None of another."""
-        tokens = 0
+        tokens = 0.0
         scalars: list[int] = []
         while True:
             node = self.nodes[origin >> PLACES]

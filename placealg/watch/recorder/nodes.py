@@ -41,7 +41,7 @@ class Node:
     """Of a gather, how many elements each rank gives; 0 otherwise."""
     value: float = 1.0
     scalar: int = -1
-    tokens: int = 0
+    tokens: float = 0.0
     read_by: list[tuple[str, int, str]] = field(default_factory=list)
 
 

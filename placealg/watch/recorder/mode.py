@@ -262,8 +262,8 @@ class Recorder(TorchDispatchMode):
         sources: tuple[Region, ...] = ()
         if name in tables.LOSSES and before and before[0][0].numel() == 1:
             given = {a.name: v for v, a in zip(args, func._schema.arguments, strict=False)} | dict(kwargs)
-            total = float(given["total_weight"])
-            kind, tokens, sources = "loss", total or float(given["target"].numel()), (tuple(t.clone() for t in before[0]),)
+            total, sources = float(given["total_weight"]), (tuple(t.clone() for t in before[0]),)
+            kind, tokens = "loss", total or float(given["target"].numel())
             value = 1 / total if given["reduction"] == 1 and total else 1.0
         lists = [a for a in args if isinstance(a, list | tuple) and a and all(isinstance(t, Tensor) for t in a)]
         listed = name.startswith(("aten::_foreach_", "aten::_fused_"))

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from placealg.cli.given import Given
@@ -316,13 +316,14 @@ def times(what: Given, model: Model | str | None = None,
     return costs(what, model, stage).timed
 
 
-def search(model: Model | str, devices: int, batch: int, machine: Machine | str, memory: str | None = None,
-           space: Space | str = "dense", only: tuple[str, ...] = (), executor: Any = None, cache: Path | None = None,
-           **sizes: Any) -> Found:
+def search(model: Model | str, devices: int, batch: int | Sequence[int], machine: Machine | str,
+           memory: str | None = None, space: Space | str = "dense", only: tuple[str, ...] = (), executor: Any = None,
+           cache: Path | None = None, **sizes: Any) -> Found:
     """The best configuration of a model on devices of a machine, all that fit, and the front: docs/search.md.
 
-    `memory` is that of a device, such as "80GB", by default the machine's; `sizes` are those that the model leaves
-    open, such as s=8192. `executor` derives strategies, `cache` is a folder that keeps them.
+    `batch` are the sequences of a step; of several numbers of them, the best by the sequence is sought. `memory` is
+    that of a device, such as "80GB", by default the machine's; `sizes` are those that the model leaves open, such as
+    s=8192. `executor` derives strategies, `cache` is a folder that keeps them.
 
     >>> search("gpt2", devices=4, batch=8, machine="h100", only=("zero1",), s=64).best.text
     'zero1 dp=4 b=1 m=2'

@@ -29,7 +29,7 @@ from placealg.configurations.calibrate import Calibration, calibrate
 from placealg.configurations.certificate import certified, text_of
 from placealg.configurations.explain import compared, meant, need_formula, neighbours, told
 from placealg.configurations.found import Found
-from placealg.configurations.layouts import Devices
+from placealg.configurations.layouts import PASSES, Devices
 from placealg.configurations.left_out import Decided, decided
 from placealg.configurations.modes import expanded
 from placealg.configurations.programs import Programs, default_folder
@@ -174,8 +174,8 @@ def read_question(chosen: Namespace) -> Question:
     if memory is None:
         raise InputError("says no memory of a device: --device-memory 80GB", where="search")
     per_node = whole(chosen.per_node, MOST_DEVICES, "--per-node") if chosen.per_node else on.per_node
-    batch = whole(chosen.batch, MOST_SEQUENCES, "--batch")
-    devices = Devices(whole(chosen.devices, MOST_DEVICES, "--devices"), per_node, batch)
+    batch, *more = (whole(text, MOST_SEQUENCES, "--batch") for text in chosen.batch.split(","))
+    devices = Devices(whole(chosen.devices, MOST_DEVICES, "--devices"), per_node, batch, tuple(more))
     parameters = {}
     for word in chosen.assume:
         name, equals, text = (part.strip() for part in word.partition("="))
@@ -251,9 +251,9 @@ def read_space(chosen: Namespace, model: Model) -> Space:
     axes = {a for e in found.choices() for a in parse_strategy(e).mesh.names}
     for word in chosen.fix:
         size, equals, text = (part.strip() for part in word.partition("="))
-        if not equals or size not in (*axes, "b", "m", "v"):
+        if not equals or size not in (*axes, *PASSES[1:], "v"):
             raise InputError(f"'{word}' is not AXIS=NUMBER", where="--fix", name=size,
-                             valid=(*sorted(axes), "b", "m", "v"))
+                             valid=(*sorted(axes), *PASSES[1:], "v"))
         fixed[size] = whole(text, MOST_DEVICES, f"--fix {word}")
     out = [name for text in chosen.without for name in re.split(_OUTSIDE, text)]
     try:

@@ -15,7 +15,8 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
     parser.add_argument("name", metavar="MODEL", help="a config.json, or a shipped configuration")
     transformer(parser)
     parser.add_argument("--devices", metavar="N", required=True, help="all of them take part")
-    parser.add_argument("--batch", metavar="N", required=True, help="the sequences of a step")
+    parser.add_argument("--batch", metavar="N", required=True, help="the sequences of a step; of several, 512,1024, "
+                        "the best by the sequence")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
                         help="sizes that the model leaves open, and bytes per element: --set s=8192")
     machine = parser.add_argument_group("the machine")

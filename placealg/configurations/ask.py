@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -28,7 +28,7 @@ _AMOUNT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?) ?(GB|GiB|MB|MiB|TB)")
 _UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "TB": 10**12}
 
 
-def ask(model: Model | str, devices: int, batch: int, machine: Machine | str, memory: str | None,
+def ask(model: Model | str, devices: int, batch: int | Sequence[int], machine: Machine | str, memory: str | None,
         space: Space | str, only: tuple[str, ...], executor: Any, cache: Path | None,
         sizes: Mapping[str, Any]) -> Found:
     """The outcome of a search."""
@@ -50,4 +50,6 @@ def ask(model: Model | str, devices: int, batch: int, machine: Machine | str, me
     asked = replace(space, only=only) if only else space
     asked, _ = decided(asked, model, cache)
     exact = FrozenMap({n: exact_size(n, v) for n, v in sizes.items()})
-    return search(Question(model, Devices(devices, on.per_node, batch), on, limit, asked, exact), cache, executor)
+    first, *more = (batch,) if isinstance(batch, int) else batch
+    on_these = Devices(devices, on.per_node, first, tuple(more))
+    return search(Question(model, on_these, on, limit, asked, exact), cache, executor)

@@ -119,7 +119,8 @@ def _strategy(one: Evaluated, question: Question) -> dict[str, Any]:
         if path is None:
             best = min(exact_need(one.programs, question, at(columns, k)) for k in range(len(columns["b"])))
         else:
-            best = min(exact(one.programs, question, path, at(columns, k))[0] for k in range(len(columns["b"])))
+            best = min(question.by_sequence(exact(one.programs, question, path, at(columns, k))[0], at(columns, k))
+                       for k in range(len(columns["b"])))
             best *= question.machine.values["card_bw"] if question.objective == "card" else 1
     wanted = kinds(one.programs.strategy, question.units, asked(one.programs, question)) if one.count else ()
     return {"stages": [stage(one.programs.of(kind), question) for kind in wanted], "layouts": one.count,

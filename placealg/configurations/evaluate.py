@@ -81,15 +81,16 @@ def evaluate(programs: Programs, question: Question) -> Evaluated:
         return Evaluated(programs, count, empty, nothing, FrozenMap(), None, missed, len(undecided), 0)
     found = timed(programs, question, everywhere)
     held = low[fits], high[fits]
-    objective = _objective(question.objective, found, (held[0][rows], held[1][rows]))
+    objective = _objective(question.objective, by_sequence(found, everywhere), (held[0][rows], held[1][rows]))
     best = _best_of_each(objective, rows)
-    near, least = objective[0] <= objective[1].min(), found[BOUND][0] <= found[BOUND][1].min()
+    bound = by_sequence(found, everywhere)[BOUND]
+    near, least = objective[0] <= objective[1].min(), bound[0] <= bound[1].min()
     return Evaluated(
         programs, count, {n: c[best] for n, c in everywhere.items()}, ((held[0] + held[1]) / 2)[rows[best]],
         FrozenMap({path: (less[best], more[best]) for path, (less, more) in found.items()}),
         ({n: c[near] for n, c in everywhere.items()}, (objective[0][near], objective[1][near])),
         missed, len(undecided), len(rows),
-        ({n: c[least] for n, c in everywhere.items()}, (found[BOUND][0][least], found[BOUND][1][least])))
+        ({n: c[least] for n, c in everywhere.items()}, (bound[0][least], bound[1][least])))
 
 
 def needs(programs: Programs, question: Question, columns: Columns) -> Interval:
@@ -113,6 +114,14 @@ def timed(programs: Programs, question: Question, columns: Columns) -> dict[str,
     """Bound, estimate and card traffic of the slowest stage at every row, as intervals, in seconds."""
     return _largest(programs, question, columns, False,
                     lambda program, part: _bounded(program.timed, program, question, part))
+
+
+def by_sequence(found: Mapping[str, Interval], columns: Columns) -> Mapping[str, Interval]:
+    """Intervals of what a step takes or carries; by the sequence where layouts have several batches."""
+    if "batch" not in columns:
+        return found
+    return {path: (np.nextafter(low / columns["batch"], -np.inf), np.nextafter(high / columns["batch"], np.inf))
+            for path, (low, high) in found.items()}
 
 
 def _largest(programs: Programs, question: Question, columns: Columns, held: bool,

@@ -10,7 +10,7 @@ import numpy as np
 
 from placealg.configurations.evaluate import BOUND, ESTIMATE, PEAK, asked, at, exact, exact_need, timed
 from placealg.configurations.found import Configuration, Found, configuration
-from placealg.configurations.layouts import Columns, layouts, placed
+from placealg.configurations.layouts import PASSES, Columns, layouts, placed
 from placealg.configurations.programs import Programs, compiled, outlined, stage_program
 from placealg.configurations.question import Question
 from placealg.configurations.stages import Load, kinds
@@ -124,8 +124,8 @@ def _variations(best: Configuration, programs: Programs, question: Question,
     count = len(columns[names[0]])
     if not count:
         return
-    apart = {n: columns[n] != int(best.sizes[n]) for n in (*shared, "b", *(("v",) if "v" in columns
-                                                                         and "v" in best.sizes else ()))}
+    apart = {n: columns[n] != int(best.sizes[n]) for n in (*shared, "b", *(n for n in ("batch", "v") if n in columns
+                                                                         and n in best.sizes))}
     axes_apart = np.sum([apart[a] for a in shared], axis=0) if shared else np.zeros(count, dtype=int)
     others = np.logical_or.reduce([apart[n] for n in apart if n not in shared])
     if label:
@@ -154,7 +154,8 @@ def _against(what: str, rows: Columns, programs: Programs, best: Configuration, 
         return Neighbour(what, None, Fraction(0), term, by, need - question.memory)
     nearest = min((place for _, place in placing), key=lambda c: c.value(question.objective))
     kind = PART if question.objective == "bound" else TERM
-    term, by = _most(terms(best, question, kind), terms(nearest, question, kind))
+    term, by = _most(*({name: question.by_sequence(value, one.sizes)
+                        for name, value in terms(one, question, kind).items()} for one in (best, nearest)))
     mine = best.value(question.objective)
     return Neighbour(what, nearest, nearest.value(question.objective) / mine - 1 if mine else Fraction(0), term, by)
 
@@ -200,8 +201,8 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
     names = strategy.mesh.names
     bound = {**strategy.mesh.sizes(), **said}
     for name in said:
-        if name not in (*names, "b", "m", "v"):
-            raise InputError(f"{strategy.name} has no '{name}'", name=name, valid=(*names, "b", "m", "v"))
+        if name not in (*names, *PASSES, "v"):
+            raise InputError(f"{strategy.name} has no '{name}'", name=name, valid=(*names, *PASSES, "v"))
     free = [a for a in names if a not in bound]
     given = int(np.prod([bound[a] for a in names if a in bound], dtype=object)) if names else 1
     if len(free) > 1:
@@ -216,7 +217,7 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
     alone = [a for a in names if bound[a] == 1]
     if alone:
         raise InputError(f"{alone[0]} = 1 is no axis: leave its strategy out")
-    fixed = {n: v for n, v in bound.items() if n in (*names, "b", "v", "m")}
+    fixed = {n: v for n, v in bound.items() if n in (*names, *PASSES, "v")}
     if "m" not in fixed:
         fixed.setdefault("b", 1)
     programs = outlined(words[0], question.model)
@@ -225,7 +226,7 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
     found = layouts(strategy, question.model, question.devices, question.sizes, fixed, programs.whole)
     if not len(found["b"]):
         raise InputError("no layout of it divides the model, the batch of "
-                         f"{question.devices.batch} and the sizes said")
+                         f"{' or '.join(map(str, question.devices.batches))} and the sizes said")
     one = {n: c[:1] for n, c in found.items()}
     programs = compiled(words[0], question.model, kinds(strategy, question.units, one))
     if programs.refused:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placealg.configurations.evaluate import BOUND, CARD, ESTIMATE, Evaluated, at, exact, exact_need
+from placealg.configurations.layouts import PASSES
 from placealg.configurations.programs import Programs
 from placealg.configurations.question import Question
 from placealg.configurations.stages import Load, stage_loads
@@ -54,12 +55,13 @@ class Configuration:
 
     @property
     def counts(self) -> dict[str, int]:
-        """b, m, and v where there are chunks."""
-        return {n: int(self.sizes[n]) for n in ("b", "m", "v") if n in self.sizes}
+        """b, m, v where there are chunks, and the sequences of a step where there are several numbers of them."""
+        return {n: int(self.sizes[n]) for n in (*PASSES, "v") if n in self.sizes}
 
     def value(self, objective: str) -> Fraction:
-        """What an objective compares."""
-        return {"estimate": self.estimate, "bound": self.bound, "memory": self.need, "card": self.card}[objective]
+        """What an objective compares: times and traffic by the sequence where there are several batches."""
+        told = {"estimate": self.estimate, "bound": self.bound, "memory": self.need, "card": self.card}[objective]
+        return told if objective == "memory" else told / int(self.sizes.get("batch", 1))
 
     @property
     def text(self) -> str:
@@ -135,8 +137,8 @@ class Found:
 
     def order(self, one: Configuration) -> tuple[Any, ...]:
         """What is compared of two configurations."""
-        return (one.value(self.question.objective), one.estimate, one.bound, one.need, one.card, one.expression,
-                tuple(sorted(one.sizes.items())))
+        return (one.value(self.question.objective), *map(one.value, ("estimate", "bound", "memory", "card")),
+                one.expression, tuple(sorted(one.sizes.items())))
 
     @cached_property
     def table(self) -> Table:
@@ -145,7 +147,7 @@ class Found:
         Sizes of axes that a strategy lacks are 1; times are in seconds, memory and card traffic in bytes.
         """
         names = tuple(dict.fromkeys(n for e in self.every for n in e.placed))
-        sizes = sorted(names, key=lambda n: (n.endswith("_in_node"), n in ("b", "m", "v")))
+        sizes = sorted(names, key=lambda n: (n.endswith("_in_node"), n in (*PASSES, "v")))
         kinds = [("strategy", f"U{max([len(e.programs.expression) for e in self.every] or [1])}"),
                  *((n, np.int64) for n in sizes),
                  *((n, np.float64) for n in ("needs", "bound", "estimate", "card")), ("place", np.int64)]
@@ -165,8 +167,12 @@ class Found:
                 found[n][rows] = (low + high) / 2
             found["place"][rows] = k
         found["card"] *= float(self.question.machine.values["card_bw"])
-        key = "needs" if self.question.objective == "memory" else self.question.objective
-        return found[np.lexsort((found["needs"], found["bound"], found[key]))]
+        return found[np.lexsort((found["needs"], found["bound"], self.compared(found, self.question.objective)))]
+
+    def compared(self, table: Table, objective: str) -> Any:
+        """What an objective compares, of every row of a table, in double precision."""
+        values = table["needs" if objective == "memory" else objective]
+        return values / table["batch"] if objective != "memory" and self.question.devices.more else values
 
     def configuration(self, row: Any) -> Configuration:
         """A row of the table with its exact figures."""
@@ -184,7 +190,7 @@ class Found:
         """
         named = tuple(names)
         table = self.table
-        values = np.stack([table["needs" if n == "memory" else n] for n in named], axis=1)
+        values = np.stack([self.compared(table, n) for n in named], axis=1)
         chosen = _undominated(values)
         exactly = [self.configuration(table[k]) for k in chosen]
         told = [tuple(c.value(n) for n in named) for c in exactly]
@@ -209,8 +215,10 @@ class Found:
     def least_bound(self) -> Fraction:
         """The smallest bound of the space, exactly, over all layouts that fit and all their places."""
         most = self.least[1]
-        return min(exact(one.programs, self.question, BOUND, at(one.least[0], int(k)))[0]
-                   for one in self.every if one.least for k in np.flatnonzero(one.least[1][0] <= most))
+        rows = [(one.programs, at(one.least[0], int(k))) for one in self.every if one.least
+                for k in np.flatnonzero(one.least[1][0] <= most)]
+        return min(self.question.by_sequence(exact(programs, self.question, BOUND, sizes)[0], sizes)
+                   for programs, sizes in rows)
 
     @cached_property
     def missed(self) -> tuple[Programs, FrozenMap[str, Fraction], Fraction] | None:

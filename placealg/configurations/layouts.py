@@ -23,20 +23,32 @@ from placealg.model.model import Model
 from placealg.step.compatibility import quotients
 from placealg.strategy.spec import Strategy
 
+PASSES = ("batch", "b", "m")
+"""What says how the sequences of a step pass through."""
+
 Whole = npt.NDArray[np.int64]
 Columns = dict[str, Whole]
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """So many devices, so many of them in a node, and the sequences of a step."""
+    """So many devices, so many of them in a node, and the sequences of a step; `more` are other numbers of them.
+
+    Where there are several, layouts have a column `batch`, and times are compared by the sequence.
+    """
 
     count: int
     per_node: int
     batch: int
+    more: tuple[int, ...] = ()
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The numbers of sequences of a step, each once."""
+        return tuple(dict.fromkeys((self.batch, *self.more)))
 
     def __post_init__(self) -> None:
-        if min(self.count, self.per_node, self.batch) < 1:
+        if min(self.count, self.per_node, *self.batches) < 1:
             raise InputError("devices, devices per node and sequences are whole numbers of at least 1")
         if self.count > self.per_node and self.count % self.per_node:
             raise InputError(f"{self.count} devices do not fill nodes of {self.per_node}")
@@ -72,16 +84,19 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
     found = _where(found, [_whole(q, found, known) for q in (quotients(strategy, model) if whole is None else whole)
                            if set(q.names()) <= {*known, *names}])
     ranks = _product([found[a] for a in strategy.batch_axes], len(found[names[0]]))
-    found = _where({**found, "ranks": ranks}, [devices.batch % ranks == 0])
-    found = _crossed(found, "b", lambda row: divisors(devices.batch // row["ranks"]))
-    found["m"] = devices.batch // (found.pop("ranks") * found["b"])
+    found = _crossed({**found, "ranks": ranks}, "batch", lambda row: devices.batches)
+    found = _where(found, [found["batch"] % found["ranks"] == 0])
+    found = _crossed(found, "b", lambda row: divisors(row["batch"] // row["ranks"]))
+    found["m"] = found["batch"] // (found.pop("ranks") * found["b"])
+    if len(devices.batches) == 1:
+        del found["batch"]
     if strategy.microbatches is not None:
         found = _where(found, [found["m"] == strategy.microbatches])
     if pipeline and strategy.option("schedule", "chunks") == "v":
         found = _crossed(found, "v", lambda row: chunkings(layers, row[pipeline]))
     if pipeline and order_of(strategy) == "interleaved":
         found = _where(found, [found["m"] % found[pipeline] == 0])
-    return _where(found, [found[n] == v for n, v in fixed.items() if n in ("b", "m", "v") and n in found])
+    return _where(found, [found[n] == v for n, v in fixed.items() if n in (*PASSES, "v") and n in found])
 
 
 def placed(columns: Columns, axes: tuple[str, ...], devices: Devices) -> tuple[Columns, Whole]:

@@ -53,9 +53,10 @@ class Question:
                 raise InputError(f"the estimate has no parameter '{name}'", name=name, valid=PARAMETERS)
         degrees = {n: size for n, size in self.space.fixed.items() if n not in ("b", "m", "v")}
         passes = {n: size for n, size in self.space.fixed.items() if n in ("b", "m")}
-        for count, what, fixed in ((self.devices.count, "devices", degrees), (self.devices.batch, "sequences", passes)):
-            if count % prod(fixed.values()):
-                raise InputError(f"{count} {what} are no multiple of what is fixed: "
+        for counts, what, fixed in (((self.devices.count,), "devices", degrees),
+                                    (self.devices.batches, "sequences", passes)):
+            if all(count % prod(fixed.values()) for count in counts):
+                raise InputError(f"{' or '.join(map(str, counts))} {what} are no multiple of what is fixed: "
                                  f"{', '.join(f'{n} = {size}' for n, size in fixed.items())}")
 
     @property
@@ -67,6 +68,10 @@ class Question:
         """Every number that is the same in all layouts: element sizes, the sizes that are said, rates, parameters."""
         return {**program.values, **self.sizes, **self.machine.values, **PARAMETERS, **self.parameters}
 
+    def by_sequence(self, value: Fraction, sizes: Mapping[str, Any]) -> Fraction:
+        """What a step takes or carries, by the sequence where layouts have several batches."""
+        return value / int(sizes["batch"]) if "batch" in sizes else value
+
     def needed(self, peak: Fraction, states: Fraction) -> Fraction:
         """What is held against the memory: the peak with the margin."""
         return states + (peak - states) * self.margin.factor + self.margin.reserve
@@ -74,7 +79,8 @@ class Question:
     def to_json(self) -> dict[str, Any]:
         """The question as data, exact numbers as text."""
         return {"model": self.model.name, "devices": self.devices.count, "per_node": self.devices.per_node,
-                "batch": self.devices.batch, "machine": self.machine.name,
+                "batch": self.devices.batch if not self.devices.more else list(self.devices.batches),
+                "machine": self.machine.name,
                 "rates": {n: str(v) for n, v in self.machine.rates.items()}, "memory": str(self.memory),
                 "sizes": {n: str(v) for n, v in self.sizes.items()},
                 "reserve": str(self.margin.reserve), "activation_factor": str(self.margin.factor),

@@ -229,14 +229,18 @@ def question_of(said: Mapping[str, Any], model: Model) -> Question:
     space = said["space"]
     parts = FrozenMap({str(part): tuple(choices) for part, choices in space["parts"].items()})
     rates = FrozenMap({n: Fraction(v) for n, v in said["rates"].items()})
-    batch = said["batch"]
     return Question(
-        model, Devices(said["devices"], said["per_node"], batch), Machine("as said", rates, said["per_node"]),
+        model, Devices(said["devices"], said["per_node"], *_batches(said["batch"])),
+        Machine("as said", rates, said["per_node"]),
         Fraction(said["memory"]), Space("certified", parts, fixed=FrozenMap(space["fixed"]), only=tuple(space["only"]),
                                         uneven=space["uneven"]),
         FrozenMap({n: Fraction(v) for n, v in said["sizes"].items()}),
         Margin(Fraction(said["reserve"]), Fraction(said["activation_factor"])), said["objective"],
         FrozenMap({n: Fraction(v) for n, v in said["parameters"].items()}))
+
+
+def _batches(said: int | list[int]) -> tuple[int, tuple[int, ...]]:
+    return (said, ()) if isinstance(said, int) else (said[0], tuple(said[1:]))
 
 
 def _differs(where: str, said: Any, found: Any) -> Iterator[tuple[str, str]]:

@@ -80,6 +80,8 @@ def ends(question: Question, name: str, low: Fraction | None = None,
     """The ends of the range of a parameter: as said, or half of what it is and twice that, shares up to 1."""
     if question.objective != "estimate":
         raise InputError(f"where the best changes is told of the estimate, not of {question.objective}")
+    if question.devices.more:
+        raise InputError("where the best changes is told of one batch")
     if name not in names(question):
         raise InputError(f"'{name}' is no parameter of the estimate, rate or memory", name=name, valid=names(question))
     now = current(question, name)

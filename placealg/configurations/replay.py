@@ -155,9 +155,11 @@ def replayed(expression: str, stages: Any, model: Model, asked: Asked) -> Replay
     values = {name: [Fraction(t) / b for t, b in zip(*pair, strict=True)] for name, pair in timed.items()}
     values["card"] = [value * asked.card_bw for value in values["card"]]
     values["need"] = [Fraction(held["need"][0][k]) / held["need"][1][k] for k, _ in rows]
-    mine = values["need" if asked.objective == "memory" else asked.objective]
-    found.least, found.bound = min(mine), min(values["bound"])
-    found.best, row = min(((mine[r], *(values[n][r] for n in ("estimate", "bound", "need", "card")), expression,
+    each = {name: column if name == "need" else [value / place.get("batch", 1) for value, (_, place) in
+                                                 zip(column, rows, strict=True)] for name, column in values.items()}
+    mine = each["need" if asked.objective == "memory" else asked.objective]
+    found.least, found.bound = min(mine), min(each["bound"])
+    found.best, row = min(((mine[r], *(each[n][r] for n in ("estimate", "bound", "need", "card")), expression,
                             tuple(sorted(rows[r][1].items()))), r)
                           for r in range(len(rows)) if mine[r] == found.least)
     found.sizes, found.values = rows[row][1], {name: each[row] for name, each in values.items()}
@@ -238,7 +240,8 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
                                                              and m % axes[pipeline]):
                     continue
                 for v in _chunks(layers, axes[pipeline]) if chunked else (None,):
-                    sizes = {**axes, "b": b, "m": m, **({} if v is None else {"v": v})}
+                    sizes = {**axes, "b": b, "m": m, **({} if v is None else {"v": v}),
+                             **({"batch": batch} if len(asked.batches) > 1 else {})}
                     if all(sizes.get(n, size) == size for n, size in fixed.items()):
                         yield sizes
 

@@ -95,7 +95,8 @@ def page(answer: Answer, width: int) -> list[Line]:
                        dim(f": equals the single device{assumed}"))]
     lines += _near(answer, width)
     low, _ = found.least
-    lines += [(), *prose(f"bound  nothing in this space takes less than {seconds(low)} at these rates, under "
+    lines += [(), *prose(f"bound  nothing in this space takes less than {seconds(low)}"
+                         f"{' a sequence' if question.devices.more else ''} at these rates, under "
                          f"{', '.join(HYPOTHESES)}: placealg explain NAME", width, hang=7)]
     lines += _top(answer, width)
     if answer.front is not None:
@@ -111,7 +112,8 @@ def _head(question: Question, width: int) -> list[Line]:
     devices, machine = question.devices, question.machine
     sizes = ", ".join(f"{n} = {number(int(v)) if v.denominator == 1 else v}" for n, v in question.sizes.items())
     told = (f"{question.model.name} on {number(devices.count)} devices of {float(question.memory) / GB:g} GB, "
-            f"{devices.per_node} to a node; {number(devices.batch)} sequences a step" + (f", {sizes}" if sizes else ""))
+            f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} sequences a step"
+            + (f", {sizes}" if sizes else ""))
     lines = prose(told, width, "bold", hang=2)
     rates = "; ".join(f"{n} {float(v):.4g}" for n, v in machine.rates.items())
     lines += prose(f"rates  {machine.name}: {rates}", width, "dim", hang=7)
@@ -159,9 +161,7 @@ def _proved(answer: Answer, width: int) -> list[Line]:
 def _near(answer: Answer, width: int) -> list[Line]:
     fitting = [n for n in answer.near if n.other is not None]
     over = [n for n in answer.near if n.other is None]
-    table_ = answer.found.table
-    key = "needs" if answer.found.question.objective == "memory" else answer.found.question.objective
-    values = table_[key]
+    values = answer.found.compared(answer.found.table, answer.found.question.objective)
     first = float(values[0]) if len(values) else 0.0
     within = [int((values <= first * (1 + share / 100)).sum()) for share in (1, 5)] if first else [len(values)] * 2
     lines = [(), line(bold("close"), dim(f"  {number(within[0])} of all within 1 %, {number(within[1])} within 5 %"))]
@@ -213,8 +213,8 @@ def why(found: Found, one: Neighbour, text: str, width: int) -> list[Line]:
     if one.other is None:
         return prose(f"why not  {text}: it does not fit, by {gigabytes(one.over)}; against the best {one.term} grew by "
                      f"{gigabytes(one.by)}", width, hang=9)
-    key = "needs" if found.question.objective == "memory" else found.question.objective
-    rank = int((found.table[key] < float(one.other.value(found.question.objective)) * (1 - 1e-12)).sum()) + 1
+    values = found.compared(found.table, found.question.objective)
+    rank = int((values < float(one.other.value(found.question.objective)) * (1 - 1e-12)).sum()) + 1
     mine, best = terms(one.other, found.question), terms(found.best, found.question)
     lines = prose(f"why not  {text}: needs {gigabytes(one.other.need)}, takes at least {seconds(one.other.bound)}, "
                   f"about {seconds(one.other.estimate)}: {_percent(one.ratio)}, place {number(rank)} of "
@@ -249,7 +249,8 @@ def _signed(value: Fraction | int) -> str:
 
 def _tokens(one: Configuration, question: Question) -> Fraction:
     length = question.sizes.get("s", Fraction(question.model.sizes.get("s", 1)))
-    return question.devices.batch * length / one.estimate / question.devices.count if one.estimate else Fraction(0)
+    batch = int(one.sizes.get("batch", question.devices.batch))
+    return batch * length / one.estimate / question.devices.count if one.estimate else Fraction(0)
 
 
 def _text(formula: Formula | None, words: str) -> str:

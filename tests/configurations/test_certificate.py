@@ -36,8 +36,8 @@ PIPELINES = Space("pipelines", FrozenMap({"data": ("zero3",), "pp": ("", "pp", "
 
 
 def asked(space: Space = SPACE, **more: Any) -> Question:
-    return Question(resolve_model("gpt2"), Devices(8, 4, 16), machine("h100"), Fraction(4 * 10**9), space,
-                    FrozenMap({"s": Fraction(1024)}), **more)
+    return replace(Question(resolve_model("gpt2"), Devices(8, 4, 16), machine("h100"), Fraction(4 * 10**9), space,
+                            FrozenMap({"s": Fraction(1024)})), **more)
 
 
 def made(question: Question, folder: Path) -> Made:
@@ -71,7 +71,7 @@ def test_what_was_written_is_replayed_alike(small: Made, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"objective": "memory"}, {"objective": "bound"}, {"objective": "card"}, {
-    "margin": Margin(Fraction(10**8), Fraction(3, 2))}])
+    "margin": Margin(Fraction(10**8), Fraction(3, 2))}, {"devices": Devices(8, 4, 24, (16,))}])
 def test_pipelines_objectives_and_margins_are_replayed_alike(more: Any, folder: Path) -> None:
     assert not checked(made(asked(PIPELINES, **more), folder), folder, regenerate=True).wrong
 

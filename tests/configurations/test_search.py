@@ -277,6 +277,24 @@ def test_a_margin_counts_as_it_does_for_fit(margin: Margin) -> None:
         assert one.need == states + margin.factor * (peak - states) + margin.reserve <= question.memory
 
 
+def test_of_several_batches_the_best_by_the_sequence_wins() -> None:
+    space = replace(SMALL, only=("zero1", "zero1[*]tp_sp"))
+    devices = Devices(8, 4, 24, (64, 32))
+    found = search(replace(asked(8, space), devices=devices))
+    alone = {n: search(replace(asked(8, space), devices=Devices(8, 4, n))) for n in devices.batches}
+    assert found.counts.layouts == sum(one.counts.layouts for one in alone.values())
+    best = min(alone, key=lambda n: alone[n].best.estimate / n)
+    assert found.best.counts["batch"] == best and found.best.estimate == alone[best].best.estimate
+    assert found.least_bound == min(one.least_bound / n for n, one in alone.items())
+    rates = [float(r["estimate"]) / int(r["batch"]) for r in found.table]
+    assert rates == sorted(rates) and len(rates) == found.counts.fit
+    fast = {(c.need, c.value("estimate")) for c in found.front(("memory", "estimate"))}
+    every = {(c.need, c.value("estimate")) for c in found.top(found.counts.fit)}
+    assert fast == {p for p in every if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in every)}
+    _, sizes = meant("zero1 batch=32 b=2", found.question)
+    assert (sizes["batch"], sizes["m"]) == (32, 2)
+
+
 def test_the_cache_gives_what_was_derived_and_no_other(tmp_path: Path) -> None:
     model = resolve_model("gpt2")
     cache, made = Cache(tmp_path, model), compiled("zero1", model)

@@ -1,6 +1,8 @@
 """Published steps: what frameworks printed of real runs, each beside the bound and the estimate of the same step.
 
-A run is told in tokens a second and device. The bound is a claim, that no run is faster; the estimate is none.
+A run is told by tokens a second and device, by the seconds of a step, or by a rate of flop, of which then 6 are counted
+for a parameter and token: the least that such rates count. The bound is a claim, that no run is faster; the estimate
+is none.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from placealg.cost.machines import machine
 from placealg.cost.stage import candidates, on_stage
 from placealg.cost.times import PARAMETERS, times
 from placealg.cost.walk import Walk
+from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
 from placealg.step.derive import derive
@@ -27,7 +30,11 @@ from placealg.strategy.expression import parse_strategy
 
 @dataclass(frozen=True, slots=True)
 class PublishedStep:
-    """One run: `tokens` a second and device, printed by `source`; `chunks` is the most that a rank may have had."""
+    """One run, printed by `source`; `chunks` is the most that a rank may have had.
+
+    It is told by one of `tokens` a second and device, `time`, the seconds of a step, and `rate`, flop a second and
+    device.
+    """
 
     id: str
     title: str
@@ -36,7 +43,9 @@ class PublishedStep:
     strategy: str
     machine: str
     sizes: FrozenMap[str, Fraction]
-    tokens: Fraction
+    tokens: Fraction | None = None
+    time: Fraction | None = None
+    rate: Fraction | None = None
     chunks: int = 1
 
     @property
@@ -51,10 +60,16 @@ class PublishedStep:
         >>> round(float(published_steps()[0].seconds), 3)
         2.843
         """
+        if self.time is not None:
+            return self.time
         strategy = parse_strategy(self.strategy)
         ranks = prod((self.sizes[a] for a in strategy.batch_axes), start=Fraction(1))
         devices = prod((self.sizes[a] for a in strategy.mesh.names), start=Fraction(1))
-        return self.sizes["b"] * self.sizes["m"] * ranks * self.sizes["s"] / devices / self.tokens
+        own = self.sizes["b"] * self.sizes["m"] * ranks * self.sizes["s"] / devices
+        if self.tokens is not None:
+            return own / self.tokens
+        assert self.rate is not None
+        return 6 * resolve_model(self.model).total() * own / self.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,11 @@ class StepFinding:
         """Whether the run was no faster than the bound."""
         return self.step.seconds >= self.bound
 
+    @property
+    def ratio(self) -> Fraction:
+        """The printed time over the bound."""
+        return self.step.seconds / self.bound
+
 
 @lru_cache(maxsize=1)
 def published_steps() -> tuple[PublishedStep, ...]:
@@ -81,9 +101,11 @@ def published_steps() -> tuple[PublishedStep, ...]:
         for own in group["steps"]:
             said = {**shared, **own}
             sizes = {**shared.get("sizes", {}), **own.get("sizes", {})}
+            told = {key: Fraction(said[key]) for key in ("tokens", "time", "rate") if key in said}
+            if len(told) != 1:
+                raise InputError("a step is told by one of tokens, time and rate", where=str(said.get("id")))
             found.append(PublishedStep(**{
-                **said, "sizes": FrozenMap({n: Fraction(v) for n, v in sizes.items()}),
-                "tokens": Fraction(said["tokens"])}))
+                **said, "sizes": FrozenMap({n: Fraction(v) for n, v in sizes.items()}), **told}))
     return tuple(found)
 
 

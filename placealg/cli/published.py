@@ -6,35 +6,66 @@ from collections.abc import Iterator
 from typing import Any
 
 from placealg.check.published import DIFFERS, KINDS, ClaimFinding, claims, find
+from placealg.check.steps import StepFinding, find_step, published_steps
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cost.formula import Formula, json_number
 from placealg.mesh import SYMBOLS
 from placealg.progress import each
+from placealg.render import steps as steps_page
 from placealg.render.published import PublishedRow, page_of, table_of
+from placealg.render.text_layout import line
 from placealg.render.values import plain_number
 
 ALL = "published"
 """What is explained as the table of all published numbers."""
 
+STEPS = "steps"
+"""What is explained as the table of all published steps."""
+
 _DIGITS = 4
 
 
 def names() -> tuple[str, ...]:
-    """What can be explained here: the table, and each published number."""
-    return (ALL, *claims())
+    """What can be explained here: the tables, each published number, and each published step."""
+    return (ALL, STEPS, *claims(), *(step.id for step in published_steps()))
 
 
 def explain_published(name: str, as_json: bool) -> None:
-    """Print the table, or the page of one number."""
+    """Print a table, or the page of one number or step."""
+    chosen = [step for step in published_steps() if name in (STEPS, step.id)]
+    if chosen:
+        _explain_steps(name, [find_step(step) for step in each(chosen, lambda step: step.id)], as_json)
+        return
     asked = [c for c in claims().values() if name in (ALL, c.id)]
     findings = [find(c) for c in each(asked, lambda claim: claim.id)]
     if as_json:
         print_json({"version": 1, "published": [document(f) for f in findings]})
     elif name == ALL:
-        print_lines(table_of([row(f) for f in findings], KINDS, width()))
+        told = f"{len(published_steps())} published steps, each beside its bound: placealg explain {STEPS}"
+        print_lines([*table_of([row(f) for f in findings], KINDS, width()), (), line(told)])
     else:
         found = row(findings[0])
         print_lines(page_of(found._replace(ours=found.ours + unit(findings[0])), derivation(findings[0]), width()))
+
+
+def _explain_steps(name: str, findings: list[StepFinding], as_json: bool) -> None:
+    if as_json:
+        print_json({"version": 1, "steps": [step_document(f) for f in findings]})
+    elif name == STEPS:
+        print_lines(steps_page.table_of(findings, width()))
+    else:
+        print_lines(steps_page.page_of(findings[0], width()))
+
+
+def step_document(finding: StepFinding) -> dict[str, Any]:
+    """A published step as a JSON object, times in seconds."""
+    step = finding.step
+    return {"id": step.id, "title": step.title, "source": step.source, "model": step.model, "strategy": step.strategy,
+            "machine": step.machine, "chunks": step.chunks, "sizes": {n: json_number(v) for n, v in step.sizes.items()},
+            **{key: {"exact": str(value), "value": float(value)} for key, value in (
+                ("printed", step.seconds), ("bound", finding.bound), ("estimate", finding.estimate),
+                ("ratio", finding.ratio))},
+            "holds": finding.holds}
 
 
 def row(finding: ClaimFinding) -> PublishedRow:

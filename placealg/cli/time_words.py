@@ -29,4 +29,5 @@ def times_and_machines() -> Iterator[Explained]:
         memory = "" if machine.memory is None else f", {float(machine.memory) / 10**9:g} GB each"
         yield Explained(machine.name, "machine", (
             f"{machine.title}: {machine.per_node} devices to a node{memory}.",
-            f"Flop and bytes a second: {rates}; links one way."), source=machine.source)
+            f"Flop and bytes a second: {rates}; links one way.", f"Found again: {machine.checked}."),
+            source=machine.source)

@@ -22,7 +22,10 @@ RATES: Mapping[str, str] = FrozenMap({
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Devices in nodes of `per_node`: `rates` of RATES, in flop or bytes a second, and a device's `memory` in bytes."""
+    """Devices in nodes of `per_node`: `rates` of RATES, in flop or bytes a second, and a device's `memory` in bytes.
+
+    `source` is where its numbers stand, `checked` where they were found again, and which were not.
+    """
 
     name: str
     rates: FrozenMap[str, Fraction]
@@ -30,6 +33,7 @@ class Machine:
     memory: Fraction | None = None
     title: str = ""
     source: str = ""
+    checked: str = ""
 
     @property
     def values(self) -> dict[str, Fraction]:
@@ -46,7 +50,8 @@ class Machine:
         for name in said:
             if name not in RATES:
                 raise InputError(f"a machine has no rate '{name}'", name=name, valid=RATES)
-        return Machine(self.name, self.rates.plus(said), self.per_node, self.memory, self.title, self.source)
+        return Machine(self.name, self.rates.plus(said), self.per_node, self.memory, self.title, self.source,
+                       self.checked)
 
 
 @lru_cache(maxsize=1)
@@ -69,4 +74,4 @@ def machine(name: str) -> Machine:
 
 def _read(name: str, said: Mapping[str, Any]) -> Machine:
     return Machine(name, FrozenMap({n: Fraction(said[n]) for n in RATES if n in said}), int(said["per_node"]),
-                   Fraction(said["memory"]), said["title"], said["source"])
+                   Fraction(said["memory"]), said["title"], said["source"], said["checked"])

@@ -199,7 +199,7 @@ def test_figures_of_costs_know_times() -> None:
 
 
 def test_machines_have_sources_and_rates() -> None:
-    assert all(m.source and m.rates["peak_flops"] > 0 and m.per_node for m in machines().values())
+    assert all(m.source and m.checked and m.rates["peak_flops"] > 0 and m.per_node for m in machines().values())
     with pytest.raises(InputError, match="no machine is called 'h1000'; did you mean 'h100'"):
         machine("h1000")
     with pytest.raises(InputError, match="no rate"):

@@ -74,6 +74,8 @@ def _flat(config: Record, function: str, document: Document, options: Options) -
     optimizer = config.fields.get("optimizer")
     if isinstance(optimizer, Record):
         word = re.sub(r"^default_|\.Config$|OptimizersContainer", "", optimizer.name)
+        for field, value in optimizer.fields.items():
+            _put(data, lines, ("optimizer", field), value, optimizer.lines.get(field, config.line))
         _put(data, lines, ("optimizer", "name"), word or "adamw", config.lines.get("optimizer", 0))
     return Document(document.file, data, lines, document.text)
 
@@ -151,4 +153,8 @@ def _model(config: Record, function: str, data: dict[str, Any], lines: dict[Key,
     if isinstance(converters, list):
         names = [c.name.partition(".")[0] if isinstance(c, Record) else _plain(c) for c in converters]
         data["model"]["converters"] = [str(n).lower() for n in names]
+        for record in (c for c in converters if isinstance(c, Record)):
+            for field, value in record.fields.items():
+                _put(data, lines, ("mx" if record.name.startswith("MX") else "float8", field), value,
+                     record.lines.get(field, record.line))
         lines[("model", "converters")] = spec.lines.get("converters", line) if isinstance(spec, Record) else line

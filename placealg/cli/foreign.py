@@ -83,7 +83,7 @@ def import_command(chosen: Namespace) -> int:
     if chosen.format == "json":
         print_json(reading.to_json())
     elif not chosen.output:
-        print_lines(reading_page(reading, width(), chosen.long))
+        print_lines(reading_page(reading, width(40), chosen.long))
     return 0
 
 

@@ -12,12 +12,12 @@ from placealg.atomic_files import write_whole
 from placealg.cli.terminal import dropped_unread
 from placealg.errors import InputError
 from placealg.progress import say
-from placealg.render.text_layout import Line, width_of, write
+from placealg.render.text_layout import NARROWEST, Line, width_of, write
 
 
-def width() -> int:
+def width(narrowest: int = NARROWEST) -> int:
     """The width of stdout, for layout."""
-    return width_of(sys.stdout)
+    return width_of(sys.stdout, narrowest)
 
 
 def print_lines(lines: Iterable[Line]) -> None:

@@ -6,7 +6,10 @@ from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
+from placealg.importers.megatron_model import shipped_alike
+from placealg.importers.names import shipped_name
 from placealg.importers.reading import Options, Reading
+from placealg.model.config import resolve_model
 
 DIMS = {"mlp": "ffn", "heads": "heads", "kv_head": "heads", "kv_heads": "heads", "vocab": "vocab",
         "experts": "expert.expert"}
@@ -121,25 +124,66 @@ def _recompute(draft: Draft) -> None:
                                "overstated, and the verdict does not cover what is computed again")
 
 
-def _model(draft: Draft) -> None:
-    """A llama whose sizes stand in the file; its vocabulary is the tokenizer's."""
-    from placealg.importers.megatron_model import shipped_alike
+FAMILIES = {"llama": "llama", "mistral": "mistral", "qwen": "qwen2", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""Type of Levanter's models of the same fields -> the family whose blocks they have."""
 
+SIZES = {"hidden_dim": "hidden_size", "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
+         "num_kv_heads": "num_key_value_heads", "intermediate_dim": "intermediate_size"}
+OTHER = ("use_bias", "hybrid_norm", "input_embedding_norm", "use_qk_norm", "qk_norm", "use_attention_sink")
+"""Fields of Levanter that make other blocks than the family's."""
+
+
+def _model(draft: Draft) -> None:
+    """The model of huggingface.co that the file starts from, or one of its sizes and its tokenizer's vocabulary."""
     said = draft.said
     model: Any = said.raw("model")
-    names = {"hidden_dim": "hidden_size", "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
-             "num_kv_heads": "num_key_value_heads", "intermediate_dim": "intermediate_size"}
     draft.size("s", "model.seq_len", "tokens of a sequence")
-    if isinstance(model, dict) and model.get("type") == "llama" and all(n in model for n in names):
-        fields = {"model_type": "llama", **{theirs: model[ours] for ours, theirs in names.items()}}
-        shipped = shipped_alike(fields)
-        if shipped:
-            draft.model = shipped
-            for name in ("type", *names):
-                said.read(f"model.{name}", f"of the model: all sizes agree with {shipped}")
+    named = str(said.raw("initialize_from_hf") or "").partition("@")[0]
+    if said.raw("use_hf_model_config") is True and (found := shipped_name("huggingface", named)):
+        draft.model = found
+        said.read("initialize_from_hf", f"model {found}")
+        said.read("use_hf_model_config", "its sizes are those of that model")
+        for name in ("type", *SIZES):
+            said.leave(f"model.{name}", "the model's own")
+        return
+    kind = str(model.get("type", "") if isinstance(model, dict) else model or "")
+    why = f"{kind or 'none'}: no type of model that is read"
+    if isinstance(model, dict) and kind in FAMILIES and not any(model.get(name) for name in OTHER):
+        why = _sized(draft, model, FAMILIES[kind])
+        if not why:
             return
-    kind = model.get("type") if isinstance(model, dict) else model
-    said.unsaid("model", f"{kind or 'none'}: no configuration that is read; the tokenizer decides the vocabulary",
-                "--model")
-    for name in ("type", *names):
+    said.unsaid("model", why, "--model")
+    for name in ("type", *SIZES):
         said.leave(f"model.{name}", "of a model that is not read")
+
+
+def _sized(draft: Draft, model: dict[str, Any], family: str) -> str:
+    """Why the sizes of a file make no model; "" where they do, and it is the reading's."""
+    said = draft.said
+    missing = [name for name in SIZES if said.number(f"model.{name}") is None]
+    if missing:
+        return f"{model['type']} of Levanter's own {missing[0]}, which the file leaves out"
+    fields = {"model_type": family, **{theirs: said.number(f"model.{ours}") for ours, theirs in SIZES.items()}}
+    fields |= {"tie_word_embeddings": model["tie_word_embeddings"]} if "tie_word_embeddings" in model else {}
+    shipped = shipped_alike(fields)
+    tokenizer = next((k for k in ("data.tokenizer", "tokenizer") if isinstance(said.raw(k), str)), "")
+    of = shipped_name("huggingface", str(said.raw(tokenizer))) if tokenizer else ""
+    if shipped:
+        draft.model = shipped
+        text = f"of the model: all sizes agree with {shipped}"
+    elif of:
+        head = {"head_dim": model["head_dim"]} if model.get("head_dim") else {}
+        if family == "qwen3" and not head:
+            head = {"head_dim": model["hidden_dim"] // model["num_heads"]}
+        vocabulary = resolve_model(of).sizes["V"]
+        draft.model = {**fields, **head, "vocab_size": vocabulary}
+        text = "of the model"
+        said.read(tokenizer, f"a vocabulary of {vocabulary}, that of {of}")
+    else:
+        return f"{family}, but the tokenizer decides the vocabulary"
+    for name in ("type", *SIZES):
+        said.read(f"model.{name}", text)
+    for name in ("head_dim", "tie_word_embeddings"):
+        if said.has(f"model.{name}"):
+            said.read(f"model.{name}", text)
+    return ""

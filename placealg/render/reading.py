@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from placealg.importers.reading import Reading, ReadingItem
-from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import NARROWEST, Cell, Line, Span, bold, dim, indent, line, plain, prose, table
 
 _STYLES = {"unsaid": "yellow", "approximated": "magenta", "ignored": "dim"}
 
 
 def reading_page(reading: Reading, width: int, long: bool = False) -> list[Line]:
-    """The headline, and a row per key; ignored keys are counted by reason unless `long`."""
+    """The headline, and a row per key; ignored keys are counted by reason unless `long`.
+
+    On a narrow page what became of a key stands below it.
+    """
     lines = prose(reading.headline, width, "bold", hang=2)
     if reading.model is not None:
         name = reading.model if isinstance(reading.model, str) else str(reading.model.get("model_type", "own"))
@@ -22,7 +25,11 @@ def reading_page(reading: Reading, width: int, long: bool = False) -> list[Line]
         rows += [_row(item, Span(name, _STYLES[name])) for item in getattr(reading, name)]
     if long:
         rows += [_row(item, Span("ignored", "dim")) for item in reading.ignored]
-    lines += indent(table(rows, "lll", width - 2)) if rows else []
+    if width < NARROWEST:
+        for row in rows:
+            lines += indent(_stacked(row, width - 2))
+    elif rows:
+        lines += indent(table(rows, "lll", width - 2))
     if reading.ignored and not long:
         lines += indent(_ignored(reading, width - 2))
     return lines
@@ -32,6 +39,16 @@ def _row(item: ReadingItem, first: Cell) -> list[Cell]:
     said = f"{item.key} = {item.value}" if item.value else item.key
     option = line(item.text, "  ", dim(item.option)) if item.option else line(item.text)
     return [first, said, option]
+
+
+def _stacked(row: list[Cell], width: int) -> list[Line]:
+    """A row as a line with the place and the key, and below it what became of it."""
+    place, said, text = (line(cell) for cell in row)
+    head = line(*place, "  ", *said)
+    lines = [head]
+    if len(plain(head)) > width:
+        lines = [*prose(plain(place), width), *indent(prose(plain(said), width - 2))]
+    return [*lines, *indent(prose(plain(text), width - 4), 4)]
 
 
 def _ignored(reading: Reading, width: int) -> list[Line]:

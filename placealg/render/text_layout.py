@@ -19,6 +19,7 @@ Line = tuple[Span, ...]
 Cell = str | Span | Line
 
 NARROWEST, WIDEST = 80, 120
+"""The widths between which pages are laid out, in columns."""
 _LEAST = 8
 _NO_BREAK, _MAY_BREAK = "\u00a0", "\u200b"
 _WHOLE = re.compile(r"\([^()]{1,24}\)|[\w.]+ [=×] [\w.,]+")
@@ -166,8 +167,8 @@ def _broken(cell: Line, width: int) -> list[Line]:
     return prose(plain(cell), width, cell[0].style if cell else "")
 
 
-def width_of(stream: TextIO) -> int:
-    """The width to lay out for: the terminal's, between 80 and 120; 120 where there is none."""
+def width_of(stream: TextIO, narrowest: int = NARROWEST) -> int:
+    """The width to lay out for: the terminal's, between `narrowest` and 120; 120 where there is none."""
     said = os.environ.get("COLUMNS", "")
     if said.isascii() and said.isdecimal() and len(said) < 6 and int(said):
         columns = int(said)
@@ -176,7 +177,7 @@ def width_of(stream: TextIO) -> int:
             columns = os.get_terminal_size(stream.fileno()).columns
         except (OSError, ValueError, AttributeError):
             columns = WIDEST
-    return min(max(columns, NARROWEST), WIDEST)
+    return min(max(columns, narrowest), WIDEST)
 
 
 def in_colour(stream: TextIO) -> bool:

@@ -9,11 +9,15 @@ from conftest import ROOT
 
 import placealg as pa
 from placealg.importers.guide import guide
-from placealg.importers.read import READERS, read_words, reader_of, reading_of
+from placealg.importers.read import READERS, read, read_words, reader_of, reading_of
 from placealg.importers.reading import Options, Reading
 from placealg.importers.tables import formats, table
 from placealg.model.config import resolve_model
+from placealg.render.reading import reading_page
+from placealg.render.text_layout import plain
 from placealg.strategy.precision import precisions
+
+MINIATURES = ROOT / "tests" / "importers" / "miniatures"
 
 
 def test_the_page_is_the_code_s() -> None:
@@ -85,3 +89,10 @@ def test_bytes_of_adapters_are_derived(more: str, here: str) -> None:
     model = resolve_model(str(found.model))
     per = pa.memory(found.strategy, model).states.value(dp=8) / model.total()
     assert f"{float(per):.2f}" == here and f"| {here} |" in guide().replace("2 + 16·0.0026 = ", "")
+
+
+@pytest.mark.parametrize("width", [40, 60, 79, 80, 120])
+def test_a_page_is_as_wide_as_its_terminal(width: int) -> None:
+    for name in ("deepspeed/zero3_offload.json", "primus/experiment.yaml"):
+        page = [plain(text) for text in reading_page(read(MINIATURES / name), width, long=True)]
+        assert max(map(len, page)) <= width

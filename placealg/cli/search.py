@@ -67,6 +67,11 @@ def search_command(chosen: Namespace) -> int:
     question = read_question(chosen)
     for path in filter(None, (chosen.plot, chosen.certificate)):
         check_file(path)
+    for option in ("front", "plot", "certificate", "robust", "regions"):
+        if chosen.best_alone and getattr(chosen, option):
+            raise InputError(f"--{option} takes a search of all strategies: leave out --best-alone", where="search")
+    if chosen.best_alone and chosen.format == "csv":
+        raise InputError("csv lists every configuration that fits: leave out --best-alone", where="search")
     calibration = _calibrated(chosen.measured, question) if chosen.measured else None
     if calibration is not None:
         question = replace(question, parameters=question.parameters.plus({"efficiency": calibration.efficiency}))
@@ -78,7 +83,7 @@ def search_command(chosen: Namespace) -> int:
     space, outside = decided(question.space, question.model, _folder(chosen))
     question = replace(question, space=space)
     with _pool(jobs) as executor, stopping() as stopped:
-        found = search(question, _folder(chosen), executor, stopped)
+        found = search(question, _folder(chosen), executor, stopped, chosen.best_alone)
         halted = stopped()
     if not found.counts.fit:
         if chosen.certificate and not halted:

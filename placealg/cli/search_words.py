@@ -48,6 +48,8 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
     margin.add_argument("--measured", metavar="TEXT", help="a step of yours, to which efficiency is fitted: "
                         "'zero1*tp dp=64 tp=8 b=1: 16.4 s 61GB', the peak if known")
     parser.add_argument("--top", metavar="N", default="10", help="how many are listed; 10")
+    parser.add_argument("--best-alone", action="store_true", help="derive no strategy of which a bound excludes "
+                        "that it has the best, and say what that saved")
     parser.add_argument("--front", action="store_true", help="the front of memory, time and card traffic, each proved")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw that front")
     parser.add_argument("--certificate", metavar="FILE", help="write why nothing in the space is better, for `recheck`")

@@ -56,6 +56,8 @@ def certified(found: Found, said: Mapping[str, Any], report: Report | None, outs
 
     Where nothing fits there is no winner and no report. A search that was interrupted has none: an InputError.
     """
+    if found.pruned:
+        raise InputError("strategies were left out by a bound: a certificate takes a search of all")
     if not found.complete:
         raise InputError("the search was interrupted: what it found is no optimum, and has no certificate")
     question, best = found.question, found.best if found.counts.fit else None

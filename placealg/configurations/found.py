@@ -14,6 +14,7 @@ import numpy.typing as npt
 from placealg.configurations.evaluate import BOUND, CARD, ESTIMATE, Evaluated, at, exact, exact_need
 from placealg.configurations.layouts import PASSES
 from placealg.configurations.programs import Programs
+from placealg.configurations.pruning import Pruned
 from placealg.configurations.question import Question
 from placealg.configurations.stages import Load, stage_loads
 from placealg.cost.links import in_node
@@ -100,15 +101,20 @@ class Counts:
 
 
 class Found:
-    """The outcome of a search; `complete` is False where it was interrupted after some of the strategies."""
+    """The outcome of a search; `complete` is False where it was interrupted after some of the strategies.
 
-    def __init__(self, question: Question, every: Sequence[Evaluated], refused: Mapping[str, str], total: int):
+    `pruned` are the strategies of which a bound excludes that they have the best.
+    """
+
+    def __init__(self, question: Question, every: Sequence[Evaluated], refused: Mapping[str, str], total: int,
+                 pruned: Mapping[str, Pruned] = FrozenMap()):
         self.question, self.every, self.refused, self.total = question, tuple(every), dict(refused), total
+        self.pruned = dict(pruned)
 
     @property
     def complete(self) -> bool:
         """Whether every strategy of the space was seen."""
-        return len(self.every) + len(self.refused) == self.total
+        return len(self.every) + len(self.refused) + len(self.pruned) == self.total
 
     @cached_property
     def counts(self) -> Counts:
@@ -207,9 +213,13 @@ class Found:
 
     @cached_property
     def least(self) -> tuple[float, float]:
-        """An interval that holds the smallest bound of the space: no configuration in it that fits takes less."""
+        """An interval that holds the smallest bound of the space: no configuration in it that fits takes less.
+
+        Where strategies are left out, its low end is at most what they take.
+        """
         ends = [one.least[1] for one in self.every if one.least]
-        return min(float(e[0].min()) for e in ends), min(float(e[1].min()) for e in ends)
+        below = min((one.seconds for one in self.pruned.values()), default=float("inf"))
+        return min(below, *(float(e[0].min()) for e in ends)), min(float(e[1].min()) for e in ends)
 
     @cached_property
     def least_bound(self) -> Fraction:

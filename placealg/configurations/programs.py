@@ -22,7 +22,7 @@ from placealg.configurations.stages import ALONE, Kind
 from placealg.cost.arrays import Arrays
 from placealg.cost.bounds import at_most
 from placealg.cost.stage import on_stage
-from placealg.cost.sums import ONE, Figure, inside, sums
+from placealg.cost.sums import ONE, Figure, bytes_of, inside, sums
 from placealg.cost.times import times
 from placealg.cost.walk import Walk
 from placealg.errors import InputError
@@ -100,8 +100,10 @@ def outlined(expression: str, model: Model) -> Programs:
         return Programs(expression, strategy, refused=str(error))
 
 
-def compiled(expression: str, model: Model, wanted: Iterable[Kind] | None = None) -> Programs:
+def compiled(expression: str, model: Model, wanted: Iterable[Kind] | None = None, peak: bool = True) -> Programs:
     """The programs of a strategy on a model: of the kinds of stages wanted, or of ends and middle with all units.
+
+    Without `peak` the states at rest stand in its place, which it never falls below.
 
     >>> from placealg.model.config import resolve_model
     >>> [str(program.kind) for program in compiled("zero1*pp", resolve_model("gpt2")).stages]
@@ -114,7 +116,7 @@ def compiled(expression: str, model: Model, wanted: Iterable[Kind] | None = None
     every = [Kind(place, units) for place in ("first", "i", "last")] if outline.strategy.pipeline_axis else [ALONE]
     try:
         step = derive(outline.strategy, model)
-        return replace(outline, stages=tuple(_compiled(kind, Walk(stage_program(step, kind)))
+        return replace(outline, stages=tuple(_compiled(kind, Walk(stage_program(step, kind)), peak)
                                              for kind in (every if wanted is None else wanted)))
     except InputError as error:
         return replace(outline, refused=str(error))
@@ -128,8 +130,9 @@ def stage_program(step: Step, kind: Kind) -> Step:
     return on_stage(step, kind.place, {counted(unit): int(unit in kind.units) for unit in units})
 
 
-def _compiled(kind: Kind, walk: Walk) -> Program:
-    figures = {**sums(walk), **times(walk)}
+def _compiled(kind: Kind, walk: Walk, peak: bool) -> Program:
+    states = Figure((bytes_of(walk.amounts, walk.rest),))
+    figures = {**(sums(walk) if peak else dict.fromkeys(HELD[:2], states)), **times(walk)}
     if "time.bound" not in figures:
         raise InputError("units run whole, so that neither activations nor flop are known")
     held, timed = ({path: figures.get(path, NOTHING) for path in paths} for paths in (HELD, TIMED))

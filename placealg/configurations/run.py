@@ -10,6 +10,7 @@ from typing import Any
 from placealg.configurations.evaluate import Evaluated, asked, evaluate
 from placealg.configurations.found import Found
 from placealg.configurations.programs import Cache, Programs, compiled, outlined
+from placealg.configurations.pruning import Pruned, Work, relaxed
 from placealg.configurations.question import Question
 from placealg.configurations.stages import Kind, kinds
 from placealg.errors import InputError
@@ -18,10 +19,11 @@ from placealg.strategy.expression import parse_strategy
 
 
 def search(question: Question, folder: Path | None = None, executor: Any = None,
-           interrupted: Callable[[], bool] = lambda: False) -> Found:
+           interrupted: Callable[[], bool] = lambda: False, best_alone: bool = False) -> Found:
     """Search the space: `folder` is the cache's, `executor` derives what it lacks, `interrupted` says to stop.
 
-    An `executor` has the `map` of concurrent.futures.
+    An `executor` has the `map` of concurrent.futures. For the `best_alone` strategies are left out whose layouts all
+    are worse by a bound (`pruning`); where nothing fits all are searched.
 
     >>> import placealg.configurations.space as space
     >>> from fractions import Fraction
@@ -36,6 +38,10 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     (24, 24, 'zero1 dp=8 b=1 m=4')
     """
     wanted = strategies(question)
+    if best_alone:
+        found = _pruned(question, wanted, Cache(folder, question.model), interrupted)
+        if found.counts.fit or interrupted():
+            return found
     every: list[Evaluated] = []
     refused: dict[str, str] = {}
     best = float("inf")
@@ -50,6 +56,54 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
             best = min(best, float(every[-1].near[1][1].min()))
         say(f"{k} of {len(wanted)} strategies" + (f", the best so far {best:.4g}" if best < float("inf") else ""))
     return Found(question, every, refused, len(wanted))
+
+
+def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Callable[[], bool]) -> Found:
+    """The best of strategies, the least work first; each is derived as far as its bounds leave it a chance."""
+    work = Work.of(question)
+    bounds = {e: work.least(e) for e in wanted}
+    every, refused, pruned, best = list[Evaluated](), dict[str, str](), dict[str, Pruned](), float("inf")
+    least = {e: bound.least if bound else 0.0 for e, (_, bound) in bounds.items()}
+    for k, expression in enumerate(sorted(wanted, key=least.__getitem__), 1):
+        say(f"{k} of {len(wanted)} strategies, {len(pruned)} left out by a bound"
+            + (f", the best so far {best:.4g}" if best < float("inf") else ""))
+        if interrupted():
+            break
+        outline, bound = bounds[expression]
+        if bound is not None and bound.least > best:
+            pruned[expression] = bound
+            continue
+        kept = cache.read(expression)
+        if not outline.refused and (kept is None or _lacking(kept, question)):
+            lower = _by_states(outline, question, cache)
+            if isinstance(lower, str):
+                refused[expression] = lower
+                continue
+            assert bound is None or lower.least >= bound.least, f"{expression} works less than its part"
+            if lower.layouts and lower.least > best:
+                pruned[expression] = lower
+                continue
+        programs = programs_for(expression, question, cache)
+        if programs.refused:
+            refused[expression] = programs.refused
+            continue
+        every.append(evaluate(programs, question))
+        if every[-1].near:
+            best = min(best, float(every[-1].near[1][1].min()))
+    return Found(question, every, refused, len(wanted), pruned)
+
+
+def _by_states(outline: Programs, question: Question, cache: Cache) -> Pruned | str:
+    """The bound of a strategy by its states, or why it is refused."""
+    name = f"{outline.expression} by states"
+    kept = cache.read(name)
+    found = replace(kept or outline, expression=outline.expression)
+    lacking = _lacking(found, question)
+    if lacking:
+        made = compiled(outline.expression, question.model, lacking, peak=False)
+        found = replace(made, stages=(*found.stages, *made.stages))
+        cache.write(replace(found, expression=name))
+    return found.refused or relaxed(evaluate(found, question))
 
 
 def strategies(question: Question) -> list[str]:

@@ -14,6 +14,7 @@ from placealg.configurations.explain import Neighbour, TermValue, terms
 from placealg.configurations.found import Configuration, Found
 from placealg.configurations.left_out import CLAIMS, Decided
 from placealg.configurations.modes import by_rule
+from placealg.configurations.pruning import MEANING
 from placealg.configurations.question import OBJECTIVES, Question
 from placealg.configurations.stages import told
 from placealg.cost.formula import Formula
@@ -141,9 +142,21 @@ def _space(found: Found, width: int) -> list[Line]:
         lines += prose(f"refused  {number(len(found.refused))} strategies do not stand on the model: " + "; ".join(
             f"{number(count)}: {rule}" for rule, count in rules) + (f"; {number(rest)} by others" if rest else ""),
             width, "dim", hang=9)
+    lines += _pruned(found, width)
     if not found.complete:
         lines += prose(f"interrupted after {counts.strategies} of {found.total} strategies: what follows holds for "
                        "those alone", width, "red", hang=2)
+    return lines
+
+
+def _pruned(found: Found, width: int) -> list[Line]:
+    """What was left out by a bound, and what that saved."""
+    lines: list[Line] = []
+    for by, rests in MEANING.items():
+        those = [one for one in found.pruned.values() if one.by == by]
+        if those:
+            lines += prose(f"left out  {number(len(those))} strategies with {number(sum(o.layouts for o in those))} "
+                           f"configurations {rests}: none of them is better", width, "dim", hang=10)
     return lines
 
 
@@ -270,6 +283,8 @@ def document(answer: Answer) -> dict[str, Any]:
         "question": found.question.to_json(), "complete": found.complete,
         "counts": {"strategies": counts.strategies, "refused": counts.refused, "configurations": counts.layouts,
                    "fit": counts.fit, "places": counts.places, "decided_by_fractions": counts.open},
+        "pruned": {by: {"strategies": len(those), "configurations": sum(one.layouts for one in those)}
+                   for by in MEANING if (those := [one for one in found.pruned.values() if one.by == by])},
         "best": {**best.to_json(), "bound": _terms(answer.parts), "estimate": _terms(answer.terms),
                  "need": answer.need.to_json(), "verdict": str(answer.reports[best.expression].verdict),
                  "class": answer.reports[best.expression].cls,

@@ -1,0 +1,111 @@
+"""Strategies that a bound excludes: the best is the same without them, and none of them is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from conftest import Outcome
+
+from placealg.configurations.certificate import certified
+from placealg.configurations.evaluate import evaluate, exact
+from placealg.configurations.layouts import Devices
+from placealg.configurations.programs import Cache, compiled
+from placealg.configurations.pruning import STATES, WORK, Work, relaxed
+from placealg.configurations.question import Question
+from placealg.configurations.run import programs_for, search
+from placealg.configurations.space import Space, spaces
+from placealg.cost.machines import machine
+from placealg.cost.times import TERM
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.config import resolve_model
+
+SPACE = Space("some", FrozenMap({"data": ("zero1", "zero3"), "recompute": ("", "recompute_full")}))
+
+
+EIGHT = Devices(8, 4, 64)
+
+
+def asked(space: Space = SPACE, memory: int = 4 * 10**9, devices: Devices = EIGHT, **more: str) -> Question:
+    return Question(resolve_model("gpt2"), devices, machine("h100"), Fraction(memory), space,
+                    FrozenMap({"s": Fraction(1024)}), **more)
+
+
+def agrees(question: Question, folder: Path | None = None) -> set[str]:
+    """The best of both searches is one; what was left out is nowhere better; by which bounds it was."""
+    whole, some = search(question, folder), search(question, None, best_alone=True)
+    assert some.complete and (some.best.text, some.best.sizes) == (whole.best.text, whole.best.sizes)
+    assert some.least[0] <= whole.least_bound
+    best = whole.best.value(question.objective)
+    for expression, bound in some.pruned.items():
+        own = evaluate(programs_for(expression, question, Cache(folder, question.model)), question)
+        if own.near is not None:
+            assert best < bound.least <= own.near[1][1].min() * (1 + 1e-12) or question.objective == "card"
+        if own.least is not None:
+            assert bound.seconds <= own.least[1][1].min()
+    return {bound.by for bound in some.pruned.values()}
+
+
+def test_the_best_is_the_same_and_what_was_left_out_is_worse() -> None:
+    assert WORK in agrees(asked())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["estimate", "bound", "memory", "card"])
+def test_the_best_of_many_is_the_same(objective: str, tmp_path: Path) -> None:
+    space = spaces()["dense"].without(["cp"])
+    found = agrees(asked(replace(space, only=("zero[13]*",)), 3 * 10**9, Devices(8, 4, 16, (24,)), objective=objective),
+                   tmp_path)
+    assert found if objective == "estimate" else found <= {WORK, STATES}
+
+
+@pytest.mark.slow
+def test_every_strategy_works_at_least_its_part() -> None:
+    question = asked(spaces()["dense"])
+    work = Work.of(question)
+    for expression in question.space.expressions()[::17]:
+        outline, bound = work.least(expression)
+        programs = programs_for(expression, question, Cache(None, question.model))
+        found = evaluate(programs, replace(question, memory=Fraction(10**15)))
+        if bound is None or found.near is None:
+            continue
+        assert found.near[1][1].min() >= bound.least and outline.expression == expression
+        for k in range(0, found.count, 5):
+            sizes = {n: Fraction(int(c[k])) for n, c in found.placed.items()}
+            assert exact(programs, question, TERM + "work", sizes)[0] >= 0
+
+
+def test_without_a_peak_the_states_stand_in_its_place() -> None:
+    question = asked()
+    whole, states = (compiled("zero1*pp", question.model, peak=peak) for peak in (True, False))
+    for one, other in zip(whole.stages, states.stages, strict=True):
+        sizes = {n: Fraction(v) for n, v in (("dp", 2), ("pp", 4), ("b", 1), ("m", 8), ("n_layer", 3), ("i", 1))}
+        held = [p.figures["memory.peak"].value({**question.constants(p), **sizes}) for p in (one, other)]
+        assert held[1] == one.figures["memory.states"].value({**question.constants(one), **sizes}) <= held[0]
+    assert relaxed(evaluate(states, replace(question, memory=Fraction(1)))).least == float("inf")
+
+
+def test_where_nothing_fits_all_are_searched() -> None:
+    question = asked(replace(SPACE, only=("zero1",)), 10**8)
+    found, whole = (search(question, best_alone=best_alone).missed for best_alone in (True, False))
+    assert found is not None and whole is not None and found[1:] == whole[1:]
+
+
+def test_no_certificate_is_written_of_a_part() -> None:
+    found = search(asked(), best_alone=True)
+    with pytest.raises(InputError, match="left out by a bound"):
+        certified(found, {}, None)
+
+
+def test_the_page_says_what_was_saved(placealg: Callable[..., Outcome]) -> None:
+    words = ("search", "gpt2", "--batch", "64", "--set", "s=1024", "--no-cache", "--only",
+             "zero1,zero1[*]recompute_full", "--devices", "8", "--machine", "h100", "--best-alone")
+    told = placealg(*words)
+    assert told.code == 0 and "left out  1 strategies with" in told.out, told.out + told.err
+    for option in ("--front", "--robust"):
+        told = placealg(*words, option)
+        assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and "leave out --best-alone" in told.err

@@ -7,7 +7,8 @@ import doctest
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,16 @@ def agrees(want: str, got: str) -> bool:
     pattern = "".join(r"(?:.*\n)*?" if line.strip() == "..." else ".*".join(
         re.escape(part.rstrip()) for part in line.split("...")) + r"[ ]*\n" for line in want.strip("\n").splitlines())
     return re.fullmatch(pattern, got.strip("\n") + "\n") is not None
+
+
+def names_twice(paths: Iterable[Path]) -> list[str]:
+    """Names of modules that stand in two folders: pytest imports tests by name alone, so that one hides the other."""
+    return sorted(name for name, n in Counter(path.name for path in paths).items() if n > 1)
+
+
+def test_every_module_of_the_tests_has_a_name_of_its_own() -> None:
+    assert names_twice(path for path in (ROOT / "tests").rglob("*.py") if path.name != "__init__.py") == []
+    assert names_twice([Path("a/test_x.py"), Path("b/test_x.py"), Path("b/test_y.py")]) == ["test_x.py"]
 
 
 def test_elision_is_strict_elsewhere() -> None:

@@ -9,7 +9,7 @@ MODELS := .venv-models
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write models models-write coq \
+.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch models models-write coq \
         browser clean
 
 help:       ## this list
@@ -81,6 +81,9 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 
 torch-slow: $(TORCH)/.stamp  ## the weights of every set-up that is watched, measured: minutes
 	$(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch
+
+watch: .venv-watch/.stamp  ## steps of transformers and accelerate held against their programs: minutes
+	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python -m pytest -q -m torch tests/watch/test_frameworks.py
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
 	$(TORCH)/bin/python tests/measure/torch_tables.py --write

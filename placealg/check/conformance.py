@@ -18,7 +18,7 @@ from placealg.strategy.options import OPTIMIZERS
 from placealg.strategy.spec import Strategy, overlay
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.differences import Difference
-from placealg.watch.seen import Seen
+from placealg.watch.seen import CLIPPED, Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
 
 
@@ -75,6 +75,8 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
     tables: dict[str, Any] = {"optimizer": {}}
     words: list[str] = []
     clipped = any(h.verb == "scale" for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops)
+    clipped = clipped or any(p.name == CLIPPED and w.cells and abs(w.mean) < 0.5 for r in seen.ranks for p in r.probes
+                             for w in p.weights)
     if "clip" not in said and not clipped:
         tables["optimizer"]["clip"] = "none"
         words.append("no clipping")
@@ -90,6 +92,9 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
                (*words, "the mean over microbatches is taken of the gradients"))
     if "preset" not in (strategy.tables.get("loss") or {}):
         yield {**tables, "loss": {"preset": "token_mean"}}, (*words, "the loss divides by the tokens of all ranks")
+    if "clip" not in said and not clipped:
+        rest = {k: v for k, v in (tables.get("optimizer") or {}).items() if k != "clip"}
+        yield ({"optimizer": rest} if rest else {}), tuple(w for w in words if w != "no clipping")
 
 
 def _weight(comparison: Comparison) -> int:

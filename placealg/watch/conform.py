@@ -64,11 +64,35 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         raw += [(rank.rank, d) for d in _absent(rank, names, model, routes, group_of, layers)]
         raw += [(rank.rank, d) for d in other_messages(step, seen, rank, names, layers, routes, group_of, tally)]
         unseen += [(rank.rank, Unseen("", what)) for what in rank.unseen if "::" in what]
+    raw = _one_number(raw, step, seen, weighed, tally, unseen)
     wrong = {d.group for _, d in raw}  # replicas of these may differ because of what an earlier step did
     raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
     loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)
-    return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss,
-                      weighed)
+    return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss, weighed)
+
+
+def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, weighed: Measured, tally: Tally,
+                unseen: list[tuple[int, Unseen]]) -> list[tuple[int, Difference]]:
+    """The differences without those that say that all gradients are multiplied by one number of no known origin.
+
+    A norm that is turned into a number of Python leaves no trace: a program that clips may do so. Measured weights tell
+    whether it did; without them that is not seen.
+    """
+    scaled = [d.factor for _, d in raw if d.kind == "scale" and d.factor is not None]
+    alike = {f"{f:.6g}" for f in scaled}
+    trained = sum(1 for r in seen.ranks for c in r.chains if c.terms)
+    sizes = {1.0 * n ** k for n in (*seen.mesh.values(), max(seen.microbatches, 1)) for k in (1, -1)}
+    clips = [d for _, d in raw if d.kind == "clip" and not d.line and any(e.get("drop") for e in d.edits)]
+    if len(alike) != 1 or len(scaled) != trained or not any(e.verb == "clip" for e in step.events) or any(
+            abs(scaled[0] / n - 1) < 1e-3 for n in sizes) or len(clips) != trained:
+        return raw
+    if not weighed.good:
+        unseen.append((-1, Unseen("", f"the number {float(alike.pop()):.4g}, by which all gradients are multiplied")))
+    else:
+        tally.paths += trained
+        tally.legal["number"] = (f"all gradients are multiplied by a number, {float(alike.pop()):.4g}: measured, it is "
+                                 "the factor by which they are clipped")
+    return [(rank, d) for rank, d in raw if d.kind != "scale" and d not in clips]
 
 
 def _layers(names: Mapping[str, Named], seen: Seen, model: Model) -> dict[str, int]:

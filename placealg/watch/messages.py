@@ -12,7 +12,7 @@ from placealg.step.program import Step
 from placealg.watch.differences import Difference, Tally
 from placealg.watch.expected import Expected, Route, activations, positions
 from placealg.watch.names import Named, unit_of, units_of
-from placealg.watch.seen import Message, RankSeen, Seen
+from placealg.watch.seen import BUFFER, Message, RankSeen, Seen
 
 
 def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], layers: Mapping[str, int],
@@ -24,6 +24,13 @@ def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, N
     counted = {e.axes for e in step.events if e.value == "count" and e.verb == "all_reduce"}
     passed |= {k for s in rank.seeds for h in s.hops for k in h.through if rank.messages[k].axes in counted}
     weights = {m.index for m in rank.messages if m.verb == "all_gather" and m.carries and m.index not in passed}
+    buffers = {m.index for m in rank.messages if m.verb == "broadcast" and m.index not in passed and m.carries
+               and all(name.startswith(BUFFER) for name in m.carries)}
+    for k in buffers:
+        axes = ", ".join(rank.messages[k].axes)
+        tally.legal.setdefault(f"buffers {axes}", f"buffers of the model are broadcast over [{axes}]: what no step "
+                               "changes is equal everywhere")
+    passed |= buffers
     rest = [m for m in rank.messages if m.index not in passed | weights and m.live]
     tally.of_messages += len(rank.messages)
     tally.apart += sum(1 for m in rank.messages if not m.live and m.index not in passed | weights)

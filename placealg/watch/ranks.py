@@ -75,8 +75,11 @@ def _last(log: Path, code: int) -> str:
     """The last line of a log that tells an error, else its last one, without placealg's name before it."""
     text = log.read_text(errors="replace") if log.is_file() else ""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if _ERROR.match(line)] or lines
-    return told[-1].removeprefix("placealg: ") if told else f"ended with exit code {code}"
+    told = [line for line in lines if _ERROR.match(line)]
+    if told:
+        return told[-1].removeprefix("placealg: ")
+    end = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"{end} after: {lines[-1]}" if lines else end
 
 
 def _free_port() -> int:

@@ -16,6 +16,9 @@ VERSION = 1
 UNCLIPPED, CLIPPED, SECOND = "unclipped", "clipped", "second"
 """The steps in which weights are measured: nothing is clipped, all is, the step after these."""
 
+BUFFER = "buffer:"
+"""What stands before the name of a buffer among what a message carries."""
+
 BACKWARD, EARLIER, UNSEEN = "backward", "earlier", "unseen"
 """Where a chain begins: an op of a microbatch's backward; a gradient that was there before the step; something that the
 recorder could not follow."""

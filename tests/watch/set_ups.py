@@ -310,6 +310,16 @@ class FsdpOwnNumber(Fsdp):
             grad.mul_(factor)
 
 
+class ClippedByNumber(Hand):
+    """Clipped by the global norm, which a number of Python carries."""
+
+    def clip(self) -> None:
+        grads = [p.grad for p in self.model.parameters()]
+        factor = min(1.0, CLIP / (float(nn.utils.get_total_norm(grads)) + 1e-6))
+        for grad in grads:
+            grad.mul_(factor)
+
+
 class FsdpNotOverMicrobatches(Fsdp):
     def loss(self, x: Any, positions: Any, y: Any) -> Any:
         return super().loss(x, positions, y) * self.trial.m
@@ -464,6 +474,7 @@ WRONG: Mapping[str, SetUp] = {
 
 INSIDE: Mapping[str, SetUp] = {
     "by hand: loss in a kernel": right(InKernel, DP, "dp", m=1),
+    "by hand: clipped by a number": right(ClippedByNumber, DP, "dp", m=1, clip=True),
     "by hand: kernel divides by 2 as well": wrong(InKernelTwice, DP, "dp", "weights", "", m=1),
     "by hand: kernel divides by local counts": wrong(LocalCounts, DP, "dp", "weights", "", m=1),
     "by hand: other scores": wrong(OtherScores, DP, "dp", "weights", "", m=1),

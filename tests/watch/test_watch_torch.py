@@ -78,9 +78,9 @@ def test_wrong_set_ups_do_not(name: str, recordings: dict[str, str]) -> None:
         assert told.edited.counterexample.mass == chosen.ratio
 
 
-WEIGHED = ("fsdp2 clipped", "tp + sp", "by hand: loss in a kernel", "by hand: kernel divides by 2 as well",
-           "by hand: kernel divides by local counts", "by hand: other scores", "tp + sp: norm not reduced",
-           "ddp: sum for mean")
+WEIGHED = ("fsdp2 clipped", "tp + sp", "by hand: clipped by a number", "by hand: loss in a kernel",
+           "by hand: kernel divides by 2 as well", "by hand: kernel divides by local counts", "by hand: other scores",
+           "tp + sp: norm not reduced", "ddp: sum for mean")
 """Set-ups whose weights are measured by `make torch`; the slow tier measures all of them."""
 
 SILENT = ("by hand: mean taken twice", "by hand: written through ctypes", "by hand: not trained")

@@ -19,7 +19,7 @@ from placealg.cli.inputs import read_case
 from placealg.render.conformance import document, page
 from placealg.render.text_layout import plain
 from placealg.watch.conform import Comparison, compare
-from placealg.watch.seen import Probe, Seen, Weight
+from placealg.watch.seen import Chain, Probe, Seen, Term, Weight
 from placealg.watch.verdict import CONFORMS, DIFFERS, Conformance
 from placealg.watch.weights import Measured, number, outline
 
@@ -153,6 +153,44 @@ def test_a_program_that_clips_and_a_run_that_does_not() -> None:
             seen = on_probe(seen, rank, at, lambda p: replace(p, weights=tuple(
                 replace(w, least=1.0, most=1.0, mean=1.0) for w in p.weights)))
     assert "are not clipped" in held(seen).measured.differences[0].says
+
+
+def by_number(seen: Seen, factors: tuple[float, float]) -> Seen:
+    """The recording of a run that clips by a number of Python: its factor is in the terms, and no tensor carries it."""
+    def terms(chain: Chain, factor: float) -> tuple[Term, ...]:
+        return tuple(replace(t, factor=t.factor * factor, hops=tuple(h for h in t.hops if h.verb != "scale"))
+                     for t in chain.terms)
+
+    ranks = tuple(replace(r, chains=tuple(replace(c, terms=terms(c, f)) for c in r.chains), messages=tuple(
+        replace(m, live=m.verb != "all_reduce") for m in r.messages)) for r, f in zip(seen.ranks, factors, strict=True))
+    return replace(seen, ranks=ranks)
+
+
+@pytest.mark.parametrize(("factors", "weighed", "verdict"), [
+    ((0.43, 0.43), True, CONFORMS), ((0.43, 0.43), False, "UNSEEN"), ((0.43, 0.44), True, DIFFERS),
+    ((2.0, 2.0), True, DIFFERS)])
+def test_a_clip_by_a_number_conforms_where_it_is_measured(factors: tuple[float, float], weighed: bool,
+                                                          verdict: str) -> None:
+    seen = by_number(seen_in("weighed_clipped"), factors)
+    if not weighed:
+        seen = seen.with_probes({})
+    case = read_case("zero3", GPT, ())
+    told = judge(case.strategy, case.model, seen)
+    assert told.verdict == verdict
+    if verdict == CONFORMS:
+        assert "it is the factor by which they are clipped" in told.comparison.tally.legal["number"]
+    if verdict == "UNSEEN":
+        assert [u.what for u in told.comparison.unseen] == ["the number 0.43, by which all gradients are multiplied"]
+
+
+@pytest.mark.parametrize(("carries", "matched"), [
+    (("buffer:rotary",), True), (("buffer:rotary", "head.norm.weight"), False), ((), False)])
+def test_a_broadcast_of_buffers_is_no_event(carries: tuple[str, ...], matched: bool) -> None:
+    seen = seen_in("weighed_clipped")
+    own = seen.ranks[0]
+    more = replace(own.messages[0], index=len(own.messages), verb="broadcast", carries=carries, live=True)
+    changed = replace(seen, ranks=(replace(own, messages=(*own.messages, more)), seen.ranks[1]))
+    assert held(changed).matched == matched
 
 
 def test_numbers_are_short() -> None:

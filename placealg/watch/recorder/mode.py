@@ -367,7 +367,7 @@ class Recorder(TorchDispatchMode):
         for tensor in ins:
             for number, _, _ in parents_of([regions[id(tensor)]]):
                 node = self.nodes[number]
-                found += [node.name] if node.kind == "param" else sorted(
+                found += [node.name] if node.kind in ("param", "buffer") else sorted(
                     reads_below(self.nodes, number)) if self.updated and node.phase == "update" else []
         return tuple(dict.fromkeys(found))
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from placealg.watch.recorder.shadows import Region
 
-KINDS = ("zero", "torn", "param", "earlier", "outside", "constant", "compute", "unknown", "message", "sum", "scaled",
-         "loss", "read")
-"""Zeros; bytes of several origins; a parameter; a gradient from before the step; memory from before the step; a number;
-an op that is not linear; an op in no table; what a collective made; a sum; a product with a 0-dim tensor; the gradient
-of a loss; what the optimizer reads of a gradient."""
+KINDS = ("zero", "torn", "param", "buffer", "earlier", "outside", "constant", "compute", "unknown", "message", "sum",
+         "scaled", "loss", "read")
+"""Zeros; bytes of several origins; a parameter; a buffer of the model; a gradient from before the step; memory from
+before the step; a number; an op that is not linear; an op in no table; what a collective made; a sum; a product with a
+0-dim tensor; the gradient of a loss; what the optimizer reads of a gradient."""
 
 Parent = tuple[int, int, int]
 """(node, first place, last place)."""

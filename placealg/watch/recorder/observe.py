@@ -23,7 +23,7 @@ from placealg.watch.recorder.chains import ancestors, live_messages, moved, term
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.shadows import _bytes
-from placealg.watch.seen import Chain, Hop, RankSeen, Seed, Seen, Term
+from placealg.watch.seen import BUFFER, Chain, Hop, RankSeen, Seed, Seen, Term
 
 
 class Observation:
@@ -92,7 +92,9 @@ class Watched:
         self.optimizer = ""
 
     def begin(self, recorder: Recorder) -> None:
-        """Name the parameters, and the gradients that are there already."""
+        """Name the parameters, the buffers, and the gradients that are there already."""
+        for name, buffer in ((n, b) for part in self.models for n, b in part.named_buffers() if b.numel()):
+            recorder.shadows.made_by(recorder.add(Node("buffer", f"{BUFFER}{plain_name(name)}")), local(buffer))
         for name, parameter in self.parameters.items():
             mine = local(parameter.detach())
             recorder.shadows.made_by(recorder.add(Node("param", name)), mine)

@@ -9,10 +9,9 @@ from fractions import Fraction
 import pytest
 from conftest import Outcome
 
-import placealg.cost.times as times_module
 from placealg.check.steps import PublishedStep, find_step, kendall, published_steps
 from placealg.cli.published import step_document
-from placealg.cost.communication import Carried
+from placealg.cost.communication import Carried, rows
 from placealg.cost.walk import Walk
 from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
@@ -48,13 +47,12 @@ def test_a_traffic_that_is_wrong_is_noticed(fault: str, monkeypatch: pytest.Monk
     step = next(s for s in published_steps() if s.id == "titan-8b-128")
     step = replace(step, sizes=step.sizes.plus({"b": Fraction(1), "s": Fraction(128)}))
     right = find_step(step).bound
-    rows = times_module.rows
     times = 0 if fault == "dropped" else 2
 
     def wrong(walk: Walk) -> list[Carried]:
         return [row for row in rows(walk) for _ in range(times if row.collective == "reduce_scatter" else 1)]
 
-    monkeypatch.setattr(times_module, "rows", wrong)
+    monkeypatch.setattr("placealg.cost.times.rows", wrong)
     found = find_step(step).bound
     assert (found < right) if fault == "dropped" else (found > right)
 

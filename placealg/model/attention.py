@@ -1,8 +1,9 @@
-"""Attention as ops: heads of their own or grouped, or from low-rank latents; fused into one op, or written out."""
+"""Attention as ops: heads of their own, grouped, of experts or from low-rank latents; fused into one op, or written out."""
 
 from __future__ import annotations
 
 from placealg.model.build import Builder
+from placealg.model.experts import PAIRS, routed
 from placealg.model.graph import Tensor
 from placealg.model.style import Style
 
@@ -15,7 +16,8 @@ SLOPES = "data.alibi"
 
 def attention(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     """Attention of the layer `at`, up to its output projection, whose bias is left to the block."""
-    return _latent(g, f"{at}.attn", x, style) if style.latent else _plain(g, f"{at}.attn", x, style)
+    made = _latent if style.latent else _of_experts if style.query_experts else _plain
+    return made(g, f"{at}.attn", x, style)
 
 
 def dropped(g: Builder, name: str, x: Tensor, style: Style) -> Tensor:
@@ -47,6 +49,25 @@ def _plain(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     if style.sub_norm:
         mixed = g.norm(f"{at}.sub_norm", mixed, queries, bias=False, **style.written)
     return g.einsum(f"{at}.out", mixed, g.parameter(f"{at}.out.weight", f"{queries} embed"), to="batch seq embed")
+
+
+def _of_experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
+    """A mixture of attention heads (Zhang et al., arXiv 2210.05144): the experts are projections of queries and results.
+
+    For each of a token's experts there are as many query heads as keys and values have, which all experts share; what
+    the heads of an expert make goes through its other projection, and the results are added by gates.
+    """
+    heads = "kv head_dim"
+    gates, route = routed(g, f"{at}.router", x, style)
+    y = g.einsum(f"{at}.dispatch.pairs", x, route, to=f"{PAIRS} embed")
+    y = g.linear(f"{at}.expert.q", y, f"{PAIRS} {heads}", f"expert embed {heads}")
+    q = g.einsum(f"{at}.combine.q", y, route, to=f"batch seq choice {heads}")
+    k, v = (g.linear(f"{at}.{name}", x, f"batch seq {heads}", f"embed {heads}") for name in ("k", "v"))
+    q, k = (g.rope(f"{at}.{name}.rotated", y, over="head_dim", region=at) for name, y in (("q", q), ("k", k)))
+    mixed = _core(g, f"{at}.core", q, k, v, (), style, f"choice {heads}")
+    y = g.einsum(f"{at}.dispatch.mixed", mixed, route, to=f"{PAIRS} {heads}")
+    y = g.linear(f"{at}.expert.out", y, f"{PAIRS} embed", f"expert {heads} embed")
+    return g.einsum(f"{at}.combine.sum", y, gates, route, to="batch seq embed")
 
 
 def _of_heads(g: Builder, path: str, x: Tensor, dims: str, style: Style) -> Tensor:

@@ -13,7 +13,7 @@ from placealg.errors import InputError, nearest, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.model.abstract import abstract, statistics, two_losses
-from placealg.model.config_file import Config, shown
+from placealg.model.config_file import OUTSIDE, Config, shown
 from placealg.model.family import Family, lacking
 from placealg.model.kinds import LayerKind, evaluated, kinds, left_out, predicted, restyled
 from placealg.model.model import Model, Parameter
@@ -145,7 +145,7 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
     layers, more = (tuple(kind.layers for kind in kinds) for kinds in (found, further))
     model = Model.of_graph(_name(path, part), transformer(style, dims, layers, more), sizes, source=_source(path, part),
                            left_out=left_out(config, found, 0 if mtp else predicting))
-    model = replace(model, family=family.name, filled=tuple(f"{f} = {shown(fields[f])}" for f in filled),
+    model = replace(model, family=family.name, filled=_filled(filled, fields),
                     where=FrozenMap({kind.layers.unit: kind.where for kind in (*found, *further)}))
     if CORRECTION in family.names:
         name = family.names[LAYER] + family.names[CORRECTION]
@@ -153,6 +153,11 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
         model = replace(model, untrained=tuple(Parameter(name, kind.unit, scores, (kind.unit,))
                                                for kind in layers if kind.style.experts))
     return replace(model, names=checkpoint_names(model, family, fields))
+
+
+def _filled(filled: tuple[str, ...], fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that a file leaves out, each with what is filled in."""
+    return tuple(dict.fromkeys(f"{f.removeprefix(OUTSIDE)} = {shown(fields[f])}" for f in filled))
 
 
 def _sizes(config: Config, family: Family, fields: Mapping[str, Any]) -> dict[str, int]:

@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.model.family import Family, aliases, families, refusals
+from placealg.frozen import FrozenMap
+from placealg.model.family import Family, aliases, families, flat, refusals
 from placealg.model.family import family as family_of
 
 _LARGEST = 10**12
+
+TIED = "tie_word_embeddings"
+
+OUTSIDE = "outside."
+"""What the name of a field begins with that is one of the file around the table that is read."""
 
 OLDER_KINDS: Mapping[str, str] = {"attention": "full_attention"}
 """A layer's kind in older files -> its name in newer ones (transformers 5.23.0, remap_legacy_layer_types)."""
@@ -25,13 +31,15 @@ OLDER_KINDS: Mapping[str, str] = {"attention": "full_attention"}
 class Config:
     """A configuration's data, with its text so that an error can point at a line.
 
-    `part` is the field whose table is read, "" where it is the whole file.
+    `part` is the field whose table is read, "" where it is the whole file; dotted, of a table inside a table. `around`
+    is the table that it stands in.
     """
 
     path: Path
     text: str
     data: Mapping[str, Any]
     part: str = ""
+    around: Mapping[str, Any] = FrozenMap()
 
     @staticmethod
     def read(path: Path, part: str = "") -> Config:
@@ -54,28 +62,39 @@ class Config:
             raise InputError(f"not a configuration: the file holds {_kind(data)}, not an object", where=f"{path}:1")
         if not part:
             return Config(path, text, data)
-        if not isinstance(data.get(part), dict):
-            raise InputError(f"no table '{part}' in the configuration", where=str(path), name=part,
-                             valid=[k for k, v in data.items() if isinstance(v, dict)])
-        return Config(path, text, data[part], part)
+        around, inside = _inside(data, part)
+        if isinstance(inside, dict):
+            return Config(path, text, inside, part, around)
+        said = data.get("model_type")
+        if part == "text_config" and isinstance(said, str) and said in flat():
+            return Config(path, text, {**data, "model_type": flat()[said]}, part, data)
+        raise InputError(f"no table '{part}' in the configuration", where=str(path), name=part,
+                         valid=[k for k, v in data.items() if isinstance(v, dict)])
 
     def place(self, key: str) -> str:
         """file:line of `key`, or the file alone when the key is absent."""
-        inside = re.search(rf'"{re.escape(self.part)}"\s*:', self.text) if self.part else None
+        table = "" if key.startswith(OUTSIDE) else self.part.rpartition(".")[2]
+        inside = re.search(rf'"{re.escape(table)}"\s*:', self.text) if table else None
         start = inside.end() if inside else 0
         found = re.compile(rf'"{re.escape(key.rpartition(".")[2])}"\s*:').search(self.text, start)
         return f"{self.path}:{self.text.count(chr(10), 0, found.start()) + 1}" if found else str(self.path)
 
     def has(self, name: str) -> bool:
         """Whether the file gives a field, null included; the field of a table is dotted."""
-        outer, _, inner = name.rpartition(".")
-        table = self.data.get(outer) if outer else self.data
+        table, inner = self._table(name)
         return isinstance(table, Mapping) and inner in table
 
     def value(self, name: str) -> Any:
         """What the file gives for a field."""
+        table, inner = self._table(name)
+        return table[inner]
+
+    def _table(self, name: str) -> tuple[Any, str]:
+        """The table that a field stands in, and what it is called there."""
         outer, _, inner = name.rpartition(".")
-        return (self.data[outer] if outer else self.data)[inner]
+        if name.startswith(OUTSIDE):
+            return self.around or self.data, inner
+        return (self.data.get(outer) if outer else self.data), inner
 
     def family(self) -> Family:
         """The family that `model_type` names; an InputError says which part of one that is not read is missing."""
@@ -90,7 +109,8 @@ class Config:
         where = self.place("model_type")
         if name in (refusals() if isinstance(name, str) else ()):
             part = refusals()[name]
-            inner = next((k for k in ("text_config", "llm_config") if self._reads(k)), "")
+            inner = next((k for k in ("text_config", "llm_config", "thinker_config.text_config") if self._reads(k)),
+                         "text_config" if name in flat() and "text_config" not in self.data else "")
             hint = f"; its language model alone is read as {self.path}#{inner}" if inner else ""
             raise InputError(f"model_type {shown(name)} is not read: it has {part}{hint}", where=where)
         if "auto_map" in self.data:
@@ -102,12 +122,17 @@ class Config:
 
     def _reads(self, table: str) -> bool:
         """Whether a table inside is a configuration of a family that is read."""
-        inside = self.data.get(table)
+        inside = _inside(self.data, table)[1]
         name = inside.get("model_type") if isinstance(inside, dict) else None
         return isinstance(name, str) and aliases().get(name, name) in families()
 
     def key(self, family: Family, field: str) -> str | None:
-        """The spelling under which the file gives `field`; two that disagree are an InputError."""
+        """The spelling under which the file gives `field`; two that disagree are an InputError.
+
+        Whether the head is the embedding is said of a larger model by its own file, where the head is the larger one's.
+        """
+        if field == TIED and TIED in self.around and not family.head and OUTSIDE + TIED not in family.read:
+            return OUTSIDE + TIED
         given = [n for n in family.spellings(field) if self.has(n)]
         if len({json.dumps(self.value(n)) for n in given}) > 1:
             raise InputError(f"'{given[0]}' and '{given[1]}' are one field, and disagree: "
@@ -138,22 +163,22 @@ class Config:
         return found, tuple(filled)
 
     def _checked(self, family: Family, field: str, key: str, default: Any) -> Any:
-        value = self.value(key)
+        value, said = self.value(key), key.removeprefix(OUTSIDE)
         if value is None:
             if field not in family.nullable:
                 rest = f"; left out it would be {shown(default)}" if default is not None else ""
-                raise InputError(f"{key} is null, which {family.name} has no meaning for{rest}", where=self.place(key))
+                raise InputError(f"{said} is null, which {family.name} has no meaning for{rest}", where=self.place(key))
             return None
         if field in family.loose:
             return value
         if field == "layer_types" and isinstance(value, list):
             return [OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind for kind in value]
         if isinstance(default, bool) and not isinstance(value, bool):
-            raise InputError(f"{key} = {shown(value)} is not true or false", where=self.place(key))
+            raise InputError(f"{said} = {shown(value)} is not true or false", where=self.place(key))
         if isinstance(default, str) and not isinstance(value, str):
-            raise InputError(f"{key} = {shown(value)} is not a text such as {shown(default)}", where=self.place(key))
+            raise InputError(f"{said} = {shown(value)} is not a text such as {shown(default)}", where=self.place(key))
         if isinstance(default, int) and not isinstance(default, bool) and (type(value) is not int or value < -1):
-            raise InputError(f"{key} = {shown(value)} is not a whole number such as {default}", where=self.place(key))
+            raise InputError(f"{said} = {shown(value)} is not a whole number such as {default}", where=self.place(key))
         return value
 
     def _misspelt(self, family: Family, field: str) -> None:
@@ -175,6 +200,14 @@ class Config:
                              + (f" and at most {_LARGEST}" if type(value) is int and value > least else ""),
                              where=self.place(key))
         return value
+
+
+def _inside(data: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any], Any]:
+    """The table that `part` stands in, and what it is; a dotted part is of a table inside a table."""
+    outer, _, inner = part.partition(".")
+    if part not in data and inner and isinstance(data.get(outer), dict):
+        return data[outer], data[outer].get(inner)
+    return data, data.get(part)
 
 
 def _once(path: Path, text: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

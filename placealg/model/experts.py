@@ -6,7 +6,8 @@ from placealg.model.build import Builder
 from placealg.model.graph import Tensor
 from placealg.model.style import Style
 
-_PAIRS = "batch seq choice expert"
+PAIRS = "batch seq choice expert"
+"""The dims of pairs of a token and an expert that is chosen for it."""
 
 BALANCING = "losses beside that of the tokens, such as one that balances the load of experts"
 """What no model of experts has here, in words."""
@@ -24,10 +25,9 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     parameter here. What BALANCING says is left out too.
     """
     g.enclose(f"{at}.moe", [f"{at}.{part}" for part in PARTS])
-    scores, route = _routed(g, f"{at}.router", x, style)
-    gates = _gates(g, f"{at}.router", g.einsum(f"{at}.router.chosen", scores, route, to="batch seq choice"), style)
+    gates, route = routed(g, f"{at}.router", x, style)
     entering, leaving = ((gates,), ()) if style.scaled_input else ((), (gates,))
-    y = g.einsum(f"{at}.dispatch.pairs", x, *entering, route, to=f"{_PAIRS} embed")
+    y = g.einsum(f"{at}.dispatch.pairs", x, *entering, route, to=f"{PAIRS} embed")
     gate, up = (_product(g, f"{at}.expert", n, y, "embed", "ffn", route, style) for n in ("gate", "up"))
     if style.clip_experts:
         gate, up = (g.unary(f"{at}.expert.{n}.clipped", z, "clamp", region=f"{at}.expert")
@@ -36,28 +36,29 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     y = g.mul(f"{at}.expert.product", g.unary(f"{at}.expert.{function}", gate, function), up)
     down = _product(g, f"{at}.expert", "down", y, "ffn", "embed", route, style)
     y = _adapted(g, f"{at}.expert", y, down) if style.adapters else down
-    return g.einsum(f"{at}.combine.sum", y, *leaving, route, to="batch seq embed")
+    y = g.einsum(f"{at}.combine.sum", y, *leaving, route, to="batch seq embed")
+    return g.biased(f"{at}.combine", y, "embed") if style.combine_bias else y
 
 
 def _product(g: Builder, at: str, name: str, x: Tensor, of: str, to: str, route: Tensor, style: Style) -> Tensor:
     """A projection of every chosen expert, with the bias of that expert where there is one."""
-    y = g.linear(f"{at}.{name}", x, f"{_PAIRS} {to}", f"expert {of} {to}", region=at)
+    y = g.linear(f"{at}.{name}", x, f"{PAIRS} {to}", f"expert {of} {to}", region=at)
     if not style.expert_bias:
         return y
     chosen = g.einsum(f"{at}.{name}.chosen_bias", g.parameter(f"{at}.{name}.bias", f"expert {to}"), route,
-                      to=f"{_PAIRS} {to}", region=at)
+                      to=f"{PAIRS} {to}", region=at)
     return g.add(f"{at}.{name}.biased", y, chosen, region=at)
 
 
 def _adapted(g: Builder, at: str, x: Tensor, y: Tensor) -> Tensor:
     """`y`, which comes from `x` by the experts' last product, and what comes from `x` through a low rank."""
-    low = g.linear(f"{at}.low", x, f"{_PAIRS} adapter", "expert ffn adapter", region=at)
-    high = g.linear(f"{at}.high", low, f"{_PAIRS} embed", "expert adapter embed", region=at)
+    low = g.linear(f"{at}.low", x, f"{PAIRS} adapter", "expert ffn adapter", region=at)
+    high = g.linear(f"{at}.high", low, f"{PAIRS} embed", "expert adapter embed", region=at)
     return g.add(f"{at}.adapted", y, high, region=at)
 
 
-def _routed(g: Builder, at: str, x: Tensor, style: Style) -> tuple[Tensor, Tensor]:
-    """The scores of all experts, and the one-hot choice."""
+def routed(g: Builder, at: str, x: Tensor, style: Style) -> tuple[Tensor, Tensor]:
+    """The gates of a token's experts by the router `at`, and the one-hot choice."""
     scores = g.einsum(f"{at}.logits", x, g.parameter(f"{at}.weight", "embed expert"), to="batch seq expert")
     if style.router_bias:
         scores = g.add(f"{at}.biased", scores, g.parameter(f"{at}.bias", "expert"))
@@ -65,7 +66,8 @@ def _routed(g: Builder, at: str, x: Tensor, style: Style) -> tuple[Tensor, Tenso
         scores = g.unary(f"{at}.scores", scores, "sigmoid")
     elif not style.normalized:
         scores = g.softmax(f"{at}.probs", scores, over="expert")
-    return scores, g.route(f"{at}.route", scores, over="expert", choice="choice")
+    route = g.route(f"{at}.route", scores, over="expert", choice="choice")
+    return _gates(g, at, g.einsum(f"{at}.chosen", scores, route, to="batch seq choice"), style), route
 
 
 def _gates(g: Builder, at: str, chosen: Tensor, style: Style) -> Tensor:

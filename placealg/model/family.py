@@ -2,8 +2,10 @@
 
 A file has `source`; `like`, a family whose entries it takes over, and takes away by an empty text; `nullable`, the
 fields that may be null; `null`, those that are null where a configuration leaves them out; `loose`, those whose type is
-not that of what is filled in; `floors`, that heads need not divide the hidden size; and tables. `fields`: field -> what
-transformers fills in where a configuration leaves it out. `spelled`: another name of a field. `sizes`: symbol ->
+not that of what is filled in; `floors`, that heads need not divide the hidden size; `head`, that the model has its own head inside a larger one, too;
+and tables. `fields`: field -> what
+transformers fills in where a configuration leaves it out; "outside.NAME" is the field of the file around the table that
+is read. `spelled`: another name of a field. `sizes`: symbol ->
 expression. `style`: option of Style -> expression, of the layer `i` where it depends on it. `refused`: expression ->
 the part that no model here has. `names`: parameters, or what their names begin with -> the name in a checkpoint;
 several that are one matrix there stand in one key, and "self_attn.{q,k}_proj" is a name for each. `pattern`: what a
@@ -57,6 +59,7 @@ class Family:
     predicting: FrozenMap[str, Any]
     lines: int
     floors: bool
+    head: bool = False
     loose: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
 
@@ -89,6 +92,12 @@ def lacking() -> frozenset[str]:
 
 
 @cache
+def flat() -> Mapping[str, str]:
+    """`model_type` of a larger model -> that of its language model, whose fields a file may give at the top."""
+    return FrozenMap(_read("aliases")["flat"])
+
+
+@cache
 def refusals() -> Mapping[str, str]:
     """`model_type` of transformers that is not read -> the part of it that no model here has."""
     return FrozenMap({name: part for part, names in _read("refused").items() for name in names})
@@ -104,7 +113,7 @@ def family(name: str) -> Family:
         taken: dict[str, Any] = dict(getattr(base, table)) if base else {}
         tables[table] = FrozenMap({**taken, **_READ[table](_joined(data.get(table, {})))})
     unknown = {*tables["style"], *tables["predicting"]} - {f.name for f in fields(Style)}
-    if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "loose", "floors"}:
+    if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "loose", "floors", "head"}:
         raise ValueError(f"families/{name}.toml: {sorted(unknown) or sorted(data)} is not what a family says")
     for table in ("refused", "sizes", "spelled"):
         tables[table] = FrozenMap({key: said for key, said in tables[table].items() if said})
@@ -113,7 +122,7 @@ def family(name: str) -> Family:
     nullable = frozenset(data.get("nullable", ())) | null
     lines = sum(1 for line in (FAMILIES / f"{name}.toml").read_text(encoding="utf-8").splitlines() if line.strip())
     found = Family(name, data.get("source", ""), data.get("like", ""), nullable, **tables, lines=lines,
-                   floors=data.get("floors", False),
+                   floors=data.get("floors", False), head=data.get("head", False),
                    loose=frozenset(data.get("loose", ())) | (base.loose if base else frozenset()))
     return replace(found, read=_fields_read(found))
 

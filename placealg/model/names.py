@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 CORRECTION = "router.correction"
 """The entry of a family whose router's bias, which the load moves, is among the parameters of a checkpoint."""
 
+PREDICTED = "mtp.layer"
+"""The entry of a family's names that those of the block begin with which predicts tokens after the next, where it does
+not stand behind the layers; its other parameters are named in full then."""
+
 LAYER, NUMBER, HEAD = "layer", "{}", "{head}"
 """The entry of a family's names that every name of a layer begins with, and what stands for a layer's and a head's
 number."""
@@ -46,8 +50,11 @@ def checkpoint_names(model: Model, of: Family, fields: Mapping[str, Any]) -> Fro
     found = {}
     for p in model.parameters:
         layered = model.unit(p.unit).repeated or p.unit in model.where
-        inner = p.name.removeprefix(f"{p.unit}.").removeprefix(f"{LAYER}.") if layered else p.name
+        own = p.name.removeprefix(f"{p.unit}.")
+        inner = own.removeprefix(f"{LAYER}.") if layered else p.name
         before = of.names[LAYER] if layered else ""
+        if PREDICTED in of.names and layered and not model.unit(p.unit).repeated:
+            before = of.names[PREDICTED] if own != inner else ""
         stem, _, last = inner.rpartition(".")
         said = of.names.get(inner) or of.names.get(stem, "")
         name = str(evaluate(said.removeprefix("="), fields)) if said.startswith("=") else said
@@ -90,7 +97,7 @@ def _modules() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in families():
         for part, said in family(name).names.items():
-            if part in (LAYER, CORRECTION) or said.startswith("="):
+            if part in (LAYER, PREDICTED, CORRECTION) or said.startswith("="):
                 continue
             words = part.removesuffix(".weight").removesuffix(".bias").split(".")
             norm = any("norm" in word for word in words) or part == "norm"

@@ -38,7 +38,9 @@ class Style:
     `router_bias` and `expert_bias` add biases; `clip_experts` bounds what their first products make; with
     `scaled_input` the gates multiply what enters the experts; `expert_norm` normalises what experts and shared ones
     make. `adapters` stand beside the experts' last product: a second way from its input to its output, through a low
-    rank (Hu et al., arXiv 2106.09685); the weights beside them train, too.
+    rank (Hu et al., arXiv 2106.09685); the weights beside them train, too. A `combine_bias` is added to what the
+    experts make together. `query_experts` are experts of attention, with a router of their own: each projects queries,
+    and what its heads make of the keys and values of all (JetMoE, arXiv 2404.07413, section 2.3).
 
     In a `first_dense` model L_dense layers with an MLP, the unit `dense`, come before L_moe layers of experts.
     `embedding_norm`, `final_norm`, `head_bias` and `embedding_projection` say it of the two ends; `embedding_scale`,
@@ -90,6 +92,8 @@ class Style:
     clip_experts: bool = False
     scaled_input: bool = False
     expert_norm: bool = False
+    combine_bias: bool = False
+    query_experts: bool = False
     first_dense: bool = False
     adapters: bool = False
     embedding_norm: bool = False

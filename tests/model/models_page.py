@@ -39,8 +39,10 @@ def _head(table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("# Models", "")
     yield (f"transformers {table['transformers']} has {len(causal)} types of models that it calls causal. "
            f"**{len(read)} are read, {len(refused)} are refused by the part that no model here has, "
-           f"{len(causal) - len(read) - len(refused)} are neither.** The other {table['types_in_all'] - len(causal)} "
-           "types of its configurations (encoders, images, sound, parts of larger models) are refused, too.")
+           f"{len(causal) - len(read) - len(refused)} are neither.** Of the other {table['types_in_all'] - len(causal)} "
+           f"types of its configurations {len(table['larger'])} are language models inside larger ones that see or "
+           "hear, and are read alone (`--model config.json#text_config`); the rest (encoders, images, sound, parts of "
+           "larger models) is refused, too.")
     yield ""
     yield ("`make models` builds each type on the meta device, in an environment of its own (models.lock), and holds "
            "its parameters against the model here: the total, and every name of a parameter with its size, integer "
@@ -63,6 +65,10 @@ def _head(table: Mapping[str, Any]) -> Iterator[str]:
     yield ("A random configuration that is refused has a part that no model here has (biases in experts, say), or "
            "fields that contradict each other; one that is not built there makes transformers itself raise. What a "
            "default configuration needs to be built at all is given with it (column *given*).")
+    yield ""
+    yield (f"Whether the head of a language model inside a larger one is its embedding, the larger one's file says: "
+           f"{sum(table['larger'].values())} of {9 * len(table['larger'])} files that say it, or do not, outside and "
+           "inside are equal to the head and the language model in what transformers builds of the larger one.")
     yield ""
     yield ("Layers that predict tokens after the next are built by transformers apart from the model "
            "(`MtpModel`), and are an option here (`--mtp`), held against that: "
@@ -126,7 +132,8 @@ def _steps(table: Mapping[str, Any]) -> Iterator[str]:
     yield from _step_rows(table["steps"])
     yield ""
     yield ("Choosing and weighting experts is a product of matrices here and is none there; that flop, "
-           "6·b·s·topk·h + 4·b·s·topk in a layer, is taken off mixtral's.")
+           "6·b·s·topk·h + 4·b·s·topk for each router of a layer, is taken off mixtral's and jetmoe's, and "
+           "4·b·s·topk·kv·d for the experts of attention.")
     yield from ("", "The same step in bfloat16, where eager norms and the softmax are computed on copies of 32 bits "
                 "(`--no-flash --upcast`, act is 2): such a norm keeps 4 bytes of each element that it reads, 2 of what "
                 "it multiplies by its weight, and the softmax 4 beside the 2 of the probabilities.", "",

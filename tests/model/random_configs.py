@@ -50,6 +50,8 @@ REQUIRED: Mapping[str, Mapping[str, Any]] = {
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "n_group": 1, "topk_group": 1,
               "first_k_dense_replace": 1},
     "nemotron": {"num_key_value_heads": 8},
+    "hunyuan_vl_text": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "deepseek_ocr2_text": {"num_experts_per_tok": 6, "mlp_layer_types": ["sparse"] * 32},
     "cohere_compass_text": {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0}
                                                 for kind in ("full_attention", "sliding_attention")}},
     "deepseek_v2": {"num_experts_per_tok": 6},
@@ -83,6 +85,9 @@ def draw(name: str, config: type, rng: random.Random, whole: bool = False) -> di
         value = sizes.value(field, default, declared)
         if value is not None:
             out[field] = value
+    if name.endswith("_text") and name not in ("llama4_text", "gemma3_text", "aria_text", "cohere_compass_text"):
+        if rng.random() < 0.5:
+            out["tie_word_embeddings"] = rng.random() < 0.5
     for field in OLDER.get(name, ()):
         if rng.random() < 0.3:
             out[field] = sizes.hidden if field == "n_embed" else rng.randint(1, 3)

@@ -57,13 +57,17 @@ RESIDUES: Mapping[str, Residue] = {
     "joint": Residue("attn.kv_norm.out", "4*b*s*d_rope*L", "the latent is a view of it and the rotary key"),
     "scores of experts": Residue("router.route", "4*b*s*(experts + 1)*L",
                                  "a softmax over all experts, and the sum of the chosen"),
-    "indices": Residue("dispatch.pairs", "16*b*s*topk*L", "the indices of the tokens of each expert"),
-    "gates": Residue("combine.sum", "4*b*s*topk*L", "the gates of each expert's tokens"),
-    "added": Residue("combine.sum", "4*b*s*topk*h*L", "what is added to the tokens, after its gate"),
+    "indices": Residue("dispatch.pairs", "16*b*s*topk*routers*L", "the indices of the tokens of each expert"),
+    "gates": Residue("combine.sum", "4*b*s*topk*routers*L", "the gates of each expert's tokens"),
+    "added": Residue("combine.sum", "4*b*s*topk*h*routers*L", "what is added to the tokens, after its gate"),
+    "queries": Residue("attn.combine.q", "4*b*s*topk*kv*d*L", "what is added to the queries of a token's experts"),
 }
 
-GATING = "6*b*s*topk*h*L + 4*b*s*topk*L"
+GATING = "(6*b*s*topk*h + 4*b*s*topk)*routers*L"
 """Flop of choosing and weighting experts here, which transformers does without a product of matrices."""
+
+QUERIES = "4*b*s*topk*kv*d*L"
+"""The same of experts of attention: of their queries, and of what their heads make."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ CASES: Mapping[str, Case] = {
                                            "max_position_embeddings": 16}, "n_embd"),
     "deepseek_v3": _case("cosines; rotary key; joint", _MLA, r=4),
     "mixtral": _case("keys; cosines; scores of experts; indices; gates; added", {"num_local_experts": 4}, r=8),
+    "jetmoe": _case("keys; cosines; indices; gates; added; queries", {"num_local_experts": 4, "kv_channels": 8,
+                                                                      "num_experts_per_tok": 2}, r=8, routers=2),
 }
 
 
@@ -184,11 +190,12 @@ def predicted(name: str, case: Case, wide: bool = False) -> tuple[Measured, dict
     kept = [(s, int((s.tensor.elements * s.count).evaluate(sizes))) for s in saved(model.graph, statistics=True)]
     activations = sum(n * width[s.tensor.element] for s, n in kept)
     work = flop(derive(parse_strategy("tp_sp"), model)).value(**sizes, tp=1, m=1)
-    known = {**sizes, "L": sum(n for symbol, n in sizes.items() if re.match("L(_|$)", symbol)), **case.sizes,
+    known = {"routers": 1, **sizes, "L": sum(n for symbol, n in sizes.items() if re.match("L(_|$)", symbol)), **case.sizes,
              "masks": sum(n for s, n in kept if s.tensor.element == "mask"), "kv": sizes.get("kv", sizes["a"]),
              "act": width["act"]}
     found = {residue: int(evaluate(RESIDUES[residue].formula, known)) for residue in case.residues}
     gating = int(evaluate(GATING, known)) if "experts" in sizes else 0
+    gating += int(evaluate(QUERIES, known)) if "queries" in case.residues else 0
     states = width["w"] * model.total()
     return Measured(states, states, 2 * states, activations, int(work) - gating), found
 

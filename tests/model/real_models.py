@@ -53,6 +53,33 @@ def causal() -> Mapping[str, str]:
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
+LANGUAGE: Mapping[str, tuple[str, str]] = {
+    "qwen2_vl_text": ("Qwen2VLForConditionalGeneration", "Qwen2VLTextModel"),
+    "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLTextModel"),
+    "qwen2_5_omni_text": ("Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2_5OmniThinkerTextModel"),
+    "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", "Qwen3VLTextModel"),
+    "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", "Qwen3VLMoeTextModel"),
+    "qwen3_omni_moe_text": ("Qwen3OmniMoeThinkerForConditionalGeneration", "Qwen3OmniMoeThinkerTextModel"),
+    "glm4v_text": ("Glm4vForConditionalGeneration", "Glm4vTextModel"),
+    "glm_ocr_text": ("GlmOcrForConditionalGeneration", "GlmOcrTextModel"),
+    "glm4v_moe_text": ("Glm4vMoeForConditionalGeneration", "Glm4vMoeTextModel"),
+    "hunyuan_vl_text": ("HunYuanVLForConditionalGeneration", "HunYuanVLTextModel"),
+    "paddleocr_vl_text": ("PaddleOCRVLForConditionalGeneration", "PaddleOCRTextModel"),
+    "granite_docling_text": ("GraniteDoclingForConditionalGeneration", "GraniteDoclingTextModel"),
+    "cosmos3_edge_text": ("Cosmos3EdgeForConditionalGeneration", "Cosmos3EdgeTextModel"),
+    "deepseek_ocr2_text": ("DeepseekOcr2ForConditionalGeneration", "DeepseekOcr2TextModel"),
+}
+"""Type of a language model inside a larger one -> the larger one's class, and its own."""
+
+INSIDE = "text_config"
+"""The table of a larger model's configuration that its language model is built of."""
+
+
+def asked() -> list[str]:
+    """The types that are read here: what transformers calls causal, and language models inside larger ones."""
+    return sorted(n for n in {*causal(), *LANGUAGE} if n in families() or n in aliases())
+
+
 def types() -> frozenset[str]:
     """Every `model_type` of which transformers has a configuration."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -72,9 +99,58 @@ def built(name: str, table: Mapping[str, Any]) -> Any:
     """The real model on the meta device."""
     import torch
 
+    if name in LANGUAGE:
+        return _language(name, table)
     config = config_class(name).from_dict({**REQUIRED.get(name, {}), **table})
     with torch.device("meta"):
         return getattr(transformers_package(), causal()[name])(config)
+
+
+def _language(name: str, table: Mapping[str, Any]) -> Any:
+    """A language model and the head that its larger model has for it, without the rest, under the names there."""
+    import torch
+
+    larger = getattr(transformers_package(), LANGUAGE[name][0])
+    told = {k: v for k, v in table.items() if k == "tie_word_embeddings"}
+    config = larger.config_class.from_dict({INSIDE: {**REQUIRED.get(name, {}), **table, "model_type": name}, **told})
+    inside = getattr(config, INSIDE)
+    whole, model = torch.nn.Module(), torch.nn.Module()
+    with torch.device("meta"):
+        part = getattr(sys.modules[larger.__module__], LANGUAGE[name][1])(inside)
+        head = torch.nn.Linear(inside.hidden_size, inside.vocab_size, bias=False)
+    setattr(model, "text_model" if name.startswith("granite") else "language_model", part)
+    whole.model, whole.lm_head = model, head
+    if config.tie_word_embeddings and larger._tied_weights_keys:
+        whole.lm_head.weight = part.embed_tokens.weight
+    return whole
+
+
+def larger(name: str, table: Mapping[str, Any]) -> dict[str, int]:
+    """Parameter -> elements of the head and of what of a larger model is called as its language model is."""
+    import torch
+
+    made = getattr(transformers_package(), LANGUAGE[name][0])
+    inside = {**REQUIRED.get(name, {}), **table[INSIDE], "model_type": name}
+    with torch.device("meta"):
+        real, _ = counted(made(made.config_class.from_dict({**table, INSIDE: inside})))
+    names = ("lm_head.", "model.language_model.", "model.text_model.")
+    return {n: k for n, k in real.items() if n.startswith(names)}
+
+
+def tied(name: str) -> int:
+    """In how many of nine ways to say whether the head is the embedding a file of the larger model is read as built."""
+    said: tuple[dict[str, Any], ...] = ({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False})
+    made = getattr(transformers_package(), LANGUAGE[name][0]).config_class.model_type
+    given = {**REQUIRED.get(name, {}), "num_hidden_layers": 2}
+    given |= {k: v[:2] for k, v in given.items() if isinstance(v, list)}
+    equal = 0
+    for outer, inner in ((o, i) for o in said for i in said):
+        table = {**outer, INSIDE: {**given, **inner, "model_type": name}}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps({**table, "model_type": made}), encoding="utf-8")
+            equal += not difference(from_config(f"{path}#{INSIDE}"), larger(name, table), set())
+    return equal
 
 
 def predicting(name: str, table: Mapping[str, Any]) -> int:
@@ -158,10 +234,10 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     start, wrong = time.perf_counter(), 0
     parts: dict[str, Any] = {"types": {}, "published": {}, "predicting": {}, "steps": {}, "wide": {}, "random": {},
-                             "sample": [], "passed": {}}
+                             "larger": {}, "sample": [], "passed": {}}
     table: dict[str, Any] = {"transformers": transformers_package().__version__, "types_in_all": len(types()),
                              "seed": args.seed, "causal": sorted(causal()), **parts}
-    names = args.names or [n for n in sorted(causal()) if n in families() or n in aliases()]
+    names = args.names or asked()
     for name in names:
         given = REQUIRED.get(name, {})
         what, why, total = outcome(name, given)
@@ -171,11 +247,15 @@ def main(argv: list[str]) -> int:
             table["types"][name] = {"outcome": what, "why": why}
         print(f"{name}: default {what} {why}", flush=True)
         wrong += _told_further(table, name, further(name, given))
+        if name in LANGUAGE:
+            table["larger"][name] = tied(name)
+            wrong += table["larger"][name] < 9
+            print(f"{name}: {table['larger'][name]} of 9 files of the larger model equal", flush=True)
     if not args.names:
         for model_id, config in published().items():
             fields = {k: v for k, v in config.items() if k != "model_type"}
             name = config["model_type"]
-            what, why, total = outcome(name, fields, aliases().get(name, name) if name not in causal() else name)
+            what, why, total = outcome(name, fields, aliases().get(name, name) if name not in {*causal(), *LANGUAGE} else name)
             wrong += what == "wrong"
             table["published"][model_id] = total if what == "equal" else f"{what}: {why}"
             print(f"{model_id}: {what} {why}", flush=True)

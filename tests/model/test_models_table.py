@@ -51,7 +51,9 @@ def test_random_configurations(which: int, tmp_path: Path) -> None:
 def test_every_type_is_counted_and_none_is_wrong() -> None:
     read = {*families(), *aliases()}
     assert set(COUNTED["causal"]) <= {*read, *refusals()} and not read & set(refusals())
-    assert {name for name in COUNTED["causal"] if name in read} == set(COUNTED["types"]) == set(COUNTED["random"])
+    asked = {name for name in COUNTED["causal"] if name in read} | set(COUNTED["larger"])
+    assert asked == set(COUNTED["types"]) == set(COUNTED["random"])
+    assert set(COUNTED["larger"].values()) == {9}
     assert set(families()) <= set(COUNTED["types"])
     assert not any(run.get("wrong") for run in COUNTED["random"].values())
 

@@ -1,4 +1,4 @@
-"""Attention as ops: heads of their own, grouped, of experts or from low-rank latents; fused into one op, or written out."""
+"""Attention as ops: heads of their own, grouped, of experts, or from low-rank latents; as one op, or written out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _plain(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
 
 
 def _of_experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
-    """A mixture of attention heads (Zhang et al., arXiv 2210.05144): the experts are projections of queries and results.
+    """A mixture of attention heads (Zhang et al., arXiv 2210.05144): the experts project queries and results.
 
     For each of a token's experts there are as many query heads as keys and values have, which all experts share; what
     the heads of an expert make goes through its other projection, and the results are added by gates.

@@ -2,16 +2,15 @@
 
 A file has `source`; `like`, a family whose entries it takes over, and takes away by an empty text; `nullable`, the
 fields that may be null; `null`, those that are null where a configuration leaves them out; `loose`, those whose type is
-not that of what is filled in; `floors`, that heads need not divide the hidden size; `head`, that the model has its own head inside a larger one, too;
-and tables. `fields`: field -> what
-transformers fills in where a configuration leaves it out; "outside.NAME" is the field of the file around the table that
-is read. `spelled`: another name of a field. `sizes`: symbol ->
-expression. `style`: option of Style -> expression, of the layer `i` where it depends on it. `refused`: expression ->
-the part that no model here has. `names`: parameters, or what their names begin with -> the name in a checkpoint;
-several that are one matrix there stand in one key, and "self_attn.{q,k}_proj" is a name for each. `pattern`: what a
-family says of its layers in a word of its own -> expression; `kind` is one of KINDS. `predicting`: option of Style ->
-expression, where the layers that predict tokens after the next differ from the last one. A table may be written as a
-list of tables, which it joins.
+not that of what is filled in; `floors`, that heads need not divide the hidden size; `head`, that the model has its own
+head inside a larger one, too; and tables. `fields`: field -> what transformers fills in where a configuration leaves it
+out; "outside.NAME" is the field of the file around the table that is read. `spelled`: another name of a field. `sizes`:
+symbol -> expression. `style`: option of Style -> expression, of the layer `i` where it depends on it. `refused`:
+expression -> the part that no model here has. `names`: parameters, or what their names begin with -> the name in a
+checkpoint; several that are one matrix there stand in one key, and "self_attn.{q,k}_proj" is a name for each.
+`pattern`: what a family says of its layers in a word of its own -> expression; `kind` is one of KINDS. `predicting`:
+option of Style -> expression, where the layers that predict tokens after the next differ from the last one. A table may
+be written as a list of tables, which it joins.
 """
 
 from __future__ import annotations

@@ -39,10 +39,10 @@ def _head(table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("# Models", "")
     yield (f"transformers {table['transformers']} has {len(causal)} types of models that it calls causal. "
            f"**{len(read)} are read, {len(refused)} are refused by the part that no model here has, "
-           f"{len(causal) - len(read) - len(refused)} are neither.** Of the other {table['types_in_all'] - len(causal)} "
-           f"types of its configurations {len(table['larger'])} are language models inside larger ones that see or "
-           "hear, and are read alone (`--model config.json#text_config`); the rest (encoders, images, sound, parts of "
-           "larger models) is refused, too.")
+           f"{len(causal) - len(read) - len(refused)} are neither.** Of the other "
+           f"{table['types_in_all'] - len(causal)} types of its configurations {len(table['larger'])} are language "
+           "models inside larger ones that see or hear, and are read alone (`--model config.json#text_config`); the "
+           "rest (encoders, images, sound, parts of larger models) is refused, too.")
     yield ""
     yield ("`make models` builds each type on the meta device, in an environment of its own (models.lock), and holds "
            "its parameters against the model here: the total, and every name of a parameter with its size, integer "

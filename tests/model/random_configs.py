@@ -85,9 +85,9 @@ def draw(name: str, config: type, rng: random.Random, whole: bool = False) -> di
         value = sizes.value(field, default, declared)
         if value is not None:
             out[field] = value
-    if name.endswith("_text") and name not in ("llama4_text", "gemma3_text", "aria_text", "cohere_compass_text"):
-        if rng.random() < 0.5:
-            out["tie_word_embeddings"] = rng.random() < 0.5
+    causal = ("llama4_text", "gemma3_text", "aria_text", "cohere_compass_text")
+    if name.endswith("_text") and name not in causal and rng.random() < 0.5:
+        out["tie_word_embeddings"] = rng.random() < 0.5
     for field in OLDER.get(name, ()):
         if rng.random() < 0.3:
             out[field] = sizes.hidden if field == "n_embed" else rng.randint(1, 3)

@@ -190,7 +190,8 @@ def predicted(name: str, case: Case, wide: bool = False) -> tuple[Measured, dict
     kept = [(s, int((s.tensor.elements * s.count).evaluate(sizes))) for s in saved(model.graph, statistics=True)]
     activations = sum(n * width[s.tensor.element] for s, n in kept)
     work = flop(derive(parse_strategy("tp_sp"), model)).value(**sizes, tp=1, m=1)
-    known = {"routers": 1, **sizes, "L": sum(n for symbol, n in sizes.items() if re.match("L(_|$)", symbol)), **case.sizes,
+    layers = sum(n for symbol, n in sizes.items() if re.match("L(_|$)", symbol))
+    known = {"routers": 1, **sizes, "L": layers, **case.sizes,
              "masks": sum(n for s, n in kept if s.tensor.element == "mask"), "kv": sizes.get("kv", sizes["a"]),
              "act": width["act"]}
     found = {residue: int(evaluate(RESIDUES[residue].formula, known)) for residue in case.residues}

@@ -255,7 +255,8 @@ def main(argv: list[str]) -> int:
         for model_id, config in published().items():
             fields = {k: v for k, v in config.items() if k != "model_type"}
             name = config["model_type"]
-            what, why, total = outcome(name, fields, aliases().get(name, name) if name not in {*causal(), *LANGUAGE} else name)
+            lacks = name not in {*causal(), *LANGUAGE}
+            what, why, total = outcome(name, fields, aliases().get(name, name) if lacks else name)
             wrong += what == "wrong"
             table["published"][model_id] = total if what == "equal" else f"{what}: {why}"
             print(f"{model_id}: {what} {why}", flush=True)

@@ -166,7 +166,8 @@ class Flags(Said):
         if open_ is None:
             return value
         if key in self.required:
-            raise self.refuse(key, f"--{key} is {open_}, which nothing sets", self.hint or f"--env {open_}=VALUE")
+            remedy = f"--env {open_}=VALUE" if re.fullmatch(r"\w+", open_) else "put its value in its place"
+            raise self.refuse(key, f"--{key} is {open_}, which nothing sets", self.hint or remedy)
         if not self.accounted(self.path(key)):
             self.unsaid(key, f"{open_} is set by nobody here", f"--env {open_}=VALUE")
         return None

@@ -134,7 +134,7 @@ def read_flagscale(document: Document, options: Options) -> Reading:
 def _experiment(document: Document, options: Options) -> tuple[int | None, Document, list[ReadingItem]]:
     """(the devices that a runner starts, the train file's document, what says so) of an experiment."""
     data = document.data
-    task = document.get(("experiment", "task")) or {}
+    task = _table_of(document, ("experiment", "task"))
     kind = str(task.get("type", "train"))
     if kind != "train":
         raise refusal(f"a FlagScale experiment of the task {kind}, which trains nothing",
@@ -142,7 +142,7 @@ def _experiment(document: Document, options: Options) -> tuple[int | None, Docum
     if str(task.get("backend", "megatron")) != "megatron":
         raise refusal(f"a FlagScale experiment of the backend {task.get('backend')}: megatron is read",
                       document.where(("experiment", "task", "backend")))
-    runner = document.get(("experiment", "runner")) or {}
+    runner = _table_of(document, ("experiment", "runner"))
     counts = [_value(runner.get(k), data, options) for k in ("nnodes", "nproc_per_node")]
     world = counts[0] * counts[1] if all(isinstance(n, int) and n > 0 for n in counts) else None
     told = [ReadingItem(document.file, document.line(("experiment", "runner", k)), f"experiment.runner.{k}",
@@ -152,17 +152,26 @@ def _experiment(document: Document, options: Options) -> tuple[int | None, Docum
         inner = replace(document, data=data["train"], lines={k[1:]: n for k, n in document.lines.items() if len(k) > 1
                                                              and k[0] == "train"})
         return world, inner, told
-    named = next((d["train"] for d in data.get("defaults") or () if isinstance(d, Mapping) and "train" in d), None)
+    parts = data["defaults"] if isinstance(data.get("defaults"), list) else []
+    named = next((d["train"] for d in parts if isinstance(d, Mapping) and "train" in d), None)
     if not isinstance(named, str):
         raise refusal("a FlagScale experiment that names no train file", document.where(("experiment",)))
     path = beside(f"train/{named.removesuffix('.yaml')}.yaml", document.file, options)
     if path is None:
         raise refusal(f"a FlagScale experiment: its train file train/{named}.yaml decides, which is not here",
                       document.where(("defaults",)), "--with gives it")
-    at = next(k for k, d in enumerate(data["defaults"]) if isinstance(d, Mapping) and "train" in d)
+    at = next(k for k, d in enumerate(parts) if isinstance(d, Mapping) and "train" in d)
     told.append(ReadingItem(document.file, document.line(("defaults", at, "train")), f"defaults[{at}].train", named,
                             f"the arguments of {Path(path).name}"))
     return world, yaml_document(read_text(path), path), told
+
+
+def _table_of(document: Document, path: Key) -> Mapping[str, Any]:
+    """The table at a path, an empty one where there is none."""
+    found = document.get(path)
+    if found is not None and not isinstance(found, Mapping):
+        raise refusal(f"{dotted(path)} is {found}: expected a table", document.where(path))
+    return found or {}
 
 
 def _network(document: Document) -> None:
@@ -209,6 +218,8 @@ def read_primus(document: Document, options: Options) -> Reading:
     if str(module["framework"]) != "megatron":
         raise refusal(f"a Primus module of {module['framework']}: those of megatron are read",
                       document.where((*at, "framework")))
+    if "config" not in module:
+        raise refusal("a Primus module without config, the file of its arguments", document.where(at))
     gathered = Gathered()
     files: list[str] = []
     for key, folder in (("config", "modules"), ("model", "models")):
@@ -223,7 +234,8 @@ def read_primus(document: Document, options: Options) -> Reading:
                           document.where((*at, key)), "--with gives it and what it extends, or give the arguments "
                                                       "that the run prints at its start")
         _extended(path, gathered, options, files)
-    for path_, value in Document(document.file, module.get("overrides") or {}, {}).leaves():
+    overrides = _table_of(document, (*at, "overrides"))
+    for path_, value in replace(document, data=overrides).leaves() if overrides else ():
         where = (*at, "overrides", *path_)
         gathered.put(str(path_[0]), _value(value, document.data, options), document.file, document.line(where))
     told = [ReadingItem(document.file, document.line((*at, key)), dotted((*at, key)), str(module[key]), "arguments")
@@ -277,6 +289,10 @@ def read_bridge(document: Document, options: Options) -> Reading:
                       document.where(("peft",)))
     gathered = Gathered()
     others: list[ReadingItem] = []
+    for section in ("model", "train"):
+        _table_of(document, (section,))
+        if section not in data:
+            raise refusal(f"a configuration of Megatron-Bridge without the table {section}", document.file)
     for section in BRIDGE_SECTIONS:
         table = data.get(section)
         for name, value in table.items() if isinstance(table, Mapping) else ():

@@ -141,8 +141,9 @@ def _kinds(draft: Draft) -> None:
 def _autocast(draft: Draft, said: _Nemo) -> None:
     """Weights in 32 bits, and ops in autocast, where O2 is off."""
     own, key = draft.said, "model.megatron_amp_O2"
+    on = own.flag(key)
     if not said.autocast:
-        own.leave(key, "16-bit weights and a master" if own.flag(key) else "32 bits throughout")
+        own.leave(key, "16-bit weights and a master" if on else "32 bits throughout")
         return
     draft.parts.types(act=2)
     own.read(key, f"[types] act = 2 beside 4 of weights and gradients: ops run in {said.autocast} by autocast, and the "
@@ -155,6 +156,9 @@ def _adapters(draft: Draft) -> None:
     """LoRA of NeMo 1."""
     said = draft.said
     rank, targets = "model.peft.lora_tuning.adapter_dim", "model.peft.lora_tuning.target_modules"
+    tuning = said.raw("model.peft.lora_tuning")
+    if tuning is not None and not isinstance(tuning, Mapping):
+        raise said.refuse("model.peft.lora_tuning", f"model.peft.lora_tuning is {tuning}: expected a table")
     found = said.raw(targets)
     words = [str(w) for w in found] if isinstance(found, list) else ["attention_qkv"]
     if said.raw("model.peft.lora_tuning.layer_selection") is not None:

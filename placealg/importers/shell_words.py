@@ -12,6 +12,8 @@ from placealg.importers.shell_arithmetic import arithmetic
 from placealg.importers.shell_text import ShellToken
 
 OPEN, CLOSE = "\x01", "\x02"
+BLANKS = re.compile(r"[ \t\n]+")
+"""What a shell splits words at; a blank inside open text is no such."""
 MAX_TEXT = 200_000
 Value = str | list[str]
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
@@ -100,7 +102,7 @@ class Words:
             elif sign in "$`":
                 values, at = self.dollar(text, at, token.line)
                 for k, value in enumerate(values):
-                    pieces = value.split()
+                    pieces = BLANKS.split(value.strip(" \t\n")) if value.strip(" \t\n") else []
                     if k and begun:
                         fields.append(current)
                         current, begun = "", False

@@ -65,6 +65,11 @@ def test_what_a_run_prints_is_named_as_its_flags(tmp_path: Path) -> None:
     ("experiment:\n  task:\n    type: serve\n  runner: {}\n", ":3: a FlagScale experiment of the task serve"),
     ("experiment:\n  task:\n    type: train\n", "names no train file"),
     ("defaults:\n  - train: gone\nexperiment:\n  task: {type: train}\n", "train/gone.yaml decides, which is not here"),
+    ("experiment:\n  task: 3\n  runner: {}\n", ":2: experiment.task is 3: expected a table"),
+    ("experiment: {runner: {}}\ndefaults: 3\n", "names no train file"),
+    ("modules:\n  a: {framework: megatron, overrides: 5}\n", ":2: a Primus module without config"),
+    ("_target_: x.config.ConfigContainer\nmodel: 3\n", ":2: model is 3: expected a table"),
+    ("_target_: x.config.ConfigContainer\nmodel: {}\n", "without the table train"),
     (PRIMUS, ":6: a Primus module: config module.yaml decides what it leaves open"),
     (PRIMUS.replace("megatron", "torchtitan"), ":5: a Primus module of torchtitan: those of megatron are read"),
     (BRIDGE.replace("peft: null", "peft:\n  dim: 8"), "adapters of Megatron-Bridge"),
@@ -73,6 +78,21 @@ def test_what_a_run_prints_is_named_as_its_flags(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         of(tmp_path, text)
+
+
+def test_overrides_are_a_table(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("bf16: true\n")
+    with pytest.raises(InputError, match=r":2: modules\.a\.overrides is 5: expected a table"):
+        of(tmp_path, "modules:\n  a: {framework: megatron, config: c.yaml, overrides: 5}\n")
+
+
+def test_a_command_inside_a_script_is_one_word(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\nTP=$(touch made; echo 2)\ntorchrun pretrain_gpt.py --num-layers 4 "
+                      "--hidden-size 64 --tensor-model-parallel-size $TP\n")
+    with pytest.raises(InputError, match=r"run\.sh:3: .*is \$\(touch.made;.echo.2\), which nothing sets; put its"):
+        read(script)
+    assert not (tmp_path / "made").exists()
 
 
 def test_autocast_keeps_weights_in_32_bits(tmp_path: Path) -> None:

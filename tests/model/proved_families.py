@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from models_page import TABLE
+from random_configs import REQUIRED
 from random_dims import settings
 
 from placealg.check.prove import prove
@@ -31,18 +31,12 @@ SIX = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention
 
 
 @cache
-def _given() -> Mapping[str, Mapping[str, Any]]:
-    table = json.loads(TABLE.read_text(encoding="utf-8"))["types"]
-    return {name: entry.get("given", {}) for name, entry in table.items()}
-
-
-@cache
 def model(name: str, mixed: bool = False) -> Model:
     """The family's default configuration, or one of six layers of several kinds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         more = {**SIX, names(family(name).sizes["L"])[0]: 6} if mixed else {}
-        path.write_text(json.dumps({"model_type": name, **_given().get(name, {}), **more}), encoding="utf-8")
+        path.write_text(json.dumps({"model_type": name, **REQUIRED.get(name, {}), **more}), encoding="utf-8")
         return from_config(path)
 
 

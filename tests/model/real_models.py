@@ -286,14 +286,16 @@ def main(argv: list[str]) -> int:
         wrong += counts["wrong"]
         table["random"][name] = dict(sorted(counts.items()))
         print(f"{name}: random {dict(counts)}", flush=True)
+    before = json.loads(TABLE.read_text(encoding="utf-8"))
     if args.proofs and not args.names and not args.keep:
         from proved_families import passed
 
+        if args.write:
+            TABLE.write_text(_compact({**table, "passed": before["passed"]}), encoding="utf-8")
         table["passed"] = passed()
         wrong += sum(what != "passed" and not what.startswith("as ") for row in table["passed"].values()
                      for what in row.values())
     if args.keep:
-        before = json.loads(TABLE.read_text(encoding="utf-8"))
         table |= {key: before[key] for key in ("random", "sample", "seed", "passed")}
     if args.write:
         TABLE.write_text(_compact(table), encoding="utf-8")

@@ -171,6 +171,46 @@ def test_a_table_inside_a_file(tmp_path: Path) -> None:
     assert from_config(f"{path}#text_config").total() == 2_628_658_432
 
 
+def test_experts_of_attention(tmp_path: Path) -> None:
+    model = from_config(write(tmp_path, {"model_type": "jetmoe"}))
+    q, out = (next(p for p in model.parameters if p.name == f"layer.attn.expert.{n}.weight") for n in ("q", "out"))
+    assert set(q.dims) == set(out.dims) == {"expert", "embed", "kv", "head_dim"}
+    assert {op.kind for op in model.graph.ops if op.region == "layer.attn.router"} >= {"route", "softmax"}
+    assert parameters_of(model)["model.layers.3.self_attention.experts.input_linear.weight"].parameters == (q.name,)
+
+
+@pytest.mark.parametrize(("outside", "inside", "tied"), [
+    ({}, {}, False), ({"tie_word_embeddings": True}, {}, True), ({}, {"tie_word_embeddings": True}, False),
+    ({"tie_word_embeddings": True}, {"tie_word_embeddings": False}, True),
+])
+def test_a_larger_model_says_whether_the_head_is_the_embedding(
+        tmp_path: Path, outside: dict[str, Any], inside: dict[str, Any], tied: bool) -> None:
+    text = {"model_type": "qwen3_vl_text", **inside}
+    path = write(tmp_path, {"model_type": "qwen3_vl", **outside, "text_config": text})
+    model = from_config(f"{path}#text_config")
+    assert tied == ("head.weight" not in [p.name for p in model.parameters])
+    assert "model.language_model.layers.0.self_attn.q_norm.weight" in parameters_of(model)
+
+
+def test_fields_of_a_language_model_at_the_top_of_a_larger_one(tmp_path: Path) -> None:
+    path = write(tmp_path, {"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16,
+                            "num_key_value_heads": 2, "vision_config": {}, "tie_word_embeddings": True})
+    with pytest.raises(InputError, match=r"tower for images; its language model alone is read as .*#text_config"):
+        from_config(path)
+    model = from_config(f"{path}#text_config")
+    assert (model.family, model.sizes["h"], "head.weight" in [p.name for p in model.parameters]) == (
+        "qwen2_vl_text", 2048, False)
+    thinker = write(tmp_path, {"model_type": "qwen2_5_omni", "thinker_config": {"text_config": {
+        "model_type": "qwen2_5_omni_text"}}})
+    assert from_config(f"{thinker}#thinker_config.text_config").sizes["L"] == 28
+
+
+def test_names_of_the_layer_that_predicts_later_tokens(tmp_path: Path) -> None:
+    named = parameters_of(from_config(write(tmp_path, {"model_type": "mellum", "num_mtp_layers": 1}), mtp=True))
+    assert named["mtp.fc.weight"].parameters == ("mtp1.token.weight", "mtp1.hidden.weight")
+    assert "mtp.layers.0.self_attn.q_proj.weight" in named and "mtp.norm.weight" in named
+
+
 def test_kinds_of_layers_are_units(tmp_path: Path) -> None:
     model = from_config(write(tmp_path, {"model_type": "gpt_oss"}))
     assert {u.name: model.sizes[str(u.count)] for u in model.units if u.repeated} == {"window": 18, "layer": 18}

@@ -26,8 +26,7 @@ BRIDGE_SECTIONS = ("model", "ddp", "optimizer", "train", "mixed_precision", "dis
 
 BRIDGE_NAMES = {"num-moe-experts": "num-experts", "num-layers-in-first-pipeline-stage": "decoder-first-pipeline-num-"
                 "layers", "num-layers-in-last-pipeline-stage": "decoder-last-pipeline-num-layers",
-                "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
-                "account-for-embedding-in-pipeline-split": "account-for-embedding-in-pipeline-split"}
+                "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank"}
 """Field of Megatron-Bridge's providers -> the argument that it is."""
 
 NOT_READ = ("patch-zero-bubble", "patch-primus-pipeline", "enable-hetero", "decoder-pipeline-manual-split-list",
@@ -109,9 +108,7 @@ def is_bridge(data: Mapping[str, Any]) -> bool:
 def read_flagscale(document: Document, options: Options) -> Reading:
     """The reading of a FlagScale train file, or of an experiment and the train file that it names."""
     train = document
-    told: list[ReadingItem] = []
-    others: list[ReadingItem] = []
-    world = None
+    world, told, others = None, list[ReadingItem](), list[ReadingItem]()
     if isinstance(document.data.get("experiment"), Mapping):
         world, train, told = _experiment(document, options)
         of = {item.key for item in told}
@@ -393,8 +390,8 @@ def _arguments(document: Document, gathered: Gathered, options: Options,
     for name in NOT_READ:
         if data.get(name) not in (None, False, 0, "", [], "false"):
             raise said.refuse(name, f"{name}: stages or a schedule of their own, which is not read")
-    method = str(data.get("schedules-method") or data.get("pp-algorithm") or "")
-    if data.get("schedules-method") and method not in ("None", "1f1b", "interleaved"):
+    method = str(data.get("schedules-method") or "")
+    if method not in ("", "None", "1f1b", "interleaved"):
         raise said.refuse("schedules-method", f"{method}: another schedule than the pipelines here")
     said.lists["read"] += told
     Megatron(draft, said, options.world_size or world).read()

@@ -153,9 +153,10 @@ def _published(table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## Published configurations", "",
                 "The source of each is the config.json of the model of that name, https://huggingface.co/ID/blob/main/"
                 "config.json (`#TABLE` is a table inside it). The sizes of those with a name in the last column were "
-                "held against a second source, and agree; these are in the package, `--model Qwen/Qwen3-8B` say:", "")
+                "held against a second source, and agree; those held against litgpt or llm-analysis are in the "
+                "package, `--model Qwen/Qwen3-8B` say:", "")
     data, models = json.loads(PUBLISHED.read_text(encoding="utf-8")), published()
-    held = json.loads(PACKAGED.read_text(encoding="utf-8"))["_held_against"]
+    held = {**json.loads(PACKAGED.read_text(encoding="utf-8"))["_held_against"], **data["held"]}
     yield from (f"- {name}: {what}" for name, what in data["held_against"].items())
     yield from ("", "| model | model_type | parameters | held against |", "|---|---|---|---|")
     for name, count in table["published"].items():

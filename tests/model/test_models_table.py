@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models_page import PAGE, ROOT, TABLE, published, written
+from models_page import PAGE, PUBLISHED, ROOT, TABLE, published, written
 
 from placealg.errors import InputError
 from placealg.model.config import from_config, resolve_model
@@ -224,3 +224,14 @@ def test_an_older_word_for_full_attention(tmp_path: Path) -> None:
     words = [{"model_type": "qwen3", "num_hidden_layers": 2, "layer_types": [word] * 2}
              for word in ("attention", "full_attention")]
     assert total(tmp_path, words[0]) == total(tmp_path, words[1])
+
+
+def test_a_default_that_is_held_against_is_of_all_sizes(tmp_path: Path) -> None:
+    held = json.loads(PUBLISHED.read_text(encoding="utf-8"))["held"]
+    for model_id in held:
+        name = MODELS[model_id]["model_type"]
+        own = tmp_path / "own.json"
+        own.write_text(json.dumps({"model_type": name, **COUNTED["types"][name].get("given", {})}), encoding="utf-8")
+        theirs = tmp_path / "theirs.json"
+        theirs.write_text(json.dumps(MODELS[model_id]), encoding="utf-8")
+        assert from_config(own).sizes == from_config(theirs).sizes, model_id

@@ -54,6 +54,10 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     weighed = measured(step, seen, names, group_of)
     for rank in seen.ranks:
         paths = Paths(step, seen, rank, names, tally, weighed)
+        bare = [c.parameter for c in rank.chains if not c.elements]
+        if bare:  # sharded over more ranks than it has rows: what moves nothing leaves no trace of what it is
+            unseen += [(rank.rank, Unseen(name, "what a rank does that holds none of its elements")) for name in bare]
+            continue
         for chain in rank.chains:
             group = group_of[names[chain.parameter].parameter]
             found, lost = paths.compare(chain, routes[group.name])

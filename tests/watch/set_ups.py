@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -504,6 +504,15 @@ def recorded(chosen: SetUp, _rank: int = 0) -> str:
     with observe(system.model, mesh) as observation:
         system.step(TrafficCounter(), data)
     return observation.seen.text()
+
+
+def faked(job: tuple[int, int, int]) -> str:
+    """The recording of rank `rank` of dp x tp ranks, FSDP2 on top of TP and SP, on a group that sends nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dp, tp, rank = job
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=dp * tp)
+    return recorded(replace(RIGHT["fsdp2 x tp + sp"], mesh={"dp": dp, "tp": tp}))
 
 
 def losses(model: Any, batch: Any) -> torch.Tensor:

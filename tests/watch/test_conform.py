@@ -99,6 +99,7 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
     "not updated": ("fsdp2", on_chain(lambda c: replace(c, updated=False)), "update"),
     "published": ("fsdp2", on_chain(lambda c: replace(c, new=(Hop("broadcast", ("dp",)),))), "publish"),
     "not published": ("zero1", on_chain(lambda c: replace(c, new=())), "publish"),
+    "none of it": ("fsdp2", on_chain(lambda c: replace(c, elements=0)), "unseen"),
     "half of it": ("fsdp2", on_chain(lambda c: replace(c, unseen="4 of 8 elements come from aten::mm")), "unseen"),
     "loss not divided": ("fsdp2", on_first(lambda r: replace(r, seeds=tuple(
         replace(s, factor=2 * (s.factor or 0)) for s in r.seeds))), "scale"),

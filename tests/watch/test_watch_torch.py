@@ -123,6 +123,28 @@ def test_weights_tell_right_from_wrong(name: str, weighed: dict[str, str]) -> No
         assert dict(found.spread)["layer.weight"] == (pytest.approx(2 / 3), pytest.approx(1))
 
 
+FAKED = {4: (2, 2, 3), 6: (3, 2, 5), 20: (10, 2, 7), 128: (16, 8, 2), 1024: (128, 8, 5), 8192: (1024, 8, 3)}
+"""Ranks -> dp, tp, and the rank that one process stands for."""
+
+
+@pytest.mark.parametrize("ranks", [n if n == 8192 else pytest.param(n, marks=pytest.mark.slow) for n in FAKED])
+def test_a_step_is_the_same_at_every_size(ranks: int) -> None:
+    from multiprocessing import get_context
+
+    from set_ups import RIGHT, faked
+
+    def way(seen: Seen) -> list[tuple[Any, ...]]:
+        return [(m.phase, m.verb, m.op, m.axes, m.module) for m in seen.ranks[0].messages]
+
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # a process each: groups are known by their names
+        one, two = pool.map(faked, [FAKED[ranks], (2, 2, 0)], chunksize=1)
+    seen = Seen.read(one)
+    assert seen.world == ranks and seen.backend == "fake" and seen.ranks[0].rank == FAKED[ranks][2]
+    assert way(seen) == way(Seen.read(two))
+    told = judged(one, RIGHT["fsdp2 x tp + sp"].strategy)
+    assert told.good, [d.says for d in told.comparison.differences]
+
+
 def blinded(job: tuple[str, str, str], rank: int) -> str:
     """The recording of a set-up by a recorder that lacks one op of a table; of none, without the op."""
     from set_ups import RIGHT, recorded

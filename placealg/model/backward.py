@@ -85,6 +85,18 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
     return frozenset(needs & heard)
 
 
+@lru_cache(maxsize=64)
+def terms(graph: Graph) -> tuple[Op, ...]:
+    """The ops that sum a further term of the loss, one number for each token; each starts a backward of its own.
+
+    >>> from placealg.model.transformer import moe
+    >>> [op.output for op in terms(moe(router_losses=True).graph)]
+    ['layer.router.balance_loss', 'layer.router.z_loss']
+    """
+    return tuple(op for op in graph.ops[:-1] if op.kind == "sum" and op.unit != "loss" and not (
+        graph.tensors[op.output].dims or graph.consumers(op.output)))
+
+
 def _heard(graph: Graph) -> set[str]:
     """The tensors on which a loss depends by ops that pass a gradient."""
     read = {name for op in graph.ops for name in op.inputs} | {loop.first for loop in graph.loops}

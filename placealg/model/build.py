@@ -206,6 +206,10 @@ class Builder:
             return self._op(name, "softmax_sink", (x, sink), over=over, region=region, attrs=attrs)
         return self._op(name, "softmax", (x,), over=over, region=region, attrs=attrs)
 
+    def logsumexp(self, name: str, x: Tensor | str, over: Dims, region: str | None = None) -> Tensor:
+        """The logarithm of the sum of exponentials over dims."""
+        return self._op(name, "logsumexp", (x,), over=over, region=region)
+
     def flash(self, name: str, q: Tensor | str, k: Tensor | str, v: Tensor | str, over: Dims,
               region: str | None = None, rotary: Iterable[Tensor | str] = (), sink: Tensor | str | None = None,
               **attrs: str) -> Tensor:

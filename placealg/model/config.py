@@ -35,7 +35,9 @@ _MAY_BE_NONE = ("shared", "f_shared", "f_dense", "q_rank", "mtp", "d_nope")
 _MEANING = {"groups": "groups of experts", "chosen_groups": "groups of experts per token",
             "mtp": "layers that predict tokens after the next"}
 
-SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "gpt": gpt, "lora": partial(moe, adapters=True),
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "balanced": partial(moe, router_losses=True),
+                                               "gpt": gpt,
+                                               "lora": partial(moe, adapters=True),
                                                "mla": mla, "mlp": mlp, "moe": moe, "statistics": statistics,
                                                "two_losses": two_losses}
 """Name -> a model whose sizes are all symbols."""

@@ -382,9 +382,9 @@ def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:
 
 def _check_used(graph: Graph) -> None:
     used = {n for op in graph.ops for n in op.inputs} | {n for loop in graph.loops for n in (loop.first, loop.last)}
-    used |= {op.output for op in graph.ops[-1:]}
+    used |= {o.output for o in graph.ops if o.kind == "sum" and not (o.unit == "loss" or graph.tensors[o.output].dims)}
     for name, tensor in graph.tensors.items():
-        if name not in used:
+        if name not in used and [name] != [op.output for op in graph.ops[-1:]]:
             raise InputError(f"{tensor.kind} '{name}' is read by no op")
         if tensor.kind == "activation" and not graph.producer(name) and not graph.slot(name):
             raise InputError(f"activation '{name}' is made by no op")

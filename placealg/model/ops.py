@@ -193,6 +193,8 @@ _KINDS = (
     OpKind("softmax_sink", "softmax", ("x", "sink"), ("y",), over="whole",
            vjp=FrozenMap({"x": _SOFTMAX, "sink": _SINK})),
     OpKind("softmax", "softmax", ("x",), ("y",), over="whole", vjp=FrozenMap({"x": _SOFTMAX})),
+    OpKind("logsumexp", "logsumexp", ("x",), ("x", "y"), over="whole", vjp=FrozenMap({"x": (
+        Backprop("probs", "unary", ("x", "y"), "x", "exp_minus"), _einsum("x.grad", "dy", "probs", dims="x"))})),
     OpKind("route", "route", ("x",), over="whole", differentiable=False, element="ids"),
     OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole",
            kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({

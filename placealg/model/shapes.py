@@ -27,7 +27,7 @@ def result_dims(kind: OpKind, operands: Sequence[Operand], over: Dims, rename: M
         return max(dims, key=len)
     if kind.name == "lookup":
         return (*dims[-1], *_without(dims[0], over))
-    if kind.name == "cross_entropy":
+    if kind.name in ("cross_entropy", "logsumexp"):
         return _without(dims[0], over)
     if kind.family == "flash":
         return (*_without(dims[0], over), *(d for d in dims[2] if d in over and d not in _keys(dims[0], dims[1], over)))

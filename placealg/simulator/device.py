@@ -143,6 +143,11 @@ def gradient(space: Space, number: int, state: State) -> tuple[dict[Slot, Number
 
 
 def _differentiate(run: _ReferenceRun, op: Op, instance: int) -> None:
+    if run.space.sums_a_term(op):
+        made = run.read(op.inputs[0], op.unit, instance)
+        run.gradients.setdefault(run.at(op.inputs[0], op.unit, instance), []).append(
+            seed_of(run.space, run.number, made, weights(run.space)))
+        return
     contributions = run.gradients.get((op.output, instance))
     if not contributions:
         return

@@ -23,7 +23,8 @@ def divided(machine: Machine, event: Event, rank: int, number: Number, tokens: i
     if PADDING in event.divisor.names():
         known[PADDING] = _padding(machine, event, rank)
     if "count" in event.divisor.names():
-        count = machine.scalar("count", rank, event.unit or machine.reference.losses[0])
+        losses = machine.reference.losses
+        count = machine.scalar("count", rank, event.unit if event.unit in losses else losses[0])
         if count is None:
             return None
         known["count"] = count

@@ -220,6 +220,17 @@ def _softmax(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) ->
     return elementwise(_product, [w, _inverse(normaliser)], dims), {}
 
 
+def _logsumexp(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
+    """-1/(the sum of weights), whose derivative is a weight over the square of their sum."""
+    share = _inverse(product([_weight(operands[0], op)], dims))
+    return Box(share.extent, reduced(-share.numbers)), {}
+
+
+def _logsumexp_back(op: Op, _position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
+    y = saved.result()
+    return product([dy, y, y, _weight(saved.operand(0), op)], dims)
+
+
 def _with_sink(normaliser: Box, sinks: list[Box]) -> Box:
     """The sum of a row's weights, and that of the sink's, where there is one."""
     weights = [Box(sink.extent, exponential(sink.numbers)) for sink in sinks]
@@ -372,7 +383,7 @@ def _matrix(box: Box) -> network.Matrix:
 ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
     "layer_norm": _norm, "rms_norm": _norm, "layer_norm_plain": _norm, "rms_norm_plain": _norm, "softmax": _softmax,
     "softmax_sink": _softmax, "flash": _flash, "flash_rope": _flash, "flash_sink": _flash, "rope": _rope,
-    "lookup": _lookup, "cross_entropy": _cross_entropy, "unit": _unit,
+    "lookup": _lookup, "cross_entropy": _cross_entropy, "unit": _unit, "logsumexp": _logsumexp,
 }
 """Kind -> its forward, of those that work over dims."""
 
@@ -380,5 +391,5 @@ _ROWS_BACK: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]]
     "layer_norm": _norm_back, "rms_norm": _norm_back, "layer_norm_plain": _norm_back, "rms_norm_plain": _norm_back,
     "softmax": _softmax_back, "softmax_sink": _softmax_back, "flash": _flash_back, "flash_rope": _flash_back,
     "flash_sink": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
-    "unit": _unit_back,
+    "unit": _unit_back, "logsumexp": _logsumexp_back,
 }

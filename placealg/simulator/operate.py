@@ -208,8 +208,9 @@ def _backward(m: Machine, e: Event) -> None:
     for rank in m.acting(e):
         if not m.chosen(e, rank):
             continue
-        dy = _seeds(m, rank) if starts else gradient(m, rank, (e.tensor, m.instance), "")
         saved = _OperandsOnRank(m, e, rank, op, labels)
+        dy = _seeds(m, rank) if starts else _own_seeds(m, e, rank, saved) if space.sums_a_term(op) else gradient(
+            m, rank, (e.tensor, m.instance), "")
         for position, name in enumerate(op.inputs if op.row.differentiable else ()):
             if name not in space.differentiable or not _now(m, e, space.graph.tensors[name].kind == "parameter"):
                 continue
@@ -241,6 +242,19 @@ def _seeds(m: Machine, rank: int) -> Box | None:
             return None
         weight |= dict.fromkeys(m.space.sequences(m.microbatch, loss), seed)
     return None if found is None else seed_of(m.space, m.number, found, weight)
+
+
+def _own_seeds(m: Machine, e: Event, rank: int, saved: _OperandsOnRank) -> Box | None:
+    """The gradient of what a further term of the loss sums: one over the event's divisor, of each token there is."""
+    seed = fraction(divided(m, e, rank, Fraction(1)))
+    try:
+        extent = saved.extent(0)
+    except Missing:
+        return None
+    if seed is None:
+        return None
+    box = Box(extent, m.space.zeros([len(at) for at in extent.values()]))
+    return seed_of(m.space, m.number, box, dict.fromkeys(extent[BATCH], seed))
 
 
 def gradient(m: Machine, rank: int, name: Name, label: str) -> Box | None:

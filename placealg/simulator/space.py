@@ -202,6 +202,12 @@ class Space:
             self._parts[group.name] = tuple(self._parts_of(group))
         return self._parts[group.name]
 
+    def sums_a_term(self, op: Op) -> bool:
+        """Whether an op sums a term of the loss besides the last: a sum to one number that nobody reads."""
+        named = self.graph.tensors[op.output]
+        return op.kind == "sum" and not named.dims and op != self.graph.ops[-1] and not any(
+            op.output in other.inputs for other in self.graph.ops)
+
     def matrix_of(self, group: Group, entry: int) -> tuple[int, ...]:
         """Which of a stack of matrices an entry belongs to, as far as ranks differ: where its owners stand there."""
         return tuple(self.parts(group)[entry].split[axis] for axis in group.stacked)

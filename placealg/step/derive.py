@@ -13,6 +13,7 @@ from dataclasses import replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
+from placealg.model.backward import terms
 from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.names import parameters_of
@@ -120,6 +121,12 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     for told, said in (("several losses", len(model.losses) > 1), ("running statistics", model.statistics)):
         if operations and said:
             raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")
+    counted = strategy.loss()["count_axes"] or ()
+    if terms(model.graph) and strategy.pipeline_axis and counted and MICROBATCH not in counted and (
+            strategy.loss()["divisor"] == "count"):
+        raise InputError(f"{strategy.name} on {model.name}: [loss] count_axes counts each microbatch by itself, and in "
+                         f"a pipeline '{terms(model.graph)[0].output}' starts its backward when another one is "
+                         "counted: count over microbatch, too")
     placed = operations.placed if operations else None
     data = data_axes(placed) if placed else strategy.data_axes
     loss = strategy.loss()
@@ -297,6 +304,17 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
                 yield from rules.free(plan, "forward", _living(strategy, plan, lifetime))
 
 
+def _of_terms(events: Iterable[Event], model: Model, by: Monomial) -> Iterator[Event]:
+    """The events of a unit's backward, those from which a further term of the loss starts divided as the loss is."""
+    sums = {op.output for op in terms(model.graph)}
+    for event in events:
+        starts = event.verb == "compute" and event.on_gradient and event.tensor in sums
+        yield replace(event, divisor=by, rule=_OF_A_TERM) if starts else event
+
+
+_OF_A_TERM = Rule("loss", "a further term of the loss starts its own backward, from one over the loss's divisors")
+
+
 def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase: str,
                   events: Iterable[Event]) -> Iterator[Event]:
     """The events of a unit, what lives for a leaf module gathered before its first op and freed behind its last.
@@ -323,6 +341,8 @@ def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase
 def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging,
               operations: Operations | None) -> Iterator[Event]:
     short = ("use",) if operations else ("use", LEAF)
+    of_loss = strategy.option("schedule", "microbatch_mean") == "loss" and MICROBATCH not in averaging.counted
+    by = averaging.by * (Monomial.of("m") if of_loss else ONE)
     apart = operations is not None and operations.apart
     for unit in reversed(model.units):
         ending = [p for p in plans if p.group.sites[0] == unit.name]
@@ -331,7 +351,8 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
             for lifetime in short:
                 yield from rules.gather(plan, "backward", _living(strategy, plan, lifetime))
         if operations:
-            yield from _leaf_by_leaf(strategy, ending, model, "backward", operations.backward(unit.name))
+            events = _of_terms(operations.backward(unit.name), model, by)
+            yield from _leaf_by_leaf(strategy, ending, model, "backward", events)
         else:
             yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(
                 "compute", "the unit's gradients, from what its forward kept"))

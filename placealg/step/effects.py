@@ -117,7 +117,7 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
     ("compute", "count"): Effect((), sourced=False),
     ("compute", "skip"): Effect((_S.SUMMED,), (_S.PART,), sourced=False),
     ("compute", "grad"): Effect((_S.ENTERED,), sourced=False, divides=True),
-    **_both("compute", _OP),
+    ("compute", _TENSOR): _OP, ("compute", _GRADIENT): replace(_OP, divides=True),
     ("scale", _GROUP): Effect(divides=True), ("scale", "loss"): Effect(divides=True),
     **_both("scale", _moved(divides=True, rows=("scale 1/n",), axes=True)),
     ("accumulate", _GROUP): Effect((_S.ORIGIN, _S.OWN)),

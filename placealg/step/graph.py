@@ -19,8 +19,8 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
     """The storages whose content the event reads, or changes in place."""
     for access in event.effect.reads:
         yield from _READS[access](event, reference)
-    if "count" in event.divisor.names() and not event.on_tensor:
-        yield event.unit or reference.losses[0], "count", "device"
+    if "count" in event.divisor.names() and (not event.on_tensor or event.verb == "compute"):
+        yield event.unit if event.unit in reference.losses else reference.losses[0], "count", "device"
 
 
 def writes(event: Event, reference: Reference) -> Iterator[Storage]:

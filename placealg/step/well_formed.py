@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from placealg.arith import ONE
 from placealg.errors import InputError
-from placealg.model.backward import GRAD, needs_gradient
+from placealg.model.backward import GRAD, needs_gradient, terms
 from placealg.model.graph import Graph, unit_of
 from placealg.placement import REDISTRIBUTIONS
 from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
@@ -72,7 +72,8 @@ def check_event(event: Event, reference: Reference) -> None:
                          valid=("sum", "mean"))
     _check_operator(event, reference)
     _check_owners(event)
-    if event.divisor != ONE and not event.effect.divides:
+    starts = event.on_gradient and event.tensor in {op.output for op in terms(reference.graph)}
+    if event.divisor != ONE and not (starts if event.verb == "compute" and event.on_tensor else event.effect.divides):
         raise InputError(f"{event.path}: {event.verb} of {event.value} divides nothing, and takes no divisor")
     if event.unit not in reference.losses and len(reference.losses) > 1:
         for name in (n for n in ("tokens", "count") if n in event.divisor.names()):

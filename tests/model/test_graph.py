@@ -239,6 +239,15 @@ def test_gradients_of_unary_functions(function: str) -> None:
         "data.x", "one.x" if function in ("gelu", "silu", "clamp", "cube") else "one.y"]
 
 
+def test_the_logarithm_of_a_sum_of_exponentials_has_its_derivative() -> None:
+    g = graph(batch="b", embed="h", ffn="f")
+    y = g.linear("one.y", g.data("data.x", "batch embed"), "batch ffn", "embed ffn")
+    size = g.logsumexp("one.size", y, over="ffn")
+    g.sum("loss.sum", g.mul("one.square", size, size))
+    assert worst(g.build()) < 1e-6
+    assert {s.tensor.name for s in saved(g.build())} == {"data.x", "one.y", "one.size"}
+
+
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm", "softmax", "flash", "flash_rope", "cross_entropy", "gelu",
                                   "dropout"])
 def test_a_wrong_vjp_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,7 +526,7 @@ def test_a_parameter_is_named_after_its_first_unit() -> None:
 def test_op_table_is_whole() -> None:
     assert {k.family for k in OPS.values()} == {
         "einsum", "add", "scale", "rope", "cast", "copy", "mul", "unary", "dropout", "norm", "softmax", "flash",
-        "lookup", "cross_entropy", "rename", "sum", "unit", "route"}
+        "lookup", "cross_entropy", "logsumexp", "rename", "sum", "unit", "route"}
     for row in OPS.values():
         assert set(row.vjp) <= set(row.operands)
         for steps in row.vjp.values():

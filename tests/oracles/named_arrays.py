@@ -107,6 +107,9 @@ class Run:
             return self._flash(op, xs, dims)
         if op.kind == "softmax":
             return self._softmax(x, op.over[0])
+        if op.kind == "logsumexp":
+            return self.fill(dims, lambda p: math.log(sum(
+                math.exp(x.at({**p, op.over[0]: k})) for k in range(self.sizes[op.over[0]]))))
         if op.kind == "cross_entropy":
             probs = self.values[f"{op.output}.softmax"] = self._softmax(x, op.over[0])
             return self.fill(dims, lambda p: -math.log(probs.at({**p, op.over[0]: int(xs[1].at(p))})))

@@ -79,7 +79,8 @@ class Machine:
     """The state of the abstract machine, and the log of what was observed.
 
     `flows` are the contributions of ops to gradients. In a microbatch, `started` is the seed with which its backward
-    started, and `begun` are the parameters and uses whose gradient has received a contribution.
+    started, `terms` maps the symbols of the seeds of further terms of the loss to their values, and `begun` are the
+    parameters and uses whose gradient has received a contribution.
     """
 
     reference: Reference
@@ -94,6 +95,7 @@ class Machine:
     count: Monomial | None = None
     seed: Monomial | None = None
     started: Monomial | None = None
+    terms: dict[str, Monomial | None] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     reads: list[Read] = field(default_factory=list)
     updates: list[Updated] = field(default_factory=list)
@@ -103,7 +105,7 @@ class Machine:
     def copy(self) -> Machine:
         """The same state with an empty log."""
         return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
-                       begun=set(self.begun), reads=[], updates=[], relied=[])
+                       begun=set(self.begun), terms=dict(self.terms), reads=[], updates=[], relied=[])
 
     @property
     def owners(self) -> Pairs:
@@ -126,6 +128,7 @@ class Machine:
     def begin(self) -> None:
         """Begin a microbatch: what the one before left in the network is stale."""
         self.begun.clear()
+        self.terms.clear()
         self.seed = self.started = None
 
     def after(self, value: str) -> int:

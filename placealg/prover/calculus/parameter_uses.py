@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placealg.arith import ONE
+from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
+from placealg.model.backward import terms
 from placealg.model.graph import Op, unit_of
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import Value, move, stands_at
@@ -14,7 +15,7 @@ from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.places import NoRule, divisor, observe
 from placealg.prover.calculus.positions import UNIT, Pairs, stage
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
-from placealg.prover.ops.findings import SEED, GradientPart
+from placealg.prover.ops.findings import SEED, GradientPart, seed_of, started_by
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import substituted
 from placealg.prover.ops.stages import ends, tied
@@ -30,7 +31,8 @@ def concerns(event: Event, parameter: str, reference: Reference) -> bool:
     op = graph.producer(event.tensor) if event.verb == "compute" else None
     if op is None:
         return False
-    return starts(event, reference) or parameter in op.inputs or op.draws_in(event.on_gradient)
+    starting = starts(event, reference) or starts_a_term(event, reference)
+    return starting or parameter in op.inputs or op.draws_in(event.on_gradient)
 
 
 def starts(event: Event, reference: Reference) -> bool:
@@ -41,6 +43,12 @@ def starts(event: Event, reference: Reference) -> bool:
     if event.phase == WEIGHTS:
         return False
     return event.tensor in last.inputs if reference.whole else event.tensor == last.output
+
+
+def starts_a_term(event: Event, reference: Reference) -> bool:
+    """Whether the backward of a further term of the loss starts with an event."""
+    op = reference.graph.producer(event.tensor) if event.on_gradient and event.verb == "compute" else None
+    return op is not None and op in terms(reference.graph)
 
 
 def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
@@ -55,6 +63,10 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
     assert op is not None
     if starts(event, machine.reference):
         machine.started = machine.seed
+    if starts_a_term(event, machine.reference):
+        known = seed_of(event) in machine.terms
+        if known and machine.terms[seed_of(event)] != _seed_at(machine, event, iteration):
+            raise NoRule(event.path, "a term of the loss that is divided otherwise in other layers")
     if parameter in op.inputs:
         if not event.on_gradient or flows.reads_parameter(event, op, parameter):
             where = used_at(machine, op, parameter)
@@ -93,15 +105,18 @@ def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None
     The seed is the one with which the backward started. Raises NoRule if one use contributes twice with several
     classes, because its contributions cannot be added class by class.
     """
-    new, seed = part.held[min(machine.site.part, len(part.held) - 1)], machine.started
-    if seed is None:
+    new = part.held[min(machine.site.part, len(part.held) - 1)]
+    named = {name for term in new.terms for name in term.coefficient.names() if name.startswith(SEED)} or {SEED}
+    seeds = {name: machine.started if name == SEED else _own_seed(machine, name, iteration) for name in sorted(named)}
+    if None in seeds.values():
         new = replace(new, terms=(), garbage=new.garbage or iteration.active)
     elif part.use != machine.site.use or not iteration.active:
         new = replace(new, terms=())
     else:
-        for axis in machine.reference.mesh.names:
-            seed = move(seed, axis, UNIT)
-        new = substituted(new, SEED, seed)
+        for name, seed in seeds.items():
+            for axis in machine.reference.mesh.names:
+                seed = seed and move(seed, axis, UNIT)
+            new = substituted(new, name, seed or ONE)
     if part.use in machine.begun and len(part.held) > 1:
         raise NoRule(part.event, "no transfer rule for one use that contributes twice, counted differently")
     first = part.parameter not in machine.begun
@@ -109,6 +124,22 @@ def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None
         first = _of_the_last_unit(machine, part)
     machine.values["grad", "device"] = new if first else _held(machine).plus(new)
     machine.begun |= {part.parameter, part.use}
+
+
+def _own_seed(machine: Machine, name: str, iteration: Iteration) -> Monomial | None:
+    """The seed of a further term of the loss, by its symbol: an instance of its unit adds to gradients of earlier ones.
+
+    These stand before the event in the program; that it divides by the same is checked there.
+    """
+    if name not in machine.terms:
+        assert machine.flows is not None
+        machine.terms[name] = _seed_at(machine, machine.flows.step.event(started_by(name)), iteration)
+    return machine.terms[name]
+
+
+def _seed_at(machine: Machine, event: Event, iteration: Iteration) -> Monomial | None:
+    by = divisor(machine, event, iteration)
+    return ONE / by if by is not None else None
 
 
 def _held(machine: Machine) -> Value:

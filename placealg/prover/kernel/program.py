@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from placealg.arith import ONE
+from placealg.model.backward import terms
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.event import MICROBATCH, Clause
 from placealg.step.program import Event, EventLoop, Node, Step
@@ -73,7 +74,7 @@ def _check_reference(step: Step) -> None:
         (r.weighting != "token_mean", f"weights of tokens: {r.weighting}"),
         ("equal_counts" not in r.hypotheses, "equal counts are not assumed"),
         (r.skip, "steps that are skipped"),
-        (len(r.losses) > 1, "several losses"),
+        (len(r.losses) > 1 or bool(terms(r.graph)), "several losses"),
         (bool(r.random_keys), "random streams keyed by rank"),
         (r.pad != "none", f"padding by {r.pad}"),
         (any(g.statistic for g in r.groups), "running statistics"),

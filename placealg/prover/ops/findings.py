@@ -9,9 +9,20 @@ from placealg.prover.calculus.contribution import Value
 from placealg.prover.calculus.positions import Pairs
 from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum
+from placealg.step.event import Event
 
 SEED = "#seed"
 """The symbol of the gradient from which backward starts; no axis has such a name."""
+
+
+def seed_of(event: Event) -> str:
+    """The symbol of the gradient from which the backward of a further term of the loss starts at an event."""
+    return f"{SEED}:{event.path}"
+
+
+def started_by(seed: str) -> str:
+    """The path of the event from which the backward of a term with this symbol starts."""
+    return seed.removeprefix(f"{SEED}:")
 
 
 class FailureKind(Enum):

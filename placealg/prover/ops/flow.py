@@ -155,7 +155,7 @@ class _Follower:
                 left = self.handed[0][2] if len(self.handed) == 1 else ()
             else:
                 entered, left = self.entered, self.tensors.made.get((loop.last, ""), ())
-            alike = self.stages.anywhere(left) == self.stages.anywhere(entered)
+            alike = {*self.stages.anywhere(left)} == {*self.stages.anywhere(entered)}
             first = reverse and number == 1 and any(name == loop.last and label for name, label in arrived)
             if alike and number >= self.stages.least and not first:
                 if self.odd.get(unit) and (number > 1 if reverse else self.left_otherwise(loop)):

@@ -11,7 +11,7 @@ from placealg.arith import ONE
 from placealg.model.backward import differentiated
 from placealg.prover.calculus.explore import Program, shapes
 from placealg.prover.calculus.machine import Site
-from placealg.prover.calculus.parameter_uses import begins, starts
+from placealg.prover.calculus.parameter_uses import begins, starts, starts_a_term
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import dim_of
 from placealg.prover.evidence import symbols
@@ -20,7 +20,7 @@ from placealg.prover.ops.findings import Demand, GradientPart
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.redistributions import uncovered
 from placealg.prover.ops.stages import before_its_uses, out_of_turn, tied
-from placealg.step.event import POSITIONS, Event
+from placealg.step.event import LOOPED, POSITIONS, Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Group, Step
 from placealg.step.receivers import WEIGHTS
@@ -33,7 +33,8 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
     """The obligations on the ops of a step, whatever the parameter groups do; `full` as in `Obligations`."""
     graph = step.reference.graph
     for event in step.events:
-        gap = uncovered(event, graph, step.reference.pipeline) or out_of_turn(event, step.reference)
+        gap = (uncovered(event, graph, step.reference.pipeline) or out_of_turn(event, step.reference)
+               or _counted_inside(event, step))
         if gap:
             raise NoRule(event.path, f"no transfer rule for {gap}")
     for event in before_its_uses(step):
@@ -50,6 +51,17 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
     _random(found, step, flows)
     found.open = [f"{d.event} {d.says}" for d in unfollowed(step, flows)]
     return found
+
+
+def _counted_inside(event: Event, step: Step) -> str:
+    """What no rule covers in a term of the loss that a count of one microbatch divides, in a pipeline; "" if nothing.
+
+    Stages run their microbatches in other orders, so that the count may be another one's.
+    """
+    if not (step.reference.pipeline and event.on_tensor and "count" in event.divisor.names()):
+        return ""
+    inside = any(e.value == "count" for e in step.phase(*LOOPED))
+    return f"{event.verb} of {event.value} by a count of one microbatch, among stages" if inside else ""
 
 
 def unfollowed(step: Step, flows: Flows) -> tuple[Demand, ...]:
@@ -157,7 +169,7 @@ def _mark(event: Event, site: Site, flows: Flows, step: Step, group: Group) -> o
                   for position in POSITIONS) if event.on_gradient else ()
     reads = site.parameter in op.inputs and (not event.on_gradient or flows.reads_parameter(event, op, site.parameter))
     return (event.phase, event.at, event.where, end, event.on_gradient, reads, op.draws_in(event.on_gradient),
-            starts(event, step.reference), added)
+            starts(event, step.reference), event.plain if starts_a_term(event, step.reference) else None, added)
 
 
 def _share(part: GradientPart, site: Site) -> object:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, BackwardOp, kept, named, transposed
+from placealg.model.backward import GRAD, BackwardOp, kept, named, terms, transposed
 from placealg.model.graph import Graph, Op
 from placealg.prover.calculus.contribution import Term, Value
 from placealg.prover.calculus.positions import Pairs, dim_of
 from placealg.prover.ops import paths
-from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
+from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart, seed_of
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.stages import Stages, at_the_ends, tied
 from placealg.prover.ops.tensors import Tensors
@@ -116,7 +116,9 @@ class Operators:
         if last and self.began:
             self.flow.open.append(Demand(event.path, "starts the backward once more", (), frozenset()))
         self.began = self.began or last
-        arriving = self.stages.here(op.unit, self.seeded() if last else self.tensors.gradient(op.output))
+        term = op in terms(self.graph)
+        arriving = self.stages.here(op.unit, self.seeded() if last else self.seeded_by(event, op) if term else
+                                    self.tensors.gradient(op.output))
         for k in receivers(event, self.reference):
             held = self.contribution(event, op, transposed(self.graph, op, k), labels, arriving)
             if last and held:
@@ -126,6 +128,10 @@ class Operators:
     def seeded(self) -> Sum:
         """The gradient of the loss: one symbol for the value from which backward starts."""
         return (Value((Term(Monomial.of(SEED)),)),) if self.split is not None else ()
+
+    def seeded_by(self, event: Event, op: Op) -> Sum:
+        """The gradient of a further term of the loss, if it was summed: a symbol for one over the event's divisor."""
+        return (Value((Term(Monomial.of(seed_of(event))),)),) if (op.output, 0) in self.extents else ()
 
     def deposit(self, event: Event, op: Op, k: int, name: str, label: str, held: Sum) -> None:
         """Add what operand `k` received to its gradient; for a parameter, to the flow's contributions."""

@@ -74,8 +74,8 @@ def _where_held(value: Value) -> Value:
 
 
 def is_plain(held: Sum) -> bool:
-    """Whether all contributions count alike, on every rank that holds the element."""
-    return len(held) == 1 and len(held[0].terms) == 1 and not held[0].terms[0].at and not held[0].sides
+    """Whether every contribution counts alike on all ranks that hold the element, each in its own loss."""
+    return bool(held) and all(len(v.terms) == 1 and not v.terms[0].at and not v.sides for v in held)
 
 
 def mask_of(held: Sum) -> Pairs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from placealg.arith import ONE, Monomial
+from placealg.model.backward import terms
 from placealg.model.graph import Graph, unit_of
 from placealg.prover.calculus.positions import at, dim_of, drawn
 from placealg.prover.ops import paths
@@ -40,7 +41,8 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
     effect = event.effect
     early = event.op == "premultiplied" and effect.sums and effect.divides
-    if event.divisor != ONE and event.verb != "scale" and not early:
+    starts = event.on_gradient and event.verb == "compute" and graph.producer(event.tensor) in terms(graph)
+    if event.divisor != ONE and event.verb != "scale" and not (early or starts):
         return f"{event.verb} of a tensor with a divisor"
     if event.verb == "compute" and event.op not in ("", "sum"):
         return f"a computation with operator {event.op}"

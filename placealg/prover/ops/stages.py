@@ -165,7 +165,7 @@ def out_of_turn(event: Event, reference: Reference) -> str:
         return ""
     if event.value in ("step", "rng", "norm", "skip"):
         return f"{event.verb} of {event.value} {several}"
-    if "count" in event.divisor.names() and event.value != "loss":
+    if "count" in event.divisor.names() and event.value != "loss" and not event.on_tensor:
         return f"{event.verb} of {event.value} by a count {several}"
     held = event.group and event.value not in ("grad", "grad_sum")
     if held and tied(reference, reference.group(event.group).parameters[0]):

@@ -414,8 +414,9 @@ def test_exact_and_plain() -> None:
     sided = (replace(exact[0], sides=equality("tp", DEVICE, "at:seq")),)
     two = (*exact, *half)
     assert [paths.is_exact(s) for s in (exact, half, placed, sided, two, ())] == [True] + [False] * 5
-    assert [paths.is_plain(s) for s in (exact, half, placed, sided, two, ())] == [True, True] + [False] * 4
+    assert [paths.is_plain(s) for s in (exact, half, placed, sided, two, ())] == [True, True, False, False, True, False]
     assert not paths.is_plain((Value(),))
+    assert not any(paths.is_plain((*exact, *other)) for other in (placed, sided)), "each class must be plain"
 
 
 def test_what_stands_where_it_is_held_counts_once_there() -> None:

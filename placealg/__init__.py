@@ -144,11 +144,12 @@ def costs(what: Given, model: Model | str | None = None,
     >>> costs("zero3", "abstract").figures["communication.total"]
     Ψ·m·(2·w + wire)·(dp − 1)/dp bytes
     """
-    from placealg.cli.given import program_of
+    from placealg.cli.given import rules_of, side_of
     from placealg.cost.costs import Costs
     from placealg.cost.memory import chosen
 
-    return Costs(chosen(program_of(what, model), stage))
+    side = side_of(what, model)
+    return Costs(chosen(side.step, stage), rules=rules_of(side))
 
 
 def fit(what: Given, model: Model | str | None = None, *, device_memory: str,
@@ -173,7 +174,7 @@ def compare(*what: Given, model: Model | str | None = None, **sizes: Any) -> Com
     >>> compare("zero3", "dp", model="abstract").ratio("states")
     dp
     """
-    from placealg.cli.given import check_given, side_of
+    from placealg.cli.given import check_given, rules_of, side_of
     from placealg.cost.costs import Costs
     from placealg.cost.formula import exact_size
     from placealg.cost.memory import chosen
@@ -186,7 +187,7 @@ def compare(*what: Given, model: Model | str | None = None, **sizes: Any) -> Com
     sides = [side_of(one, model) for one in what]
     for side in sides:
         check_given(side, exact)
-    every = [Costs(chosen(side.step)) for side in sides]
+    every = [Costs(chosen(side.step), rules=rules_of(side)) for side in sides]
     compared = tuple(Compared(c.step.reference.strategy, c, exact) for c in every)
     return Comparison(compared, every[0].step.reference.model)
 
@@ -229,7 +230,7 @@ def read_model(name: str | Path, **style: Any) -> Model:
     >>> read_model("llama-3-8b").total()
     8030261248
     """
-    from placealg.cli.given import read_model as by_name
+    from placealg.model.config import read_model as by_name
 
     return by_name(name, **style)
 
@@ -373,6 +374,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("placealg.version").VERSION
+    if name == "model":
+        return import_module("placealg.model")
     if name not in _HOME:
         raise AttributeError(f"module 'placealg' has no attribute '{name}'")
     value = getattr(import_module(_HOME[name]), name)

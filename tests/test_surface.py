@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
@@ -24,6 +25,10 @@ def test_importing_costs_nothing() -> None:
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(pa, name) is not None
     assert name in dir(pa)
+
+
+def test_a_model_by_its_name() -> None:
+    assert pa.model("gpt2").name == pa.read_model("gpt2").name == "gpt2"  # type: ignore[operator]
 
 
 def test_a_name_that_is_not_there() -> None:
@@ -84,6 +89,20 @@ def test_an_edited_program_has_costs() -> None:
     (lambda: pa.memory("zero4", "abstract"), "did you mean 'zero1'|zero4"),
     (lambda: pa.simulate("zero3"), "say setting="),
     (lambda: pa.compare(), "there is none"),
+    (lambda: pa.memory("tp", "llama-3-8b").states.value(tp=3), "tp = 3 does not divide kv = 8"),
+    (lambda: pa.memory("tp", "llama-3-8b").states.subs(tp=3), "tp = 3 does not divide kv = 8"),
+    (lambda: pa.communication("tp", "llama-3-8b").total.value(tp=np.array([2, 3]), b=1, s=8), "tp = 3 does not divide"),
+    (lambda: (pa.memory("tp", "llama-3-8b").states + pa.memory("dp", "llama-3-8b").states).value(tp=3, dp=2), "tp = 3"),
+    (lambda: pa.compare("dp", "tp", model="llama-3-8b").ratio("states").value(tp=3), "tp = 3 does not divide"),
+    (lambda: pa.memory("dp").states + 3, "no formula"),
+    (lambda: pa.memory("dp").states.ratio("x"), "no formula"),
+    (lambda: pa.memory("dp").states * "x", "no factor"),
+    (lambda: pa.memory("dp").states.limit(3), "no name of a size"),
+    (lambda: pa.memory("dp").states.per(3), "no name of a size"),
+    (lambda: pa.memory("dp").states.value(dp="x"), "is not a number"),
+    (lambda: pa.memory("dp").states.python("x y"), "no name of a function"),
+    (lambda: pa.draw("dp", dp=2).save(3), "no path of a file"),
+    (lambda: pa.model("gpt3"), "did you mean|valid"),
     (lambda: pa.compare("tp", model="llama-3-8b", tp=3), "tp = 3 does not divide kv = 8"),
     (lambda: pa.fit("tp", "llama-3-8b", device_memory="80GB", tp=3, s=8), "tp = 3 does not divide kv = 8"),
     (lambda: pa.fit("zero3", "gpt2", device_memory=80, dp=8, s=8), "is not text such as '80GB'"),

@@ -9,18 +9,17 @@ from typing import Any
 
 from placealg.check.claims import Side
 from placealg.cli.inputs import CommandCase, default_model, is_foreign, of_strategy, read_case
+from placealg.cost.divides import Divides
 from placealg.errors import InputError
 from placealg.importers.model import model_of
 from placealg.importers.reading import Reading
-from placealg.model.config import resolve_model
+from placealg.model.config import read_model
 from placealg.model.model import Model
 from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.file import packaged
 from placealg.strategy.spec import Strategy
-
-_STYLE = ("flash", "dropout", "parallel", "fused", "mtp")
 
 Given = Strategy | Step | CommandCase | Reading | str | Path
 """What stands for a strategy or its program."""
@@ -38,15 +37,6 @@ def read(path: str | Path, **said: Any) -> Reading | CommandCase:
     from placealg.importers.read import read as reading
 
     return reading(word, **said)
-
-
-def read_model(name: str | Path, **style: Any) -> Model:
-    """A model by its name, or of the config.json at a path."""
-    if not isinstance(name, str | Path):
-        raise InputError(f"a {type(name).__name__} is no name of a model: 'llama-3-8b' or the path of a config.json is")
-    if unknown := [option for option in style if option not in _STYLE]:
-        raise InputError(f"unknown option '{unknown[0]}'", name=unknown[0], valid=_STYLE)
-    return resolve_model(str(name), **style)
 
 
 def model_given(model: Model | str | Path | None) -> Model | None:
@@ -106,6 +96,11 @@ def check_given(side: Side, sizes: Mapping[str, Fraction]) -> None:
     """Raise InputError where sizes do not divide what a strategy splits; a program alone has no such rule."""
     if side.strategy is not None and side.model is not None:
         check_sizes(side.strategy, side.model, sizes)
+
+
+def rules_of(side: Side) -> tuple[Divides, ...]:
+    """The rules that the formulas of a side keep."""
+    return () if side.strategy is None or side.model is None else (Divides(side.strategy, side.model),)
 
 
 def _model_of(reading: Reading) -> Model:

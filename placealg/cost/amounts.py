@@ -18,6 +18,7 @@ import sympy
 
 from placealg.arith import Monomial, parse
 from placealg.cost.algebra import tidy
+from placealg.cost.divides import Divides
 from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.held import Share
 from placealg.cost.shards import Piece, filled, largest_share
@@ -48,6 +49,7 @@ class Amounts:
     """The amounts of one reference, and the formulas made of them."""
 
     reference: Reference
+    rules: tuple[Divides, ...] = ()
     largest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -251,7 +253,7 @@ class Amounts:
     def made(self, expr: Any, unit: str, convention: str = "exact", note: str = "") -> Formula:
         """A Formula with the reference's values and axes."""
         return Formula(expr, unit, convention, self.values, note=note, axes=self.reference.mesh.names,
-                       defined=self.defined)
+                       defined=self.defined, rules=self.rules)
 
     def elements(self, part: Part) -> Polynomial:
         """The elements of a part as a sum of monomials: numbers if the model's sizes are known."""

@@ -18,6 +18,7 @@ from functools import cached_property
 from placealg.cost.activations import KeptStorage
 from placealg.cost.amounts import Amounts
 from placealg.cost.communication import Communication, communication
+from placealg.cost.divides import Divides
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
@@ -38,7 +39,7 @@ CALLED = {"by_axes": "over", "by_phase": "in"}
 class Costs:
     """The costs of the program that a device runs, read off one walk; with a pipeline, of its first stage's program.
 
-    `convention` and `unit` are those of what is sent; memory is in bytes.
+    `convention` and `unit` are those of what is sent; memory is in bytes. `rules` refuse sizes that do not divide.
 
     >>> from placealg.model.abstract import abstract
     >>> from placealg.step.derive import derive
@@ -48,8 +49,8 @@ class Costs:
     (Ψ·(w + g + o)/dp bytes, Ψ·w·m·(dp − 1)/dp bytes)
     """
 
-    def __init__(self, step: Step, convention: str = "exact", unit: str = "bytes"):
-        self.walk, self.convention, self.unit = Walk(step), convention, unit
+    def __init__(self, step: Step, convention: str = "exact", unit: str = "bytes", rules: tuple[Divides, ...] = ()):
+        self.walk, self.convention, self.unit = Walk(step, rules=rules), convention, unit
 
     @property
     def step(self) -> Step:
@@ -62,15 +63,20 @@ class Costs:
         return str(stage_of(self.step) or "")
 
     @cached_property
+    def _of_every_stage(self) -> Amounts:
+        staged = isinstance(self.step, StageStep)
+        return Amounts(self.walk.every_stage.reference, self.walk.rules) if staged else self.walk.amounts
+
+    @cached_property
     def parameters(self) -> Formula:
         """The number of parameters, in all instances of all units of all stages."""
-        amounts = Amounts(self.walk.every_stage.reference) if isinstance(self.step, StageStep) else self.walk.amounts
+        amounts = self._of_every_stage
         return amounts.made(amounts.total, "elements")
 
     @cached_property
     def trained(self) -> Formula | None:
         """The number of parameters that a step updates; None where that is all of them."""
-        amounts = Amounts(self.walk.every_stage.reference) if isinstance(self.step, StageStep) else self.walk.amounts
+        amounts = self._of_every_stage
         frozen = any(g.frozen for g in amounts.reference.groups)
         return amounts.made(amounts.trained, "elements") if frozen else None
 

@@ -17,12 +17,13 @@ import sympy
 from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
 from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Axis
 
 if TYPE_CHECKING:
     from placealg.cost.arrays import Column
+    from placealg.cost.divides import Divides
 
 UNITS = ("bytes", "elements", "flop", "s", "time", "1")
 CONVENTIONS = ("exact", "asymptotic")
@@ -53,7 +54,8 @@ class Formula:
 
     If `expr` is None there is no closed form, and `reason` says why. `note` says what a reader must know, such as which
     unit is the largest. `axes` are the mesh axes, which may be bound though absent from `expr`. `defined` has the
-    definitions of symbols such as Psi in other sizes, for symbols that have no value themselves.
+    definitions of symbols such as Psi in other sizes, for symbols that have no value themselves. `rules` refuse sizes
+    that do not divide what a strategy splits: those of which the formula was made.
 
     >>> volume = Formula.parse("3*Psi*(dp - 1)/dp", "elements")
     >>> volume.ratio(Formula.parse("2*Psi*(dp - 1)/dp", "elements"))
@@ -73,6 +75,7 @@ class Formula:
     note: str = field(default="", compare=False)
     axes: tuple[str, ...] = field(default=(), compare=False)
     defined: FrozenMap[str, Any] = field(default=FrozenMap(), compare=False)
+    rules: tuple[Divides, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -113,6 +116,7 @@ class Formula:
     def subs(self, **sizes: Size) -> Formula:
         """The formula with `sizes` bound; an unknown symbol or an invalid size is an InputError."""
         bound = self._bind(sizes)
+        self._check(bound)
         if self.expr is None:
             return self
         expr = self.expr.subs({symbol(n): _rational(v) for n, v in bound.items()})
@@ -127,14 +131,18 @@ class Formula:
     def value(self, **sizes: Any) -> Any:
         """The exact value at `sizes` and the defaults; if some sizes are numpy arrays, an array of doubles.
 
-        None while a symbol is free, if the formula divides by zero, and if there is no closed form.
+        None while a symbol is free, if the formula divides by zero, and if there is no closed form. Sizes that do not
+        divide what a strategy splits are an InputError, as on the command line.
         """
         if self.expr is not None and any(hasattr(size, "__array__") for size in sizes.values()):
             from placealg.cost.arrays import at
 
             self._bind(dict.fromkeys(sizes, 1))
+            for rule in self.rules:
+                rule.check_arrays({**self.values, **sizes})
             return at(self, sizes)
         bound = {**self.values, **self._bind(sizes)}
+        self._check(bound)
         if self.expr is None:
             return None
         expr = self.expr.xreplace({symbol(n): to for n, to in self.defined.items() if n not in bound})
@@ -162,10 +170,15 @@ class Formula:
         known = (*self.names, *self.axes, *SYMBOLS)
         bound = {}
         for name, size in sizes.items():
+            need(name, str, "name of a size")
             if name not in known:
                 raise InputError(f"unknown symbol '{name}'", name=name, valid=dict.fromkeys(known))
             bound[name] = exact_size(name, size)
         return bound
+
+    def _check(self, bound: Mapping[str, Fraction]) -> None:
+        for rule in self.rules:
+            rule.check({**self.values, **bound})
 
     def __add__(self, other: Formula) -> Formula:
         return self._join(other, "add", lambda a, b: tidy(a + b))
@@ -195,11 +208,13 @@ class Formula:
         return all(value is not None and value < 0 for value in tried)
 
     def __mul__(self, factor: int | Fraction) -> Formula:
+        need(factor, (int, Fraction, float), "factor of a formula")
         return self if self.expr is None else replace(self, expr=self.expr * _rational(Fraction(factor)))
 
     __rmul__ = __mul__
 
     def _join(self, other: Formula, verb: str, operation: Any) -> Formula:
+        need(other, Formula, "formula")
         if self.unit != other.unit:
             word = "to" if verb == "add" else "from"
             raise InputError(f"cannot {verb} {other.unit} {word} {self.unit}")
@@ -207,12 +222,14 @@ class Formula:
         values, axes = self.values.plus(other.values), tuple(dict.fromkeys((*self.axes, *other.axes)))
         if self.expr is None or other.expr is None:
             return Formula(None, self.unit, convention, values, self.reason or other.reason, axes=axes)
+        rules = tuple(dict.fromkeys((*self.rules, *other.rules)))
         note = "; ".join(dict.fromkeys(n for n in (self.note, other.note) if n))
         return Formula(operation(self.expr, other.expr), self.unit, convention, values, note=note, axes=axes,
-                       defined=self.defined.plus(other.defined))
+                       defined=self.defined.plus(other.defined), rules=rules)
 
     def ratio(self, other: Formula) -> Formula:
         """The quotient of the formula and `other`, of the same unit, as a number of unit 1."""
+        need(other, Formula, "formula")
         if self.unit != other.unit:
             raise InputError(f"the ratio of {self.unit} to {other.unit} has no meaning here")
         if other.expr is not None and other.expr.is_zero:
@@ -303,6 +320,8 @@ class Formula:
             \"\"\"bytes, exact.\"\"\"
             return Psi*w/dp
         """
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise InputError(f"{name!r} is no name of a function")
         if self.expr is None:
             return f"def {name}() -> None:\n    \"\"\"none: {self.reason}.\"\"\"\n    return None"
         spelled = {n: n + "_" if keyword.iskeyword(n) else n for n in self.names}

@@ -11,6 +11,7 @@ from functools import cached_property
 from placealg.cost.account import Account
 from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Amounts, Tally
+from placealg.cost.divides import Divides
 from placealg.cost.peak import Held, beyond, largest_held
 from placealg.cost.stage import StageStep, local
 from placealg.cost.unknown import unknown
@@ -23,7 +24,7 @@ STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradie
 class Walk:
     """What is read off one program, each thing once; with a pipeline, off its first stage's program.
 
-    `statistics` counts the row statistics that norms keep for backward.
+    `statistics` counts the row statistics that norms keep for backward; `rules` are those of the formulas.
 
     >>> import placealg as pa
     >>> walk = Walk(pa.derive(pa.zero3(), pa.abstract()))
@@ -31,8 +32,8 @@ class Walk:
     (['w', '4', 'o - 4', 'g'], 1)
     """
 
-    def __init__(self, step: Step, statistics: bool = False):
-        self.step, self.statistics = local(step), statistics
+    def __init__(self, step: Step, statistics: bool = False, rules: tuple[Divides, ...] = ()):
+        self.step, self.statistics, self.rules = local(step), statistics, rules
 
     @property
     def unknown(self) -> str:
@@ -47,7 +48,7 @@ class Walk:
     @cached_property
     def amounts(self) -> Amounts:
         """The amounts of its parameter groups."""
-        return Amounts(self.step.reference)
+        return Amounts(self.step.reference, self.rules)
 
     @cached_property
     def account(self) -> Account:

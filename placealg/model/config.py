@@ -29,6 +29,8 @@ PUBLISHED = Path(__file__).parent / "published.json"
 
 _H, _A = Monomial.of("h"), Monomial.of("a")
 
+_CHOICES = ("flash", "dropout", "parallel", "fused", "mtp")
+
 _MAY_BE_NONE = ("shared", "f_shared", "f_dense", "q_rank", "mtp", "d_nope")
 """Sizes that may be 0: the part is not there."""
 
@@ -69,6 +71,15 @@ def published_id(text: str) -> str:
     ('Qwen/Qwen3-8B', '')
     """
     return next((name for name in published() if name.lower() == text.lower()), "") if "/" in text else ""
+
+
+def read_model(name: str | Path, **style: Any) -> Model:
+    """A model by its name, or of the config.json at a path."""
+    if not isinstance(name, str | Path):
+        raise InputError(f"a {type(name).__name__} is no name of a model: 'llama-3-8b' or the path of a config.json is")
+    if unknown := [option for option in style if option not in _CHOICES]:
+        raise InputError(f"unknown option '{unknown[0]}'", name=unknown[0], valid=_CHOICES)
+    return resolve_model(str(name), **style)
 
 
 def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None = None,

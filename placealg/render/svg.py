@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from placealg.atomic_files import write_whole
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#56B4E9", "#882255")
 """Colours for things without an order: Okabe and Ito's, with Tol's where theirs are too light for thin lines."""
@@ -87,6 +87,7 @@ class Picture:
 
     def save(self, path: str | Path) -> None:
         """Write the picture to a file of a name that ends in .svg, whole or not at all."""
+        need(path, (str, Path), "path of a file")
         if Path(path).suffix.lower() != ".svg":
             raise InputError(f"'{path}' is no name of a drawing: it is an SVG; say FILE.svg")
         try:

@@ -182,13 +182,15 @@ def width_of(stream: TextIO, narrowest: int = NARROWEST) -> int:
 
 def in_colour(stream: TextIO) -> bool:
     """Whether to style: only on a terminal, unless NO_COLOR is set."""
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    terminal = bool(getattr(stream, "isatty", bool)())
+    return terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def write(lines: Iterable[Line], stream: TextIO) -> None:
     """Print lines, without trailing blanks, styled where the stream shows it."""
     if not in_colour(stream):
-        stream.writelines(plain(text).rstrip() + "\n" for text in lines)
+        for text in lines:
+            stream.write(plain(text).rstrip() + "\n")
         return
     from rich.console import Console
     from rich.text import Text

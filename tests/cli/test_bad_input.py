@@ -623,6 +623,22 @@ def test_a_message_repeats_at_most_80_characters_of_what_was_wrong() -> None:
     assert len(str(InputError(LONG, where=f"--set {LONG}", name=LONG, valid=["dp"]))) < 250
 
 
+def test_a_stdout_that_is_only_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Least:
+        said = ""
+
+        def write(self, text: str) -> int:
+            self.said += text
+            return len(text)
+
+        def flush(self) -> None:
+            pass
+
+    least = Least()
+    monkeypatch.setattr("sys.stdout", least)
+    assert main(["cost", "dp"]) == 0 and least.said.startswith("dp on abstract")
+
+
 def test_a_command_in_a_process_without_a_real_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that is no file, and cannot be written: one line, no traceback."""
     class Full(io.StringIO):

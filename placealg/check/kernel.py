@@ -46,6 +46,11 @@ class Kernel:
     coq: str = ""
     proved: bool = False
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the program has a resume phase; the theorem speaks of no resume of one that has none."""
+        return isinstance(self.program, tuple) and bool(self.program and self.program[-1])
+
     def differs(self, verdict: str) -> bool:
         """Whether the answer and the prover's verdict cannot both be right as they stand."""
         return (verdict == PROVED and self.accepted is False) or (verdict == REFUTED and self.accepted is True)
@@ -56,7 +61,8 @@ class Kernel:
             return f"not checked: {self.reason}"
         named = f"this program (sha256 {self.sha256[:16]})"
         if self.accepted:
-            told = f"accepted: {named}, for all sizes, microbatches, steps and resumes; {', '.join(THEOREM)}"
+            steps = "steps and resumes" if self.resumes else "steps, never resumed"
+            told = f"accepted: {named}, for all sizes, microbatches, {steps}; {', '.join(THEOREM)}"
         else:
             told = f"not accepted: {named}"
         if self.differs(verdict):

@@ -137,7 +137,11 @@ MUTANTS: tuple[Mutant, ...] = (
            "entails_facts (begins f g) g && entails_facts (body g) g", "entails_facts (begins f g) g",
            "kernel/Steps.loop_ok"),
     Mutant("the kernel: a resume that is not checked", "kernel/Decide",
-           "entails_facts s g && entails_facts (after_resume s) g", "entails_facts s g", "kernel/Steps.boundary_ok"),
+           "entails_facts s g && (negb (resumes p) || entails_facts (after_resume s) g)", "entails_facts s g",
+           "kernel/Steps.boundary_ok"),
+    Mutant("the kernel: only what has no resume phase is checked for one", "kernel/Decide",
+           "(negb (resumes p) || entails_facts (after_resume s) g)", "(resumes p || entails_facts (after_resume s) g)",
+           "kernel/Steps.boundary_ok"),
 )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
 from placealg.arith import ONE
 from placealg.model.backward import terms
+from placealg.prover.kernel.fields import check_fields
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.event import MICROBATCH, Clause
 from placealg.step.program import Event, EventLoop, Node, Step
@@ -115,21 +116,16 @@ class _Writer:
     def fields(self, events: Iterable[Event], inside: bool) -> None:
         """Raise Outside if an event has a field that the language lacks."""
         for e in events:
-            if e.at:
-                raise Outside(e.path, f"at = {', '.join(e.at)}")
-            if e.layout != "own":
-                raise Outside(e.path, f"layout = {e.layout}")
             if e.version or e.reads or e.on_tensor:
                 raise Outside(e.path, "an op")
-            if e.divisor != ONE and e.verb not in ("compute", "scale", "reduce"):
-                raise Outside(e.path, f"divisor = {e.divisor}")
+            check_fields(e)
             if "tokens" in e.divisor.names() and not inside:
                 raise Outside(e.path, "a divisor that counts tokens outside of a microbatch")
 
     def instr(self, e: Event) -> Term:
         """An event on one instance of a unit, as a term."""
         if not e.group:
-            if e.verb != "compute" or e.where or e.phase not in ("forward", "backward"):
+            if e.verb != "compute" or e.divisor != ONE or e.phase not in ("forward", "backward"):
                 raise Outside(e.path, f"{e.verb} of {e.value}")
             return "Forward" if e.phase == "forward" else "Backward"
         make = _EVENTS.get(e.verb)
@@ -141,6 +137,8 @@ class _Writer:
         """An event on a value that belongs to no group, as a term."""
         if e.where:
             raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
+        if e.tier != "device":
+            raise Outside(e.path, f"tier = {e.tier}")
         if e.value == "loss" and e.verb in ("compute", "scale"):
             return ("Loss" if e.verb == "compute" else "ScaleLoss", self.ratio(e))
         if e.value == "norm" and e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
@@ -151,6 +149,8 @@ class _Writer:
 
     def norm(self, e: Event) -> Term:
         """The partial norm of a group, as a term."""
+        if e.value != "norm" or e.tiers[0] != e.tiers[1]:
+            raise Outside(e.path, f"{e.verb} of {e.value} on {e.tier}")
         return ("Norm", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
 
     def along(self, e: Event) -> list[Term]:
@@ -220,7 +220,7 @@ def _assign(w: _Writer, e: Event) -> Term:
     if not e.origin:
         if e.value != "moments":
             raise Outside(e.path, f"{e.value} from its initial value")
-        return ("Initial", _written(e), w.place(e.where))
+        return ("Initial", _in_place(replace(e, source="moments")), w.place(e.where))
     return ("Copy", _read(e), _written(e), w.place(e.where))
 
 
@@ -249,11 +249,11 @@ def _publish(w: _Writer, e: Event) -> Term:
 
 
 def _store(w: _Writer, e: Event) -> Term:
-    return ("Publish", _slot(e.value, e.tiers[0]), _slot(e.value, "disk"), w.place(e.where))
+    return ("Publish", _in_place(e), _slot(e.value, "disk"), w.place(e.where))
 
 
 def _load(w: _Writer, e: Event) -> Term:
-    return ("Copy", _slot(e.value, "disk"), _slot(e.value, e.tiers[1]), w.place(e.where))
+    return ("Copy", _slot(e.value, "disk"), _in_place(e), w.place(e.where))
 
 
 def _update(w: _Writer, e: Event) -> Term:
@@ -265,7 +265,7 @@ def _update(w: _Writer, e: Event) -> Term:
 _EVENTS: Mapping[str, Callable[[_Writer, Event], Term]] = {
     "broadcast": _broadcast, "gather": _gather, "all_gather": _gather, "assign": _assign, "offload": _copy,
     "fetch": _copy, "slice": _slice, "free": _free, "publish": _publish, "store": _store, "load": _load,
-    "zero": lambda w, e: ("Zero", _written(e), w.place(e.where)),
+    "zero": lambda w, e: ("Zero", _in_place(e), w.place(e.where)),
     "accumulate": lambda w, e: ("Accumulate", _read(e), _written(e), w.place(e.where)),
     "scale": lambda w, e: ("Scale", _in_place(e), w.ratio(e), w.place(e.where)),
     "reduce": _reduce,

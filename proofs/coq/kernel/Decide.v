@@ -151,16 +151,17 @@ Definition initialised : facts := quiet (after true Early (init p) at_power_on).
     before the first step, but for gradients; the second what holds before it and the next. *)
 Definition next (f : facts) : option facts := option_map turned (after_step f).
 Definition holds_between (f g : facts) : bool :=
-  let s := after_save f in entails_facts s g && entails_facts (after_resume s) g.
+  let s := after_save f in entails_facts s g && (negb (resumes p) || entails_facts (after_resume s) g).
 Definition gradient_slot (x : slot) : bool := match what x with Grad | GradSum => true | _ => false end.
 Definition without_gradients (f : facts) : facts :=
   quiet (Facts (map (map (fun e => (fst e, if gradient_slot (fst e) then Any else snd e))) (slots f)) (kepts f)
     Lost Lost
     None (norms f) (counts f) (fine f)).
 Definition first_guess : facts :=
-  let s := after_save initialised in without_gradients (merge_facts s (after_resume s)).
+  let s := after_save initialised in
+  without_gradients (if resumes p then merge_facts s (after_resume s) else s).
 Definition second_guess (f f' : facts) : facts :=
-  let s := after_save f' in quiet (merge_facts (merge_facts f s) (after_resume s)).
+  let s := after_save f' in let g := merge_facts f s in quiet (if resumes p then merge_facts g (after_resume s) else g).
 
 (** ** What a program has to be like, and the verdict *)
 
@@ -195,7 +196,7 @@ Definition rested (f : facts) (n : nat) : bool :=
 Definition settled (f f' : facts) : bool :=
   sized f && holds_between initialised f && fine f' && holds_between f' f &&
   forallb (rested f) (seq 0 (length (groups p))) &&
-  match counts f with Counters _ _ (Some false) (Some false) => true | _ => false end.
+  (negb (resumes p) || match counts f with Counters _ _ (Some false) (Some false) => true | _ => false end).
 
 Definition check : bool :=
   well_formed &&

@@ -305,6 +305,7 @@ Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] 
 Definition equal_counts : Prop := exists c, 0 < c /\ forall t j r, j < micro -> ok r -> length (local t j r) = c.
 
 Definition correct_in : Prop := equal_counts -> 0 < micro -> forall (stops : nat -> bool) (t : nat),
+  (resumes p = false -> forall t, stops t = false) ->
   (* parameters rest where the strategy says, and are the reference's; some rank holds each element *)
   (forall r i, ok r -> covers i -> sat (rests (group_at i)) r i = true ->
      held (run stops t) (At Weight (lies (group_at i))) r i = Some (truth Weight t i)) /\
@@ -316,7 +317,7 @@ Definition correct_in : Prop := equal_counts -> 0 < micro -> forall (stops : nat
   (* a checkpoint holds nothing but what the reference has *)
   (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers i ->
      held (run stops t) (At x Disk) r i = Some v -> v = truth x t i) /\
-  (forall c r, ok r -> count (run stops t) c true r = Some t).
+  (resumes p = true -> forall c r, ok r -> count (run stops t) c true r = Some t).
 End Meaning.
 
 Definition correct (p : program) : Prop := forall w : world, @correct_in w p.

@@ -34,7 +34,7 @@ Lemma accepted_parts : exists f f', between 0 0 (initialised p) (run_blocks p 0 
   length (kepts f) = length (repeated p) /\ holds_between p (initialised p) (quiet f) = true /\
   next p (quiet f) = Some f' /\ fine f' = true /\ holds_between p f' (quiet f) = true /\
   forallb (rested p (quiet f)) (seq 0 (length (groups p))) = true /\
-  told (counts f) Step true = Some false /\ told (counts f) Stream true = Some false.
+  (resumes p = true -> told (counts f) Step true = Some false /\ told (counts f) Stream true = Some false).
 Proof.
   assert (found : exists f f', next p (quiet f) = Some f' /\ settled p (quiet f) f' = true).
   { pose proof accepted as all. unfold check in all. apply andb_true_iff in all. destruct all as [_ all].
@@ -52,10 +52,12 @@ Proof.
   { unfold initialised. apply (quiet_between p). destruct (well_parts p well) as [_ [_ [good _]]].
     apply (blocks_ok p count_ count_pos micro_pos counts_equal (data_once p well) (deep p well) 0 0 true Early
       ltac:(easy) I); [easy|]. apply (power_on_ok p). }
-  repeat (split; [easy|]). cbn [quiet counts] in *. destruct (counts f) as [a b [[]|] [[]|]]; try easy.
+  repeat (split; [easy|]). intros back. rewrite back in counts_. cbn [negb orb quiet counts] in *.
+  destruct (counts f) as [a b [[]|] [[]|]]; try easy.
 Qed.
 
 Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
+  (resumes p = false -> forall t, stops t = false) ->
   (forall r i, ok r -> covers p i -> sat (rests (group_at p i)) r i = true ->
      held (run p stops t) (At Weight (lies (group_at p i))) r i = Some (truth p Weight t i)) /\
   (forall i, exists r, ok r /\ sat (rests (group_at p i)) r i = true) /\
@@ -63,14 +65,16 @@ Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
      covers p i -> got r i = Some (truth p Weight t i)) /\
   (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers p i ->
      held (run p stops t) (At x Disk) r i = Some v -> v = truth p x t i) /\
-  (forall c r, ok r -> count (run p stops t) c true r = Some t).
+  (resumes p = true -> forall c r, ok r -> count (run p stops t) c true r = Some t).
 Proof.
-  intros stops t. destruct accepted_parts as [f [f' [I0 [lenu [H0 [step_ [F [H1 [rest_ [D1 D2]]]]]]]]]].
+  intros stops t never. destruct accepted_parts as [f [f' [I0 [lenu [H0 [step_ [F [H1 [rest_ D]]]]]]]]].
   assert (always : forall t, between t 0 (quiet f) (run p stops t)).
   { clear t. induction t as [|t IH].
-    - cbn [run]. now apply (boundary_ok p count_ count_pos micro_pos counts_equal well 0 (initialised p)).
-    - cbn [run]. apply (boundary_ok p count_ count_pos micro_pos counts_equal well (S t) f'); [easy|easy|]. apply
-      (next_ok p count_ count_pos micro_pos counts_equal well t (quiet f) f' _ step_ IH). }
+    - cbn [run]. apply (boundary_ok p count_ count_pos micro_pos counts_equal well 0 (initialised p));
+        [intros; now apply never|easy..].
+    - cbn [run]. apply (boundary_ok p count_ count_pos micro_pos counts_equal well (S t) f');
+        [intros; now apply never|easy|easy|].
+      apply (next_ok p count_ count_pos micro_pos counts_equal well t (quiet f) f' _ step_ IH). }
   specialize (always t).
   assert (group_ : forall i, covers p i -> rested p (quiet f) (group_of i) = true /\
      nth_error (groups p) (group_of i) = Some (group_at p i)).
@@ -110,7 +114,7 @@ Proof.
       here.
       * congruence.
       * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
-  - intros c r good. pose proof (bt_glob _ _ _ _ _ _ always) as g. destruct c.
+  - intros back c r good. destruct (D back) as [D1 D2]. pose proof (bt_glob _ _ _ _ _ _ always) as g. destruct c.
     + apply (of_counts _ _ _ _ g Step true false D1 r good).
     + apply (of_counts _ _ _ _ g Stream true false D2 r good).
 Qed.

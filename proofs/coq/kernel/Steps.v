@@ -13,46 +13,8 @@ From Placealg.kernel Require Import Facts.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
 From Placealg.kernel Require Import Loops.
+From Placealg.kernel Require Import Tables.
 Open Scope nat_scope.
-
-Section Tables.
-Lemma get_map (F : slot -> know -> know) (k : table) (x : slot) :
-  get (map (fun e => (fst e, F (fst e) (snd e))) k) x = Any \/
-  get (map (fun e => (fst e, F (fst e) (snd e))) k) x = F x (get k x).
-Proof.
-  induction k as [|[y h] k IH]; [now left|]. cbn [map fst snd]. rewrite !get_cons.
-  destruct (slot_eq y x) as [->|]; [now right|exact IH].
-Qed.
-
-Lemma nth_table_const {V : Type} (k : table) (l : list V) (g : nat) : g < length l -> nth_table (map (fun _ => k)
-  l) g = k.
-Proof. revert g; induction l as [|x l IH]; intros [|g] small; cbn in *; try lia; [easy|]. apply IH; lia. Qed.
-
-Lemma nth_table_nil (g : nat) : nth_table [] g = [].
-Proof. now destruct g. Qed.
-
-Lemma nth_table_zip (F : table -> table -> table) (l m : list table) (g : nat) :
-  nth_table (zip F l m) g = [] \/ nth_table (zip F l m) g = F (nth_table l g) (nth_table m g).
-Proof.
-  revert m g; induction l as [|x l IH]; intros [|y m] [|g]; cbn; auto. apply IH.
-Qed.
-
-Lemma length_zip {V W U : Type} (F : V -> W -> U) (l : list V) (m : list W) : length l = length m ->
-  length (zip F l m) = length l.
-Proof. revert m; induction l as [|x l IH]; intros [|y m]; cbn; try easy. intros [= e]. now rewrite IH. Qed.
-
-Lemma all2_nth {V : Type} (F : V -> V -> bool) (l m : list V) (n : nat) (d : V) :
-  all2 F l m = true -> n < length m -> F (nth n l d) (nth n m d) = true.
-Proof.
-  revert m n; induction l as [|x l IH]; intros [|y m] [|n]; cbn; try easy; try lia; intros all small;
-    apply andb_true_iff in all; destruct all; [easy|]. apply IH; [easy|lia].
-Qed.
-Lemma all2_length {V : Type} (F : V -> V -> bool) (l m : list V) : all2 F l m = true -> length l = length m.
-Proof.
-  revert m; induction l as [|x l IH]; intros [|y m]; cbn; try easy. intros all. apply andb_true_iff in all.
-  destruct all as [_ all]. now rewrite (IH m).
-Qed.
-End Tables.
 
 Section Sound.
 Context {w : world} (p : program).
@@ -363,13 +325,15 @@ Proof.
   apply quiet_between. apply (blocks t 0 false Early ltac:(easy) I); [easy|]. now apply off_ok.
 Qed.
 
-Lemma boundary_ok (t : nat) (f g : facts) (m : memory) (stop : bool) : length (kepts g) = length (repeated p) ->
+Lemma boundary_ok (t : nat) (f g : facts) (m : memory) (stop : bool) : (resumes p = false -> stop = false) ->
+  length (kepts g) = length (repeated p) ->
   holds_between p f (quiet g) = true -> between t 0 f m ->
   between t 0 (quiet g) (if stop then run_blocks p t 0 (resume p) (off (saved p t m)) else saved p t m).
 Proof.
-  unfold holds_between. intros len both known. apply andb_true_iff in both. destruct both as [stay back].
+  unfold holds_between. intros never len both known. apply andb_true_iff in both. destruct both as [stay back].
   pose proof (save_ok t f m known) as S1. destruct stop.
-  - eapply entails_facts_ok; [easy|exact back|]. now apply resume_ok.
+  - destruct (resumes p); [|now specialize (never eq_refl)].
+    eapply entails_facts_ok; [easy|exact back|]. now apply resume_ok.
   - eapply entails_facts_ok; [easy|exact stay|easy].
 Qed.
 

@@ -65,3 +65,6 @@ Record program := Program {
   init : list block; prepare : list block; inside : list block; outside : list block;
   save : list block; resume : list block
 }.
+
+(** A program without a resume is never resumed. *)
+Definition resumes (p : program) : bool := match resume p with [] => false | _ => true end.

@@ -142,7 +142,7 @@ Definition read_right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * n
   (@reads telling (@step telling p t (@run telling p stops t))).
 
 Definition tells (stops : nat -> bool) (t : nat) : bool :=
-  once (data p) &&
+  let stops := fun t => resumes p && stops t in once (data p) &&
   existsb (fun r => existsb (fun i => (fst (fst i) <? length (groups p)) &&
       (snd (fst i) <? @depth telling p (hd 0 (sites_of p (fst (fst i))))) &&
       negb (right_at stops t r i && saved_right_at stops t r i && read_right_at stops t r i)) all_elements)
@@ -160,7 +160,9 @@ Proof.
   assert (cover : @covers telling p i) by (split; assumption).
   assert (good : @ok telling r).
   { apply (@peers_ok telling (axes p) (fun _ => 0) r); [|exact in_r]. intros a. cbn. lia. }
-  destruct (right telling (equal_counts_met once_) ltac:(cbn; lia) stops t) as [A [_ [C [D _]]]].
+  set (stops' := fun t => resumes p && stops t) in *.
+  destruct (right telling (equal_counts_met once_) ltac:(cbn; lia) stops' t
+    ltac:(intros never; unfold stops'; now rewrite never)) as [A [_ [C [D _]]]].
   apply negb_true_iff in wrong. rewrite <- not_true_iff_false in wrong. apply wrong. clear wrong.
   rewrite !andb_true_iff. repeat split.
   - unfold right_at. destruct (@sat telling _ r i) eqn:in_; [|easy]. rewrite (A r i good cover in_). apply

@@ -27,6 +27,7 @@ from placealg.prover.kernel.coq import (
     worlds,
 )
 from placealg.prover.kernel.program import program_of
+from placealg.strategy.file import parse_strategy_file
 
 FAMILY = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
           "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
@@ -62,6 +63,15 @@ def test_without_an_event_it_is_not_accepted(strategy: str) -> None:
     assert step.event(WRONG[strategy])
     found = kernel(replace(step, events=tuple(e for e in step.events if e.path != WRONG[strategy])), chosen, on)
     assert found.accepted is False
+
+
+@pytest.mark.parametrize("strategy", FAMILY)
+def test_a_checkpoint_of_parameters_alone_is_never_resumed(strategy: str) -> None:
+    chosen = parse_strategy_file(f'base = "{strategy}"\n[checkpoint]\nholds = "parameters"').strategy
+    on = pa.abstract()
+    found = kernel(pa.derive(chosen, on), chosen, on)
+    assert (found.accepted, found.resumes) == (True, False)
+    assert "all sizes, microbatches, steps, never resumed;" in found.text("PROVED")
 
 
 def test_the_program_decides_and_not_what_the_strategy_is_called() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
 
 import placealg as pa
 from placealg.arith import Monomial
+from placealg.errors import InputError
 from placealg.prover.kernel.program import Rests, coq_text, program_of
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.program import Clause, Event, Step
@@ -73,3 +75,24 @@ def test_the_text_of_a_term() -> None:
     text = coq_text(program_of(step(), WHOLE))
     assert text.count("(") == text.count(")")
     assert "Reduce (At GradSum Device) [0] true false (Ratio [] [])" in text
+
+
+ODD: dict[str, object] = {
+    "axes": ("dp", "dp"), "op": "max", "divisor": Monomial.of("dp"), "at": ("last",), "where": (Clause("dp", 0),),
+    "source": "other", "to": "other", "root": 1, "tier": "nvme->host", "layout": "other", "version": "x",
+    "reads": ("x",), "verb": "pad", "value": "skip", "group": "other", "phase": "weights"}
+"""Field -> what no event of the step says."""
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Event) if f.name not in
+                                   {"bytes", "copy", "rule", "line", "said", "unit"}])
+def test_a_changed_field_is_refused_or_shown(field: str) -> None:
+    found = pa.derive(pa.parse_strategy("zero3*offload_optimizer"), pa.abstract())
+    term = program_of(found, WHOLE)
+    for k, event in enumerate(found.events):
+        changed = replace(event, **{field: ODD[field]})  # type: ignore[arg-type]
+        try:
+            made = program_of(replace(found, events=(*found.events[:k], changed, *found.events[k + 1:])), WHOLE)
+        except (Outside, InputError, KeyError):
+            continue
+        assert made != term, f"{event.path}: {field} is neither refused nor shown"

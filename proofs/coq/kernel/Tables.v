@@ -1,0 +1,49 @@
+(** Lists of tables: what stands in one that was mapped, or zipped with another.
+
+    What it backs: the kernel.
+
+    Main statement: [get_map]. *)
+
+From Coq Require Import Lia.
+From Placealg.kernel Require Import Semantics.
+From Placealg.kernel Require Import Check.
+From Placealg.kernel Require Import Decide.
+From Placealg.kernel Require Import Facts.
+Open Scope nat_scope.
+
+Lemma get_map (F : slot -> know -> know) (k : table) (x : slot) :
+  get (map (fun e => (fst e, F (fst e) (snd e))) k) x = Any \/
+  get (map (fun e => (fst e, F (fst e) (snd e))) k) x = F x (get k x).
+Proof.
+  induction k as [|[y h] k IH]; [now left|]. cbn [map fst snd]. rewrite !get_cons.
+  destruct (slot_eq y x) as [->|]; [now right|exact IH].
+Qed.
+
+Lemma nth_table_const {V : Type} (k : table) (l : list V) (g : nat) : g < length l -> nth_table (map (fun _ => k)
+  l) g = k.
+Proof. revert g; induction l as [|x l IH]; intros [|g] small; cbn in *; try lia; [easy|]. apply IH; lia. Qed.
+
+Lemma nth_table_nil (g : nat) : nth_table [] g = [].
+Proof. now destruct g. Qed.
+
+Lemma nth_table_zip (F : table -> table -> table) (l m : list table) (g : nat) :
+  nth_table (zip F l m) g = [] \/ nth_table (zip F l m) g = F (nth_table l g) (nth_table m g).
+Proof.
+  revert m g; induction l as [|x l IH]; intros [|y m] [|g]; cbn; auto. apply IH.
+Qed.
+
+Lemma length_zip {V W U : Type} (F : V -> W -> U) (l : list V) (m : list W) : length l = length m ->
+  length (zip F l m) = length l.
+Proof. revert m; induction l as [|x l IH]; intros [|y m]; cbn; try easy. intros [= e]. now rewrite IH. Qed.
+
+Lemma all2_nth {V : Type} (F : V -> V -> bool) (l m : list V) (n : nat) (d : V) :
+  all2 F l m = true -> n < length m -> F (nth n l d) (nth n m d) = true.
+Proof.
+  revert m n; induction l as [|x l IH]; intros [|y m] [|n]; cbn; try easy; try lia; intros all small;
+    apply andb_true_iff in all; destruct all; [easy|]. apply IH; [easy|lia].
+Qed.
+Lemma all2_length {V : Type} (F : V -> V -> bool) (l m : list V) : all2 F l m = true -> length l = length m.
+Proof.
+  revert m; induction l as [|x l IH]; intros [|y m]; cbn; try easy. intros all. apply andb_true_iff in all.
+  destruct all as [_ all]. now rewrite (IH m).
+Qed.

@@ -77,7 +77,7 @@ def _check_reference(step: Step) -> None:
         (r.skip, "steps that are skipped"),
         (len(r.losses) > 1 or bool(terms(r.graph)), "several losses"),
         (bool(r.random_keys), "random streams keyed by rank"),
-        (r.pad != "none", f"padding by {r.pad}"),
+        (any(g.frozen for g in r.groups), "frozen parameters"),
         (any(g.statistic for g in r.groups), "running statistics"),
         (any(g.locality != "elementwise" for g in r.groups), "an update that reads whole matrices"),
     ):

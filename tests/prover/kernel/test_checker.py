@@ -12,7 +12,7 @@ import pytest
 from conftest import run_placealg
 
 import placealg as pa
-from placealg.check.kernel import kernel
+from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.prover.kernel.checker import Checker, shipped
@@ -65,11 +65,31 @@ def test_without_an_event_it_is_not_accepted(strategy: str) -> None:
     assert found.accepted is False
 
 
+def asked(base: str, text: str, on: Model) -> Kernel:
+    """The kernel's answer on a strategy of the catalogue with tables of its own."""
+    chosen = parse_strategy_file(f'base = "{base}"\n{text}').strategy
+    return kernel(pa.derive(chosen, on), chosen, on)
+
+
+TABLES = {"padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\npad = "elements"',
+          "no clip": '[optimizer]\nclip = "none"'}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("strategy", [pytest.param(s, marks=[] if s in ("zero1", "hsdp") else pytest.mark.slow)
+                                      for s in FAMILY])
+def test_the_family_is_accepted_with(strategy: str, table: str) -> None:
+    assert asked(strategy, TABLES[table], pa.abstract()).accepted is True
+
+
+def test_frozen_parameters_are_refused_by_name() -> None:
+    found = asked("dp", '[groups.norms]\nmatch = "*norm*"\nfrozen = true', pa.gpt())
+    assert (found.accepted, found.reason) == (None, "frozen parameters: not in the kernel")
+
+
 @pytest.mark.parametrize("strategy", FAMILY)
 def test_a_checkpoint_of_parameters_alone_is_never_resumed(strategy: str) -> None:
-    chosen = parse_strategy_file(f'base = "{strategy}"\n[checkpoint]\nholds = "parameters"').strategy
-    on = pa.abstract()
-    found = kernel(pa.derive(chosen, on), chosen, on)
+    found = asked(strategy, '[checkpoint]\nholds = "parameters"', pa.abstract())
     assert (found.accepted, found.resumes) == (True, False)
     assert "all sizes, microbatches, steps, never resumed;" in found.text("PROVED")
 

@@ -533,9 +533,9 @@ def test_nothing_is_wider_than_the_page(columns: str, placealg: Run, monkeypatch
 
 
 @pytest.mark.parametrize(("strategy", "model", "under"), [
-    ("zero3", "abstract", ["even_shares", "copies_apart"]),
-    ("zero3*offload_parameters", "abstract", ["even_shares"]),
-    ("tp", "gpt2", ["even_shares", "fresh_results", "saved_as_listed", "loss_as_run"]),
+    ("zero3", "abstract", ["even_shares", "copies_apart", "gradients_rest"]),
+    ("zero3*offload_parameters", "abstract", ["even_shares", "gradients_rest"]),
+    ("tp", "gpt2", ["even_shares", "gradients_rest", "fresh_results", "saved_as_listed", "loss_as_run"]),
 ])
 def test_it_says_under_what_less_does_not_do(placealg: Callable[..., Outcome], strategy: str, model: str,
                                              under: list[str]) -> None:

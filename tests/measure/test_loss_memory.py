@@ -1,8 +1,13 @@
-"""What a cross entropy that is run eagerly holds, counted by the memory tracker of PyTorch, byte by byte."""
+"""What an eager cross entropy, and six whole steps, hold, counted by the memory tracker of PyTorch, byte by byte."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
+from conftest import ROOT
 
 from placealg.model.losses import RUNS
 
@@ -38,3 +43,13 @@ def test_an_eager_loss_holds_what_the_table_says(tokens: int, hidden: int, vocab
     rest = 2 * hidden * vocabulary + 2 * tokens * hidden + 8 * tokens
     beyond = peak(tokens, hidden, vocabulary, keeps) - rest - tokens * vocabulary * sum(BYTES[e] for e in elements)
     assert 0 < beyond <= 16
+
+
+STEPS = tomllib.loads((ROOT / "tests" / "data" / "measured_peaks.toml").read_text(encoding="utf-8"))["tracked"]
+
+
+@pytest.mark.parametrize("row", STEPS, ids=lambda row: f"{row['strategy']}-m{row['sizes']['m']}-w{row['types']['w']}")
+def test_a_step_holds_what_the_table_says(row: Mapping[str, Any]) -> None:
+    from tracked import tracked
+
+    assert tracked(row) == row["bytes"]

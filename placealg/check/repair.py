@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from placealg.check.candidates import Table, candidates
 from placealg.check.edit_folding import folded
 from placealg.errors import InputError
+from placealg.model.backward import terms
 from placealg.progress import say
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, Repair
@@ -41,7 +42,8 @@ def by_token_mean(step: Step, mended: Step | None) -> Repair | None:
     """The token mean in place of the loss of a derived step, where `mended`, the step that has it, is proved."""
     if mended is None or not _proved(mended):
         return None
-    return Repair(TOKEN_MEAN, _cost(step, mended), "in place of what [loss] says")
+    beside = ", its terms aside" if terms(mended.reference.graph) else ""
+    return Repair(TOKEN_MEAN, _cost(step, mended), f"in place of what [loss] says{beside}")
 
 
 TOKEN_MEAN = 'loss = { preset = "token_mean" }'

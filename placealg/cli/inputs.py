@@ -139,7 +139,7 @@ class CommandCase:
         if self.step != self.base:
             return None
         said = self.strategy.tables.get("loss", FrozenMap())
-        kept = {"reference": said["reference"]} if "reference" in said else {}
+        kept = {key: said[key] for key in ("reference", "terms") if key in said}
         plain = replace(self.strategy, tables=FrozenMap({k: t for k, t in self.strategy.tables.items() if k != "loss"}))
         return derive(overlay(plain, {"loss": {"preset": "token_mean", **kept}}), self.model)
 

@@ -89,8 +89,8 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
 def terms(graph: Graph) -> tuple[Op, ...]:
     """The ops that sum a further term of the loss, one number for each token; each starts a backward of its own.
 
-    >>> from placealg.model.transformer import moe
-    >>> [op.output for op in terms(moe(router_losses=True).graph)]
+    >>> from placealg.model.router_losses import balanced
+    >>> [op.output for op in terms(balanced().graph)]
     ['layer.router.balance_loss', 'layer.router.z_loss']
     """
     return tuple(op for op in graph.ops[:-1] if op.kind == "sum" and op.unit != "loss" and not (

@@ -54,6 +54,23 @@ class Builder:
         self._around: dict[str, str] = {}
         self._wide = False
 
+    @classmethod
+    def beside(cls, graph: Graph) -> Builder:
+        """A builder of further ops on the tensors of a graph that is there."""
+        made = cls(graph.dims)
+        made._tensors = dict(graph.tensors)
+        return made
+
+    @property
+    def tensors(self) -> FrozenMap[str, Tensor]:
+        """The tensors so far, by name."""
+        return FrozenMap(self._tensors)
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops so far, in order."""
+        return tuple(self._ops)
+
     def parameter(self, name: str, dims: Dims) -> Tensor:
         """A parameter; declaring it again with the same dims is the same parameter."""
         tensor = self._tensor(name, dims, "parameter", "w")

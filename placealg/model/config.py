@@ -18,6 +18,7 @@ from placealg.model.family import Family, lacking
 from placealg.model.kinds import LayerKind, evaluated, kinds, left_out, predicted, restyled
 from placealg.model.model import Model, Parameter
 from placealg.model.names import CORRECTION, LAYER, checkpoint_names
+from placealg.model.router_losses import balanced
 from placealg.model.rule import names as named_in
 from placealg.model.style import Style
 from placealg.model.transformer import GPT, LATENT, MLA, gpt, mla, mlp, moe, transformer
@@ -37,8 +38,7 @@ _MAY_BE_NONE = ("shared", "f_shared", "f_dense", "q_rank", "mtp", "d_nope")
 _MEANING = {"groups": "groups of experts", "chosen_groups": "groups of experts per token",
             "mtp": "layers that predict tokens after the next"}
 
-SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "balanced": partial(moe, router_losses=True),
-                                               "gpt": gpt,
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "balanced": balanced, "gpt": gpt,
                                                "lora": partial(moe, adapters=True),
                                                "mla": mla, "mlp": mlp, "moe": moe, "statistics": statistics,
                                                "two_losses": two_losses}

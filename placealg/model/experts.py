@@ -40,18 +40,6 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     return g.biased(f"{at}.combine", y, "embed") if style.combine_bias else y
 
 
-def _losses(g: Builder, at: str, scores: Tensor, route: Tensor, style: Style) -> None:
-    """The router's own terms of the loss, of each token: how loaded the experts are that it scores, and its logits.
-
-    An expert's load is how often the sequence chose it, which takes no gradient.
-    """
-    load = g.sum(f"{at}.load", route, to="batch expert")
-    balance = g.einsum(f"{at}.balance", load, scores, to="batch seq")
-    g.sum(f"{at}.balance_loss", g.scale(f"{at}.balance_scaled", balance, "balance_coefficient"))
-    size = g.logsumexp(f"{at}.size", f"{at}.biased" if style.router_bias else f"{at}.logits", over="expert")
-    g.sum(f"{at}.z_loss", g.scale(f"{at}.z_scaled", g.mul(f"{at}.z", size, size), "z_coefficient"))
-
-
 def _product(g: Builder, at: str, name: str, x: Tensor, of: str, to: str, route: Tensor, style: Style) -> Tensor:
     """A projection of every chosen expert, with the bias of that expert where there is one."""
     y = g.linear(f"{at}.{name}", x, f"{PAIRS} {to}", f"expert {of} {to}", region=at)
@@ -79,8 +67,6 @@ def routed(g: Builder, at: str, x: Tensor, style: Style) -> tuple[Tensor, Tensor
     elif not style.normalized:
         scores = g.softmax(f"{at}.probs", scores, over="expert")
     route = g.route(f"{at}.route", scores, over="expert", choice="choice")
-    if style.router_losses:
-        _losses(g, at, scores, route, style)
     return _gates(g, at, g.einsum(f"{at}.chosen", scores, route, to="batch seq choice"), style), route
 
 

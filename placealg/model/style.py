@@ -37,12 +37,10 @@ class Style:
     the others together or, `shared_own`, of a width of their own; a `shared_gate` multiplies what they make.
     `router_bias` and `expert_bias` add biases; `clip_experts` bounds what their first products make; with
     `scaled_input` the gates multiply what enters the experts; `expert_norm` normalises what experts and shared ones
-    make. With `router_losses` a term of the loss balances the experts of each sequence (DeepSeek-V3, arXiv 2412.19437,
-    section 2.1.2), and one bounds the router's logits (Zoph et al., arXiv 2202.08906). `adapters` stand beside the
-    experts' last product: a second way from its input to its output, through a low rank (Hu et al., arXiv 2106.09685);
-    the weights beside them train, too. A `combine_bias` is added to what the experts make together. `query_experts` are
-    experts of attention, with a router of their own: each projects queries, and what its heads make of the keys and
-    values of all (JetMoE, arXiv 2404.07413, section 2.3).
+    make. `adapters` stand beside the experts' last product: a second way from its input to its output, through a low
+    rank (Hu et al., arXiv 2106.09685); the weights beside them train, too. A `combine_bias` is added to what the
+    experts make together. `query_experts` are experts of attention, with a router of their own: each projects queries,
+    and what its heads make of the keys and values of all (JetMoE, arXiv 2404.07413, section 2.3).
 
     In a `first_dense` model L_dense layers with an MLP, the unit `dense`, come before L_moe layers of experts.
     `embedding_norm`, `final_norm`, `head_bias` and `embedding_projection` say it of the two ends; `embedding_scale`,
@@ -96,7 +94,6 @@ class Style:
     expert_norm: bool = False
     combine_bias: bool = False
     query_experts: bool = False
-    router_losses: bool = False
     first_dense: bool = False
     adapters: bool = False
     embedding_norm: bool = False

@@ -47,14 +47,12 @@ def mlp() -> Model:
     return Model.of_graph("mlp", g.build())
 
 
-def moe(*, shared: bool = False, first_dense: bool = False, adapters: bool = False,
-        router_losses: bool = False) -> Model:
+def moe(*, shared: bool = False, first_dense: bool = False, adapters: bool = False) -> Model:
     """A mixture of experts with symbolic sizes: b, s, h, a, kv, f, V, of which each token uses topk of experts.
 
     It has L layers; with `first_dense` L_dense layers with an MLP of size f_dense and L_moe layers of experts.
     `shared` experts, as many as the symbol says, see every token beside the chosen ones. With `adapters` of rank
-    adapter_rank beside the experts' last products it is the model `lora`: they train, and all else is frozen. With
-    `router_losses` it is the model `balanced`: the router of each layer has terms of the loss of its own.
+    adapter_rank beside the experts' last products it is the model `lora`: they train, and all else is frozen.
 
     >>> moe().total({"h": 8, "a": 2, "kv": 1, "f": 16, "L": 2, "V": 10, "experts": 4})
     3720
@@ -62,9 +60,8 @@ def moe(*, shared: bool = False, first_dense: bool = False, adapters: bool = Fal
     sizes: dict[str, Size] = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f",
                               "expert": "experts", "choice": "topk", "shared": "shared", "dense_ffn": "f_dense",
                               "adapter": "adapter_rank"}
-    style = replace(MOE, shared=shared, first_dense=first_dense, adapters=adapters, router_losses=router_losses)
-    name = "lora" if adapters else "balanced" if router_losses else "moe"
-    made = Model.of_graph(name, transformer(style, sizes), left_out=() if router_losses else (BALANCING,))
+    style = replace(MOE, shared=shared, first_dense=first_dense, adapters=adapters)
+    made = Model.of_graph("lora" if adapters else "moe", transformer(style, sizes), left_out=(BALANCING,))
     return frozen(made, lambda name: not is_adapter(name)) if adapters else made
 
 

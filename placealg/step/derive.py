@@ -121,9 +121,8 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     for told, said in (("several losses", len(model.losses) > 1), ("running statistics", model.statistics)):
         if operations and said:
             raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")
-    counted = strategy.loss()["count_axes"] or ()
-    if terms(model.graph) and strategy.pipeline_axis and counted and MICROBATCH not in counted and (
-            strategy.loss()["divisor"] == "count"):
+    divisor, counted = strategy.loss_of_terms()
+    if terms(model.graph) and strategy.pipeline_axis and counted and MICROBATCH not in counted and divisor == "count":
         raise InputError(f"{strategy.name} on {model.name}: [loss] count_axes counts each microbatch by itself, and in "
                          f"a pipeline '{terms(model.graph)[0].output}' starts its backward when another one is "
                          "counted: count over microbatch, too")
@@ -175,6 +174,26 @@ def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:
     return Averaging(str(loss["divisor"]), counted, data)
 
 
+def averaging_of_terms(strategy: Strategy, model: Model, data: tuple[str, ...]) -> Averaging | None:
+    """The divisor of further terms of the loss, and the axes that it covers; None where there are no such terms."""
+    if not terms(model.graph):
+        return None
+    divisor, counted = strategy.loss_of_terms()
+    return Averaging(divisor, counted, data)
+
+
+def _seed_of_terms(strategy: Strategy, averaging: Averaging, own: Averaging) -> Monomial:
+    """What a further term's backward starts from one over: its divisor, and what its mean differs in from the loss's.
+
+    Gradients are reduced for the loss: summed along the axes that its divisor covers, and averaged along the others.
+    """
+    by = own.by
+    for axis in own.data:
+        by = by * Monomial.of(axis) ** ((axis in averaging.counted) - (axis in own.counted))
+    later = strategy.option("schedule", "microbatch_mean") == "gradients" and MICROBATCH not in averaging.counted
+    return by * Monomial.of("m") ** ((MICROBATCH not in own.counted) - later)
+
+
 def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
     """The events, with those of equal paths numbered as copies."""
     seen: Counter[str] = Counter()
@@ -195,14 +214,16 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     for plan in plans:
         yield from rules.clear_gradients(plan) if not plan.group.frozen else ()
         yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
-    if MICROBATCH in averaging.counted and averaging.by != ONE:
+    own = averaging_of_terms(strategy, model, data)
+    counting = next((a for a in (averaging, own) if a and a.counted and a.by != ONE), None)
+    if counting and MICROBATCH in counting.counted:
         for loss in model.losses:
-            yield from _count(averaging, "prepare", loss)
+            yield from _count(counting, "prepare", loss)
 
     yield from _forward(strategy, model, plans, operations)
-    if averaging.counted and averaging.by != ONE and MICROBATCH not in averaging.counted:
+    if counting and MICROBATCH not in counting.counted:
         for loss in model.losses:
-            yield from _count(averaging, "forward", loss)
+            yield from _count(counting, "forward", loss)
     for plan in plans:
         yield from rules.take_statistic(plan, averaging) if plan.group.statistic else ()
     yield from operations.forward("loss") if operations else ()
@@ -217,7 +238,8 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of("m"), rule=Rule(
             "loss", "the step's loss is the mean over microbatches"))
     yield from operations.backward("loss") if operations else ()
-    yield from _backward(strategy, model, plans, averaging, operations)
+    seed = _seed_of_terms(strategy, averaging, own) if own else ONE
+    yield from _backward(strategy, model, plans, averaging, operations, seed)
 
     for plan in plans:
         yield from rules.free(plan, "reduce", _living(strategy, plan, "step"))
@@ -305,14 +327,14 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
 
 
 def _of_terms(events: Iterable[Event], model: Model, by: Monomial) -> Iterator[Event]:
-    """The events of a unit's backward, those from which a further term of the loss starts divided as the loss is."""
+    """The events of a unit's backward, those from which a further term of the loss starts with their divisor."""
     sums = {op.output for op in terms(model.graph)}
     for event in events:
         starts = event.verb == "compute" and event.on_gradient and event.tensor in sums
         yield replace(event, divisor=by, rule=_OF_A_TERM) if starts else event
 
 
-_OF_A_TERM = Rule("loss", "a further term of the loss starts its own backward, from one over the loss's divisors")
+_OF_A_TERM = Rule("loss", "a further term of the loss starts its own backward, from one over its divisors")
 
 
 def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase: str,
@@ -339,10 +361,8 @@ def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase
 
 
 def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averaging: Averaging,
-              operations: Operations | None) -> Iterator[Event]:
+              operations: Operations | None, seed: Monomial) -> Iterator[Event]:
     short = ("use",) if operations else ("use", LEAF)
-    of_loss = strategy.option("schedule", "microbatch_mean") == "loss" and MICROBATCH not in averaging.counted
-    by = averaging.by * (Monomial.of("m") if of_loss else ONE)
     apart = operations is not None and operations.apart
     for unit in reversed(model.units):
         ending = [p for p in plans if p.group.sites[0] == unit.name]
@@ -351,7 +371,7 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
             for lifetime in short:
                 yield from rules.gather(plan, "backward", _living(strategy, plan, lifetime))
         if operations:
-            events = _of_terms(operations.backward(unit.name), model, by)
+            events = _of_terms(operations.backward(unit.name), model, seed)
             yield from _leaf_by_leaf(strategy, ending, model, "backward", events)
         else:
             yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(

@@ -1,11 +1,15 @@
-"""The part of a model that a strategy trains: its [adapters], and the groups that it declares frozen."""
+"""What of a model a strategy trains: its [adapters], frozen groups, and further terms of the loss of its routers."""
 
 from __future__ import annotations
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
 from placealg.model.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
+from placealg.model.backward import terms
 from placealg.model.model import Model
+from placealg.model.router_losses import routers, with_router_losses
+from placealg.strategy.options import TERMS
 from placealg.strategy.spec import Strategy, matches
 from placealg.strategy.validation import Problem
 
@@ -21,6 +25,7 @@ def trained(strategy: Strategy, model: Model) -> Model:
     """
     if any(trained_problems(strategy, model)):
         return model
+    model = with_router_losses(model, strategy.option("loss", "terms"))
     patterns = strategy.option("adapters", "match")
     if patterns:
         also = strategy.option("adapters", "train")
@@ -31,11 +36,36 @@ def trained(strategy: Strategy, model: Model) -> Model:
     return frozen(model, lambda name: any(rule.matches(name) for rule in rules))
 
 
+def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
+    """What [loss] says of terms that the model's routers cannot have, or says twice."""
+    said, wanted = strategy.tables.get("loss", FrozenMap()), strategy.option("loss", "terms")
+    own = () if model.opaque else terms(model.graph)
+    if wanted and not routers(model.graph):
+        return [(("loss", "terms"), InputError(f"[loss] terms: {model.name} has no router, which alone has such terms: "
+                                               "say --model mixtral-8x7b"))]
+    if wanted and own:
+        return [(("loss", "terms"), InputError(f"[loss] terms: {model.name} has terms of its own, "
+                                               f"'{own[0].output}'; leave them out"))]
+    for key in ("term_divisor", "term_axes"):
+        if key in said and not wanted and not own:
+            return [(("loss", key), InputError(f"[loss] {key}: nothing says which terms; say terms", valid=TERMS))]
+    divisor, axes = strategy.loss_of_terms()
+    loss = strategy.loss()
+    if "term_axes" in said and divisor == "tokens":
+        return [(("loss", "term_axes"), InputError("[loss] term_axes: terms are divided by 'tokens', the rank's own, "
+                                                   "which are counted along no axis; say term_divisor = \"count\""))]
+    if divisor == loss["divisor"] == "count" and set(axes) != set(loss["count_axes"] or ()):
+        return [(("loss", "term_axes"), InputError(
+            "[loss] term_axes: the loss is divided by a count over other axes, and a program has one count; say "
+            "count_axes likewise, or divide one of them by \"tokens\""))]
+    return []
+
+
 def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     """Everything in [adapters] and in frozen groups that does not fit a model, each with the path of its key."""
     rules = [rule for rule in strategy.groups if rule.frozen]
     patterns, also = strategy.option("adapters", "match"), strategy.option("adapters", "train")
-    found: list[Problem] = []
+    found = _term_problems(strategy, model)
     if model.opaque:
         why = f"{model.name} says nothing about the ops inside its units: say --model gpt"
         found += [(("groups", r.name, "frozen"), InputError(f"[groups.{r.name}] frozen: {why}")) for r in rules]

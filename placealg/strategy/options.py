@@ -53,6 +53,9 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 }
 """Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
 
+TERMS = ("balance", "z")
+"""The terms of the loss that routers may have beside that of the tokens."""
+
 RANK = "adapter_rank"
 """The symbol of the rank of adapters."""
 
@@ -62,7 +65,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
                  "stages": ()},
     "parameters": {"tier": "device"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device"},
-    "loss": {"preset": "mean_of_means", "reference": "token_mean"},
+    "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": ()},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
     "shards": {"pad": "none"},
@@ -113,7 +116,9 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                   "tier": Key("choice", MEMORY_TIERS)},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count", "one")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
-             "reference": Key("choice", ("token_mean", "microbatch_mean", "sum"))},
+             "reference": Key("choice", ("token_mean", "microbatch_mean", "sum")),
+             "terms": Key("choices", TERMS), "term_divisor": Key("choice", ("tokens", "count", "one")),
+             "term_axes": Key("count_axes")},
     "types": {PRESET: Key("choice", tuple(precisions())), **{name: Key("bytes") for name in TYPES}},
     "random": {"dropout": Key("streams")},
     "shards": {"pad": Key("choice", PADS)},
@@ -136,7 +141,8 @@ TABLES: Mapping[str, str] = {
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
                  "skipped, the tier of its state",
-    "loss": "how the local sum of the loss is divided, and what that assumes",
+    "loss": "how the local sum of the loss is divided, and what that assumes; further terms of the loss that routers "
+            "have, and how theirs is",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
              "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
              "reduced yet, and of what linear ops alone keep for backward",

@@ -203,13 +203,14 @@ class Strategy(Shown):
 
     @property
     def detailed(self) -> bool:
-        """Whether the step is derived op by op: an axis names more than batch, or activations have a mode of their own.
+        """Whether it is derived op by op: an axis names more than batch, activations have modes, or routers terms.
 
         >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}).detailed
         False
         """
         entries = (entry for axis in self.mesh.names for entry in self.dims.get(axis, ()))
-        return bool(self.regions or self.sharded_activations) or any(entry != "batch" for entry in entries)
+        modes = self.regions or self.sharded_activations
+        return bool(modes or self.option("loss", "terms")) or any(entry != "batch" for entry in entries)
 
     def loss(self) -> Mapping[str, Any]:
         """The loss normaliser with its preset filled in."""
@@ -219,6 +220,18 @@ class Strategy(Shown):
         if full["count_axes"] == "data":
             full["count_axes"] = (*self.data_axes, "microbatch")
         return full
+
+    def loss_of_terms(self) -> tuple[str, tuple[str, ...]]:
+        """What divides the further terms of the loss, and the axes that this covers: as the loss where nothing is said.
+
+        >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}, loss={"term_divisor": "count"}).loss_of_terms()
+        ('count', ('dp', 'microbatch'))
+        """
+        loss, said = self.loss(), self.tables.get("loss", FrozenMap())
+        divisor = str(said.get("term_divisor", loss["divisor"]))
+        usual = loss["count_axes"] if divisor == loss["divisor"] else None if divisor == "tokens" else "data"
+        axes = said.get("term_axes", usual)
+        return divisor, (*self.data_axes, "microbatch") if axes == "data" else tuple(axes or ())
 
     def optimizer(self, name: str = "") -> tuple[str, str, tuple[str, ...]]:
         """(name, locality, whole-matrix reads) of the optimizer `name`, or of the strategy's own.

@@ -12,16 +12,19 @@ from random_dims import judged
 from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
+from placealg.model import router_losses
 from placealg.model.backward import terms
 from placealg.model.build import graph
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
+from placealg.model.router_losses import with_router_losses
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.simulator import Setting, device, field
 from placealg.simulator.space import of as space_of
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
+from placealg.strategy import options
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import overlay
 
@@ -67,6 +70,36 @@ def test_a_derived_program_is_proved_and_right(strategy: str, tables: dict[str, 
     assert judged(step_of(strategy, **tables)) == (PROVED, "")
 
 
+@pytest.mark.parametrize(("text", "loss", "divisor"), [
+    ("dp", {}, "m*tokens"), ("dp", {"preset": "sum"}, "1"), ("dp", {"preset": "token_mean"}, "count"),
+    ("dp*ep", {"preset": "token_mean", "term_divisor": "tokens", "assume": ["equal_counts"]}, "dp*ep*m*tokens"),
+    ("dp*cp", {"term_divisor": "count", "term_axes": ["cp"]}, "count*m/cp"),
+    ("dp*tp", {"term_divisor": "count"}, "count/dp")])
+def test_terms_are_switched_on_and_divided_by_what_the_strategy_says(text: str, loss: dict[str, Any],
+                                                                     divisor: str) -> None:
+    step = derive(overlay(parse_strategy(text), {"loss": {"terms": ["z"], **loss}}), resolve_model("moe"))
+    started = [e for e in step.events if e.path == BOUND]
+    assert [str(e.divisor) for e in started] == [divisor] and len(terms(step.reference.graph)) == 1
+    assert judged(step) == (PROVED, "")
+
+
+def test_strategies_and_models_name_the_same_terms() -> None:
+    assert router_losses.TERMS == options.TERMS
+
+
+@pytest.mark.parametrize(("model", "shares"), [
+    ("mixtral-8x7b", "softmax"), ("qwen3-30b-a3b", "softmax"), ("deepseek-v3", "mul")])
+def test_shares_of_the_scores_are_balanced_where_scores_are_none(model: str, shares: str) -> None:
+    made = with_router_losses(resolve_model(model))
+    units = [u.name for u in made.units if made.graph.loop(u.name)]
+    found = [op.kind for op in made.graph.ops if op.output.endswith("balance_shares")]
+    assert found == [shares]
+    assert len(terms(made.graph)) == 2 and any(terms(made.graph)[0].output.startswith(f"{u}.") for u in units)
+    assert not any("balances the load" in said for said in made.left_out)
+    bound = next(op for op in made.graph.ops if op.kind == "logsumexp")
+    assert bound.inputs == (f"{bound.unit}.router.logits",)
+
+
 @pytest.mark.parametrize("changes", [
     [{"set": BALANCE, "divisor": "tokens"}], [{"set": BOUND, "divisor": "m"}], [{"drop": BALANCE}], [{"double": BOUND}],
     [{"drop": "forward.layer.router.load.all_reduce[cp]"}], [{"double": "forward.layer.router.load.all_reduce[cp]"}],
@@ -89,6 +122,20 @@ def test_bad_input() -> None:
         edit(step_of("dp"), {"set": "backward.layer.router.z.grad.compute", "divisor": "m"})
     with pytest.raises(InputError, match="starts its backward when another one is counted: count over microbatch"):
         step_of("dp*pp", loss={"preset": "token_mean", "count_axes": ["dp"]})
+    with pytest.raises(InputError, match=r"terms: balanced has terms of its own, 'layer\.router\.balance_loss'"):
+        step_of("dp", loss={"terms": ["z"]})
+    for model, loss, said in (
+            ("gpt", {"terms": ["z"]}, "gpt has no router, which alone has such terms"),
+            ("abstract", {"terms": ["z"]}, "abstract has no router, which alone has such terms"),
+            ("moe", {"terms": ["y"]}, r"\[loss\] terms names 'y'; valid: balance, z"),
+            ("moe", {"terms": "z"}, r"\[loss\] terms is 'z': expected a list of strings"),
+            ("moe", {"term_divisor": "tokens"}, "term_divisor: nothing says which terms; say terms"),
+            ("moe", {"terms": ["z"], "term_divisor": "token"}, "term_divisor is 'token'; did you mean 'tokens'"),
+            ("moe", {"terms": ["z"], "term_axes": ["dp"]}, "divided by 'tokens', the rank's own"),
+            ("moe", {"terms": ["z"], "term_divisor": "count", "term_axes": ["tp"]}, "axis 'tp', which the mesh lacks"),
+            ("moe", {"preset": "token_mean", "terms": ["z"], "term_axes": ["dp"]}, "and a program has one count")):
+        with pytest.raises(InputError, match=said):
+            derive(overlay(parse_strategy("dp"), {"loss": loss}), resolve_model(model))
     with pytest.raises(InputError, match="only a transformer has that choice, and balanced is none"):
         resolve_model("balanced", flash=False)
 
@@ -102,8 +149,9 @@ def test_a_program_that_divides_a_term_by_a_count_of_one_microbatch_among_stages
 
 
 @pytest.mark.parametrize("file", ["proved/router_losses", "refuted/router_loss_once_a_microbatch",
-                                  "refuted/router_load_of_a_part"])
+                                  "refuted/router_load_of_a_part", "refuted/router_loss_of_own_tokens",
+                                  "proved/router_losses_published"])
 def test_the_files_come_out_as_they_say(file: str) -> None:
     case = read_case(str(ROOT / "proofs" / f"{file}.toml"), None, [])
     assert case.expect and prove(case.step).verdict.lower() == case.expect.verdict
-    assert len(terms(case.step.reference.graph)) == 2
+    assert len(terms(case.step.reference.graph)) == (1 if "own_tokens" in file else 2)

@@ -13,6 +13,7 @@ from placealg.errors import InputError
 from placealg.model.build import graph
 from placealg.model.graph import Graph
 from placealg.model.model import Model
+from placealg.model.router_losses import routers
 from placealg.model.transformer import DEEPSEEK, GPT, LATENT, LLAMA, Style, gpt, mlp, transformer
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator import Setting, simulate
@@ -195,7 +196,8 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
     rings = [a for a in axes if a not in data and dims[a] != ["layer"] and draw.random() < 0.3]
     if rings:
         schedule["gather"] = dict.fromkeys(rings, "ring")
-    loss = {"preset": draw.choice(("mean_of_means", "mean_of_means", "token_mean", "sum"))}
+    loss: dict[str, Any] = {"preset": draw.choice(("mean_of_means", "mean_of_means", "token_mean", "sum"))}
+    loss |= terms_of(draw, model, loss["preset"])
     if loss["preset"] == "mean_of_means" and draw.random() < 0.2:
         schedule["microbatch_mean"] = "gradients"
     schedule["reduction"] = {a: "all_reduce" for a in data if kind[a] != "R" and draw.random() < 0.3}
@@ -207,6 +209,18 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
                             "loss": loss, "groups": groups,
                             "optimizer": {"norm": draw.choice(("all_axes", "split_axes"))}}
     return strategy_on("random", dict.fromkeys(axes), **said), f"{said} on {model.name}"
+
+
+def terms_of(draw: Random, model: Model, preset: str) -> dict[str, Any]:
+    """What [loss] says of further terms, where the model has routers."""
+    if not routers(model.graph) or draw.random() < 0.4:
+        return {}
+    said: dict[str, Any] = {"terms": draw.choice((["balance"], ["z"], ["z", "balance"]))}
+    if preset == "mean_of_means" and draw.random() < 0.3:
+        said["term_divisor"] = "count"
+    elif preset == "token_mean" and draw.random() < 0.3:
+        said |= {"term_divisor": "tokens", "assume": ["equal_counts"]}
+    return said
 
 
 def _entries(draw: Random, model: Model) -> list[str]:

@@ -85,11 +85,21 @@ WAYS: Mapping[str, tuple[str, str]] = {
     "microbatch_mean": ("microbatch_mean says what is divided by m: the loss of every microbatch, or the gradients "
                         "once they are accumulated.", "Where the loss is divided by the tokens of all microbatches "
                         "neither is."),
+    "matrix": ("matrix says which dims of the group's parameters make one matrix, for an optimizer that acts on each "
+               "matrix by itself: the others number a stack, of which nothing is gathered along an axis that splits "
+               "it.", "Where nothing is said, experts number a stack, and biases and norms are no matrices."),
+    "terms": ("terms are those of the loss that each router of the model has beside that of the tokens: balance, the "
+              "load of the experts of each sequence, and z, a bound of the router's logits.",
+              "Each starts a backward of its own in every layer."),
+    "term_divisor": ("term_divisor says what divides the further terms of the loss, as divisor does for the loss.",
+                     "Where nothing is said it is what divides the loss."),
+    "term_axes": ("term_axes are the axes over which the count is summed that divides the further terms of the loss.",
+                  "A program has one count: where it divides the loss, too, they are those of count_axes."),
     "norm": ("norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
              "counts, or those alone that split some gradient, where each replica counts for itself.",
              "Both give the same norm on every rank."),
 }
-"""Key of [schedule] or [optimizer] about which frameworks differ -> what it says, and what that changes."""
+"""Key of a table about which frameworks differ -> what it says, and what that changes."""
 
 
 def fields() -> Iterator[Explained]:

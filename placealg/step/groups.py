@@ -12,11 +12,8 @@ from placealg.frozen import FrozenMap
 from placealg.model.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
-from placealg.strategy.options import LAYER, NONE, WIRE_W
+from placealg.strategy.options import LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS
 from placealg.strategy.spec import GroupRule, Strategy
-
-ELEMENTWISE_ON_VECTORS = ("muon",)
-"""The per-matrix optimizers; parameters that are no matrices, such as biases, are updated by AdamW instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         leaf = leaf_of(parameter.name) if LEAF in lives.values() else ""
         key = (leaf, parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
                summed.get(parameter.name), parameter.name in model.statistics, _frozen(model, parameter),
-               _stacked(_optimizer(strategy, rule, parameter, model.abstract)[0], parameter,
+               _stacked(_optimizer(strategy, rule, parameter, model.abstract)[0], rule, parameter,
                         split.get(parameter.name, {})))
         classes.setdefault(key, []).append(parameter)
     if not classes:
@@ -168,7 +165,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
                         rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ())),
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
                         statistic, _frozen(model, parameters[0]),
-                        _stacked(optimizer, parameters[0], split.get(parameters[0].name, {}))), rule
+                        _stacked(optimizer, rule, parameters[0], split.get(parameters[0].name, {}))), rule
 
 
 def leaf_of(parameter: str) -> str:
@@ -197,16 +194,22 @@ def _size(model: Model, parameter: Parameter) -> Fraction:
 def _optimizer(strategy: Strategy, rule: GroupRule | None, parameter: Parameter,
                abstract: bool) -> tuple[str, str, tuple[str, ...]]:
     name, locality, reads = strategy.optimizer(rule.optimizer if rule else "")
-    if name in ELEMENTWISE_ON_VECTORS and len(parameter.matrix) < 2 and not abstract:
+    if name in WITH_VECTORS and len(_matrix(rule, parameter)) < 2 and not abstract:
         return "adamw", "elementwise", ()
     return name, locality, reads
 
 
-def _stacked(optimizer: str, parameter: Parameter, dims: Mapping[str, str]) -> tuple[str, ...]:
+def _matrix(rule: GroupRule | None, parameter: Parameter) -> tuple[str, ...]:
+    """The dims of one matrix of a parameter: those that its group declares, or else the model's."""
+    return parameter.matrix if rule is None or rule.matrix is None else rule.matrix
+
+
+def _stacked(optimizer: str, rule: GroupRule | None, parameter: Parameter, dims: Mapping[str, str]) -> tuple[str, ...]:
     """The axes that split a stack of matrices, if the optimizer acts on each matrix by itself."""
-    if optimizer not in ELEMENTWISE_ON_VECTORS:
+    declared = rule is not None and rule.matrix is not None and OPTIMIZERS.get(optimizer, ("",))[0] == "matrix"
+    if optimizer not in WITH_VECTORS and not declared:
         return ()
-    return tuple(a for a, dim in dims.items() if dim != LAYER and dim not in parameter.matrix)
+    return tuple(a for a, dim in dims.items() if dim != LAYER and dim not in _matrix(rule, parameter))
 
 
 def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...],

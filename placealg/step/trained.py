@@ -61,6 +61,20 @@ def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
     return []
 
 
+def _matrix_problems(strategy: Strategy, model: Model) -> list[Problem]:
+    """The dims that a group declares to make one matrix, and that a parameter of it lacks."""
+    found: list[Problem] = []
+    for k, rule in enumerate(strategy.groups):
+        for p in model.parameters:
+            first = rule.matches(p.name) and not any(r.matches(p.name) for r in strategy.groups[:k])
+            lacking = [d for d in rule.matrix or () if d not in p.dims] if first else []
+            if lacking:
+                found.append((("groups", rule.name, "matrix"), InputError(
+                    f"[groups.{rule.name}] matrix names '{lacking[0]}', which '{p.name}' lacks", name=lacking[0],
+                    valid=tuple(p.dims))))
+    return found[:1]
+
+
 def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     """Everything in [adapters] and in frozen groups that does not fit a model, each with the path of its key."""
     rules = [rule for rule in strategy.groups if rule.frozen]
@@ -70,7 +84,10 @@ def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
         why = f"{model.name} says nothing about the ops inside its units: say --model gpt"
         found += [(("groups", r.name, "frozen"), InputError(f"[groups.{r.name}] frozen: {why}")) for r in rules]
         found += [(("adapters", "match"), InputError(f"[adapters] match: {why}"))] if patterns else []
+        found += [(("groups", r.name, "matrix"), InputError(f"[groups.{r.name}] matrix: {why}"))
+                  for r in strategy.groups if r.matrix is not None]
         return found
+    found += _matrix_problems(strategy, model)
     ops, names = linear_ops(model.graph), [p.name for p in model.parameters]
     found += [(("adapters", "match"), InputError(f"[adapters] match = '{p}' matches no linear op of {model.name}",
                                                  name=p, valid=ops))

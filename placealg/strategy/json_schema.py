@@ -115,6 +115,7 @@ _KINDS: Mapping[str, Callable[[], Schema]] = {
     "microbatches": lambda: _or_symbol("m"),
     "whole": lambda: _whole(0),
     "flag": lambda: {"type": "boolean"},
+    "names": lambda: {**_STRINGS, "items": dict(_TEXT)},
     "patterns": lambda: {"anyOf": [dict(_TEXT), {**_STRINGS, "items": dict(_TEXT)}]},
     "rank": lambda: _or_symbol(RANK),
     "chunks": lambda: _or_symbol("v"),

@@ -46,6 +46,9 @@ Adafactor scales its step by the root mean square of the parameter and clips it 
 Stern 2018); LAMB's trust ratio is a quotient of their norms (You et al. 2020).
 """
 
+WITH_VECTORS = ("muon",)
+"""The per-matrix optimizers beside which AdamW updates what is no matrix, such as biases."""
+
 LOSSES: Mapping[str, Mapping[str, Any]] = {
     "mean_of_means": {"divisor": "tokens", "count_axes": None, "assume": ("equal_counts",)},
     "token_mean": {"divisor": "count", "count_axes": "data", "assume": ()},
@@ -100,7 +103,8 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "dims": {"*": Key("dims")},
     "states": {**_MODES, "activations": Key("activations")},
     "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types"),
-               "lifetime": Key("lifetimes"), "wire": Key("wires"), "frozen": Key("flag")},
+               "lifetime": Key("lifetimes"), "wire": Key("wires"), "frozen": Key("flag"),
+               "matrix": Key("names")},
     "adapters": {"match": Key("patterns"), "rank": Key("rank"), "train": Key("patterns")},
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
@@ -131,7 +135,7 @@ TABLES: Mapping[str, str] = {
     "dims": "what each axis splits, the first entry that applies to an op; an axis that splits nothing says []",
     "states": "the mode of each state along each axis, and of a region's activations; R where nothing is said",
     "groups": "other placements, types, lifetimes, bytes on the wire or another optimizer for the parameters whose "
-              "names match a pattern, or that they are frozen",
+              "names match a pattern, that they are frozen, or which of their dims make one matrix",
     "adapters": "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
                 "other parameter is frozen",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
@@ -167,6 +171,7 @@ KINDS: Mapping[str, str] = {
     "whole": "a whole number of at least 0",
     "flag": "true or false",
     "patterns": "a pattern of names, in which * is any text, or a list of them",
+    "names": "a list of dims; [] where the parameters are no matrices",
     "rank": f'"{RANK}" (symbolic), or a whole number of at least 1',
     "chunks": '"v" (symbolic), or a whole number of at least 1',
     "layers": "a list of the layers of each stage, whole numbers of at least 1",

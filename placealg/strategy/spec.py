@@ -53,7 +53,8 @@ def matches(pattern: str, name: str) -> bool:
 class GroupRule:
     """Different placements, types, lifetimes or optimizer for the parameters whose names match; or they are frozen.
 
-    What is frozen takes no gradient and has no optimizer state.
+    What is frozen takes no gradient and has no optimizer state. `matrix` are the dims of one matrix, for optimizers
+    that act on such; () where the parameters are none, None where the model says it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class GroupRule:
     frozen: bool = False
     lifetime: FrozenMap[str, str] = FrozenMap()
     wire: FrozenMap[str, str] = FrozenMap()
+    matrix: tuple[str, ...] | None = None
 
     def matches(self, parameter: str) -> bool:
         """Whether the rule speaks of a parameter; a leading `*.` of the pattern may be left out.
@@ -334,7 +336,7 @@ def _groups(base: Strategy, tables: Mapping[str, Any], axes: tuple[str, ...], wh
                 rule = replace(rule, match=read)
             elif key == "types":
                 rule = replace(rule, types=read)
-            elif key in ("frozen", "lifetime", "wire"):
+            elif key in ("frozen", "lifetime", "wire", "matrix"):
                 rule = replace(rule, **{key: read})
             elif key == "optimizer":
                 chosen, placement = read

@@ -12,6 +12,7 @@ from placealg.strategy.options import (
     OPTIMIZERS,
     REGION,
     SCHEMA,
+    WITH_VECTORS,
     Path,
     option_key,
     unknown_axis,
@@ -161,12 +162,33 @@ def _group_problems(strategy: Strategy, rule: GroupRule, earlier: tuple[GroupRul
             yield (*path, state), InputError(f"[groups.{rule.name}] {state}: its parameters are frozen, and have no "
                                              f"{'gradient' if state == 'gradients' else 'optimizer state'}; leave it "
                                              "out, or frozen")
+    if rule.matrix is not None:
+        yield from _matrix_problems(strategy, rule)
     for state, placement in rule.states.items():
         yield from _placement_problems(strategy, (*path, state), state, placement)
     try:
         read_value(f"[groups.{rule.name}] types", SCHEMA["groups"]["types"], rule.types, strategy.mesh.names)
     except InputError as error:
         yield (*path, "types"), error
+
+
+def _matrix_problems(strategy: Strategy, rule: GroupRule) -> Iterator[Problem]:
+    """What matrices mean nothing to: an update of each element by itself, or none."""
+    here, label = ("groups", rule.name, "matrix"), f"[groups.{rule.name}] matrix"
+    known = rule.optimizer if rule.optimizer in OPTIMIZERS else ""
+    name, locality, _ = strategy.optimizer(known)
+    if rule.frozen:
+        yield here, InputError(f"{label}: its parameters are frozen, and nothing updates them; leave it out, or frozen")
+    elif locality != "matrix":
+        acting = [n for n, (reads, _) in OPTIMIZERS.items() if reads == "matrix"]
+        yield here, InputError(f"{label}: {name} updates every element by itself; leave it out, or say another "
+                               "optimizer", valid=acting)
+    elif not rule.matrix and name not in WITH_VECTORS:
+        yield here, InputError(f"{label} is []: {name} updates every parameter alike, matrix or not; name dims, or "
+                               "leave it out")
+    elif len(rule.matrix or ()) == 1:
+        yield here, InputError(f"{label} names '{(rule.matrix or ('',))[0]}' alone: a matrix has two dims at least, "
+                               "and [] says that there is none")
 
 
 def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:

@@ -175,6 +175,13 @@ def _patterns(label: str, _key: Key, value: Any, *_: Any) -> tuple[str, ...]:
     return names
 
 
+def _names(label: str, _key: Key, value: Any, *_: Any) -> tuple[str, ...]:
+    names = _strings(label, value)
+    if any(not name.strip() for name in names):
+        raise InputError(f"{label} is {shown(value)}: a dim is a non-empty string")
+    return names
+
+
 def _rank(label: str, _key: Key, value: Any, *_: Any) -> int | str:
     if value == RANK or (type(value) is int and value >= 1):
         return value  # type: ignore[no-any-return]  # read from a file
@@ -242,7 +249,7 @@ _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
     "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
-    "flag": _flag, "patterns": _patterns, "rank": _rank,
+    "flag": _flag, "patterns": _patterns, "names": _names, "rank": _rank,
     "lifetimes": _by_axis, "gathers": _by_axis, "reductions": _by_axis, "wires": _wires,
     "count_axes": _count_axes, "streams": _streams,
 }

@@ -77,4 +77,6 @@ def _group(rule: GroupRule) -> dict[str, Any]:
     for key, value in (("lifetime", rule.lifetime), ("wire", rule.wire), ("frozen", rule.frozen)):
         if value:
             said[key] = value
+    if rule.matrix is not None:
+        said["matrix"] = list(rule.matrix)
     return said

@@ -95,6 +95,10 @@ WAYS: Mapping[str, tuple[str, str]] = {
                      "Where nothing is said it is what divides the loss."),
     "term_axes": ("term_axes are the axes over which the count is summed that divides the further terms of the loss.",
                   "A program has one count: where it divides the loss, too, they are those of count_axes."),
+    "keep": ("keep names ops of regions that are M whose results are held all the same, as selective activation "
+             "checkpoints do.", "Backward runs the rest of the region again, what those ops read included."),
+    "recompute": ("recompute names the ops of regions that are M which backward runs again; the results of the others "
+                  "are held.", "It is keep, said the other way round: a strategy says one of them."),
     "norm": ("norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
              "counts, or those alone that split some gradient, where each replica counts for itself.",
              "Both give the same norm on every rank."),

@@ -363,14 +363,15 @@ class _Walk:
 
     def free(self, event: Event) -> None:
         """End a version, or what a region made and no op outside reads."""
-        ended = {(event.value, event.version)} if event.value in self.graph.tensors else self.inside(event.value)
+        ended = {(event.value, event.version)} if event.value in self.graph.tensors else self.inside(event)
         for version in ended:
             self.held.pop(version, None)
 
-    def inside(self, region: str) -> set[Version]:
-        """The held versions that end with a region's forward."""
-        ops = {op.output for op in members(self.graph, region)}
-        beside = {t.name for op in self.graph.ops if op.output in ops for t, _ in kept(self.graph, op)}
+    def inside(self, free: Event) -> set[Version]:
+        """The held versions that end with a region's forward: not those of the ops that the event reads."""
+        ops = {op.output for op in members(self.graph, free.value)}
+        ending = ops - {version.tensor for version in free.operands}
+        beside = {t.name for op in self.graph.ops if op.output in ending for t, _ in kept(self.graph, op)}
         readers: dict[Version, set[str]] = {}
         for event in self.events:
             if event.phase == "forward" and event.reads:
@@ -380,7 +381,7 @@ class _Walk:
                         readers.setdefault((name, at), set()).add(event.value)
         away = {loop.last for loop in self.graph.loops}
         return {(name, label) for name, label in self.held if not name.endswith(GRAD) and (
-            name in beside or ((name in ops or label) and name not in away
+            name in beside or ((name in ending or label) and name not in away
                                and readers.get((name, label), set()) <= ops))}
 
 

@@ -297,14 +297,15 @@ def _enter(m: Machine, e: Event) -> None:
 
 
 def _free(m: Machine, e: Event) -> None:
-    """One version ends; or, of a region, all that its ops made and kept for themselves."""
+    """One version ends; or, of a region, all that its ops made and kept for themselves, but for those it names."""
     graph = m.space.graph
     if e.tensor in graph.tensors:
         ended = [(_at(m, e, e.tensor), e.version)]
         kept: list[Name] = []
     else:
         inside = [op for op in graph.ops if op.unit == e.unit and f"{op.region}.".startswith(f"{e.value}.")]
-        ended, kept = list(_own(m, e, inside)), [(op.output, m.instance) for op in inside if op.row.kept]
+        ended, kept = list(_own(m, e, inside)), [
+            (op.output, m.instance) for op in inside if op.row.kept and op.output not in e.reads]
     for rank in m.acting(e):
         if m.chosen(e, rank):
             for name, label in ended:
@@ -323,7 +324,7 @@ def _own(m: Machine, e: Event, inside: list[Op]) -> list[tuple[Name, str]]:
     shared |= {name for name in names if any(op.output not in names for op in graph.consumers(name))}
     ended = [(name, label) for (name, label), users in m.users.items() if label and users <= names]
     found = [(_at(m, e, name), label) for name, label in ended]
-    for name in names - shared:
+    for name in names - shared - set(e.reads):
         here = _at(m, e, name)
         found += [(here, label) for at in m.stores for label in at.versions.get(here, {})]
     return found

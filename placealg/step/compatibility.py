@@ -20,7 +20,7 @@ from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
 from placealg.step.trained import trained, trained_problems
 from placealg.step.whole import with_whole
 from placealg.strategy.options import LAYER, REGION, Path
-from placealg.strategy.spec import GroupRule, Strategy
+from placealg.strategy.spec import GroupRule, Strategy, matches
 from placealg.strategy.streams import Stream
 from placealg.strategy.validation import Problem
 
@@ -74,6 +74,7 @@ def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
     yield from _size_problems(strategy, model, strategy.mesh.sizes(), model.sizes)
     yield from _mode_problems(strategy, model)
     yield from _region_problems(strategy, model)
+    yield from _kept_problems(strategy, model)
     yield from _pipeline_problems(strategy, model, strategy.mesh.sizes(), model.sizes)
     dims = _dims(model)
     for dim in _local_dims(strategy, dims):
@@ -246,12 +247,39 @@ def _region_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
         if region not in regions:
             yield path, InputError(f"[states] activations names region '{region}', which {model.name} lacks",
                                    name=region, valid=regions)
+    for region in (r for r in strategy.recomputed if r == "loss" and "loss" in regions):
+        yield ("states", "activations", f"{REGION}{region}"), InputError(
+            "[states] activations: region 'loss' is the sum of the loss alone, of which backward reads nothing: leave "
+            "it out")
     for at, inner in enumerate(strategy.recomputed):
         for outer in strategy.recomputed[:at]:
             if any(op.within(inner) and op.within(outer) for op in model.graph.ops):
                 yield ("states", "activations", f"{REGION}{inner}"), InputError(
                     f"[states] activations: regions '{outer}' and '{inner}' have ops in common, and both are M; "
                     "recompute one of them")
+
+
+def kept_ops(strategy: Strategy, model: Model) -> frozenset[str]:
+    """The ops of recomputed regions whose results are held all the same, by [schedule] keep, or recompute."""
+    keep, again = (strategy.option("schedule", key) for key in ("keep", "recompute"))
+    if not keep and not again:
+        return frozenset()
+    return frozenset(op.output for op in _recomputed(strategy, model) if any(matches(p, op.output) for p in keep)
+                     or (again and not any(matches(p, op.output) for p in again)))
+
+
+def _recomputed(strategy: Strategy, model: Model) -> tuple[Op, ...]:
+    return tuple(op for op in model.graph.ops if any(op.within(region) for region in strategy.recomputed))
+
+
+def _kept_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
+    """The patterns of ops to be kept, or recomputed, that name no op of a recomputed region."""
+    ops = [op.output for op in _recomputed(strategy, model)]
+    for key in ("keep", "recompute"):
+        for pattern in strategy.option("schedule", key):
+            if not any(matches(pattern, name) for name in ops):
+                yield ("schedule", key), InputError(
+                    f"[schedule] {key} = '{pattern}' matches no op of a region that is M", name=pattern, valid=ops)
 
 
 def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int | Fraction],

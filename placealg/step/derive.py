@@ -18,7 +18,7 @@ from placealg.model.graph import Graph
 from placealg.model.model import Model
 from placealg.model.names import parameters_of
 from placealg.step import rules
-from placealg.step.compatibility import check_fit, pipeline_of
+from placealg.step.compatibility import check_fit, kept_ops, pipeline_of
 from placealg.step.event import MICROBATCH
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
@@ -58,6 +58,7 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
         return None
     lists = {axis: strategy.dims.get(axis, ()) for axis in strategy.mesh.names}
     placed = place(model.graph, lists, strategy.option("schedule", "sharing") == "shared")
+    placed = replace(placed, kept=kept_ops(strategy, model))
     return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
                          strategy.option("schedule", "replay"), strategy.rings,
                          (pipeline := pipeline_of(strategy)) is not None and pipeline.splits)

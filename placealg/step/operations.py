@@ -102,7 +102,9 @@ class Operations:
                         if name in graph.tensors:
                             raise InputError(f"region '{name}' is not recomputed: a tensor has its name", name=region,
                                              valid=graph.regions)
-                        yield Event("forward", "free", name, unit=unit, rule=_RECOMPUTED)
+                        held = tuple(p.op.output for p in ops if p.op.output in self.placed.kept
+                                     and f"{p.op.region}.".startswith(f"{name}."))
+                        yield Event("forward", "free", name, unit=unit, reads=held, rule=_RECOMPUTED)
         if loop:
             yield from self._pass_on("forward", "send", loop.last, unit)
 

@@ -3,12 +3,13 @@
 A region whose activations are `M` keeps what it reads from outside, in the layout that this has outside; the backward
 recomputes the rest, redistributions into the region included. The policy says how much: `whole` (all of it),
 `by_dependency` (what some backward op of the region reads, and what that needs), `early_stop` (in program order, until
-the last value that some backward op of the region reads is there).
+the last value that some backward op of the region reads is there). Ops of a region that are kept are not replayed: what
+they made is there, and what their backward reads is replayed for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -142,14 +143,15 @@ def replayed_items(placed: Placed, unit: str, region: str, policy: str) -> Froze
     if policy not in POLICIES:
         raise InputError(f"unknown replay '{policy}'", name=policy, valid=POLICIES)
     items, inside = forward(placed, unit), _inside(placed, unit, region)
+    again = _not_kept(placed, unit, inside)
     if policy == "whole":
-        return FrozenMap(dict.fromkeys(inside, True))
+        return FrozenMap(dict.fromkeys(again, True))
     gone = set(_ended(placed, unit, inside))
-    roots = [(n.maker, n.drawn) for n in needs(placed, unit) if n.item in inside and n.maker in inside
+    roots = [(n.maker, n.drawn) for n in needs(placed, unit) if n.item in inside and n.maker in again
              and n.maker is not None and (n.beside or n.maker in gone)]
     if policy == "early_stop":
         last = max((k for k, _ in roots), default=-1)
-        return FrozenMap({k: True for k in inside if k <= last})
+        return FrozenMap({k: True for k in again if k <= last})
     found = {k: False for k, drawn in roots if drawn}
     pending = [k for k, drawn in roots if not drawn]
     while pending:
@@ -168,7 +170,7 @@ def ends(placed: Placed, unit: str, region: str) -> tuple[Value, ...]:
     """
     items, inside = forward(placed, unit), _inside(placed, unit, region)
     found = [items[k].makes for k in _ended(placed, unit, inside)]
-    for k in inside:
+    for k in _not_kept(placed, unit, inside):
         what = items[k].what
         if isinstance(what, PlacedOp):
             found += [(n.tensor.name, n.layout) for n in _beside(placed, k, what)]
@@ -181,12 +183,18 @@ def _inside(placed: Placed, unit: str, region: str) -> tuple[int, ...]:
     return tuple(k for k, item in enumerate(forward(placed, unit)) if item.at in names)
 
 
+def _not_kept(placed: Placed, unit: str, inside: Iterable[int]) -> tuple[int, ...]:
+    """The items of `inside` but for the ops that are kept."""
+    items = forward(placed, unit)
+    return tuple(k for k in inside if isinstance(items[k].what, Move) or items[k].at not in placed.kept)
+
+
 def _ended(placed: Placed, unit: str, inside: Collection[int]) -> Iterator[int]:
-    """The items of `inside` whose value nothing outside reads."""
+    """The items of `inside` whose value nothing outside reads, but for the ops that are kept."""
     items = forward(placed, unit)
     outside = {maker for k, item in enumerate(items) if k not in inside for _, maker in item.reads}
     graph = placed.graph
-    for k in inside:
+    for k in _not_kept(placed, unit, inside):
         name = items[k].makes[0]
         leaves = any(loop.unit == unit and loop.last == name for loop in graph.loops)
         away = any(op.unit != unit for op in graph.consumers(name)) or any(

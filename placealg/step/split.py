@@ -113,7 +113,8 @@ class Placed:
     """A graph with a layout for every use and every result, and the moves in between.
 
     `native` maps each tensor to the layout in which it is made (a parameter: in which it rests). A move comes before
-    the op that first needs it. Along the axis `pipeline` every op runs whole, on one stage.
+    the op that first needs it. Along the axis `pipeline` every op runs whole, on one stage. What the ops `kept` make
+    and keep is held although their region is recomputed.
     """
 
     graph: Graph
@@ -122,6 +123,7 @@ class Placed:
     native: FrozenMap[str, Layout]
     moves: tuple[tuple[str, Move], ...]
     pipeline: str = ""
+    kept: frozenset[str] = frozenset()
 
     def op(self, output: str) -> PlacedOp:
         """The op that makes `output`, as placed."""

@@ -79,8 +79,8 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "Under a layout NAME(AXIS) it keeps as many, but which ones, each rank along the axis says for itself"),
     Verb("free", False, (*_STATES, *_GRADIENTS, TENSOR, REGION), False,
          "a rank drops what it does not own along the axes (everything, without axes): the gathered copy ends. "
-         "Of a tensor the version ends; of a region all that its ops made or kept and no op outside it reads, and "
-         "the versions made for its ops"),
+         "Of a tensor the version ends; of a region all that its ops made or kept and no op outside it reads, but "
+         "for the ops that `reads` names, and the versions made for its ops"),
     Verb("gather", True, ("weight",), True,
          "element i becomes, on every rank, what the owner of i along the axes holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.R)),

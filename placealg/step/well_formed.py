@@ -31,7 +31,9 @@ def check_event(event: Event, reference: Reference) -> None:
                             "axis is one: it names [\"layer\"] in [dims]"))
     if event.phase == WEIGHTS:
         _check_apart(event, reference)
-    if event.reads and not reference.whole:
+    if event.reads and not reference.whole and event.verb == "free":
+        _check_kept(event, reference.graph)
+    elif event.reads and not reference.whole:
         operands = _operands(event, reference.graph)
         read = tuple(v.tensor for v in event.operands)
         if read != operands:
@@ -244,6 +246,15 @@ def _check_layout(event: Event, reference: Reference) -> None:
 def _is_data(event: Event, reference: Reference) -> bool:
     tensor = reference.graph.tensors.get(event.tensor)
     return tensor is not None and tensor.kind == "data" and not event.on_gradient
+
+
+def _check_kept(event: Event, graph: Graph) -> None:
+    """What a region that ends keeps are results of its own ops, by name."""
+    own = tuple(op.output for op in graph.ops if f"{op.region}.".startswith(f"{event.value}."))
+    for version in event.operands:
+        if version.label or version.tensor not in own:
+            raise InputError(f"{event.path}: reads names {version.text}: what a region keeps is made by an op of it",
+                             name=version.tensor, valid=own)
 
 
 def _operands(event: Event, graph: Graph) -> tuple[str, ...]:

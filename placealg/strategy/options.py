@@ -63,9 +63,9 @@ RANK = "adapter_rank"
 """The symbol of the rank of adapters."""
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "sharing": "shared",
-                 "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss", "pipeline": "1f1b", "chunks": 1,
-                 "stages": ()},
+    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "keep": (), "recompute": (),
+                 "sharing": "shared", "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss",
+                 "pipeline": "1f1b", "chunks": 1, "stages": ()},
     "parameters": {"tier": "device"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": ()},
@@ -108,6 +108,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "adapters": {"match": Key("patterns"), "rank": Key("rank"), "train": Key("patterns")},
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
+                 "keep": Key("patterns"), "recompute": Key("patterns"),
                  "sharing": Key("choice", ("shared", "per_use")),
                  "gather": Key("gathers"), "reduction": Key("reductions"), "wire": Key("wires"),
                  "microbatch_mean": Key("choice", ("loss", "gradients")),
@@ -139,9 +140,9 @@ TABLES: Mapping[str, str] = {
     "adapters": "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
                 "other parameter is frozen",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
-                "again, whether uses share a redistribution, what is gathered in a ring, how gradients are reduced and "
-                "in how many bytes along an axis, where the mean over microbatches is taken, a pipeline's order and "
-                "stages",
+                "again, which of its ops are kept or do, whether uses share a redistribution, what is gathered in a "
+                "ring, how gradients are reduced and in how many bytes along an axis, where the mean over microbatches "
+                "is taken, a pipeline's order and stages",
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
                  "skipped, the tier of its state",

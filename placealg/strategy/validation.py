@@ -192,6 +192,14 @@ def _matrix_problems(strategy: Strategy, rule: GroupRule) -> Iterator[Problem]:
 
 
 def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
+    for key in ("keep", "recompute"):
+        if strategy.option("schedule", key) and not strategy.recomputed:
+            yield ("schedule", key), InputError(
+                f"[schedule] {key}: no region is recomputed, so that everything is kept; say \"region:NAME\" = \"M\" "
+                "in activations")
+    if strategy.option("schedule", "keep") and strategy.option("schedule", "recompute"):
+        yield ("schedule", "keep"), InputError("[schedule] keep and recompute both choose among the ops of M regions; "
+                                               "say one of them")
     gathered = [strategy.state("parameters"), *(r.states.get("parameters", StatePlacement()) for r in strategy.groups)]
     for axis in strategy.option("schedule", "lifetime"):  # the value has been read above: it is a table
         if not any(p.mode(axis) is Mode.GATHERED for p in gathered):

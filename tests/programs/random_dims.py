@@ -176,8 +176,9 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
     activations = {a: draw.choice(("R", "S*")) for a in axes
                    if a not in data and dims[a] != ["layer"] and draw.random() < 0.6}
     words = sorted({word for region in model.graph.regions for word in region.split(".")})
-    if draw.random() < 0.4:
-        activations |= {f"region:{draw.choice(words)}": "M"}
+    region = draw.choice(words) if draw.random() < 0.4 else ""
+    if region:
+        activations |= {f"region:{region}": "M"}
     states: dict[str, dict[str, str]] = {
         "parameters": {a: "S*" for a in data if kind[a] == "zero3"},
         "optimizer": {a: "S" for a in data if kind[a] != "R"},
@@ -185,6 +186,9 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
         "activations": activations}
     schedule: dict[str, Any] = {"replay": draw.choice(POLICIES),
                                 "sharing": draw.choice(("shared", "shared", "per_use"))}
+    if region and draw.random() < 0.5:
+        within = [op.output for op in model.graph.ops if op.within(region)]
+        schedule[draw.choice(("keep", "recompute"))] = draw.sample(within, min(len(within), draw.randint(1, 3)))
     if dims[axes[-1]] == ["layer"]:
         schedule |= draw.choice(({"pipeline": "gpipe"}, {"pipeline": "1f1b"}, {"pipeline": "zb_h1"},
                                  {"pipeline": "zb_h2"},

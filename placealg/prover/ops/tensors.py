@@ -135,17 +135,21 @@ class Tensors:
         self.expected[last] = (NEXT_INSTANCE,)
 
     def free(self, event: Event) -> None:
-        """End a version, or all that a region's ops in the event's unit made and no op outside reads."""
+        """End a version, or all that a region's ops in the event's unit made and no op outside reads.
+
+        The ops that the event reads are kept, with what they keep themselves.
+        """
         if event.value in self.graph.tensors:
             self.made.pop((event.value, event.version), None)
             return
         inside = {op.output for op in self.graph.of_unit(event.unit) if f"{op.region}.".startswith(f"{event.value}.")}
-        own = {name for name in inside if not self._known_outside(name, inside)}
+        kept = {version.tensor for version in event.operands}
+        own = {name for name in inside - kept if not self._known_outside(name, inside)}
         for name, label in list(self.made):
             users = self.users.get((name, label))
             if name in own or (label and users and users <= inside):
                 del self.made[name, label]
-        for name in [n for n in self.beside if n.rpartition(".")[0] in inside]:
+        for name in [n for n in self.beside if n.rpartition(".")[0] in inside - kept]:
             del self.beside[name]
 
     def _known_outside(self, name: str, inside: set[str]) -> bool:

@@ -1,7 +1,8 @@
 """The layouts of a strategy on a number of devices, as columns: sizes of its axes, b, m and v, and places in nodes.
 
 Every axis has at least two devices; the product is the number of devices; every quotient of the strategy's own rules is
-whole, and every rank of the batch has whole microbatches. Columns are arrays of whole numbers, a row per layout.
+whole, and every rank of the batch has whole microbatches: of the orders whose backward has two parts so many as keep
+their wait short. Columns are arrays of whole numbers, a row per layout.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from placealg.arith import Monomial
+from placealg.arith import Monomial, parse
 from placealg.configurations.stages import order_of, unit_counts
 from placealg.cost.links import in_node
 from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.step.compatibility import quotients
+from placealg.step.pipeline import ENOUGH
 from placealg.strategy.spec import Strategy
 
 PASSES = ("batch", "b", "m")
@@ -96,6 +98,10 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
         found = _crossed(found, "v", lambda row: chunkings(layers, row[pipeline]))
     if pipeline and order_of(strategy) == "interleaved":
         found = _where(found, [found["m"] % found[pipeline] == 0])
+    if pipeline and order_of(strategy) in ENOUGH:
+        least = parse(ENOUGH[order_of(strategy)])
+        found = _where(found, [np.array([m >= least.evaluate({"p": Fraction(int(p))}) for m, p in zip(
+            found["m"], found[pipeline], strict=True)], dtype=np.bool_)])
     return _where(found, [found[n] == v for n, v in fixed.items() if n in (*PASSES, "v") and n in found])
 
 

@@ -239,6 +239,8 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
                 if strategy.microbatches not in (None, m) or (pipeline and order == "interleaved"
                                                              and m % axes[pipeline]):
                     continue
+                if pipeline and m < {"zb_h1": axes[pipeline], "zb_h2": 2 * axes[pipeline] - 1}.get(str(order), 1):
+                    continue
                 for v in _chunks(layers, axes[pipeline]) if chunked else (None,):
                     sizes = {**axes, "b": b, "m": m, **({} if v is None else {"v": v}),
                              **({"batch": batch} if len(asked.batches) > 1 else {})}

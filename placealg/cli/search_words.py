@@ -30,8 +30,8 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
                          ("--hbm", "of its memory: 3.35TB/s"), ("--host", "between a device and its host: 64GB/s")):
         machine.add_argument(option, metavar="RATE", help=text)
     space = parser.add_argument_group("the space")
-    space.add_argument("--space", metavar="NAME|FILE", help="dense, wide, moe, moe_wide; modes or modes2, every table of "
-                       "modes of an axis, named or not; or a TOML file; default dense")
+    space.add_argument("--space", metavar="NAME|FILE", help="dense, wide, moe, moe_wide; modes or modes2, every table "
+                       "of modes of an axis, named or not; or a TOML file; default dense")
     space.add_argument("--fix", action="append", default=[], metavar="AXIS=N",
                        help="the size of an axis, or of b, m or v: --fix tp=8 pp=4; 1 leaves an axis out")
     space.add_argument("--only", action="append", default=[], metavar="PATTERN", help="strategies that match: 'zero1*'")

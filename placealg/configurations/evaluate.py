@@ -15,7 +15,7 @@ import numpy.typing as npt
 from placealg.configurations.layouts import Columns, Whole, layouts, placed
 from placealg.configurations.programs import HELD, TIMED, Program, Programs
 from placealg.configurations.question import Question
-from placealg.configurations.stages import Load, heaviest, spread, stage_loads
+from placealg.configurations.stages import Groups, Load, grouped, heaviest, spread, stage_loads
 from placealg.cost.arrays import Arrays, Column
 from placealg.frozen import FrozenMap
 
@@ -63,7 +63,8 @@ def evaluate(programs: Programs, question: Question) -> Evaluated:
     nothing = np.zeros(0)
     if not count:
         return Evaluated(programs, 0, empty, nothing, FrozenMap(), None, None, 0, 0)
-    low, high = needs(programs, question, columns)
+    groups = grouped(programs.strategy, columns)
+    low, high = needs(programs, question, columns, groups)
     limit = float(question.memory)
     fits = high <= np.nextafter(limit, -np.inf)
     undecided = np.flatnonzero(~fits & (low <= np.nextafter(limit, np.inf)))
@@ -79,7 +80,7 @@ def evaluate(programs: Programs, question: Question) -> Evaluated:
     everywhere, rows = placed(kept, axes, question.devices)
     if not len(rows):
         return Evaluated(programs, count, empty, nothing, FrozenMap(), None, missed, len(undecided), 0)
-    found = timed(programs, question, everywhere)
+    found = timed(programs, question, everywhere, groups.at(fits).at(rows) if groups.keys else groups)
     held = low[fits], high[fits]
     objective = _objective(question.objective, by_sequence(found, everywhere), (held[0][rows], held[1][rows]))
     best = _best_of_each(objective, rows)
@@ -93,7 +94,7 @@ def evaluate(programs: Programs, question: Question) -> Evaluated:
         ({n: c[least] for n, c in everywhere.items()}, (bound[0][least], bound[1][least])))
 
 
-def needs(programs: Programs, question: Question, columns: Columns) -> Interval:
+def needs(programs: Programs, question: Question, columns: Columns, groups: Groups | None = None) -> Interval:
     """What the fullest stage's device needs with the margin, in every layout, as an interval."""
     factor, reserve = float(question.margin.factor), float(question.margin.reserve)
 
@@ -106,14 +107,15 @@ def needs(programs: Programs, question: Question, columns: Columns) -> Interval:
                        factor * most - (factor - 1) * rest + reserve)}
 
     slack = 0.0 if question.margin.factor == 1 and not reserve else 2.0**-48
-    low, high = _largest(programs, question, columns, True, ends)[PEAK]
+    low, high = _largest(programs, question, columns, True, ends, groups)[PEAK]
     return low * (1 - slack), high * (1 + slack)
 
 
-def timed(programs: Programs, question: Question, columns: Columns) -> dict[str, Interval]:
+def timed(programs: Programs, question: Question, columns: Columns, groups: Groups | None = None
+          ) -> dict[str, Interval]:
     """Bound, estimate and card traffic of the slowest stage at every row, as intervals, in seconds."""
     return _largest(programs, question, columns, False,
-                    lambda program, part: _bounded(program.timed, program, question, part))
+                    lambda program, part: _bounded(program.timed, program, question, part), groups)
 
 
 def by_sequence(found: Mapping[str, Interval], columns: Columns) -> Mapping[str, Interval]:
@@ -125,18 +127,25 @@ def by_sequence(found: Mapping[str, Interval], columns: Columns) -> Mapping[str,
 
 
 def _largest(programs: Programs, question: Question, columns: Columns, held: bool,
-             ends: Callable[[Program, Columns], dict[str, Interval]]) -> dict[str, Interval]:
+             ends: Callable[[Program, Columns], dict[str, Interval]], groups: Groups | None) -> dict[str, Interval]:
     """The largest of intervals over the stages at every row."""
     strategy, units = programs.strategy, question.units
     count = len(columns["b"])
+    groups = grouped(strategy, columns) if groups is None else groups
     found: dict[str, Interval] = {}
     for program in programs.stages:
-        for rows, symbols in spread(strategy, units, columns, program.kind, held, held and not program.grows):
-            part = columns if len(rows) == count else {n: c[rows] for n, c in columns.items()}
+        for rows, symbols in spread(strategy, units, groups, program.kind, held, held and not program.grows):
+            part = columns if rows is None else {n: c[rows] for n, c in columns.items()}
             for path, both in ends(program, {**part, **symbols}).items():
+                if path not in found and rows is None and both[0].shape == (count,):
+                    found[path] = both
+                    continue
                 into = found.setdefault(path, (np.zeros(count), np.zeros(count)))
                 for own, end in zip(into, both, strict=True):
-                    own[rows] = np.maximum(own[rows], end)
+                    if rows is None:
+                        np.maximum(own, end, out=own)
+                    else:
+                        own[rows] = np.maximum(own[rows], end)
     return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -168,46 +169,81 @@ def heaviest(every: tuple[Load, ...], held: bool) -> tuple[Load, ...]:
     return tuple(load for load, _ in kept)
 
 
-def keyed(strategy: Strategy, columns: Columns) -> tuple[list[tuple[int, int, int]], Whole]:
-    """The (stages, chunks, microbatches in flight at most) that occur in columns, and which of these each row has."""
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What stages depend on: the (stages, chunks, microbatches in flight at most) that occur, and which a row has."""
+
+    keys: tuple[tuple[int, int, int], ...]
+    which: Whole
+
+    def at(self, rows: Any) -> Groups:
+        """Those of some rows."""
+        return Groups(self.keys, self.which[rows])
+
+
+def grouped(strategy: Strategy, columns: Columns) -> Groups:
+    """The groups of the rows of columns; none of a strategy without a pipeline.
+
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> columns = {"pp": np.array([4, 2, 4]), "m": np.array([8, 16, 32])}
+    >>> found = grouped(parse_strategy("pp"), columns)
+    >>> found.keys, found.which.tolist()
+    (((2, 1, 1), (4, 1, 1)), [1, 0, 1])
+    """
     axis = strategy.pipeline_axis
+    if not axis:
+        return Groups((), np.zeros(0, dtype=np.int64))
     ranks, m = columns[axis], columns["m"]
     chunks = columns["v"] if "v" in columns else np.full_like(ranks, strategy.option("schedule", "chunks"))
-    keys = np.stack([ranks, chunks, np.where(chunks > 1, np.minimum(m, _GROUPS * ranks), 1)], axis=1)
-    distinct, which = np.unique(keys, axis=0, return_inverse=True)
-    return [(int(p), int(v), int(many)) for p, v, many in distinct], np.asarray(which, dtype=np.int64).ravel()
+    many = np.where(chunks > 1, np.minimum(m, _GROUPS * ranks), 1)
+    over, each = int(many.max(initial=0)) + 1, int(chunks.max(initial=0)) + 1
+    distinct, which = np.unique((ranks * each + chunks) * over + many, return_inverse=True)
+    return Groups(tuple((int(k) // over // each, int(k) // over % each, int(k) % over) for k in distinct),
+                  np.asarray(which, dtype=np.int64).ravel())
 
 
 def kinds(strategy: Strategy, units: Units, columns: Columns) -> tuple[Kind, ...]:
     """The kinds of stages that occur in some layout."""
     if not strategy.pipeline_axis:
         return (ALONE,)
-    keys, _ = keyed(strategy, columns)
-    return tuple(sorted({load.kind for p, v, _ in keys
-                         for load in loads(units, order_of(strategy), p, v, _enough(p, p, v))}))
+    order = order_of(strategy)
+    keys = {(p, v, _enough(p, p, v)) for p, v, _ in grouped(strategy, columns).keys}
+    return tuple(sorted({kind for p, v, many in keys for kind in _kinds(units, order, p, v, many)}))
 
 
-def spread(strategy: Strategy, units: Units, columns: Columns, kind: Kind, held: bool, every: bool
-           ) -> Iterator[tuple[Whole, Columns]]:
+@lru_cache(maxsize=8192)
+def _kinds(units: Units, order: str, ranks: int, chunks: int, microbatches: int) -> frozenset[Kind]:
+    return frozenset(load.kind for load in loads(units, order, ranks, chunks, microbatches))
+
+
+@lru_cache(maxsize=65536)
+def _of_kind(units: Units, order: str, key: tuple[int, int, int], kind: Kind, held: bool, every: bool
+             ) -> tuple[Load, ...]:
+    """The stages of a kind of which one has the largest figures; `every` takes all of them."""
+    found = loads(units, order, *key)
+    return tuple(load for load in (found if every else heaviest(found, held)) if load.kind == kind)
+
+
+def spread(strategy: Strategy, units: Units, groups: Groups, kind: Kind, held: bool, every: bool
+           ) -> Iterator[tuple[Whole | None, Columns]]:
     """The rows that have a stage of a kind, with the values of its symbols, until no row has one more.
 
-    `every` takes all stages rather than the `heaviest`.
+    None stands for all rows. `every` takes all stages rather than the `heaviest`.
     """
     if not strategy.pipeline_axis:
-        yield np.arange(len(columns["b"])), {}
+        yield None, {}
         return
-    keys, which = keyed(strategy, columns)
-    listed = []
-    for p, v, many in keys:
-        found = loads(units, order_of(strategy), p, v, many)
-        listed.append([load for load in (found if every else heaviest(found, held)) if load.kind == kind])
+    order, which = order_of(strategy), groups.which
+    listed = [_of_kind(units, order, key, kind, held, every) for key in groups.keys]
     for place in range(max(map(len, listed), default=0)):
-        has = np.array([len(one) > place for one in listed])
-        rows = np.flatnonzero(has[which])
+        has = [len(one) > place for one in listed]
         names = next(one[place].values for one in listed if len(one) > place)
         tables = {n: np.array([one[place].values[n] if len(one) > place else 1 for one in listed]) for n in names}
-        yield rows, {n: t[which[rows]] for n, t in tables.items()}
+        rows = None if all(has) else np.flatnonzero(np.array(has)[which])
+        where = which if rows is None else which[rows]
+        if len(where):
+            yield rows, {n: t[where] for n, t in tables.items()}
 
 
-__all__ = ["ALONE", "Kind", "Load", "Units", "heaviest", "kinds", "loads", "order_of", "spread", "stage_loads",
-           "told", "unit_counts"]
+__all__ = ["ALONE", "Groups", "Kind", "Load", "Units", "grouped", "heaviest", "kinds", "loads", "order_of", "spread",
+           "stage_loads", "told", "unit_counts"]

@@ -10,20 +10,20 @@ exact value decides: `Figure.value`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from placealg.arith import Expr, Monomial, parse
+from placealg.arith import Monomial
 from placealg.cost.bounds import largest
 from placealg.cost.curve import spread
 from placealg.cost.formula import Formula, exact_size
 from placealg.cost.plain import plain, put
+from placealg.cost.products import Products
 from placealg.cost.sums import ONE, Figure, inside
 from placealg.errors import InputError
 from placealg.polynomial import Polynomial
@@ -35,7 +35,6 @@ CHUNK = 8192
 """How many configurations are evaluated at a time: this many doubles of each term stay in the processor's cache."""
 
 UNIT = 2.0**-53
-_EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +92,28 @@ class Arrays:
     def values(self, columns: Columns) -> dict[str, Column]:
         """Path -> its value at every configuration: columns of sizes and rates, each the double nearest to it."""
         flat, shape, many = self._flat(columns)
-        found = [np.empty(many) for _ in self.paths]
-        for start in range(0, many, CHUNK):
-            chunk = slice(start, min(start + CHUNK, many))
-            terms = self._terms({n: c[chunk] for n, c in flat.items()}, chunk.stop - start)
-            totals = np.matmul(self.coefficients, terms)
+        found = np.empty((len(self.paths), many))
+        for chunk, _, totals in self._totals(flat, many):
             for into, (first, end, below) in zip(found, self.slices, strict=True):
                 top = totals[first] if end == first + 1 else totals[first:end].max(axis=0)
-                into[chunk] = top if below is None else top / totals[below]
+                if below is None:
+                    into[chunk] = top
+                else:
+                    np.divide(top, totals[below], out=into[chunk])
         return {path: into.reshape(shape) for path, into in zip(self.paths, found, strict=True)}
+
+    def _totals(self, columns: Columns, many: int) -> Iterator[tuple[slice, Column, Column]]:
+        """(where, the monomials, the sums) chunk by chunk, in memory that the next chunk reuses."""
+        made = Products(self.monomials)
+        count, size = max(len(self.monomials), 1), min(many, CHUNK)
+        rows, sums = np.zeros((max(made.rows, 1), size)), np.empty((len(self.coefficients), size))
+        for start in range(0, many, CHUNK):
+            chunk = slice(start, min(start + CHUNK, many))
+            here = rows[:, :chunk.stop - start]
+            made.run({n: c[chunk] for n, c in columns.items()}, list(here))
+            terms, totals = here[:count], sums[:, :chunk.stop - start]
+            np.matmul(self.coefficients, terms, out=totals)
+            yield chunk, terms, totals
 
     def fixed(self, constants: Mapping[str, float]) -> Arrays:
         """The same with numbers for some sizes, so that terms which differ in them alone become one.
@@ -139,33 +151,45 @@ class Arrays:
         """
         sizes = np.abs(self.coefficients) if self.magnitudes is None else self.magnitudes
         signed = np.flatnonzero((sizes != self.coefficients).any(axis=1))
+        place = {int(row): k for k, row in enumerate(signed)}
         flat, shape, many = self._flat(columns)
-        ends = [(np.empty(many), np.empty(many)) for _ in self.paths]
-        for start in range(0, many, CHUNK):
-            chunk = slice(start, min(start + CHUNK, many))
-            terms = self._terms({n: c[chunk] for n, c in flat.items()}, chunk.stop - start)
-            totals = np.matmul(self.coefficients, terms)
-            most = totals
-            if len(signed):
-                most = totals.copy()
-                most[signed] = np.matmul(sizes[signed], terms)
-            spread = self.slack * most
-            less, more = totals - spread, totals + spread
-            for (low, high), (first, end, below) in zip(ends, self.slices, strict=True):
-                low[chunk] = less[first] if end == first + 1 else less[first:end].max(axis=0)
-                high[chunk] = more[first] if end == first + 1 else more[first:end].max(axis=0)
+        ends = np.empty((2, len(self.paths), many))
+        less, more = 1 - self.slack, 1 + self.slack
+        for chunk, terms, totals in self._totals(flat, many):
+            apart = np.matmul(sizes[signed], terms) * self.slack if place else totals
+
+            def between(first: int, end: int, low: Column, high: Column, totals: Column = totals,
+                        apart: Column = apart) -> None:
+                """Write between which numbers the largest of some sums lies."""
+                if any(row in place for row in range(first, end)):
+                    own = totals[first:end]
+                    by = np.zeros_like(own)
+                    for row in range(first, end):
+                        by[row - first] = apart[place[row]] if row in place else self.slack * totals[row]
+                    (own - by).max(axis=0, out=low)
+                    (own + by).max(axis=0, out=high)
+                    return
+                top = totals[first] if end == first + 1 else totals[first:end].max(axis=0)
+                np.multiply(top, less, out=low)
+                np.multiply(top, more, out=high)
+
+            for low, high, (first, end, below) in zip(ends[0, :, chunk], ends[1, :, chunk], self.slices, strict=True):
+                between(first, end, low, high)
                 if below is not None:
-                    every = np.stack([n / d for n in (low[chunk], high[chunk]) for d in (less[below], more[below])])
-                    low[chunk], high[chunk] = _outward(every.min(axis=0), every.max(axis=0))
+                    under = np.empty((2, len(low)))
+                    between(below, below + 1, *under)
+                    every = np.stack([n / d for n in (low, high) for d in under])
+                    low[:], high[:] = _outward(every.min(axis=0), every.max(axis=0))
         return {path: (low.reshape(shape), high.reshape(shape))
-                for path, (low, high) in zip(self.paths, ends, strict=True)}
+                for path, low, high in zip(self.paths, *ends, strict=True)}
 
     @property
     def slack(self) -> float:
         """How far from a computed sum the exact one lies at most, relative to the computed sum of absolute values.
 
         That sum is itself too small by a factor of at most gamma, hence twice gamma; the rounding of the ends of the
-        interval is at most a unit of each of the two numbers that are added, hence four units more.
+        interval is at most a unit of each of the two numbers that are added, or of the factor 1 - slack or 1 + slack
+        and of the product with it, hence four units more.
         """
         return 2 * self.gamma + 4 * UNIT
 
@@ -178,41 +202,6 @@ class Arrays:
         shape = np.broadcast_shapes(*(c.shape for c in every)) if every else (1,)
         flat = {n: np.broadcast_to(c, shape).ravel() for n, c in zip(self.names, every, strict=True)}
         return flat, shape, int(np.prod(shape))
-
-    def _terms(self, columns: Columns, many: int) -> npt.NDArray[np.float64]:
-        """The monomials, a row each; powers and products that several of them share are computed once."""
-        found = np.empty((max(len(self.monomials), 1), many))
-        if not self.monomials:
-            found[0] = 0.0
-        own = {m.powers: found[row] for row, m in enumerate(self.monomials)}
-        made: dict[tuple[tuple[str, int], ...], Column] = {}
-
-        def product(powers: tuple[tuple[str, int], ...]) -> Column:
-            if powers in made:
-                return made[powers]
-            out = own.get(powers)
-            if len(powers) == 1:
-                ((name, power),) = powers
-                base = columns[name] if name in columns else opaque(name, columns)
-                value = base
-                for _ in range(abs(power) - 1):
-                    value = value * base
-                if power < 0:
-                    value = np.reciprocal(value, out=out)
-                elif out is not None:
-                    out[:] = value
-                    value = out
-            else:
-                value = np.multiply(product(powers[:-1]), product(powers[-1:]), out=out)
-            made[powers] = value
-            return value
-
-        for row, m in enumerate(self.monomials):
-            if m.powers:
-                product(m.powers)
-            else:
-                found[row] = 1.0
-        return found
 
 
 def at(formula: Formula, sizes: Mapping[str, Any]) -> Column:
@@ -243,68 +232,3 @@ def _candidates(pieces: tuple[Polynomial, ...]) -> tuple[Polynomial, ...]:
 def _outward(low: Column, high: Column) -> tuple[Column, Column]:
     """Both bounds, one double further out, for the rounding of their own computation."""
     return np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(name: str) -> Expr:
-    return parse(name)
-
-
-def opaque(name: str, columns: Columns) -> Column:
-    """The value of a name that is arithmetic: exact in whole numbers, else row by row in fractions, rounded once."""
-    expr = _parsed(name)
-    names = expr.names()
-    whole = all(bool(np.all(columns[n] == np.rint(columns[n]))) for n in names)
-    if whole:
-        try:
-            return np.asarray(_whole(expr, columns), dtype=np.float64)
-        except ArithmeticError:
-            pass
-    rows = np.stack([columns[n] for n in names])
-    distinct, where = np.unique(rows, axis=1, return_inverse=True)
-    values = [float(expr.evaluate({n: Fraction(v) for n, v in zip(names, column, strict=True)}))
-              for column in distinct.T]
-    return np.asarray(values)[where.ravel()]
-
-
-def _whole(expr: Any, columns: Columns) -> Column:
-    """Arithmetic on whole numbers whose every value is whole and below 2**53: exact; else an ArithmeticError."""
-    def checked(value: Any) -> Any:
-        if np.any(np.abs(value) >= _EXACT):
-            raise ArithmeticError("too large to be exact")
-        return value
-
-    def refuse(*_: Any) -> Any:
-        raise ArithmeticError("not whole")
-
-    def divide(one: Any, other: Any) -> Any:
-        return one // other if np.all(one % other == 0) else refuse()
-
-    functions: dict[str, Callable[..., Any]] = {
-        "Max": lambda *a: _reduce(np.maximum, a), "Min": lambda *a: _reduce(np.minimum, a), "ceiling": refuse,
-        "floor": refuse}
-    operations: dict[str, Callable[..., Any]] = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": divide}
-
-    def value(e: Any) -> Any:
-        if e.op == "num":
-            if e.value.denominator != 1:
-                refuse()
-            return checked(float(e.value))
-        if e.op == "name":
-            return checked(columns[e.value])
-        args = [value(a) for a in e.args]
-        if e.op == "neg":
-            return -args[0]
-        if e.op == "**":
-            return checked(args[0] ** e.value) if e.value >= 0 else refuse()
-        return checked(operations[e.op](*args) if e.op in operations else functions[e.op](*args))
-
-    return np.broadcast_to(np.asarray(value(expr)), next(iter(columns.values())).shape)
-
-
-def _reduce(operation: Callable[[Any, Any], Any], arguments: Iterable[Any]) -> Any:
-    listed = list(arguments)
-    found = listed[0]
-    for other in listed[1:]:
-        found = operation(found, other)
-    return found

@@ -23,6 +23,9 @@ PEAK, STATES = HELD[:2]
 BOUND, ESTIMATE, CARD = TIMED
 Interval = tuple[Column, Column]
 Sizes = Mapping[str, Fraction]
+Real = Mapping[str, Column]
+"""Sizes of layouts, of their places and stages, as the doubles that are them."""
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def needs(programs: Programs, question: Question, columns: Columns, groups: Grou
     """What the fullest stage's device needs with the margin, in every layout, as an interval."""
     factor, reserve = float(question.margin.factor), float(question.margin.reserve)
 
-    def ends(program: Program, part: Columns) -> dict[str, Interval]:
+    def ends(program: Program, part: Real) -> dict[str, Interval]:
         found = _bounded(program.held, program, question, part)
         (peak, most), (rest, resting) = found[PEAK], found[STATES]
         if question.margin.factor == 1:
@@ -127,15 +130,16 @@ def by_sequence(found: Mapping[str, Interval], columns: Columns) -> Mapping[str,
 
 
 def _largest(programs: Programs, question: Question, columns: Columns, held: bool,
-             ends: Callable[[Program, Columns], dict[str, Interval]], groups: Groups | None) -> dict[str, Interval]:
+             ends: Callable[[Program, Real], dict[str, Interval]], groups: Groups | None) -> dict[str, Interval]:
     """The largest of intervals over the stages at every row."""
     strategy, units = programs.strategy, question.units
     count = len(columns["b"])
     groups = grouped(strategy, columns) if groups is None else groups
+    real = {n: c.astype(np.float64) for n, c in columns.items()}
     found: dict[str, Interval] = {}
     for program in programs.stages:
         for rows, symbols in spread(strategy, units, groups, program.kind, held, held and not program.grows):
-            part = columns if rows is None else {n: c[rows] for n, c in columns.items()}
+            part = real if rows is None else {n: c[rows] for n, c in real.items()}
             for path, both in ends(program, {**part, **symbols}).items():
                 if path not in found and rows is None and both[0].shape == (count,):
                     found[path] = both
@@ -193,9 +197,6 @@ def _best_of_each(objective: Interval, rows: Whole) -> npt.NDArray[np.int64]:
     return np.asarray(np.minimum.reduceat(first, starts), dtype=np.int64)
 
 
-def _bounded(arrays: Arrays, program: Program, question: Question, columns: Columns) -> dict[str, Interval]:
-    constants = {n: float(v) for n, v in question.constants(program).items() if n not in columns}
-    fixed = arrays.fixed(constants)
-    filled = {n: columns[n].astype(np.float64) if n in columns else np.array([constants[n]]) for n in fixed.names
-              if n in columns or n in constants}
-    return fixed.bounded(filled)
+def _bounded(arrays: Arrays, program: Program, question: Question, columns: Real) -> dict[str, Interval]:
+    fixed = arrays.fixed({n: float(v) for n, v in question.constants(program).items() if n not in columns})
+    return fixed.bounded({n: columns[n] for n in fixed.names})

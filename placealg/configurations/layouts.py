@@ -7,10 +7,10 @@ their wait short. Columns are arrays of whole numbers, a row per layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
 import numpy as np
@@ -86,22 +86,21 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
     found = _where(found, [_whole(q, found, known) for q in (quotients(strategy, model) if whole is None else whole)
                            if set(q.names()) <= {*known, *names}])
     ranks = _product([found[a] for a in strategy.batch_axes], len(found[names[0]]))
-    found = _crossed({**found, "ranks": ranks}, "batch", lambda row: devices.batches)
+    found = _crossed({**found, "ranks": ranks}, "batch", np.zeros_like(ranks), lambda _: devices.batches)
     found = _where(found, [found["batch"] % found["ranks"] == 0])
-    found = _crossed(found, "b", lambda row: divisors(row["batch"] // row["ranks"]))
+    found = _crossed(found, "b", found["batch"] // found["ranks"], divisors)
     found["m"] = found["batch"] // (found.pop("ranks") * found["b"])
     if len(devices.batches) == 1:
         del found["batch"]
     if strategy.microbatches is not None:
         found = _where(found, [found["m"] == strategy.microbatches])
     if pipeline and strategy.option("schedule", "chunks") == "v":
-        found = _crossed(found, "v", lambda row: chunkings(layers, row[pipeline]))
+        found = _crossed(found, "v", found[pipeline], partial(chunkings, layers))
     if pipeline and order_of(strategy) == "interleaved":
         found = _where(found, [found["m"] % found[pipeline] == 0])
     if pipeline and order_of(strategy) in ENOUGH:
-        least = parse(ENOUGH[order_of(strategy)])
-        found = _where(found, [np.array([m >= least.evaluate({"p": Fraction(int(p))}) for m, p in zip(
-            found["m"], found[pipeline], strict=True)], dtype=np.bool_)])
+        least = parse(ENOUGH[order_of(strategy)]).fold(int, lambda _: found[pipeline])
+        found = _where(found, [found["m"] >= least])
     return _where(found, [found[n] == v for n, v in fixed.items() if n in (*PASSES, "v") and n in found])
 
 
@@ -183,11 +182,13 @@ def _where(columns: Columns, tests: list[npt.NDArray[np.bool_]]) -> Columns:
     return {name: column[keep] for name, column in columns.items()}
 
 
-def _crossed(columns: Columns, name: str, values: object) -> Columns:
-    """The rows, each once for every value of a further column."""
-    assert callable(values)
-    count = len(next(iter(columns.values())))
-    each = [values({n: int(c[k]) for n, c in columns.items()}) for k in range(count)]
-    rows = np.repeat(np.arange(count), [len(e) for e in each]) if count else np.zeros(0, dtype=np.int64)
-    more = np.array([v for e in each for v in e], dtype=np.int64)
+def _crossed(columns: Columns, name: str, keys: Whole, values: Callable[[int], Sequence[int]]) -> Columns:
+    """The rows, each once for every value of a further column, which depend on a key of the row."""
+    distinct, which = np.unique(keys, return_inverse=True)
+    each = [values(int(key)) for key in distinct]
+    counts = np.array([len(one) for one in each], dtype=np.int64)[which]
+    starts = np.cumsum([0, *map(len, each)], dtype=np.int64)[which]
+    rows = np.repeat(np.arange(len(keys)), counts)
+    own = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    more = np.array([v for one in each for v in one], dtype=np.int64)[np.repeat(starts, counts) + own]
     return {**{n: c[rows] for n, c in columns.items()}, name: more}

@@ -225,7 +225,7 @@ def _of_kind(units: Units, order: str, key: tuple[int, int, int], kind: Kind, he
 
 
 def spread(strategy: Strategy, units: Units, groups: Groups, kind: Kind, held: bool, every: bool
-           ) -> Iterator[tuple[Whole | None, Columns]]:
+           ) -> Iterator[tuple[Whole | None, dict[str, npt.NDArray[np.float64]]]]:
     """The rows that have a stage of a kind, with the values of its symbols, until no row has one more.
 
     None stands for all rows. `every` takes all stages rather than the `heaviest`.
@@ -238,7 +238,8 @@ def spread(strategy: Strategy, units: Units, groups: Groups, kind: Kind, held: b
     for place in range(max(map(len, listed), default=0)):
         has = [len(one) > place for one in listed]
         names = next(one[place].values for one in listed if len(one) > place)
-        tables = {n: np.array([one[place].values[n] if len(one) > place else 1 for one in listed]) for n in names}
+        tables = {n: np.array([one[place].values[n] if len(one) > place else 1 for one in listed], dtype=np.float64)
+                  for n in names}
         rows = None if all(has) else np.flatnonzero(np.array(has)[which])
         where = which if rows is None else which[rows]
         if len(where):

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placealg.arith import Monomial
 from placealg.cost.bounds import largest
 from placealg.cost.curve import spread
 from placealg.cost.formula import Formula, exact_size
 from placealg.cost.plain import plain, put
-from placealg.cost.products import Products
+from placealg.cost.products import Powers, Products
 from placealg.cost.sums import ONE, Figure, inside
 from placealg.errors import InputError
 from placealg.polynomial import Polynomial
@@ -39,7 +38,7 @@ UNIT = 2.0**-53
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Figures of the sizes in `names`, compiled: `coefficients` of `monomials`, a row per sum.
+    """Figures of the sizes in `names`, compiled: `coefficients` of `monomials` (their powers), a row per sum.
 
     `slices` says which rows are the sums of each figure, and by which row it is divided. `magnitudes` are the sums of
     the absolute values of which the coefficients are sums, where they are.
@@ -47,7 +46,7 @@ class Arrays:
 
     paths: tuple[str, ...]
     names: tuple[str, ...]
-    monomials: tuple[Monomial, ...]
+    monomials: tuple[Powers, ...]
     coefficients: npt.NDArray[np.float64]
     slices: tuple[tuple[int, int, int | None], ...]
     roundings: int
@@ -82,7 +81,8 @@ class Arrays:
         degree = max((sum(abs(p) for _, p in m.powers) for m in terms), default=0)
         names = tuple(sorted({n for f in put.values() for n in f.names()}))
         width = max((len(total.terms) for total in totals), default=0)
-        return Arrays(tuple(put), names, terms, coefficients, tuple(slices), width + 3 * degree + 2)
+        return Arrays(tuple(put), names, tuple(m.powers for m in terms), coefficients, tuple(slices),
+                      width + 3 * degree + 2)
 
     @property
     def gamma(self) -> float:
@@ -120,23 +120,27 @@ class Arrays:
 
         >>> arrays = Arrays.of({"held": Figure((Polynomial.read("w*h + 2*g*h"),))}).fixed({"w": 2.0, "g": 4.0})
         >>> arrays.monomials, arrays.values({"h": np.array([3.0])})["held"].tolist()
-        ((h,), [30.0])
+        (((('h', 1),),), [30.0])
         """
-        places: dict[Monomial, int] = {}
+        known: dict[tuple[str, int], float | None] = {}
+        places: dict[Powers, int] = {}
         rows, values = [], []
-        for m in self.monomials:
+        for powers in self.monomials:
             value, rest = 1.0, []
-            for name, power in m.powers:
-                if name in constants:
-                    for _ in range(abs(power)):
-                        value = value * constants[name] if power > 0 else value / constants[name]
+            for each in powers:
+                if each not in known:
+                    name, power = each
+                    known[each] = _power(constants[name], power) if name in constants else None
+                factor = known[each]
+                if factor is None:
+                    rest.append(each)
                 else:
-                    rest.append((name, power))
-            rows.append(places.setdefault(Monomial(powers=tuple(rest)), len(places)))
+                    value *= factor
+            rows.append(places.setdefault(tuple(rest), len(places)))
             values.append(value)
         scatter = np.zeros((self.coefficients.shape[1], max(len(places), 1)))
         scatter[np.arange(len(rows)), rows] = values
-        names = {n for m in places for name in m.names() for n in inside(name)}
+        names = {n for powers in places for name, _ in powers for n in inside(name)}
         sizes = np.abs(self.coefficients) if self.magnitudes is None else self.magnitudes
         return Arrays(self.paths, tuple(n for n in self.names if n in names), tuple(places),
                       self.coefficients @ scatter, self.slices, self.roundings + 1, sizes @ scatter)
@@ -227,6 +231,14 @@ def _candidates(pieces: tuple[Polynomial, ...]) -> tuple[Polynomial, ...]:
     """The sums of which one is the largest, whatever the sizes that are still free: at least 1 each."""
     named = {repr(piece): piece for piece in pieces}
     return tuple(named[name] for name in largest(named.items())) if len(named) > 1 else pieces
+
+
+def _power(value: float, power: int) -> float:
+    """A power, in at most twice as many roundings as it has factors."""
+    found = value
+    for _ in range(abs(power) - 1):
+        found *= value
+    return found if power > 0 else 1 / found
 
 
 def _outward(low: Column, high: Column) -> tuple[Column, Column]:

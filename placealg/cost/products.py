@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placealg.arith import Expr, Monomial, parse
+from placealg.arith import Expr, parse
 
 Column = npt.NDArray[np.float64]
 Powers = tuple[tuple[str, int], ...]
@@ -25,25 +25,25 @@ _ONE, _COPY, _INVERSE, _PRODUCT = range(4)
 
 
 class Products:
-    """How monomials are computed: a row each, in order, then what they share; each a product of two that are known.
+    """How monomials, said by their powers, are computed: a row each, in order, then what they share.
 
-    >>> made = Products([Monomial.of("h"), Monomial.of("dp", "h") ** -1])
+    >>> made = Products([(("h", 1),), (("dp", -1), ("h", -1))])
     >>> rows = np.empty((made.rows, 2))
     >>> made.run({"h": np.array([2.0, 4.0]), "dp": np.array([1.0, 2.0])}, list(rows))
     >>> rows[:2].tolist()
     [[2.0, 4.0], [0.5, 0.125]]
     """
 
-    def __init__(self, monomials: Sequence[Monomial]):
+    def __init__(self, monomials: Sequence[Powers]):
         self.names: dict[str, None] = {}
         self.steps: list[tuple[int, int, int | str, int | str]] = []
         self.rows = len(monomials)
-        self._own = {m.powers: row for row, m in enumerate(monomials)}
+        self._own = {powers: row for row, powers in enumerate(monomials)}
         self._known: dict[Powers, int | str] = {}
-        for row, m in enumerate(monomials):
-            if not m.powers:
+        for row, powers in enumerate(monomials):
+            if not powers:
                 self.steps.append((_ONE, row, row, row))
-            elif isinstance(place := self._product(m.powers), str):
+            elif isinstance(place := self._product(powers), str):
                 self.steps.append((_COPY, row, place, place))
 
     def _product(self, powers: Powers) -> int | str:
@@ -116,7 +116,8 @@ def _whole(expr: Any, columns: Mapping[str, Column], most: Mapping[str, float]) 
         raise ArithmeticError("not whole")
 
     def divide(one: Any, other: Any) -> Any:
-        return one // other if np.all(one % other == 0) else refuse()
+        found = np.rint(one / other)
+        return found if np.all(found * other == one) else refuse()
 
     functions: dict[str, Callable[..., Any]] = {
         "Max": lambda *a: _reduce(np.maximum, a), "Min": lambda *a: _reduce(np.minimum, a), "ceiling": refuse,

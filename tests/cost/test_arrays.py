@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import placealg as pa
-from placealg.cost.arrays import Arrays, opaque
+from placealg.arith import parse
+from placealg.cost.arrays import CHUNK, Arrays
+from placealg.cost.products import Products, opaque
 from placealg.cost.stage import on_stage
 from placealg.cost.sums import Figure, sums
 from placealg.model.config import resolve_model
@@ -79,3 +81,36 @@ def test_more_configurations_than_a_chunk() -> None:
     many = np.arange(1, 20_001, dtype=np.float64)
     made = Arrays.of({"held": Figure((Polynomial.read("12*h"), Polynomial.read("h*h")))})
     assert (made.values({"h": many})["held"] == np.maximum(12 * many, many**2)).all()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from(["Min(m*v, 2*pp + v - 1)", "m*v/pp", "(m*v - pp)/v", "m**2*v - pp", "Max(m*v*pp, m)"]),
+       st.lists(st.tuples(*[st.one_of(st.integers(1, 40), st.integers(2**26, 2**27), st.just(2**53 - 1))] * 3),
+                min_size=1, max_size=3))
+def test_arithmetic_is_rounded_at_most_once(name: str, rows: list[tuple[int, int, int]]) -> None:
+    columns = {n: np.array([float(row[k]) for row in rows]) for k, n in enumerate(("m", "pp", "v"))}
+    figure = Figure((Polynomial.read(name),)) if name.startswith("M") else None
+    for k, value in enumerate(opaque(name, columns)):
+        sizes = {n: Fraction(c[k]) for n, c in columns.items()}
+        exact = figure.value(sizes) if figure else parse(name).evaluate(sizes)
+        assert value == float(exact)
+
+
+def test_products_are_those_of_their_powers_and_share_what_they_can() -> None:
+    every = [(("dp", -2), ("h", 1)), (("h", 1),), (), (("dp", -2),), (("dp", -2), ("h", 1), ("tp", -1)), (("tp", 3),)]
+    made = Products(every)
+    columns = {"dp": np.array([2.0, 3.0]), "h": np.array([5.0, 7.0]), "tp": np.array([4.0, 8.0])}
+    rows = np.empty((made.rows, 2))
+    made.run(columns, list(rows))
+    for powers, row in zip(every, rows, strict=False):
+        assert np.allclose(row, np.prod([columns[n] ** p for n, p in powers], axis=0))
+    assert made.rows == len(every) + 3, "dp**2, 1/tp and tp**2 are made once"
+
+
+def test_many_chunks_are_those_of_each_alone() -> None:
+    draw = np.random.default_rng(0)
+    columns = {n: 2.0 ** draw.integers(0, 5, CHUNK + 7) for n in MADE.names}
+    for path, both in MADE.bounded(columns).items():
+        for part in (slice(0, 5), slice(CHUNK - 3, CHUNK + 7)):
+            again = MADE.bounded({n: c[part] for n, c in columns.items()})[path]
+            assert all(np.allclose(one[part], other, rtol=1e-12) for one, other in zip(both, again, strict=True))

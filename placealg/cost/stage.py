@@ -76,6 +76,11 @@ class Stage:
     @property
     def last(self) -> bool:
         """Whether it runs what comes after the repeated units."""
+        return self.first if self.pipeline.folded else self.at_end
+
+    @property
+    def at_end(self) -> bool:
+        """Whether its number is the last one."""
         return self.number is None or (self.ranks is not None and self.number == self.ranks - 1)
 
     @property
@@ -96,7 +101,7 @@ class Stage:
     def write(self, text: str) -> Any:
         """Arithmetic over p, i, m and v as an expression: p is the axis's size, i the stage."""
         p = symbol(self.pipeline.axis)
-        i = p - 1 if self.last else symbol(ANY) if self.number == ANY else sympy.Integer(self.number or 0)
+        i = p - 1 if self.at_end else symbol(ANY) if self.number == ANY else sympy.Integer(self.number or 0)
         v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
         own = {name: symbol(name) for unit in self.instances for name in (counted(unit), flying(unit))}
         names = {**own, **{n: symbol(n) for n in TIMES}, "p": p, "i": i, "m": symbol("m"), "v": v}
@@ -106,7 +111,7 @@ class Stage:
         """Arithmetic over p, i, m and v as a sum of monomials."""
         p = Polynomial.name(self.pipeline.axis) if self.ranks is None else Polynomial.number(self.ranks)
         one = Polynomial.number(1)
-        i = p - one if self.last else Polynomial.name(ANY) if self.number == ANY else Polynomial.number(
+        i = p - one if self.at_end else Polynomial.name(ANY) if self.number == ANY else Polynomial.number(
             int(self.number or 0))
         v = Polynomial.name("v") if self.pipeline.chunks is None else Polynomial.number(self.pipeline.chunks)
         return Polynomial.read(text, {"p": p, "i": i, "v": v})
@@ -187,7 +192,10 @@ class Stage:
     @property
     def own(self) -> tuple[tuple[str, ...], ...]:
         """The units of the stage's own chunks."""
-        return self.chunks[int(self.number or 0)::self.ranks] if self.ranks and self.chunks else ()
+        if not self.ranks or not self.chunks:
+            return ()
+        return tuple(self.chunks[k] for k in replace(self.pipeline, chunks=len(self.chunks) // self.ranks).own(
+            int(self.number or 0), self.ranks))
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -205,12 +213,15 @@ class Stage:
             return "0"
         if self.chunks and self.ranks and len(self.units) > 1:
             ends = [pair if phase == "forward" else pair[::-1] for pair in pairwise(range(len(self.chunks)))]
-            mine = [self.chunks[chunk] for chunk, _ in ends if chunk % self.ranks == self.number]
+            mine = [self.chunks[chunk] for chunk, there in ends if self.pipeline.rank(
+                chunk, self.ranks) == self.number != self.pipeline.rank(there, self.ranks)]
             return str(sum(chunk[-1 if phase == "forward" else 0] == unit for chunk in mine))
         here = tuple(self.instances)
         if not here or unit != here[-1 if phase == "forward" else 0]:
             return "0"
-        ends_here = self.last if phase == "forward" else self.first
+        ends_here = self.at_end if phase == "forward" else self.first
+        if self.pipeline.folded:  # where it turns, a message stays; where the model begins and ends, there is none
+            ends_here = self.at_end or self.first
         return "v - 1" if ends_here else "v"
 
 
@@ -329,7 +340,7 @@ def _instances(reference: Reference, pipeline: Pipeline, number: int | str | Non
         sizes = pipeline.layers(len(units), ranks)
         chunks = tuple(tuple(units[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
         if len(counts) > 1 or len(set(sizes)) > 1:
-            own = sum(chunks[number::ranks], ())
+            own = sum((chunks[k] for k in pipeline.own(number, ranks)), ())
             return FrozenMap({u: Monomial.number(own.count(u)) for u in dict.fromkeys(own)}), chunks, False
         return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), chunks, False
     if said or len(counts) > 1 or pipeline.stages:

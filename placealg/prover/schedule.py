@@ -5,7 +5,7 @@ numbers of stages p and microbatches m that the times grow along every edge of t
 does to what it does next, from what an item waits for to the item), so that there is no cycle; that every item starts
 when one of its predecessors ends, so that no schedule of the same order is shorter; and when it ends. For the
 interleaved order, times that grow, though they are not the least ones, exclude a cycle for all sizes; how long it takes
-is read off generated schedules, on a grid.
+is read off generated schedules, on a grid. Orders in a V are in `folded.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import Any
 import z3
 
 from placealg.arith import parse
-from placealg.prover import waiting
+from placealg.prover import folded, waiting
 from placealg.prover.evidence.kept import is_open, kept
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
 from placealg.prover.waiting import least, term
+from placealg.step.folded import FOLDED, HELD, LEAST
 from placealg.step.pipeline import AHEAD, IDLE, LATER, Pipeline, both_in_flight, in_flight, place, schedule_graph
 
 NO_CYCLE = "a stage's items start one after the other in its order, and after what they wait for: no cycle"
+IN_TURN = "what passes between two chunks is sent, and received, in the order of microbatches"
 OUT_OF_ORDER = "an item stands before another in its stage's order, and does not start before it"
 TOO_EARLY = "an item does not start after what it waits for"
 
@@ -85,12 +87,26 @@ def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
 
 @kept(lambda facts: any(map(is_open, facts)), 64)
 def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
+    if order in FOLDED:
+        return tuple(_of_a_v(order))
     if order in LATER:
         return (_asked(order, NO_CYCLE, *waiting.grows(order)), *_waiting(order), held(order),
                 held(order, until="weights"))
     if order in TIMES:
         return (*start_times(order), *_waiting(order), held(order))
     return numbered(order), walked(Pipeline("pp", order, chunks)), held(order)
+
+
+def _of_a_v(order: str) -> Iterator[Fact]:
+    """The facts about an order of a folded pipeline."""
+    yield _asked(order, NO_CYCLE, *folded.grows(order))
+    yield _asked(order, IN_TURN, *folded.in_turn(order))
+    for statement, found in zip(folded.described(order), (folded.attained(order), folded.needed(order)), strict=True):
+        yield _asked(order, statement, *found)
+    most = f"at most {HELD[order]} forwards of a chunk of stage i have no backward"
+    yield _asked(order, f"{most}, and once so many", *folded.holds(order))
+    yield _asked(order, f"{most} for the weights, and once so many, where m >= {LEAST[order]}",
+                 *folded.holds(order, apart=True))
 
 
 def _waiting(order: str) -> Iterator[Fact]:
@@ -109,6 +125,8 @@ def acyclic(pipeline: Pipeline) -> Fact:
 def _acyclic(order: str) -> Fact:
     if order in LATER:
         return _asked(order, NO_CYCLE, *waiting.grows(order))
+    if order in FOLDED:
+        return _asked(order, NO_CYCLE, *folded.grows(order))
     return start_times(order)[0] if order in TIMES else numbered(order)
 
 

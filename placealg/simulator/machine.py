@@ -210,7 +210,7 @@ class Machine:
         if self.stages is None or self.stages.tied(event.group):
             return found
         (chunk,) = self.stages.holding(event.group, self.instance)
-        return {**found, self.stages.pipeline.axis: chunk % self.stages.ranks}
+        return {**found, self.stages.pipeline.axis: self.stages.home(chunk)}
 
     def _has(self, event: Event, rank: int, element: int) -> bool:
         return self.owns(rank, {a: c for a, c in self.split(event, element).items() if a not in event.axes})
@@ -283,7 +283,7 @@ class Machine:
 
     def _owner(self, event: Event, layout: str, axis: str, element: int) -> int:
         if self.stages is not None and axis == self.stages.pipeline.axis:
-            held = sorted({c % self.stages.ranks for c in self.stages.holding(event.group, self.instance)})
+            held = sorted(set(map(self.stages.home, self.stages.holding(event.group, self.instance))))
             return held[self._turn(event, layout, axis, element) % len(held)]
         if axis in self.split(event, element) and layout == "own":
             return self.split(event, element)[axis]

@@ -15,6 +15,7 @@ from placealg.simulator.field import Array
 from placealg.simulator.functions import Missing
 from placealg.simulator.machine import Machine, fraction
 from placealg.simulator.redistribute import REDISTRIBUTE, Boxes, Team
+from placealg.simulator.rules import WEIGHTS_APART
 from placealg.simulator.space import BATCH, seed_of
 from placealg.simulator.store import Name, Store
 from placealg.step.program import Event
@@ -230,7 +231,7 @@ def _now(m: Machine, e: Event, parameter: bool) -> bool:
     """Whether an operand's gradient belongs to this event: a stage may run the backward for parameters later."""
     if e.phase == "weights":
         return parameter
-    return not (parameter and m.stages is not None and m.stages.pipeline.order.startswith("zb_"))
+    return not (parameter and m.stages is not None and m.stages.pipeline.order in WEIGHTS_APART)
 
 
 def _seeds(m: Machine, rank: int) -> Box | None:

@@ -137,7 +137,7 @@ def message(m: Machine, e: Event) -> None:
 def _across(m: Machine, stages: Stages, rank: int, there: Instance) -> int:
     """The rank on the stage of an instance, with the other coordinates of `rank`."""
     at = list(m.coordinates[rank])
-    at[m.axes[stages.pipeline.axis]] = stages.chunk(*there) % stages.ranks
+    at[m.axes[stages.pipeline.axis]] = stages.home(stages.chunk(*there))
     return m.coordinates.index(tuple(at))
 
 

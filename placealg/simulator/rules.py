@@ -12,6 +12,11 @@ from placealg.errors import InputError
 from placealg.model.graph import Graph, Op
 from placealg.step.pipeline import Item, Pipeline
 
+_IN_A_V = ("zb_v", "dualpipe_v")
+
+WEIGHTS_APART = ("zb_h1", "zb_h2", *_IN_A_V)
+"""The orders in which the backward for the weights is a phase of its own."""
+
 WHOLE = "none"
 """The word by which an entry keeps ops whole."""
 
@@ -47,17 +52,31 @@ def split_dim(entries: Sequence[str], op: Op, graph: Graph) -> str:
     return ""
 
 
+def home(pipeline: Pipeline, chunk: int, ranks: int) -> int:
+    """The stage of a chunk: stages take turns; in a V the way back is the way there in reverse.
+
+    >>> [home(Pipeline("pp", "zb_v", 2), chunk, 2) for chunk in range(4)]
+    [0, 1, 1, 0]
+    """
+    turn, at = divmod(chunk, ranks)
+    return ranks - 1 - at if pipeline.order in _IN_A_V and turn % 2 else at
+
+
 def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple[Item, ...]:
     """What a stage does in the loop over microbatches: its forwards and its backwards, each in their order.
 
     It runs some forwards ahead: all of them (gpipe), as many as stages follow it (1f1b, zb_h1), twice as many (zb_h2),
     and those of all chunks but the last for one group (interleaved). Then forwards and backwards alternate. In zb_h1
     and zb_h2 the weights' backward follows at once on the first stage, and one or two microbatches later on each next.
+    In a V a stage has a chunk of the way there and one of the way back.
 
     >>> stage_order(Pipeline("pp"), 0, 2, 3)
     (F0, F1, B0, F2, B1, B2)
     """
     chunks, behind = pipeline.chunks or 1, ranks - 1 - stage
+    if pipeline.order in _IN_A_V:
+        doing = _zb_v if pipeline.order == "zb_v" else _dualpipe_v
+        return tuple(item for item in doing(stage, ranks, microbatches) if item.microbatch < microbatches)
     if pipeline.order == "interleaved" and microbatches % ranks:
         raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
                          f"not divide m = {microbatches}")
@@ -84,3 +103,59 @@ def _through(phase: str, chunks: Sequence[int], ranks: int, microbatches: int) -
         for chunk in chunks:
             for microbatch in range(first, min(first + ranks, microbatches)):
                 yield Item(phase, microbatch, chunk)
+
+
+class _Doing:
+    """What a stage of a V does: the next microbatch of each kind of item, and the backwards without their weights."""
+
+    def __init__(self) -> None:
+        self.done: list[Item] = []
+        self.late: list[Item] = []
+
+    def __call__(self, *words: str) -> None:
+        for word in words:
+            phase, chunk = {"F": "forward", "B": "backward", "W": "weights"}[word[0]], int(word[1])
+            so_far = sum(item.phase == phase and item.chunk == chunk for item in self.done)
+            self.done.append(Item(phase, so_far, chunk))
+
+
+def _zb_v(stage: int, ranks: int, microbatches: int) -> list[Item]:
+    """Forwards of the way there as far as the way back can begin; forwards in turn; then one of everything in turn.
+
+    Backwards go first once forwards have ended, and the weights' backwards that they left come last.
+    """
+    all_of, behind, do = max(microbatches, 2 * ranks - 1), ranks - stage, _Doing()
+    do(*["F0"] * (2 * behind - 1), *["F1", "F0"] * stage, *["F1", "B1", "W1"] * behind)
+    for n in range(all_of - ranks):
+        do(*["F0"] * (n < all_of - 2 * ranks + stage + 1), "B0", "W0", "F1", "B1", "W1")
+    do(*["B0", "B1"] * stage, *["B0", "W0"] * behind, *["W1"] * stage, *["W0"] * stage)
+    return do.done
+
+
+def _dualpipe_v(stage: int, ranks: int, microbatches: int) -> list[Item]:
+    """The eight steps of DualPipe's own code, of which a stage's half is taken.
+
+    In the sixth the second half of the backwards leave their weights to a queue, which the last two steps empty.
+    """
+    all_of, behind, do = max(microbatches, 2 * ranks), ranks - 1 - stage, _Doing()
+
+    def backward(chunk: int, apart: bool = False) -> None:
+        do(f"B{chunk}")
+        weights = Item("weights", do.done[-1].microbatch, chunk)
+        (do.late if apart else do.done).append(weights)
+
+    do(*["F0"] * (2 * behind), *["F0", "F1"] * (stage + 1))
+    for _ in range(behind):
+        backward(1)
+        do("F1")
+    for n in range(all_of - ranks):
+        do(*["F0"] * (n < all_of - 2 * ranks + stage + 1))
+        backward(1)
+        do("F1")
+        backward(0)
+    for n in range(2 * (stage + 1)):
+        backward((n + 1) % 2, n > stage)
+    for _ in range(behind):
+        do.done.append(do.late.pop(0))
+        backward(0, apart=True)
+    return do.done + do.late

@@ -1,6 +1,6 @@
 """Where a pipeline puts things, at the small sizes of a run: the stages that hold a group, the chunk of an event.
 
-Chunks are numbered through the model; chunk c is number c // ranks of those that stage c % ranks runs.
+Chunks are numbered through the model; chunk c is number c // ranks of those that its stage runs (`rules.home`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import product
 
 from placealg.errors import InputError
 from placealg.model.graph import Graph
-from placealg.simulator.rules import stage_order
+from placealg.simulator.rules import home, stage_order
 from placealg.simulator.setting import Setting, fitting
 from placealg.step.pipeline import Item, Pipeline
 from placealg.step.program import Event, Reference
@@ -100,7 +100,11 @@ class Stages:
 
     def stages(self, event: Event, instance: int) -> frozenset[int]:
         """The stages on which an event acts."""
-        return frozenset(c % self.ranks for c in self.chunks(event, instance))
+        return frozenset(map(self.home, self.chunks(event, instance)))
+
+    def home(self, chunk: int) -> int:
+        """The stage that runs a chunk."""
+        return home(self.pipeline, chunk, self.ranks)
 
     def runs(self, event: Event, instance: int, stage: int, chunk: int) -> bool:
         """Whether an event acts in the chunk-th chunk of a stage.
@@ -110,7 +114,7 @@ class Stages:
         """
         if event.value == "count":
             return chunk == (self.pipeline.chunks or 1) - 1
-        return chunk == min((c // self.ranks for c in self.chunks(event, instance) if c % self.ranks == stage),
+        return chunk == min((c // self.ranks for c in self.chunks(event, instance) if self.home(c) == stage),
                             default=None)
 
     def neighbour(self, event: Event, instance: int, step: int) -> Instance | None:
@@ -120,7 +124,7 @@ class Stages:
             raise InputError(f"{event.path}: a message leaves an instance of a repeated unit", name=event.unit,
                              valid=self._repeated)
         at = order.index(here) + step
-        if not 0 <= at < len(order) or self.chunk(*order[at]) % self.ranks == self.chunk(*here) % self.ranks:
+        if not 0 <= at < len(order) or self.home(self.chunk(*order[at])) == self.home(self.chunk(*here)):
             return None
         return order[at]
 

@@ -296,11 +296,11 @@ def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes
     chunks = pipeline.layers(sum(counts.values()), ranks)
     if len(item.units) == 1 and item.units[0] in counts:
         first = sum(n for u, n in counts.items() if loops.index(u) < loops.index(item.units[0]))
-        mine = [(sum(chunks[:k]), sum(chunks[:k + 1])) for k in range(stage, len(chunks), ranks)]
+        mine = [(sum(chunks[:k]), sum(chunks[:k + 1])) for k in pipeline.own(stage, ranks)]
         inside = ((max(a, first) - first, min(b, first + count) - first) for a, b in mine)
         return tuple(s for s in inside if s[0] < s[1])
     ends = {part_of(u, graph) for u in item.units}
-    here = {0 for e in ends if e == FIRST} | {(len(chunks) - 1) % ranks for e in ends if e == LAST}
+    here = {0 for e in ends if e == FIRST} | {pipeline.rank(len(chunks) - 1, ranks) for e in ends if e == LAST}
     return ((0, count),) if stage in here else ()
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.model.graph import ENDS, Graph
+from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
 
 FIRST, LAST = ENDS
 """The parts of a model before and after its repeated units."""
 
-ORDERS = ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2")
+ORDERS = ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", *FOLDED)
 """The orders in which a stage may run its microbatches."""
 
 AHEAD = {"gpipe": "m*v", "1f1b": "p - 1 - i", "interleaved": "2*(p - 1 - i) + (v - 1)*p", "zb_h1": "p - 1 - i",
@@ -51,13 +52,17 @@ TIMES = ("T_F", "T_B", "T_W")
 
 WAITING = {**dict.fromkeys(("1f1b", "gpipe"), "(p - 1 - i)*(T_F + T_B + T_W)"),
            "interleaved": "(p - 1)*(T_F + T_B + T_W)/v",
-           "zb_h1": "(p - 1 - i)*(T_F + T_B - T_W)", "zb_h2": "(p - 1 - i)*(T_F + T_B - 2*T_W)"}
+           "zb_h1": "(p - 1 - i)*(T_F + T_B - T_W)", "zb_h2": "(p - 1 - i)*(T_F + T_B - 2*T_W)",
+           "zb_v": "(p - 1 - i)*(T_F + T_B - 2*T_W)/2 + (p - 1)*(T_B - T_F)/2",
+           "dualpipe_v": "(p - 1 - i)*(T_F + T_B - T_W)/2"}
 """Order -> the time that stage i, of the interleaved order the first stage, waits between its first and last item.
 
 TIMES are of one microbatch through all chunks of the stage. It is arithmetic that costs print and the prover asserts.
 """
 
-FAST_WHERE = {"zb_h1": "m >= p and T_W <= T_F", "zb_h2": "m >= 2*p - 1 and T_W <= T_F and 2*T_W <= T_F + T_B"}
+FAST_WHERE = {"zb_h1": "m >= p and T_W <= T_F", "zb_h2": "m >= 2*p - 1 and T_W <= T_F and 2*T_W <= T_F + T_B",
+              "zb_v": f"m >= {LEAST['zb_v']} and T_W <= T_F and T_F <= T_B",
+              "dualpipe_v": f"m >= {LEAST['dualpipe_v']} and T_W <= T_B and T_B <= T_F and T_F <= T_B + T_W"}
 """Order -> the condition under which it waits so, and not longer."""
 
 ANY = "i"
@@ -69,8 +74,8 @@ class Pipeline:
     """How a pipeline axis runs: its order, the chunks of layers per rank, and the layers of each chunk if given.
 
     `chunks` is None if their number is a symbol. `stages` counts the layers of every chunk in the order of the model,
-    so that chunk k runs on rank k mod ranks; it is empty if layers are spread evenly (each chunk then holds the floor
-    or the ceiling of the quotient).
+    so that chunk k runs on rank k mod ranks, or in a folded pipeline one of the second half on rank 2*ranks - 1 - k; it
+    is empty if layers are spread evenly (each chunk then holds the floor or the ceiling of the quotient).
     """
 
     axis: str
@@ -81,7 +86,30 @@ class Pipeline:
     @property
     def splits(self) -> bool:
         """Whether the backward of an op is two events: for its inputs, and later for its weights."""
-        return self.order in LATER
+        return self.order in LATER or self.folded
+
+    @property
+    def folded(self) -> bool:
+        """Whether it is folded into a V, so that the model begins and ends on one rank."""
+        return self.order in FOLDED
+
+    def rank(self, chunk: int, ranks: int) -> int:
+        """The rank that runs a chunk of the model.
+
+        >>> [Pipeline("pp", order, 2).rank(k, 3) for order in ("interleaved", "zb_v") for k in range(6)]
+        [0, 1, 2, 0, 1, 2, 0, 1, 2, 2, 1, 0]
+        """
+        return 2 * ranks - 1 - chunk if self.folded and chunk >= ranks else chunk % ranks
+
+    def own(self, rank: int, ranks: int) -> tuple[int, ...]:
+        """The chunks of the model that a rank runs, in their order.
+
+        >>> Pipeline("pp", "interleaved", 2).own(1, 3), Pipeline("pp", "zb_v", 2).own(1, 3)
+        ((1, 4), (1, 4))
+        >>> Pipeline("pp", "interleaved", 2).own(0, 3), Pipeline("pp", "zb_v", 2).own(0, 3)
+        ((0, 3), (0, 5))
+        """
+        return (rank, 2 * ranks - 1 - rank) if self.folded else tuple(range(rank, ranks * (self.chunks or 1), ranks))
 
     def layers(self, layers: int, ranks: int) -> tuple[int, ...]:
         """The layers of each chunk, in the order of the model.
@@ -116,7 +144,7 @@ class Pipeline:
         >>> [Pipeline("pp", "interleaved", 2).stage(k, 8, 2) for k in range(8)]
         [0, 0, 1, 1, 0, 0, 1, 1]
         """
-        return self.chunk(place, layers, ranks) % ranks
+        return self.rank(self.chunk(place, layers, ranks), ranks)
 
 
 def counted(unit: str) -> str:
@@ -169,7 +197,7 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
     gpipe: every forward, then every backward. 1f1b: as many forwards as stages follow, then one forward and one
     backward in turn. interleaved: the same over chunks, microbatches taken in groups of as many as there are ranks
     (Narayanan et al., arXiv 2104.04473, section 2.2). zb_h1 and zb_h2: forwards and backwards for the inputs in turn,
-    and behind these, by some microbatches later, the backwards for the weights.
+    and behind these, by some microbatches later, the backwards for the weights. zb_v and dualpipe_v: run by run.
 
     >>> work(Pipeline("pp"), 0, 2, 3)
     (F0, F1, B0, F2, B1, B2)
@@ -177,6 +205,8 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
     (F0, B0, F1, B1, W0, F2, B2, W1, W2)
     """
     chunks = pipeline.chunks or 1
+    if pipeline.folded:
+        return tuple(Item(*item) for item in folded_work(pipeline.order, stage, ranks, microbatches))
     if pipeline.order == "interleaved" and microbatches % ranks:
         raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
                          f"not divide m = {microbatches}")
@@ -226,13 +256,15 @@ def in_flight(pipeline: Pipeline, part: str = "") -> str:
 
     After the n-th forward the stage has run n + 1 of them, and n - min(m*v, ahead) backwards. For the parts FIRST and
     LAST, which run with the first and the last chunk of the model, it is the number of microbatches that they hold; v
-    is then at least 2 if it is a symbol.
+    is then at least 2 if it is a symbol. A folded pipeline has both on its first stage.
 
     >>> in_flight(Pipeline("pp")), in_flight(Pipeline("pp", "interleaved", 2), LAST)
     ('Min(m*v, p - 1 - i + 1)', '1')
     """
     if part in (FIRST, LAST) and pipeline.chunks != 1:
         return {FIRST: "Min(m, 2*p)", LAST: "1"}[part]
+    if pipeline.folded:
+        return HELD[pipeline.order]
     return f"Min(m*v, {AHEAD[pipeline.order]} + 1)"
 
 
@@ -244,7 +276,7 @@ def both_in_flight(pipeline: Pipeline) -> str:
     >>> both_in_flight(Pipeline("pp", "zb_h1")), both_in_flight(Pipeline("pp"))
     ('Min(m*v, p)', 'Min(m*v, p - 1 - i + 1)')
     """
-    return f"Min(m*v, {ENOUGH[pipeline.order]})" if pipeline.splits else in_flight(pipeline)
+    return f"Min(m*v, {ENOUGH[pipeline.order]})" if pipeline.order in ENOUGH else in_flight(pipeline)
 
 
 def instances_in_flight(pipeline: Pipeline, stage: int, ranks: int, microbatches: int, held: tuple[int, ...]) -> int:
@@ -269,19 +301,21 @@ def _nth(n: int, ranks: int, chunks: int, phase: str) -> Item:
     return Item(phase, group * ranks + microbatch, chunk if phase == "forward" else chunks - 1 - chunk)
 
 
-def needs(item: Item, stage: int, ranks: int, chunks: int) -> Iterator[tuple[int, Item]]:
-    """The (stage, item) pairs whose results an item waits for."""
-    k = item.microbatch
-    if item.phase == "forward":
-        if stage or item.chunk:
-            before = (stage - 1) % ranks
-            yield before, Item("forward", k, item.chunk - (stage == 0))
-    elif item.phase == "weights":
-        yield stage, Item("backward", k, item.chunk)
-    elif stage == ranks - 1 and item.chunk == chunks - 1:
-        yield stage, Item("forward", k, item.chunk)
-    else:
-        yield (stage + 1) % ranks, Item("backward", k, item.chunk + (stage == ranks - 1))
+def needs(item: Item, stage: int, ranks: int, pipeline: Pipeline) -> Iterator[tuple[int, Item]]:
+    """The (stage, item) pairs whose results an item waits for.
+
+    >>> list(needs(Item("forward", 0, 1), 1, 2, Pipeline("pp", "zb_v", 2)))
+    [(1, F0)]
+    """
+    own, last = pipeline.own(stage, ranks), ranks * (pipeline.chunks or 1) - 1
+    chunk = own[item.chunk]
+    if item.phase == "weights":
+        yield stage, Item("backward", item.microbatch, item.chunk)
+    elif item.phase == "backward" and chunk == last:
+        yield stage, Item("forward", item.microbatch, item.chunk)
+    elif item.phase == "backward" or chunk:
+        there = chunk + (1 if item.phase == "backward" else -1)
+        yield pipeline.rank(there, ranks), Item(item.phase, item.microbatch, there // ranks)
 
 
 def schedule_graph(pipeline: Pipeline, ranks: int, microbatches: int) -> Any:
@@ -301,5 +335,5 @@ def schedule_graph(pipeline: Pipeline, ranks: int, microbatches: int) -> Any:
         drawn.add_nodes_from((stage, item) for item in items)
         drawn.add_edges_from(((stage, a), (stage, b)) for a, b in pairwise(items))
         drawn.add_edges_from((needed, (stage, item)) for item in items
-                             for needed in needs(item, stage, ranks, pipeline.chunks or 1))
+                             for needed in needs(item, stage, ranks, pipeline))
     return drawn

@@ -20,6 +20,9 @@ NONE = "none"
 LAYER = "layer"
 """The dim of the model's depth: an axis that names it, and nothing else, is a pipeline."""
 
+IN_A_V = ("zb_v", "dualpipe_v")
+"""The orders of a pipeline in which a rank has one chunk of the first half of the model, and one of the second."""
+
 DATA_DIMS = ("batch", "seq", "seq_kv")
 """The dims of tokens; no parameter has one of them."""
 
@@ -112,7 +115,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "sharing": Key("choice", ("shared", "per_use")),
                  "gather": Key("gathers"), "reduction": Key("reductions"), "wire": Key("wires"),
                  "microbatch_mean": Key("choice", ("loss", "gradients")),
-                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2")),
+                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", *IN_A_V)),
                  "chunks": Key("chunks"), "stages": Key("layers")},
     "parameters": {"tier": Key("choice", MEMORY_TIERS)},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),

@@ -8,6 +8,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.placement import STATES, Mode, StatePlacement
 from placealg.strategy.options import (
+    IN_A_V,
     LAYER,
     OPTIMIZERS,
     REGION,
@@ -101,7 +102,10 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
                     f"[{'.'.join(path)}] {state} on {axis}: a pipeline axis splits all states by layer, each stage has "
                     "its own; leave it out")
     chunks, order = strategy.option("schedule", "chunks"), strategy.option("schedule", "pipeline")
-    if chunks != 1 and order != "interleaved":
+    if order in IN_A_V and chunks != 2:
+        yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks}: pipeline = \"{order}\" is folded into "
+                                                 "a V, which has chunks = 2 on each stage")
+    elif chunks != 1 and order not in ("interleaved", *IN_A_V):
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "
                                                  f"it is \"{order}\"")
     for key in ("pipeline", "chunks", "stages"):

@@ -19,7 +19,7 @@ from placealg.prover.obligations import Failure, Obligations
 from placealg.prover.ops.findings import Demand, GradientPart
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.redistributions import uncovered
-from placealg.prover.ops.stages import before_its_uses, out_of_turn, tied
+from placealg.prover.ops.stages import before_its_uses, in_several_chunks, out_of_turn, tied
 from placealg.step.event import LOOPED, POSITIONS, Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Group, Step
@@ -37,6 +37,9 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
                or _counted_inside(event, step))
         if gap:
             raise NoRule(event.path, f"no transfer rule for {gap}")
+    for event in in_several_chunks(step):
+        raise NoRule(event.path, "no transfer rule for a parameter that one stage uses in several chunks, between which "
+                     "other microbatches run")
     for event in before_its_uses(step):
         raise NoRule(event.path, f"no transfer rule for {event.verb} of {event.value} before a backward that adds to "
                      "it, with another stage or chunk")

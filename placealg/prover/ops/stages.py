@@ -191,6 +191,19 @@ def before_its_uses(step: Step) -> Iterator[Event]:
             yield from (e for e in looped[first:adds[-1]] if e.group == group.name and e.value in ("grad", "grad_sum"))
 
 
+def in_several_chunks(step: Step) -> Iterator[Event]:
+    """Backwards that add to the gradient of a parameter which one stage uses in several of its chunks.
+
+    Between two that belong to one microbatch the stage runs those of others, which add to the same gradient. A folded
+    pipeline has both ends of the model on one stage.
+    """
+    reference, graph = step.reference, step.reference.graph
+    if reference.pipeline and reference.pipeline.folded:
+        shared = {p.name for p in graph.parameters if tied(reference, p.name)}
+        uses = {op.output for name in shared for op in graph.consumers(name)}
+        yield from (e for e in step.phase(*LOOPED) if e.on_gradient and e.tensor in uses)
+
+
 def tied(reference: Reference, parameter: str) -> bool:
     """Whether a parameter is held on several stages of the pipeline: at the ends of the model."""
     graph = reference.graph

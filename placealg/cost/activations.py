@@ -138,7 +138,7 @@ class Activations:
     @property
     def parts(self) -> tuple[str, ...]:
         """The phases for which tensors wait: backward, and the one for the weights, if that is apart."""
-        apart = self.stage is not None and self.stage.pipeline.splits
+        apart = self.stage is not None and self.stage.for_weights != "0" and self.stage.pipeline.splits
         return ("backward", WEIGHTS) if apart else ("backward",)
 
     def _waiting(self) -> Iterator[tuple[tuple[str, str], Picture]]:

@@ -82,6 +82,9 @@ def assumed(step: StageStep) -> tuple[str, ...]:
     if pipeline.splits:
         found.append(f"it waits no longer than that, which holds where {FAST_WHERE[pipeline.order].replace('p', axis)}")
         found.append("while a layer runs backward, all others of its stage wait for the same part of theirs")
+    if pipeline.folded:
+        found.append("a layer keeps no more for the backward for its weights alone than for both: later stages keep it "
+                     "for many microbatches once forwards have ended")
     if pipeline.chunks is None:
         found.append("v is at least 2" + ("" if stage.any_map else ", and a stage's chunks are equal"))
     if not stage.even:

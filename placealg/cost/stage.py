@@ -131,8 +131,11 @@ class Stage:
 
     @property
     def for_weights(self) -> str:
-        """The microbatches that wait for the backward for the weights alone, where most are in flight."""
-        return f"({both_in_flight(self.pipeline)} - {in_flight(self.pipeline)})/v"
+        """The microbatches that wait for the backward for the weights alone, where most are in flight.
+
+        In a folded pipeline none: there a backward for the weights follows at once until forwards end.
+        """
+        return "0" if self.pipeline.folded else f"({both_in_flight(self.pipeline)} - {in_flight(self.pipeline)})/v"
 
     @property
     def held(self) -> str:

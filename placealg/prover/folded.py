@@ -1,10 +1,10 @@
 """The orders of a folded pipeline, for all numbers of ranks p and microbatches m: they end, wait and hold as is said.
 
 What a rank does is a few runs of items. Start times are the lengths of all items before, and the pauses that are
-proposed here, in the chunk's times F, B and W, for the edges of a cone of lengths. The solver shows that each item then
-starts after those that it waits for, and that from its first to its last item a rank waits as long as is claimed. A path
-of the wait-for graph takes just as long: down to the last rank (in zb_v back and down again), through what that runs, and
-back.
+proposed here, in a chunk's times F, B and W, for the edges of a cone of lengths. The solver shows that each item then
+starts after those that it waits for, and that from its first to its last item a rank waits as long as is claimed. A
+path of the wait-for graph takes just as long: down to the last rank (in zb_v back and down again), through what that
+runs, and back.
 
 Fewer microbatches than fill the order leave items out, and what is left waits for nothing more.
 """
@@ -190,7 +190,8 @@ def grows(order: str) -> Asked:
     found = Folded(order, p, m)
     return [*_sizes(order, p, i, m), k >= 0, k < m, n >= 0], (
         ("a rank does not do everything once", z3.Or(*found.uneven(i))),
-        ("an item stands before another in its stage's order, and does not start before it", z3.Or(*found.crossed(i, n))),
+        ("an item stands before another in its stage's order, and does not start before it",
+         z3.Or(*found.crossed(i, n))),
         ("an item does not start after what it waits for", z3.Or(*found.early(i, k))))
 
 
@@ -211,7 +212,8 @@ def attained(order: str) -> Asked:
         taken = found.base(len(found.runs), i) - found.base(0, i)
         long.append(taken != 2 * m * sum(found.lengths) + _waited(found, i))
     return [*_sizes(order, p, i, m), k >= 0, k < m, n >= 0], (
-        ("an item starts before the one that its stage runs first ends", z3.Or(*(x for f in every for x in f.crossed(i, n)))),
+        ("an item starts before the one that its stage runs first ends",
+         z3.Or(*(x for f in every for x in f.crossed(i, n)))),
         ("an item starts before one that it waits for ends", z3.Or(*(x for f in every for x in f.early(i, k)))),
         ("a stage waits longer, or less long", z3.Or(*long)))
 
@@ -254,10 +256,11 @@ def holds(order: str, claim: str = "", apart: bool = False) -> Asked:
         for place, item in enumerate(run.items):
             if item.phase != "forward":
                 continue
-            done = {entry: _least(found.before(k, i, entry) + (t * (entry in run.items)) + (entry in run.items[:place + 1]),
-                                  m) for entry in (F0, F1, B0, B1, W0, W1)}
-            ended = (W0, W1) if apart else (B0, B1)
-            held = done[F0] + done[F1] - done[ended[0]] - done[ended[1]]
+            so_far = {entry: found.before(k, i, entry) + t * (entry in run.items) + (entry in run.items[:place + 1])
+                      for entry in (*BOTH, W0, W1)}
+            begun, ended = ([_least(so_far[entry], m) for entry in pair]
+                            for pair in ((F0, F1), (W0, W1) if apart else (B0, B1)))
+            held = sum(begun) - sum(ended)
             more.append(z3.And(t < many, held > most))
             never += [z3.Or(many <= 0, z3.substitute(held, (t, end)) != most) for end in (z3.IntVal(0), many - 1)]
     return [p >= 1, i >= 0, i < p, m >= (fills if apart else 1), t >= 0], (

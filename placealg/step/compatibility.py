@@ -306,8 +306,8 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
         if pipeline.folded and not shared and len(set(parts)) > 1:
             yield ("schedule", "pipeline"), InputError(
                 f"[schedule] pipeline = \"{pipeline.order}\" begins and ends the model on one stage, in two chunks: "
-                f"parameter '{parameter.name}' of {model.name} is used in both, and other microbatches would add to its "
-                "gradient in between; take a model whose head has a weight of its own")
+                f"parameter '{parameter.name}' of {model.name} is used in both, and other microbatches would add to "
+                "its gradient in between; take a model whose head has a weight of its own")
         if shared and len(set(parts)) > 1:
             yield ("dims", axis), InputError(
                 f"[dims] {axis} names dim '{LAYER}', but parameter '{parameter.name}' of {model.name} is used in "

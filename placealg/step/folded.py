@@ -1,8 +1,8 @@
-"""Orders of a pipeline that is folded into a V: a rank runs one chunk of the first half of the model, one of the second.
+"""Orders of a pipeline that is folded into a V: a rank has a chunk of the model's first half, and one of its second.
 
-With p ranks and 2*p chunks, rank i holds chunks i and 2*p - 1 - i, so that the model begins and ends on rank 0 and turns
-on rank p - 1. What a rank does is a few runs, one behind the other, each of which repeats some items; how often is
-arithmetic over p, the rank's number i and the number of microbatches m, and so are places, counts and times.
+With p ranks and 2*p chunks, rank i holds chunks i and 2*p - 1 - i, so that the model begins and ends on rank 0 and
+turns on rank p - 1. What a rank does is a few runs, one behind the other, each of which repeats some items; how often
+is arithmetic over p, the rank's number i and the number of microbatches m, and so are places, counts and times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Items that a rank repeats, `times` times: arithmetic over p, i, m, and the half of i + 1 and what is left of it."""
+    """Items that a rank repeats, `times` times: arithmetic over p, i, m, and half of i + 1 and what is left of it."""
 
     times: str
     items: tuple[Entry, ...]
@@ -53,20 +53,17 @@ FOLDED: Mapping[str, tuple[Run, ...]] = {
 }
 """Order -> what rank i does, run by run, of at least as many microbatches as `LEAST` says.
 
-zb_v: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, where a backward for the weights follows
-the one for the inputs until forwards end. dualpipe_v: DualPipe (DeepSeek-AI, arXiv 2412.19437, section 3.2.1) cut in half
-by its symmetry; a forward and a backward that it runs at the same time stand here one behind the other.
+zb_v: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, where a backward for the weights
+follows the one for the inputs until forwards end. dualpipe_v: DualPipe (DeepSeek-AI, arXiv 2412.19437, section 3.2.1)
+cut in half by its symmetry; a forward and a backward that it runs at the same time stand here one behind the other.
 """
 
 LEAST: Mapping[str, str] = {"zb_v": "2*p - 1", "dualpipe_v": "2*p"}
-"""Order -> the least m that fills it. Of fewer microbatches a rank does what is left without those that there are not."""
+"""Order -> the least m that fills it. Of fewer microbatches a rank does what is left without those that lack."""
 
 HELD: Mapping[str, str] = {"zb_v": "Min(m, 2*p - 1 - i) + Min(m, i + 1)",
                            "dualpipe_v": "Min(m, 2*p - i) + Min(m, i + 1)"}
-"""Order -> the most forwards of a chunk that rank i has run without their backwards for the inputs; or for the weights."""
-
-LATE: Mapping[str, tuple[str, str]] = {"zb_v": ("p - i", "2*i"), "dualpipe_v": ("p - 1 - i", "i + 1")}
-"""Order -> forwards without backward, and backwards for the weights that are put off, where most of the latter are."""
+"""Order -> the most forwards of a chunk that rank i has run without their backwards for the inputs, or the weights."""
 
 
 def counted(times: str, ranks: int, rank: int, microbatches: int) -> int:

@@ -187,6 +187,10 @@ def one_line(error: InputError) -> str:
      "s.toml:7: [groups.norms] types names 'q'; valid: preset, w, g"),
     (MESH + "[groups.norms]\nmatch = 'x'\ntypes = { w = 0 }", "s.toml:7: [groups.norms] types.w is 0"),
     # options
+    ("base = 'pp'\n[schedule]\npipeline = 'zb_v'", "s.toml:3: [schedule] chunks = 1: pipeline = \"zb_v\" is folded "
+     "into a V, which has chunks = 2 on each stage"),
+    ("base = 'pp'\n[schedule]\npipeline = 'dualpipe_v'\nchunks = 3", "s.toml:4: [schedule] chunks = 3: pipeline = "),
+    ("base = 'pp'\n[schedule]\npipeline = 'zb_w'", "s.toml:3: [schedule] pipeline is 'zb_w'; did you mean 'zb_v'?"),
     (MESH + "[schedule]\nmicrobatches = 0", "s.toml:6: [schedule] microbatches is 0"),
     (MESH + "[schedule]\nmicrobatches = 'n'", "s.toml:6: [schedule] microbatches is 'n': expected \"m\" or"),
     (MESH + "[schedule]\nprefetch = -1", "s.toml:6: [schedule] prefetch is -1"),

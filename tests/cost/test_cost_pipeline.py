@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import networkx as nx
 import pytest
@@ -34,6 +34,7 @@ from placealg.step.derive import derive
 from placealg.step.pipeline import FIRST, IDLE, LAST, Pipeline, in_flight, schedule_graph, work
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.options import IN_A_V
 from placealg.strategy.spec import Strategy
 
 SIZES: Mapping[str, int] = {"b": 3, "s": 64, "h": 48, "a": 12, "kv": 4, "f": 96, "L": 12, "V": 96, "m": 8}
@@ -84,15 +85,16 @@ def test_bsh_per_boundary_direction_and_microbatch(strategy: str, stage: int | s
     assert all(e.collective == "send" for e in found.events if e.axes == ("pp",) and not e.left_out)
 
 
-@pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
-@pytest.mark.parametrize(("ranks", "chunks"), [(2, 1), (3, 1), (2, 2), (4, 3)])
+@pytest.mark.parametrize(("order", "ranks", "chunks"), [
+    *product(("gpipe", "1f1b"), (2, 3, 4), (1,)), *product(("interleaved",), (2, 3, 4), (2, 3)),
+    *product(IN_A_V, (1, 2, 3, 4), (2,))])
 def test_messages_are_those_of_the_generated_schedule(order: str, ranks: int, chunks: int) -> None:
-    pipeline = Pipeline("pp", order, chunks if order == "interleaved" else 1)
+    pipeline = Pipeline("pp", order, chunks)
     crossing: Counter[tuple[int, str]] = Counter()
     drawn = schedule_graph(pipeline, ranks, 2 * ranks)
     for (sender, _), (receiver, item) in drawn.edges:
         crossing[sender, item.phase] += sender != receiver
-    step = step_of("pp", pipeline=order, chunks=pipeline.chunks)
+    step = step_of("pp", gpt(LLAMA), pipeline=order, chunks=pipeline.chunks)
     for i in range(ranks):
         stage = on_stage(step, i, {"pp": ranks}).stage
         for phase in ("forward", "backward"):
@@ -112,7 +114,8 @@ def test_a_tied_parameter_is_summed_over_the_two_stages_that_hold_it() -> None:
 @pytest.mark.parametrize(("strategy", "layers", "ranks", "chunks", "stages"), [
     ("zero3*tp_sp*pp", 12, 4, 1, ()), ("zero3*tp_sp*pp", 7, 3, 1, ()), ("dp*pp_gpipe", 9, 3, 1, (2, 4, 3)),
     ("zero1*tp*pp_interleaved", 12, 2, 3, ()), ("dp*pp_interleaved", 11, 2, 2, ()),
-    ("dp*pp_interleaved", 8, 2, 2, (1, 3, 2, 2)),
+    ("dp*pp_interleaved", 8, 2, 2, (1, 3, 2, 2)), ("zero2*pp_zb_v", 12, 3, 2, ()), ("dp*pp_dualpipe_v", 9, 2, 2, ()),
+    ("zero1*tp*pp_zb_v", 8, 2, 2, (1, 3, 2, 2)),
 ])
 def test_the_stages_add_up_to_the_model(strategy: str, layers: int, ranks: int, chunks: int,
                                         stages: tuple[int, ...]) -> None:
@@ -303,13 +306,51 @@ def test_a_backward_in_two_parts_computes_and_sends_the_same(strategy: str) -> N
             assert value(memory(mine).peak) >= value(memory(mine).states) + value(memory(mine).activations)
 
 
+@pytest.mark.parametrize("order", IN_A_V)
+def test_what_a_v_holds_is_the_most_on_the_way_through_the_generated_order(order: str) -> None:
+    """Of forwards whose backwards are to come; the first stage has both ends of the model, no other one has any."""
+    step = step_of("pp", two_products(), pipeline=order, chunks=2)
+    b, h, f = (SIZES[n] for n in ("b", "h", "f"))
+    whole = 2 * b * (h + 2 * f)
+    for pp, m in ((2, 1), (2, 5), (3, 3), (3, 9), (3, 12)):
+        for stage in range(pp):
+            now, most = Counter[str](), 0
+            for item in work(Pipeline("pp", order, 2), stage, pp, m):
+                now[item.phase] += 1
+                most = max(most, now["forward"] - now["backward"])
+            here = on_stage(step, stage, {"pp": pp, "L": 12})
+            assert (here.stage.first, here.stage.last) == (stage == 0,) * 2
+            held = [k for k in kept_for_backward(here) if k.tensor.startswith("layer") and k.tensor != "layer.down"]
+            assert value(sum((k.bytes for k in held), formula("0")), pp=pp, m=m) == most * whole * (12 // pp) // 2
+            assert memory(here).activations == sum((k.bytes for k in kept_for_backward(here)), formula("0"))
+
+
+def test_a_v_over_uneven_stages_and_layers_of_two_kinds() -> None:
+    """Seven layers on two ranks: chunks of 1, 2, 2 and 2, of which the first rank has the first and the last."""
+    step = step_of("zero1*pp_zb_v", replace(gpt(LLAMA), sizes=FrozenMap({"L": 7})))
+    told = [on_stage(step, i, {"pp": 2, "L": 7, "m": 4}).stage for i in (0, 1)]
+    assert [stage.symbols["n_layer"] for stage in told] == [3, 4]
+    assert [len(chunk) for stage in told for chunk in stage.own] == [1, 2, 2, 2]
+    deep = step_of("zero1*pp_zb_v", resolve_model("deepseek-v3"))
+    stages = [on_stage(deep, i, {"pp": 4, "m": 8}).stage for i in range(4)]
+    assert set(stages[0].instances) == {"dense", "layer"}
+    assert sum(int(s.instances["layer"].evaluate({})) for s in stages) == 58
+    assert [[s.messages(u, phase) for u in ("dense", "layer")] for s in stages[:2] for phase in (
+        "forward", "backward")] == [["0", "1"], ["0", "1"], ["0", "2"], ["0", "2"]]
+
+
 def test_published_zero_bubbles() -> None:
-    """Qi et al., arXiv 2401.10241, table 2: what 1F1B, ZB-H1 and ZB-H2 wait, and the microbatches that they hold."""
+    """Qi et al., arXiv 2401.10241, table 2: what 1F1B, ZB-H1 and ZB-H2 wait, and the microbatches that they hold.
+
+    Of orders in a V what is proved of them.
+    """
     for strategy, waiting, held in (
             ("pp", "(pp - 1)*(T_F + T_B + T_W)", "Min(m, pp)"),
             ("pp_zb_h1", "(pp - 1)*(T_F + T_B - T_W)", "Min(m, pp)"),
-            ("pp_zb_h2", "(pp - 1)*(T_F + T_B - 2*T_W)", "Min(m, 2*pp - 1)")):
-        found = schedule(step_of(strategy))
+            ("pp_zb_h2", "(pp - 1)*(T_F + T_B - 2*T_W)", "Min(m, 2*pp - 1)"),
+            ("pp_zb_v", "(pp - 1)*(T_B - T_W)", "Min(m, 2*pp - 1)/2 + 1/2"),
+            ("pp_dualpipe_v", "(pp - 1)*(T_F + T_B - T_W)/2", "Min(m, 2*pp)/2 + 1/2")):
+        found = schedule(step_of(strategy, gpt(LLAMA)))
         assert found is not None
         assert found.waiting == formula(waiting, "time") and found.in_flight == formula(held, "1")
         assert found.bubble == formula(f"{waiting}/(m*(T_F + T_B + T_W))", "1")

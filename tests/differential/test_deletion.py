@@ -41,12 +41,14 @@ OP_LEVEL: Mapping[str, Callable[[], Model]] = {
     **dict.fromkeys(("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "tp*recompute_full"),
                     lambda: gpt(Style(flash=True))),
     "tp_sp*recompute_selective": gpt,
-    **dict.fromkeys(("pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2"), mlp),
+    **dict.fromkeys(("pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "pp_zb_v",
+                    "pp_dualpipe_v"), mlp),
     "ep": moe,
     "zero1*pp": mlp, "zero3*pp": mlp, "hsdp*pp_interleaved": mlp,
     "zero1*tp": mla, "zero1*ep": moe, "dp*cp_ring": lambda: gpt(Style(flash=True)),
     "zero3*tp_sp": lambda: gpt(Style(flash=True)), "cp_ring*pp": lambda: gpt(Style(flash=True)),
     "zero2*tp_sp*pp_zb_h1": lambda: gpt(Style(flash=True)), "zero3*tp*pp_zb_h2*recompute_full": mlp,
+    "zero3*tp*pp_zb_v": mlp, "zero2*pp_dualpipe_v*recompute_full": mlp,
     "zero3*tp_sp*pp": mla, "zero3*tp_sp*pp*cp_ring*ep": moe,
 }
 """Strategies whose programs run op by op: those of the catalogue, and ten compositions -> the model they run on."""

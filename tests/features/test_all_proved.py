@@ -28,6 +28,8 @@ COMPOSED: Mapping[str, str] = {
     "zero3*cp_ring*pp": "gpt",
     "zero2*tp_sp*pp_zb_h2*ep": "moe",
     "zero1*tp*pp_gpipe*recompute_full": "gpt",
+    "zero3*tp_sp*pp_zb_v*cp_ring": "llama-3-70b",
+    "zero2*tp_sp*pp_dualpipe_v*ep": "deepseek-v3",
     "zero3*tp_sp*pp*cp": "llama-3.1-405b",
     "zero1*tp_sp*ep*pp": "deepseek-v3",
     "zero3*tp_sp*pp*cp_ring*ep": "mixtral-8x7b",

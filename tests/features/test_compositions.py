@@ -48,7 +48,8 @@ def written(entries: Combination) -> str:
 
 def composed(entries: Combination) -> Step:
     strategy = standalone(parse_strategy(written(entries)))
-    return derive(strategy, resolve_model("moe" if any(e.name == "ep" for e in entries) else "gpt"))
+    untied = any(e.name in ("ep", "pp_zb_v", "pp_dualpipe_v") for e in entries)
+    return derive(strategy, resolve_model("moe" if untied else "gpt"))
 
 
 def settle(combinations: Iterable[Combination]) -> tuple[set[str], dict[str, list[str]]]:

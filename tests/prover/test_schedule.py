@@ -48,7 +48,8 @@ from placealg.step.pipeline import (
 )
 
 
-@pytest.mark.parametrize(("order", "many"), [("gpipe", 6), ("1f1b", 6), ("zb_h1", 5), ("zb_h2", 5)])
+@pytest.mark.parametrize(("order", "many"), [("gpipe", 6), ("1f1b", 6), ("zb_h1", 5), ("zb_h2", 5),
+                                             ("zb_v", 6), ("dualpipe_v", 6)])
 def test_orders_of_one_chunk_are_proved_for_all_sizes(order: str, many: int) -> None:
     facts = schedule_facts(Pipeline("pp", order))
     assert [(f.verdict, f.cls) for f in facts] == [(PROVED, PARAMETRIC)] * many
@@ -246,7 +247,7 @@ def follows(order: str, p: int, m: int, i: int, k: int, phase: str) -> list[tupl
     listed = work(Pipeline("pp", order), i, p, m)
     at = listed.index(Item(phase, k))
     before = [(one.phase, i, one.microbatch) for one in listed[at - 1:at] if at]
-    return before + [(by.phase, stage, by.microbatch) for stage, by in needs(listed[at], i, p, 1)]
+    return before + [(by.phase, stage, by.microbatch) for stage, by in needs(listed[at], i, p, Pipeline("pp", order))]
 
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
@@ -322,7 +323,8 @@ def test_items_by_number_cover_generated_schedules() -> None:
                 n = number[stage, item]
                 assert numbered_place(item.phase, n, p, stage, m * v, ahead) == at
                 told = [by for phase, *by in waits_for(p, stage, m * v, ahead, n) if phase == item.phase]
-                assert all([by.phase, other, number[other, by]] in told for other, by in needs(item, stage, p, v))
+                assert all([by.phase, other, number[other, by]] in told
+                           for other, by in needs(item, stage, p, pipeline))
 
 
 @pytest.mark.parametrize("moved", ["forward", "backward"])
@@ -458,7 +460,7 @@ def test_the_times_are_the_longest_paths_of_the_generated_schedules(order: str) 
             drawn = schedule_graph(Pipeline("pp", order), p, m)
             for node in drawn:
                 assert starts[node] == max((starts[n] + 1 for n in drawn.predecessors(node)), default=0)
-            waits = {(p_, n.phase): list(needs(n, p_, p, 1)) for p_, n in drawn}
+            waits = {(p_, n.phase): list(needs(n, p_, p, Pipeline("pp", order))) for p_, n in drawn}
             for (stage, phase), found in waits.items():
                 told = [(by, at) for waiting, guard, by, at in schedule._needed(p, stage) if waiting == phase and guard]
                 assert [(n.phase, at) for at, n in found] == told

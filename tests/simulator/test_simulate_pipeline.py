@@ -15,7 +15,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.build import graph
 from placealg.model.model import Model
-from placealg.model.transformer import gpt, moe
+from placealg.model.transformer import gpt, mlp, moe
 from placealg.simulator import Outcome, Setting, simulate, stages
 from placealg.simulator.machine import Machine
 from placealg.simulator.setting import fitting_microbatches
@@ -43,7 +43,7 @@ def two_kinds() -> Model:
     return Model.of_graph("two kinds of layers", g.build())
 
 
-MODELS: Mapping[str, Callable[[], Model]] = {"gpt": gpt, "moe": moe, "two": two_kinds}
+MODELS: Mapping[str, Callable[[], Model]] = {"gpt": gpt, "mlp": mlp, "moe": moe, "two": two_kinds}
 
 
 def derived(text: str, model: str = "gpt", **tables: Mapping[str, Any]) -> Step:
@@ -66,9 +66,10 @@ def where(outcome: Outcome) -> str:
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("pp", [1, 2, 3])
-@pytest.mark.parametrize("order", ["pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2"])
+@pytest.mark.parametrize("order", ["pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "pp_zb_v",
+                                   "pp_dualpipe_v"])
 def test_every_order_equals_the_single_device(order: str, pp: int) -> None:
-    step = derived(order)
+    step = derived(order, "mlp" if order in ("pp_zb_v", "pp_dualpipe_v") else "gpt")
     for m in range(1, 5):
         if order != "pp_interleaved" or m % pp == 0:
             assert tried(step, pp, m, steps=2 if m == 2 else 1).difference is None, m
@@ -81,7 +82,8 @@ def test_every_order_equals_the_single_device(order: str, pp: int) -> None:
     ("cp_ulysses*pp_interleaved", "gpt", 2, 2), ("ep*pp", "moe", 2, 3), ("zero1*ep*pp_interleaved", "moe", 2, 2),
     ("zero3*tp_sp*pp*recompute_full", "gpt", 2, 2), ("tp_sp*pp_interleaved*recompute_selective", "gpt", 2, 2),
     ("zero2*tp_sp*pp_zb_h1*recompute_selective", "gpt", 2, 3), ("zero3*pp_zb_h2", "two", 3, 5),
-    ("zero1*pp*offload_optimizer", "gpt", 2, 2), ("zero3*pp", "two", 3, 2), ("pp_interleaved", "two", 3, 3)])
+    ("zero1*pp*offload_optimizer", "gpt", 2, 2), ("zero3*pp", "two", 3, 2), ("pp_interleaved", "two", 3, 3),
+    ("zero2*tp_sp*pp_zb_v", "moe", 2, 4), ("zero3*ep*pp_dualpipe_v", "moe", 2, 5)])
 def test_pipelines_beside_other_axes(text: str, model: str, pp: int, m: int) -> None:
     outcome = tried(derived(text, model), pp, m, steps=2)
     assert outcome.difference is None

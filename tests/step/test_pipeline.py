@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import networkx as nx
 import pytest
@@ -10,20 +12,24 @@ from agreement import compare
 from nets import two_branches
 from random_programs import two_units
 
+from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.model.config import from_config
 from placealg.model.transformer import Style, gpt, moe
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.step.derive import derive
+from placealg.step.folded import FOLDED
 from placealg.step.pipeline import (
     FIRST,
     LAST,
     Item,
     Pipeline,
+    both_in_flight,
     in_flight,
     instances_in_flight,
     needs,
+    phases,
     schedule_graph,
     work,
 )
@@ -77,10 +83,60 @@ def test_in_flight() -> None:
 
 
 def test_what_an_item_waits_for() -> None:
-    assert list(needs(Item("forward", 1), 0, 2, 1)) == []
-    assert list(needs(Item("forward", 1, 1), 0, 2, 2)) == [(1, Item("forward", 1, 0))]
-    assert list(needs(Item("backward", 1, 0), 1, 2, 2)) == [(0, Item("backward", 1, 1))]
-    assert list(needs(Item("backward", 1, 1), 1, 2, 2)) == [(1, Item("forward", 1, 1))]
+    two = Pipeline("pp", "interleaved", 2)
+    assert list(needs(Item("forward", 1), 0, 2, Pipeline("pp"))) == []
+    assert list(needs(Item("forward", 1, 1), 0, 2, two)) == [(1, Item("forward", 1, 0))]
+    assert list(needs(Item("backward", 1, 0), 1, 2, two)) == [(0, Item("backward", 1, 1))]
+    assert list(needs(Item("backward", 1, 1), 1, 2, two)) == [(1, Item("forward", 1, 1))]
+
+
+def test_what_an_item_of_a_v_waits_for() -> None:
+    """Down through the first chunks, at the last rank on to its own second one, and back up to the first rank."""
+    for order in FOLDED:
+        v = Pipeline("pp", order, 2)
+        assert list(needs(Item("forward", 3), 0, 3, v)) == []
+        assert list(needs(Item("forward", 3), 1, 3, v)) == [(0, Item("forward", 3))]
+        assert list(needs(Item("forward", 3, 1), 2, 3, v)) == [(2, Item("forward", 3))]
+        assert list(needs(Item("forward", 3, 1), 0, 3, v)) == [(1, Item("forward", 3, 1))]
+        assert list(needs(Item("backward", 3, 1), 0, 3, v)) == [(0, Item("forward", 3, 1))]
+        assert list(needs(Item("backward", 3, 1), 1, 3, v)) == [(0, Item("backward", 3, 1))]
+        assert list(needs(Item("backward", 3), 2, 3, v)) == [(2, Item("backward", 3, 1))]
+        assert list(needs(Item("backward", 3), 1, 3, v)) == [(2, Item("backward", 3))]
+        assert list(needs(Item("weights", 3, 1), 1, 3, v)) == [(1, Item("backward", 3, 1))]
+
+
+@pytest.mark.parametrize("order", FOLDED)
+def test_an_order_of_a_v_does_everything_once_and_can_run(order: str) -> None:
+    pipeline = Pipeline("pp", order, 2)
+    for ranks, m in product(range(1, 6), range(1, 13)):
+        for stage in range(ranks):
+            assert sorted(work(pipeline, stage, ranks, m)) == sorted(
+                Item(phase, k, chunk) for phase in phases(pipeline) for k in range(m) for chunk in (0, 1))
+        assert nx.is_directed_acyclic_graph(schedule_graph(pipeline, ranks, m))
+
+
+@pytest.mark.parametrize("order", FOLDED)
+def test_what_a_stage_of_a_v_holds(order: str) -> None:
+    """Where the order is filled that is 2p chunks, of DualPipe 2p + 1: those of 1F1B, and one half more."""
+    pipeline = Pipeline("pp", order, 2)
+    for ranks, m in product(range(1, 6), range(1, 13)):
+        for i in range(ranks):
+            most = Counter[str]()
+            now = Counter[tuple[str, int]]()
+            for item in work(pipeline, i, ranks, m):
+                now[item.phase, item.chunk] += 1
+                mine = [now["forward", c] - now["backward", c] for c in (0, 1)]
+                late = sum(now["forward", c] - now["weights", c] for c in (0, 1))
+                for name, held in (("inputs", sum(mine)), ("weights", late), ("first", mine[0]), ("last", mine[1])):
+                    most[name] = max(most[name], held)
+            at = {"p": ranks, "i": i, "m": m, "v": 2}
+            assert most["inputs"] == parse(in_flight(pipeline)).evaluate(at), (ranks, m, i)
+            assert most["weights"] == parse(both_in_flight(pipeline)).evaluate(at), (ranks, m, i)
+            if not i:
+                assert (most["first"], most["last"]) == tuple(
+                    parse(in_flight(pipeline, part)).evaluate(at) for part in (FIRST, LAST))
+            if m >= 2 * ranks:
+                assert most["inputs"] == 2 * ranks + (order == "dualpipe_v")
 
 
 def test_stages_share_the_layers() -> None:
@@ -121,7 +177,8 @@ def test_the_interleaved_order_takes_microbatches_in_groups() -> None:
 
 def test_an_item_says_what_it_is_and_what_it_waits_for() -> None:
     assert [repr(Item("forward", 3)), repr(Item("backward", 2, 1))] == ["F3", "B2.1"]
-    waits = {(str(item), stage): [(at, str(n)) for at, n in needs(item, stage, 2, 3)] for item in (
+    three = Pipeline("pp", "interleaved", 3)
+    waits = {(str(item), stage): [(at, str(n)) for at, n in needs(item, stage, 2, three)] for item in (
         Item("forward", 4), Item("forward", 4, 2), Item("backward", 4), Item("backward", 4, 2)) for stage in (0, 1)}
     assert waits == {
         ("F4", 0): [], ("F4", 1): [(0, "F4")], ("F4.2", 0): [(1, "F4.1")], ("F4.2", 1): [(0, "F4.2")],
@@ -153,6 +210,13 @@ def test_a_stage_is_handed_what_leaves_the_layer_before_it() -> None:
                                          r"branches begins with 'embedding.tokens'; a stage is handed only what leaves "
                                          r"the layer before it$"):
         derive(parse_strategy("pp"), two_branches())
+
+
+def test_a_v_has_no_parameter_of_its_first_and_its_last_chunk() -> None:
+    with pytest.raises(InputError, match=r"on gpt: \[schedule\] pipeline = .zb_v. begins and ends the model on one "
+                                         r"stage, in two chunks: parameter 'embedding.weight' of gpt is used in both, "):
+        derive(parse_strategy("pp_zb_v"), gpt())
+    assert derive(parse_strategy("pp_zb_v"), gpt(Style(tied=False))).events
 
 
 PROVED_ON_GPT = ("pp_gpipe", "pp_1f1b", "pp_interleaved", "dp*pp", "zero1*pp", "zero2*pp", "zero3*pp",

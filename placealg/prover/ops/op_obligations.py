@@ -38,8 +38,8 @@ def network_obligations(step: Step, flows: Flows, full: bool = False) -> Obligat
         if gap:
             raise NoRule(event.path, f"no transfer rule for {gap}")
     for event in in_several_chunks(step):
-        raise NoRule(event.path, "no transfer rule for a parameter that one stage uses in several chunks, between which "
-                     "other microbatches run")
+        raise NoRule(event.path, "no transfer rule for a parameter that one stage uses in several chunks, between "
+                     "which other microbatches run")
     for event in before_its_uses(step):
         raise NoRule(event.path, f"no transfer rule for {event.verb} of {event.value} before a backward that adds to "
                      "it, with another stage or chunk")

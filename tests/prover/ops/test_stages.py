@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from test_flow import step_of
 
+from placealg import prove
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.model.backward import GRAD
@@ -23,13 +24,17 @@ from placealg.prover.ops.stages import (
     at_the_ends,
     before_its_uses,
     ends,
+    in_several_chunks,
     no_end,
     on_ends,
     out_of_turn,
     tied,
 )
 from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.simulator import Setting, simulate
 from placealg.step.event import Clause, Event
+from placealg.step.pipeline import Pipeline
 from placealg.step.program import Group, Step
 
 TIED, UNTIED, FLAT = step_of("zero1*pp", "gpt"), step_of("zero1*pp", "llama"), step_of("zero1*tp", "gpt")
@@ -40,6 +45,26 @@ def group_of(step: Step, parameter: str) -> Group:
 
 
 TABLE, LAYER = group_of(TIED, "embedding.weight"), group_of(TIED, "layer.mlp.up.weight")
+
+
+@pytest.mark.parametrize("order", ["zb_v", "dualpipe_v"])
+def test_a_parameter_of_several_chunks_of_one_stage_is_left_open(order: str) -> None:
+    """Written by hand: microbatches meet between the two uses of a tied embedding, and runs differ from p = 2 on."""
+    flat, untied = step_of("zero1*pp_zb_h1", "gpt"), step_of("zero1*pp_zb_h1", "llama")
+    for step in (flat, untied):
+        folded = Step(replace(step.reference, pipeline=Pipeline("pp", order, 2)), step.events)
+        report = prove(folded)
+        alone = simulate(folded, Setting.equal(step.reference, {"dp": 1, "pp": 1}, 3, 1, layers=2), 1)
+        met = simulate(folded, Setting.equal(step.reference, {"dp": 1, "pp": 2}, 3, 1, layers=4), 1)
+        if step is untied:
+            assert (report.verdict, list(in_several_chunks(folded))) == (PROVED, [])
+            assert alone.equal and met.equal
+        else:
+            assert report.verdict == REFUTED
+            with pytest.raises(NoRule, match="a parameter that one stage uses in several chunks, between which other"):
+                network_obligations(folded, Flows(folded))
+            assert {e.tensor for e in in_several_chunks(folded)} == {"head.logits", "embedding.tokens"}
+            assert not met.equal
 
 
 def test_what_is_tied() -> None:

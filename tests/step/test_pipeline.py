@@ -214,7 +214,7 @@ def test_a_stage_is_handed_what_leaves_the_layer_before_it() -> None:
 
 def test_a_v_has_no_parameter_of_its_first_and_its_last_chunk() -> None:
     with pytest.raises(InputError, match=r"on gpt: \[schedule\] pipeline = .zb_v. begins and ends the model on one "
-                                         r"stage, in two chunks: parameter 'embedding.weight' of gpt is used in both, "):
+                                         r"stage, in two chunks: parameter 'embedding.weight' of gpt is used in both"):
         derive(parse_strategy("pp_zb_v"), gpt())
     assert derive(parse_strategy("pp_zb_v"), gpt(Style(tied=False))).events
 

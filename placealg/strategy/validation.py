@@ -103,8 +103,8 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
                     "its own; leave it out")
     chunks, order = strategy.option("schedule", "chunks"), strategy.option("schedule", "pipeline")
     if order in IN_A_V and chunks != 2:
-        said = "chunks" if "chunks" in strategy.tables.get("schedule", FrozenMap()) else "pipeline"
-        yield ("schedule", said), InputError(f"[schedule] chunks = {chunks}: pipeline = \"{order}\" is folded into "
+        named = "chunks" if "chunks" in strategy.tables.get("schedule", FrozenMap()) else "pipeline"
+        yield ("schedule", named), InputError(f"[schedule] chunks = {chunks}: pipeline = \"{order}\" is folded into "
                                              "a V, which has chunks = 2 on each stage")
     elif chunks != 1 and order not in ("interleaved", *IN_A_V):
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "

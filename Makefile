@@ -76,7 +76,7 @@ notebooks-write: $(JUPYTER)/.stamp  ## run the notebooks, and keep their outputs
 torch-setup: $(TORCH)/.stamp  # the environment alone
 
 torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the verdicts and the committed tables
-	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/watch/test_watch_torch.py
+	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/measure/test_schedules_torch.py tests/watch/test_watch_torch.py
 	$(TORCH)/bin/python tests/measure/torch_tables.py
 
 torch-slow: $(TORCH)/.stamp  ## the weights of every set-up that is watched, measured: minutes

@@ -1,0 +1,90 @@
+"""The orders of pipelines are PyTorch's own: action by action, what torch.distributed.pipelining schedules.
+
+A schedule's table is asked of its class without a process group. A whole backward is that for the inputs and, at once,
+that for the weights; a forward and a backward that overlap stand one behind the other; what is no work is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+from placealg.step.pipeline import Item, Pipeline, work
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+PARTS = {"FORWARD": ("forward",), "BACKWARD_INPUT": ("backward",), "BACKWARD_WEIGHT": ("weights",),
+         "FULL_BACKWARD": ("backward", "weights")}
+
+
+def table(name: str, ranks: int, microbatches: int, chunks: int) -> dict[int, list[Any]]:
+    """Rank -> its actions, as the schedule of that name has them before it adds messages."""
+    from torch.distributed.pipelining import schedules
+
+    found: Any = object.__new__(getattr(schedules, name))
+    found.pp_group_size, found._num_stages = ranks, ranks * chunks
+    found.num_stages, found._n_microbatches, found.n_local_stages = ranks * chunks, microbatches, chunks
+    found.number_of_rounds = max(1, microbatches // ranks)
+    found.microbatches_per_round = microbatches // found.number_of_rounds
+    if hasattr(found, "_get_pipeline_order") and chunks == 1 and name in ("ScheduleGPipe", "Schedule1F1B"):
+        return dict(found._get_pipeline_order())
+    return {rank: found._calculate_single_rank_operations(rank) for rank in range(ranks)}
+
+
+def items(actions: list[Any], pipeline: Pipeline, rank: int, ranks: int) -> Iterator[Item]:
+    """The work among actions, as `work` says it; chunks by their number on the rank."""
+    own = pipeline.own(rank, ranks)
+    for action in actions:
+        for one in (action.sub_actions or (action,)) if action is not None else ():
+            for phase in PARTS.get(one.computation_type.name, ()):
+                if phase != "weights" or pipeline.splits:
+                    yield Item(phase, one.microbatch_index, own.index(one.stage_index))
+
+
+def unlike(name: str, pipeline: Pipeline, ranks: int, microbatches: int) -> list[int]:
+    """The ranks on which both orders differ."""
+    theirs = table(name, ranks, microbatches, pipeline.chunks or 1)
+    return [r for r in range(ranks) if tuple(items(theirs[r], pipeline, r, ranks)) != work(
+        pipeline, r, ranks, microbatches)]
+
+
+def test_gpipe() -> None:
+    for p, m in product(range(1, 9), range(1, 18)):
+        assert unlike("ScheduleGPipe", Pipeline("pp", "gpipe"), p, m) == [], (p, m)
+
+
+def test_1f1b() -> None:
+    """But for the last rank, with no forward ahead: the table numbers its forwards from 1, and runs do not read it."""
+    for p, m in product(range(1, 9), range(1, 18)):
+        if m >= p:  # fewer microbatches than stages are refused by Schedule1F1B
+            assert unlike("Schedule1F1B", Pipeline("pp"), p, m) == [p - 1], (p, m)
+            last = items(table("Schedule1F1B", p, m, 1)[p - 1], Pipeline("pp"), p - 1, p)
+            assert tuple(Item(i.phase, i.microbatch - (i.phase == "forward"), i.chunk) for i in last) == work(
+                Pipeline("pp"), p - 1, p, m)
+
+
+@pytest.mark.parametrize(("name", "order"), [("ScheduleZBVZeroBubble", "zb_v"), ("ScheduleDualPipeV", "dualpipe_v")])
+def test_a_v(name: str, order: str) -> None:
+    for p, m in product(range(1, 9), range(1, 25)):
+        if order == "zb_v" or m >= 2 * p:  # fewer microbatches than stages are refused by ScheduleDualPipeV
+            assert unlike(name, Pipeline("pp", order, 2), p, m) == [], (p, m)
+
+
+def test_interleaved_where_microbatches_are_groups_of_ranks() -> None:
+    """Of other numbers PyTorch makes larger groups, and here they are refused."""
+    for p, v, groups in product(range(1, 7), range(1, 5), range(1, 5)):
+        assert unlike("ScheduleInterleaved1F1B", Pipeline("pp", "interleaved", v), p, groups * p) == [], (p, v, groups)
+
+
+def test_zero_bubble_of_one_chunk() -> None:
+    """PyTorch's interleaved zero bubble with one stage per rank is ZB-H1."""
+    for p, groups in product(range(1, 8), range(1, 5)):
+        assert unlike("ScheduleInterleavedZeroBubble", Pipeline("pp", "zb_h1"), p, groups * p) == [], (p, groups)
+
+
+def test_another_order_is_seen() -> None:
+    assert unlike("ScheduleZBVZeroBubble", Pipeline("pp", "dualpipe_v", 2), 3, 6) == [0, 1, 2]
+    assert unlike("ScheduleInterleavedZeroBubble", Pipeline("pp", "zb_h2"), 3, 6) == [0, 1, 2]

@@ -29,8 +29,9 @@ _STATES = {"weight": "Weight", "master": "Master", "moments": "Moments"}
 _VALUES = {**_STATES, "grad": "Grad", "grad_sum": "GradSum"}
 _COUNTERS = {"step": "Step", "rng": "Stream"}
 _TICKS = {"assign": "Start", "update": "Advance", "store": "Store", "load": "Load"}
+_WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "sum": "Sum"}
 _PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
-FIELDS = ("axes", "data", "clips", "repeated", "groups", *_PHASES)
+FIELDS = ("axes", "data", "weighs", "equal", "clips", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
 
 
@@ -39,7 +40,7 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
 
     >>> import placealg as pa
     >>> program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})[1:6]
-    ([0], [0], True, [True], [('Group', [0], [], 'Device')])
+    ([0], [0], 'TokenMean', True, True)
     """
     _check_reference(step)
     folded = whole_units(step)
@@ -64,7 +65,8 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
         folded.tree("resume"))
     blocks: list[Term] = [list(writer.blocks(part, name == "inside"))
                           for name, part in zip(_PHASES, phases, strict=True)]
-    return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes], reference.clip,
+    return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes],
+            _WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip,
             [u.repeated for u in reference.units], groups, *blocks)
 
 
@@ -72,8 +74,7 @@ def _check_reference(step: Step) -> None:
     r = step.reference
     for wrong, told in (
         (r.pipeline is not None, "a pipeline"),
-        (r.weighting != "token_mean", f"weights of tokens: {r.weighting}"),
-        ("equal_counts" not in r.hypotheses, "equal counts are not assumed"),
+        (r.weighting not in _WEIGHTINGS, f"weights of tokens: {r.weighting}"),
         (r.skip, "steps that are skipped"),
         (len(r.losses) > 1 or bool(terms(r.graph)), "several losses"),
         (bool(r.random_keys), "random streams keyed by rank"),
@@ -143,8 +144,20 @@ class _Writer:
             return ("Loss" if e.verb == "compute" else "ScaleLoss", self.ratio(e))
         if e.value == "norm" and e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
             return ("NormSum", self.along(e))
+        if e.value == "count":
+            return self.counted(e)
         if e.value in _COUNTERS and e.verb in _TICKS and not e.axes:
-            return ("Count", _COUNTERS[e.value], _TICKS[e.verb])
+            return ("Tick", _COUNTERS[e.value], _TICKS[e.verb])
+        raise Outside(e.path, f"{e.verb} of {e.value}")
+
+    def counted(self, e: Event) -> Term:
+        """An event on the count of tokens, as a term: in the language a count is of all microbatches."""
+        if e.phase != "prepare" or e.divisor != ONE:
+            raise Outside(e.path, f"{e.verb} of {e.value} in {e.phase}")
+        if e.verb == "compute":
+            return "CountTokens"
+        if e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
+            return ("CountSum", self.along(e))
         raise Outside(e.path, f"{e.verb} of {e.value}")
 
     def norm(self, e: Event) -> Term:
@@ -171,7 +184,7 @@ class _Writer:
         if e.divisor.coefficient != Fraction(1):
             raise Outside(e.path, f"divisor = {e.divisor}")
         for name, power in e.divisor.powers:
-            symbol: Term = {"tokens": "Tokens", "m": "Micro"}.get(name) or self._size(e, name)
+            symbol: Term = {"tokens": "Tokens", "count": "Count", "m": "Micro"}.get(name) or self._size(e, name)
             (under if power > 0 else over).extend([symbol] * abs(power))
         return ("Ratio", over, under)
 

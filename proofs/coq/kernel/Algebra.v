@@ -152,15 +152,74 @@ Proof.
   - rewrite sum_const. now rewrite seq_length.
 Qed.
 
+(** ** Counts of tokens *)
+
+Lemma list_sum_flat {A B : Type} (f : B -> nat) (g : A -> list B) (l : list A) :
+  list_sum (map f (flat_map g l)) = list_sum (map (fun a => list_sum (map f (g a))) l).
+Proof. induction l as [|a l IH]; [easy|]. cbn [flat_map map list_sum fold_right]. rewrite map_app, list_sum_app, IH.
+  easy. Qed.
+
+Lemma pick_count (n y s : nat) : list_sum (map (fun c => if (c =? y)%nat then 1%nat else 0%nat) (seq s n)) =
+  (if (s <=? y) && (y <? s + n) then 1 else 0)%nat.
+Proof.
+  revert s; induction n as [|n IH]; intros s; cbn [seq map list_sum fold_right].
+  - destruct (s <=? y)%nat eqn:a, (y <? s + 0)%nat eqn:b; try easy. apply Nat.leb_le in a. apply Nat.ltb_lt in b. lia.
+  - fold (list_sum (map (fun c => if (c =? y)%nat then 1%nat else 0%nat) (seq (S s) n))). rewrite IH.
+    destruct (s =? y)%nat eqn:a, (S s <=? y)%nat eqn:b, (y <? S s + n)%nat eqn:c, (s <=? y)%nat eqn:d, (y <? s + S
+      n)%nat eqn:e;
+      cbn [andb]; try easy; exfalso; rewrite ?Nat.eqb_eq, ?Nat.eqb_neq, ?Nat.leb_le, ?Nat.leb_gt, ?Nat.ltb_lt,
+        ?Nat.ltb_ge in *; lia.
+Qed.
+
+Lemma list_sum_plus {A : Type} (f g : A -> nat) (l : list A) :
+  list_sum (map (fun a => f a + g a)%nat l) = (list_sum (map f l) + list_sum (map g l))%nat.
+Proof. induction l as [|a l IH]; cbn [map list_sum fold_right]; [easy|]. unfold list_sum in IH. rewrite IH. lia. Qed.
+
+Lemma count_axis (l : list X) (un : list nat) (r : rank) (a : nat) : mem a un = true ->
+  list_sum (map (fun c => length (filter (near un (put r a c)) l)) (seq 0 (size a)))
+  = length (filter (near (filter (fun b => negb (a =? b)%nat) un) r) l).
+Proof.
+  intros inside. induction l as [|x l IH].
+  - cbn [filter length]. generalize (seq 0 (size a)) as s. induction s; easy.
+  - transitivity (list_sum (map (fun c => (if (c =? home x a)%nat then if near (filter (fun b => negb (a =? b)%nat)
+    un) r x
+      then 1 else 0 else 0) + length (filter (near un (put r a c)) l))%nat (seq 0 (size a)))).
+    + f_equal. apply map_ext. intros c. cbn [filter]. rewrite near_put_in by easy.
+      destruct (c =? home x a)%nat; cbn [andb]; [|easy]. now destruct (near _ r x).
+    + rewrite list_sum_plus, IH. cbn [filter]. destruct (near _ r x).
+      * rewrite pick_count. replace (home x a <? 0 + size a)%nat with true by (symmetry; apply Nat.ltb_lt, home_ok).
+        easy.
+      * replace (list_sum _) with 0%nat; [easy|]. generalize (seq 0 (size a)) as s. induction s as [|c s IHs];
+        [easy|].
+        cbn [map list_sum fold_right]. unfold list_sum in IHs. rewrite <- IHs. now destruct (c =? home x a)%nat.
+Qed.
+
+Definition tally_step (a : nat) (n : option (list nat)) : option (list nat) :=
+  match n with
+  | Some un => if mem a un then Some (filter (fun b => negb (a =? b)%nat) un) else None
+  | None => None end.
+
+Lemma count_summed (l : list X) (along un un' : list nat) (r : rank) : fold_right tally_step (Some un) along = Some
+  un' ->
+  list_sum (map (fun r => length (filter (near un r) l)) (peers along r)) = length (filter (near un' r) l).
+Proof.
+  revert un' r; induction along as [|a along IH]; intros un' r found.
+  - injection found as <-. cbn. lia.
+  - cbn [fold_right] in found. destruct (fold_right tally_step (Some un) along) as [un1|]; [|easy].
+    cbn [tally_step] in found. destruct (mem a un1) eqn:inside; [|easy]. injection found as <-.
+    cbn [peers]. rewrite list_sum_flat. rewrite <- count_axis by easy. f_equal. apply map_ext. intros c. now apply IH.
+Qed.
+
 (** ** Ratios *)
 
-Variables (count_ : nat) (count_pos : (0 < count_)%nat) (micro_pos : (0 < micro)%nat).
+Variables (count_ at_step : nat) (count_pos : (0 < count_)%nat) (micro_pos : (0 < micro)%nat).
 
-Definition sz (s : symbol) : nat := match s with Tokens => count_ | Micro => micro | Size a => size a end.
+Definition sz (s : symbol) : nat := match s with Tokens => count_ | Count => length (tokens at_step) | Micro => micro
+  | Size a => size a end.
 Definition mean (k : ratio) : K := product of_nat (map sz (over k)) * product share (map sz (under k)).
 
-Lemma sz_pos (s : symbol) : sz s <> 0%nat.
-Proof. destruct s; cbn; try lia. pose proof (size_pos a); lia. Qed.
+Lemma sz_pos (s : symbol) : cancels s = true -> sz s <> 0%nat.
+Proof. destruct s; cbn; try easy; try lia. pose proof (size_pos a); lia. Qed.
 
 Lemma insert_ok (f : nat -> K) (s : symbol) (l : list symbol) :
   product f (map sz (insert s l)) = f (sz s) * product f (map sz l).
@@ -176,21 +235,24 @@ Qed.
 
 Lemma times1_ok (s : symbol) (k : ratio) : mean (times1 s k) = of_nat (sz s) * mean k.
 Proof.
-  unfold times1, mean. destruct (take s (under k)) as [l|] eqn:found; cbn [over under].
+  unfold times1, mean. destruct (cancels s) eqn:can; [destruct (take s (under k)) as [l|] eqn:found|]; cbn [over
+    under];
+    [| |rewrite insert_ok; ring].
   - rewrite (take_ok share _ _ _ found).
     transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz (over k)) * product share (map sz l)));
       [|ring].
-    rewrite share_ok by apply sz_pos. ring.
+    rewrite share_ok by now apply sz_pos. ring.
   - rewrite insert_ok. ring.
 Qed.
 
 Lemma by1_ok (s : symbol) (k : ratio) : mean (by1 s k) = share (sz s) * mean k.
 Proof.
-  unfold by1, mean. destruct (take s (over k)) as [l|] eqn:found; cbn [over under].
+  unfold by1, mean. destruct (cancels s) eqn:can; [destruct (take s (over k)) as [l|] eqn:found|]; cbn [over under];
+    [| |rewrite insert_ok; ring].
   - rewrite (take_ok of_nat _ _ _ found).
     transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz l) * product share (map sz (under k))));
       [|ring].
-    rewrite share_ok by apply sz_pos. ring.
+    rewrite share_ok by now apply sz_pos. ring.
   - rewrite insert_ok. ring.
 Qed.
 

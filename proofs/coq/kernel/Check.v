@@ -24,7 +24,8 @@ Definition table := list (slot * know).
 (** Of each counter, and of its copy in the checkpoint: whether every rank has that of the step, or of the next
   one. *)
 Record counters := Counters {
-  step_here : option bool; stream_here : option bool; step_disk : option bool; stream_disk : option bool
+  step_here : option bool; stream_here : option bool; step_disk : option bool; stream_disk : option bool;
+  tallied : option (list nat)  (* the axes over which the count of tokens has not been summed *)
 }.
 Definition told (k : counters) (c : counter) (disk : bool) : option bool :=
   match c, disk with
@@ -32,8 +33,10 @@ Definition told (k : counters) (c : counter) (disk : bool) : option bool :=
     stream_disk k end.
 Definition tell (k : counters) (c : counter) (disk : bool) (v : option bool) : counters :=
   match k, c, disk with
-  | Counters a b c d, Step, false => Counters v b c d | Counters a b c d, Stream, false => Counters a v c d
-  | Counters a b c d, Step, true => Counters a b v d | Counters a b c d, Stream, true => Counters a b c v end.
+  | Counters a b c d e, Step, false => Counters v b c d e | Counters a b c d e, Stream, false => Counters a v c d e
+  | Counters a b c d e, Step, true => Counters a b v d e | Counters a b c d e, Stream, true => Counters a b c v e end.
+Definition tell_tally (k : counters) (v : option (list nat)) : counters :=
+  Counters (step_here k) (stream_here k) (step_disk k) (stream_disk k) v.
 
 Record facts := Facts {
   slots : list table; kepts : list bool; acts : flow; cots : flow; factor : option ratio;
@@ -70,7 +73,8 @@ Definition owners (along : list nat) : place := map Owner along.
 
 Definition before (s t : symbol) : bool :=
   match s, t with
-  | Tokens, _ => true | _, Tokens => false | Micro, _ => true | _, Micro => false
+  | Tokens, _ => true | _, Tokens => false | Count, _ => true | _, Count => false | Micro, _ => true | _, Micro =>
+    false
   | Size a, Size b => a <=? b end.
 Fixpoint insert (s : symbol) (l : list symbol) : list symbol :=
   match l with [] => [s] | t :: l' => if before s t then s :: l else t :: insert s l' end.
@@ -79,14 +83,16 @@ Fixpoint take (s : symbol) (l : list symbol) : option (list symbol) :=
   | [] => None
   | t :: l => if symbol_eq s t then Some l else match take s l with Some l => Some (t :: l) | None => None end
   end.
+(** Nothing says that the step has a token. *)
+Definition cancels (s : symbol) : bool := match s with Count => false | _ => true end.
 Definition times1 (s : symbol) (k : ratio) : ratio :=
-  match take s (under k) with Some l => Ratio (over k) l | None => Ratio (insert s (over k)) (under k) end.
+  match (if cancels s then take s (under k) else None) with Some l => Ratio (over k) l | None => Ratio (insert s
+    (over k)) (under k) end.
 Definition by1 (s : symbol) (k : ratio) : ratio :=
-  match take s (over k) with Some l => Ratio l (under k) | None => Ratio (over k) (insert s (under k)) end.
+  match (if cancels s then take s (over k) else None) with Some l => Ratio l (under k) | None => Ratio (over k)
+    (insert s (under k)) end.
 Definition one : ratio := Ratio [] [].
 Definition times (k l : ratio) : ratio := fold_right by1 (fold_right times1 l (over k)) (under k).
-Definition tokenless (k : ratio) : bool :=
-  forallb (fun s => match s with Tokens => false | _ => true end) (over k ++ under k).
 
 (** ** What is known of one slot *)
 
@@ -141,12 +147,17 @@ Variables (start : bool) (now : moment).
 Definition sites_at (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
 Definition uses (u g : nat) : bool := mem u (sites_at g).
 Definition units : nat := length (repeated p).
-Definition wanted : ratio := fold_right by1 (by1 Tokens (by1 Micro one)) (map Size (data p)).
+Definition wanted : list ratio :=
+  match weighs p with
+  | TokenMean => [by1 Count one] | MicrobatchMean => if equal p then [by1 Count one] else [] | Sum => [one] end ++
+  match weighs p with Sum => [] | _ => if equal p then [fold_right by1 (by1 Tokens (by1 Micro one)) (map Size (data
+    p))]
+    else [] end.
 
 (** The reference's gradient, before clipping. *)
 Definition whole (g : nat) (c : content) : bool :=
   match c, now with
-  | Sums s, Late => if terms_eq s (Terms wanted [] Before (sites_at g)) then true else false
+  | Sums s, Late => existsb (fun k => if terms_eq s (Terms k [] Before (sites_at g)) then true else false) wanted
   | _, _ => false
   end.
 Definition ready (g : nat) (c : content) : bool :=
@@ -155,7 +166,12 @@ Definition normed (f : facts) : bool :=
   forallb (fun n => match n with Some [] => true | _ => false end) (norms f).
 Definition current (f : facts) (c : counter) : bool := match told (counts f) c false with Some false => true | _ =>
   false end.
-Definition sayable (k : ratio) : bool := match now with Amid => true | _ => tokenless k end.
+Definition sayable1 (f : facts) (s : symbol) : bool :=
+  match s with
+  | Tokens => equal p && match now with Amid => true | _ => false end
+  | Count => match tallied (counts f) with Some [] => true | _ => false end
+  | _ => true end.
+Definition sayable (f : facts) (k : ratio) : bool := forallb (sayable1 f) (over k ++ under k).
 
 Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
   match e with
@@ -189,13 +205,13 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | _, _ => Any end
   | Scale y r q => set k y match get k y with
       | Absent => Absent
-      | Holds (Sums s) q' o => if sayable r then Holds (Sums (scaled r s)) (union q q') (o && within q' q) else Any
+      | Holds (Sums s) q' o => if sayable f r then Holds (Sums (scaled r s)) (union q q') (o && within q' q) else Any
       | _ => Any end
   | Reduce y along mean own r => set k y match get k y with
       | Absent => Absent
       | Holds (Sums s) q o =>
           let at_ := if own then owners along else [] in
-          if sayable r && match on_axes along q with [] => true | _ => false end then
+          if sayable f r && match on_axes along q with [] => true | _ => false end then
             let s := reduced along s in
             let s := if mean then Terms (mean_of along (co s)) (un s) (pt s) (from s) else s in
             Holds (Sums (scaled r s)) (union q at_) (o || within at_ q)
@@ -280,11 +296,13 @@ Definition after_block (f : facts) (b : block) : facts :=
                     (if bw then if goes then leaving c (Outside (units - u)) else Lost else cots f)
   | Loss k => match now with
       | Amid => Facts (slots f) (kepts f) (acts f)
-          (if flow_eq (acts f) (Outside units) then Outside 0 else Lost) (Some (times k one)) (norms f) (counts f)
+          (if flow_eq (acts f) (Outside units) then Outside 0 else Lost) (if sayable f k then Some (times k one) else
+            None)
+          (norms f) (counts f)
             (fine f)
       | _ => Facts (slots f) (kepts f) (acts f) Lost None (norms f) (counts f) (fine f) end
   | ScaleLoss k => Facts (slots f) (kepts f) (acts f) (cots f)
-      match factor f with Some c => if sayable k then Some (times k c) else None | None => None end
+      match factor f with Some c => if sayable f k then Some (times k c) else None | None => None end
       (norms f) (counts f) (fine f)
   | Norm g x q => Facts (slots f) (kepts f) (acts f) (cots f) (factor f)
       (put_at g match get (nth_table (slots f) g) x with
@@ -294,7 +312,13 @@ Definition after_block (f : facts) (b : block) : facts :=
       (map (fun n => fold_right (fun a n => match n with
          | Some q => match on_axes [a] q with [_] => Some (off_axes [a] q) | _ => None end
          | None => None end) n along) (norms f)) (counts f) (fine f)
-  | Count c d =>
+  | CountTokens => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+      (tell_tally (counts f) (Some (data p))) (fine f)
+  | CountSum along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+      (tell_tally (counts f) (fold_right (fun a n => match n with
+         | Some un => if mem a un then Some (filter (fun b => negb (a =? b)) un) else None
+         | None => None end) (tallied (counts f)) along)) (fine f)
+  | Tick c d =>
       let new := match d with
         | Start => tell (counts f) c false (if start then Some false else None)
         | Advance => tell (counts f) c false (match told (counts f) c false with Some false => Some true | _ =>

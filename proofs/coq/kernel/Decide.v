@@ -24,10 +24,13 @@ Definition count_entails (n n' : option bool) : bool :=
   match n, n' with _, None => true | Some b, Some c => if bool_eq b c then true else false | _, _ => false end.
 Definition on_counts (g : option bool -> option bool -> option bool) (k l : counters) : counters :=
   Counters (g (step_here k) (step_here l)) (g (stream_here k) (stream_here l))
-           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)).
+           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) None.
+Definition tally_entails (n n' : option (list nat)) : bool :=
+  match n, n' with _, None => true | Some q, Some q' => if nats_eq q q' then true else false | _, _ => false end.
 Definition counts_entail (k l : counters) : bool :=
   count_entails (step_here k) (step_here l) && count_entails (stream_here k) (stream_here l) &&
-  count_entails (step_disk k) (step_disk l) && count_entails (stream_disk k) (stream_disk l).
+  count_entails (step_disk k) (step_disk l) && count_entails (stream_disk k) (stream_disk l) &&
+  tally_entails (tallied k) (tallied l).
 Fixpoint zip {V W U : Type} (f : V -> W -> U) (l : list V) (m : list W) : list U :=
   match l, m with x :: l, y :: m => f x y :: zip f l m | _, _ => [] end.
 Fixpoint all2 {V : Type} (f : V -> V -> bool) (l m : list V) : bool :=
@@ -42,7 +45,9 @@ Definition entails_facts (f f' : facts) : bool :=
 Definition merge_facts (f f' : facts) : facts :=
   Facts (zip merge_table (slots f) (slots f')) (kepts f) Lost Lost None
         (zip (fun n n' => if norm_entails n n' then n' else None) (norms f) (norms f'))
-        (on_counts (fun n n' => if count_entails n n' then n' else None) (counts f) (counts f')) (fine f && fine f').
+        (tell_tally (on_counts (fun n n' => if count_entails n n' then n' else None) (counts f) (counts f'))
+          (if tally_entails (tallied (counts f)) (tallied (counts f')) then tallied (counts f') else None))
+        (fine f && fine f').
 Definition map_slots (s : know -> know) (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, s (snd e)))) (slots f)) (kepts f) (acts f) (cots f) (factor f) (norms f)
     (counts f) (fine f).
@@ -87,7 +92,7 @@ Definition after_loop (f : facts) : option facts :=
   if sized g && entails_facts (begins f g) g && entails_facts (body g) g then Some g else None.
 
 Definition refreshed (f : facts) : facts :=
-  Facts (slots f) (kepts f) Lost Lost None (norms f) (counts f) true.
+  Facts (slots f) (kepts f) Lost Lost None (norms f) (tell_tally (counts f) None) true.
 Definition after_step (f : facts) : option facts :=
   match after_loop (after false Early (prepare p) (refreshed f)) with
   | Some f => Some (quiet (after false Late (outside p) f))
@@ -112,13 +117,13 @@ Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => fals
 Definition after_save (f : facts) : facts :=
   let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost
     Lost None
-                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) None None) (fine f) in
+                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) None None None) (fine f) in
   quiet (after false Early (save p) f).
 Definition after_off (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, if on_disk (fst e) then snd e
                                    else if slot_eq (fst e) (At Weight Device) then Any else Absent))) (slots f))
         (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters None None (step_disk (counts f))
-          (stream_disk (counts f))) true.
+          (stream_disk (counts f)) None) true.
 Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
 
 (** The slots that matter: those of the device, of the checkpoint, and of the tiers that events name. *)
@@ -130,7 +135,8 @@ Definition slots_of (e : event) : list slot :=
 Definition of_tier (k : tier) : list slot := [At Weight k; At Master k; At Moments k; At Grad k; At GradSum k].
 Definition names (is : tier -> bool) (b : block) : bool :=
   match b with
-  | Each _ _ l => existsb (fun e => match e with On _ e => existsb (fun x => is (on x)) (slots_of e) | _ => false end) l
+  | Each _ _ l => existsb (fun e => match e with On _ e => existsb (fun x => is (on x)) (slots_of e) | _ => false
+    end) l
   | Norm _ x _ => is (on x)
   | _ => false end.
 Definition on_tier (is : tier -> bool) : bool :=
@@ -144,7 +150,7 @@ Definition at_power_on : facts :=
   let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
   Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None)
     (groups p))
-        (Counters None None None None) true.
+        (Counters None None None None None) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 
 (** Facts that hold between steps: whatever was saved, and wherever the run was resumed. The first guess is what holds
@@ -161,7 +167,8 @@ Definition first_guess : facts :=
   let s := after_save initialised in
   without_gradients (if resumes p then merge_facts s (after_resume s) else s).
 Definition second_guess (f f' : facts) : facts :=
-  let s := after_save f' in let g := merge_facts f s in quiet (if resumes p then merge_facts g (after_resume s) else g).
+  let s := after_save f' in let g := merge_facts f s in quiet (if resumes p then merge_facts g (after_resume s) else
+    g).
 
 (** ** What a program has to be like, and the verdict *)
 
@@ -196,7 +203,7 @@ Definition rested (f : facts) (n : nat) : bool :=
 Definition settled (f f' : facts) : bool :=
   sized f && holds_between initialised f && fine f' && holds_between f' f &&
   forallb (rested f) (seq 0 (length (groups p))) &&
-  (negb (resumes p) || match counts f with Counters _ _ (Some false) (Some false) => true | _ => false end).
+  (negb (resumes p) || match counts f with Counters _ _ (Some false) (Some false) _ => true | _ => false end).
 
 Definition check : bool :=
   well_formed &&

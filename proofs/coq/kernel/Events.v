@@ -15,7 +15,7 @@ Section Events.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
 Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
 Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 
 Notation val := (val p count_).
@@ -29,7 +29,9 @@ Record glob (t : nat) (f : facts) (m : memory) : Prop := {
   as_many_norms : length (norms f) = length (groups p);
   of_norms : forall g q, nth_error (norms f) g = Some (Some q) ->
     forall l r, l < depth p (hd 0 (sites_of p g)) -> ok r ->
-    partial m g l r = Some (norm_sum (part g l) q (fun i => measure i (grad_at p t i)) r)
+    partial m g l r = Some (norm_sum (part g l) q (fun i => measure i (grad_at p t i)) r);
+  of_tally : forall un, tallied (counts f) = Some un -> forall r, ok r ->
+    tally m r = length (filter (near un r) (tokens t))
 }.
 
 Lemma current_ok (t : nat) (c : counter) (f : facts) (m : memory) (r : rank) : glob t f m -> current f c = true ->
@@ -220,7 +222,7 @@ Proof.
 Qed.
 
 Lemma scaled_ok (s : terms) (r0 : ratio) (r : rank) : exists a, val t j (Sums s) r i = inr a /\
-  val t j (Sums (scaled r0 s)) r i = inr (a * mean count_ r0)%ring.
+  val t j (Sums (scaled r0 s)) r i = inr (a * mean count_ t r0)%ring.
 Proof.
   cbn [Facts.val]. eexists; split; [reflexivity|]. cbn [scaled co un pt from]. apply f_equal. rewrite times_ok by
     easy. ring.
@@ -231,11 +233,12 @@ Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
   destruct (get k y) as [| |c q' o]; [easy| |].
   - intros r good; here H r good; cbn beta; rewrite H. now destruct (sat q r i).
-  - destruct c as [| | |s|]; try easy. destruct (sayable now r0) eqn:said; [|easy].
+  - destruct c as [| | |s|]; try easy. destruct (sayable p now f r0) eqn:said; [|easy].
     intros r good; here H r good; cbn beta. rewrite sat_union.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
-    + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite ratio_ok with (count_ := count_) (now :=
-      now); easy.
+    + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite (ratio_ok p count_ counts_equal t j now f m
+      r); try easy.
+      apply (of_tally _ _ _ known).
     + intros all. apply andb_true_iff in all. now rewrite H.
     + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in') in inq.
     + intros all. apply andb_true_iff in all. now rewrite H.
@@ -248,7 +251,8 @@ Proof.
   - intros r good. cbn beta. destruct (negb own || _); [|easy].
     rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite H by (eapply peers_ok;
       eassumption).
-  - destruct c as [| | |s|]; try easy. destruct (sayable now r0 && _) eqn:can; [|easy]. apply andb_true_iff in can.
+  - destruct c as [| | |s|]; try easy. destruct (sayable p now f r0 && _) eqn:can; [|easy]. apply andb_true_iff in
+    can.
     destruct can as [said off]. destruct (on_axes along q) eqn:out; [|easy]. clear off.
     set (s1 := reduced along s). set (s2 := if mean_ then _ else s1).
     intros r good. cbn beta. rewrite sat_union.
@@ -259,10 +263,10 @@ Proof.
     + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer
       along)).
       destruct (sat q r i) eqn:there.
-      * rewrite (together_all _ _ (fun r' => mean count_ (co s) * partial_sum (covered t j (pt s)) (un s)
+      * rewrite (together_all _ _ (fun r' => mean count_ t (co s) * partial_sum (covered t j (pt s)) (un s)
             (fun x => given p t (from s) x i) r')%ring).
         -- cbn [option_map]. do 2 f_equal. rewrite sum_reduced by easy. fold s1.
-           rewrite ratio_ok with (count_ := count_) (now := now) by easy.
+           rewrite (ratio_ok p count_ counts_equal t j now f m r) by (easy || apply (of_tally _ _ _ known)).
            cbn [Facts.val scaled co un pt from]. rewrite times_ok by easy.
            assert (kept : pt s1 = pt s /\ from s1 = from s).
            { unfold s1. clear. induction along as [|a l IH]; [easy|]. cbn [reduced fold_right]. fold (reduced l s).

@@ -14,7 +14,7 @@ Section Facts.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
 Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
 Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 
 Definition covered (t j : nat) (x : when) : list X :=
@@ -31,7 +31,7 @@ Definition val (t j : nat) (c : content) (r : rank) (i : E) : T + K :=
   | Params next => inl (fst (theta p (if next then S t else t) i))
   | Moment next => inl (snd (theta p (if next then S t else t) i))
   | Zeroed => inr 0%ring
-  | Sums s => inr (mean count_ (co s) * partial_sum (covered t j (pt s)) (un s) (fun x => given t (from s) x i)
+  | Sums s => inr (mean count_ t (co s) * partial_sum (covered t j (pt s)) (un s) (fun x => given t (from s) x i)
     r)%ring
   | Clipped => inr (clip (norm p t (weights_at t)) (grad_at t i))
   end.
@@ -168,15 +168,17 @@ Qed.
 Definition when_ok (now : moment) (j : nat) : Prop := match now with Early => True | Amid => j < micro | Late => j
   = micro end.
 
-Lemma ratio_ok (t j : nat) (now : moment) (r : rank) (k : ratio) :
-  sayable now k = true -> when_ok now j -> ok r -> ratio_of p t j r k = mean count_ k.
+Lemma ratio_ok (t j : nat) (now : moment) (f : facts) (m : memory) (r : rank) (k : ratio) :
+  (forall un, tallied (counts f) = Some un -> forall r, ok r -> tally m r = length (filter (near un r) (tokens t))) ->
+  sayable p now f k = true -> when_ok now j -> ok r -> ratio_of p m t j r k = mean count_ t k.
 Proof.
-  intros said here good. unfold ratio_of, mean.
-  assert (same : forall s, In s (over k ++ under k) -> symbol_of p t j r s = sz count_ s).
-  { intros s inside. destruct s; cbn; try easy. destruct now; cbn in *.
-    - apply forallb_forall with (x := Tokens) in said; easy.
-    - now apply counts_equal.
-    - apply forallb_forall with (x := Tokens) in said; easy. }
+  intros told_ said here good. unfold ratio_of, mean.
+  assert (same : forall s, In s (over k ++ under k) -> symbol_of p m t j r s = sz count_ t s).
+  { intros s inside. unfold sayable in said. rewrite forallb_forall in said. specialize (said s inside).
+    destruct s; cbn in *; try easy.
+    - apply andb_true_iff in said. destruct said as [same_ in_]. destruct now; try easy. now apply counts_equal.
+    - destruct (tallied (counts f)) as [[|]|]; try easy. rewrite (told_ [] eq_refl r good). f_equal.
+      generalize (tokens t) as l. induction l as [|x l IH]; [easy|]. cbn. now f_equal. }
   f_equal; f_equal; apply map_ext_in; intros s inside; apply same, in_app_iff; auto.
 Qed.
 
@@ -214,10 +216,11 @@ Proof.
   - rewrite sum_const, seq_length; ring.
 Qed.
 
-Lemma batch_count (t j : nat) : j < micro -> of_nat (length (batch t j)) = (of_nat count_ * product of_nat (map
+Lemma batch_count (t j : nat) : equal p = true -> j < micro -> of_nat (length (batch t j)) = (of_nat count_ * product
+  of_nat (map
   size (data p)))%ring :> K.
 Proof.
-  intros here. pose (r0 := (fun _ => 0) : rank). assert (good : ok r0) by (intros a; apply size_pos).
+  intros same here. pose (r0 := (fun _ => 0) : rank). assert (good : ok r0) by (intros a; apply size_pos).
   transitivity (sum_list (peers (data p) r0) (partial_sum (batch t j) (data p) (fun _ => 1%ring))).
   - rewrite sum_over_all.
     + replace (filter _ (data p)) with (@nil nat).
@@ -232,54 +235,88 @@ Proof.
     + intros a inside. unfold mem. apply existsb_exists. exists a; now rewrite Nat.eqb_refl.
   - transitivity (sum_list (peers (data p) r0) (fun _ => of_nat count_ * 1)%ring : K).
     + apply sum_list_ext; intros r inside. unfold partial_sum. rewrite <- sum_filter, sum_const.
-      rewrite <- (counts_equal t j r here) by (eapply peers_ok; eassumption). reflexivity.
+      rewrite <- (counts_equal same t j r here) by (eapply peers_ok; eassumption). reflexivity.
     + rewrite sum_times_list, peers_count. ring.
 Qed.
 
-Lemma mean_wanted : mean count_ (wanted p) = (product share (map size (data p)) * (share count_ * share micro))%ring.
+Definition means : ratio := fold_right by1 (by1 Tokens (by1 Micro one)) (map Size (data p)).
+
+Lemma mean_means (t : nat) :
+  mean count_ t means = (product share (map size (data p)) * (share count_ * share micro))%ring.
 Proof.
-  unfold wanted. generalize (data p) as d; induction d as [|a l IH]; cbn [map fold_right product].
+  unfold means. generalize (data p) as d; induction d as [|a l IH]; cbn [map fold_right product].
   - rewrite !by1_ok, mean_one by easy. cbn; ring.
   - rewrite by1_ok, IH by easy. cbn [sz]. ring.
 Qed.
 
-Lemma wanted_ok (t : nat) : share (length (tokens t)) = mean count_ (wanted p).
+Lemma inverse_is (n : nat) (k : K) : (of_nat n * k)%ring = 1%ring -> share n = k.
 Proof.
-  assert (all : of_nat (length (tokens t)) = (of_nat micro * (of_nat count_ * product of_nat (map size (data
-    p))))%ring :> K).
-  { unfold tokens. replace (of_nat (length (flat_map (batch t) (seq 0 micro))) : K)
-      with (sum_list (flat_map (batch t) (seq 0 micro)) (fun _ => 1%ring) : K) by (rewrite sum_const; ring).
-    rewrite sum_flat_map. transitivity (sum_list (seq 0 micro) (fun _ : nat => of_nat count_ * product of_nat (map
-      size (data p)))%ring : K).
-    - apply sum_list_ext; intros j inside. rewrite sum_const, batch_count by (apply in_seq in inside; lia). ring.
-    - now rewrite sum_const, seq_length. }
-  assert (inverse : (of_nat (length (tokens t)) * mean count_ (wanted p))%ring = 1%ring).
-  { rewrite all, mean_wanted.
-    transitivity ((of_nat micro * share micro) * (of_nat count_ * share count_) *
-      (product of_nat (map size (data p)) * product share (map size (data p))))%ring; [ring|].
-    rewrite !share_ok by lia. generalize (data p) as d; induction d as [|a l IH]; cbn [map product]; [ring|].
-    transitivity ((of_nat (size a) * share (size a)) * (1 * 1 * (product of_nat (map size l) * product share (map
-      size l))))%ring;
-      [ring|]. rewrite IH, share_ok by (pose proof (size_pos a); lia). ring. }
-  destruct (Nat.eq_dec (length (tokens t)) 0) as [none|some].
-  - rewrite none in *; cbn in inverse.
-    assert (zero_one : (0 : K)%ring = 1%ring) by (rewrite <- inverse; ring).
-    transitivity (1 * share 0)%ring; [ring|]. rewrite <- zero_one. transitivity (0 * mean count_ (wanted p))%ring;
-      [ring|].
+  intros inverse. destruct (Nat.eq_dec n 0) as [->|some].
+  - cbn in inverse. assert (zero_one : (0 : K)%ring = 1%ring) by (rewrite <- inverse; ring).
+    transitivity (1 * share 0)%ring; [ring|]. rewrite <- zero_one. transitivity (0 * k)%ring; [ring|].
     rewrite zero_one; ring.
-  - transitivity (share (length (tokens t)) * (of_nat (length (tokens t)) * mean count_ (wanted p)))%ring.
-    + rewrite inverse; ring.
-    + transitivity ((of_nat (length (tokens t)) * share (length (tokens t))) * mean count_ (wanted p))%ring; [ring|].
-      rewrite share_ok by easy. ring.
+  - transitivity (share n * (of_nat n * k))%ring; [rewrite inverse; ring|].
+    transitivity ((of_nat n * share n) * k)%ring; [ring|]. rewrite share_ok by easy. ring.
+Qed.
+
+Lemma sizes_inverse (l : list nat) : (product of_nat (map size l) * product share (map size l))%ring = 1%ring :> K.
+Proof.
+  induction l as [|a l IH]; cbn [map product]; [ring|].
+  transitivity ((of_nat (size a) * share (size a)) * (product of_nat (map size l) * product share (map size l)))%ring;
+    [ring|]. rewrite IH, share_ok by (pose proof (size_pos a); lia). ring.
+Qed.
+
+Lemma tokens_count (t : nat) : equal p = true ->
+  of_nat (length (tokens t)) = (of_nat micro * (of_nat count_ * product of_nat (map size (data p))))%ring :> K.
+Proof.
+  intros same. unfold tokens. replace (of_nat (length (flat_map (batch t) (seq 0 micro))) : K)
+    with (sum_list (flat_map (batch t) (seq 0 micro)) (fun _ => 1%ring) : K) by (rewrite sum_const; ring).
+  rewrite sum_flat_map.
+  transitivity (sum_list (seq 0 micro) (fun _ : nat => of_nat count_ * product of_nat (map size (data p)))%ring : K).
+  - apply sum_list_ext; intros j inside. rewrite sum_const, batch_count by (easy || apply in_seq in inside; lia).
+    ring.
+  - now rewrite sum_const, seq_length.
+Qed.
+
+Lemma of_tokens (t : nat) : equal p = true -> share (length (tokens t)) = mean count_ t means.
+Proof.
+  intros same. apply inverse_is. rewrite tokens_count, mean_means by easy.
+  transitivity ((of_nat micro * share micro) * (of_nat count_ * share count_) *
+    (product of_nat (map size (data p)) * product share (map size (data p))))%ring; [ring|].
+  rewrite !share_ok, sizes_inverse by lia. ring.
+Qed.
+
+Lemma of_batch (t j : nat) : equal p = true -> j < micro -> (share micro * share (length (batch t j)))%ring = mean
+  count_ t means.
+Proof.
+  intros same small. rewrite mean_means.
+  rewrite (inverse_is (length (batch t j)) (product share (map size (data p)) * share count_)%ring); [ring|].
+  rewrite batch_count by easy.
+  transitivity ((of_nat count_ * share count_) *
+    (product of_nat (map size (data p)) * product share (map size (data p))))%ring; [ring|].
+  rewrite share_ok, sizes_inverse by lia. ring.
+Qed.
+
+Lemma mean_count (t : nat) : mean count_ t (by1 Count one) = share (length (tokens t)).
+Proof. rewrite by1_ok, mean_one by easy. cbn. ring. Qed.
+
+Lemma wanted_ok (t j : nat) (k : ratio) : In k (wanted p) -> j < micro -> weight p t j = mean count_ t k.
+Proof.
+  pose proof (of_tokens t) as all_. pose proof (of_batch t j) as each_. pose proof (mean_count t) as count1.
+  unfold wanted, weight. fold means. intros inside small. apply in_app_iff in inside.
+  destruct (weighs p), (equal p) eqn:same; cbn [In] in inside;
+    repeat match goal with H : _ \/ _ |- _ => destruct H | H : False |- _ => destruct H end; subst;
+    rewrite ?count1, ?mean_one; try easy; auto.
+  now rewrite each_, all_.
 Qed.
 
 Lemma whole_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i : E) :
   whole p now g c = true -> when_ok now j -> group_of i = g -> val t j c r i = inr (grad_at t i).
 Proof.
   destruct c as [| | |s|]; try easy; destruct now; try easy. cbn. intros same -> group.
-  destruct (terms_eq s _) as [->|]; [|easy]. cbn [co un pt from]. f_equal.
-  unfold grad_at, gradient. rewrite wanted_ok. f_equal. unfold covered, tokens, partial_sum, given. cbn [near
-    forallb].
-  apply sum_list_ext; intros x _. now subst.
+  apply existsb_exists in same. destruct same as [c [good same]]. destruct (terms_eq s _) as [->|]; [|easy].
+  cbn [co un pt from]. f_equal. unfold grad_at, gradient, covered, partial_sum, given. cbn [near forallb].
+  rewrite sum_flat_map, <- sum_list_times. apply sum_list_ext; intros n small. apply in_seq in small.
+  rewrite (wanted_ok t n c) by (easy || lia). f_equal. apply sum_list_ext; intros x _. now subst.
 Qed.
 End Facts.

@@ -62,7 +62,7 @@ Section Loops.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
 Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
 Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 Hypothesis deep : forall u g, used p u g = true -> depth p u = depth p (hd 0 (sites_of p g)).
 
@@ -77,7 +77,7 @@ Record between (t j : nat) (f : facts) (m : memory) : Prop := {
   bt_kept : forall u l, nth u (kepts f) false = true -> l < depth p u -> forall r, ok r -> kept_right p t u l m r;
   bt_act : forall n, acts f = Outside n -> forall r x, ok r -> act m r x = ref_enter p t (weights_at p t) x n;
   bt_cot : forall n, cots f = Outside n -> forall r x, ok r -> cot m r x = ref_leave p t (weights_at p t) x n;
-  bt_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean count_ c
+  bt_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean count_ t c
 }.
 
 Section Block.
@@ -116,7 +116,7 @@ Record so_far (n : nat) (m' : memory) : Prop := {
   sf_cot : c = Entered -> forall r x, ok r -> cot m' r x = ref_cot p t (weights_at p t) x u n;
   sf_acts : has_forward body = false -> act m' = act m;
   sf_cots : has_backward body = false -> cot m' = cot m;
-  sf_factor : forall c, factor f = Some c -> forall r, ok r -> scale m' r = mean count_ c;
+  sf_factor : forall c, factor f = Some c -> forall r, ok r -> scale m' r = mean count_ t c;
   sf_log : fine f1 = true -> log_ok p t m -> log_ok p t m'
 }.
 
@@ -239,7 +239,7 @@ Lemma block_ok (b : block) (f : facts) (m : memory) : good_block p b = true -> b
   goes_on f (after_block p start now f b) m (at_block p t j m b).
 Proof.
   intros good known. pose proof known as [g len lenu fit kept_ act_ cot_ fac].
-  destruct b as [u reversed body|k|k|n x q|along|c d]; cbn [after_block at_block good_block] in *.
+  destruct b as [u reversed body|k|k|n x q|along| |along|c d]; cbn [after_block at_block good_block] in *.
   - apply andb_true_iff in good. destruct good as [small good]. apply Nat.ltb_lt in small.
     set (a := if has_forward body && negb reversed then _ else Lost).
     set (c := if has_backward body && reversed then _ else Lost).
@@ -267,16 +267,17 @@ Proof.
       split; cbn [slots kepts acts cots factor norms counts fine]; try easy; try (now destruct g; split).
     + intros n e r x ok_. cbn [cot]. destruct (flow_eq (acts f) (Outside (units p))) as [flow|]; [|easy].
       injection e as <-. cbn [ref_leave]. rewrite (act_ _ flow r x ok_). reflexivity.
-    + intros s [= <-] r ok_. cbn [scale]. rewrite times_ok, mean_one by easy.
-      rewrite (ratio_ok p count_ counts_equal t j Amid) by easy. ring.
+    + intros s found r ok_. destruct (sayable p Amid f k) eqn:said; [|easy]. injection found as <-.
+      cbn [scale]. rewrite times_ok, mean_one by easy.
+      rewrite (ratio_ok p count_ counts_equal t j Amid f m) by (easy || apply (of_tally _ _ _ _ g)). ring.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy; try (now destruct g; split).
-    intros s. destruct (factor f) as [s0|]; [|easy]. destruct (sayable now k) eqn:said; [|easy].
+    intros s. destruct (factor f) as [s0|]; [|easy]. destruct (sayable p now f k) eqn:said; [|easy].
     intros [= <-] r ok_. cbn [scale]. rewrite times_ok by easy. rewrite (fac s0 eq_refl r ok_).
-    rewrite (ratio_ok p count_ counts_equal t j now) by easy. ring.
+    rewrite (ratio_ok p count_ counts_equal t j now f m) by (easy || apply (of_tally _ _ _ _ g)). ring.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + now rewrite length_put_at.
     + intros g' q1 found l r small ok_. apply nth_error_put_at in found. destruct found as [[-> new]|[apart_ old]].
       * rewrite Nat.eqb_refl. destruct (get (nth_table (slots f) n) x) as [| |co_ q' o] eqn:K1; try easy.
@@ -297,7 +298,7 @@ Proof.
       * replace (g' =? n) with false by (symmetry; now apply Nat.eqb_neq). now apply N.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + now rewrite map_length.
     + intros g' q1 found l r small ok_. rewrite nth_error_map in found.
       destruct (nth_error (norms f) g') as [[q0|]|] eqn:old; cbn [option_map] in found; try easy.
@@ -308,12 +309,29 @@ Proof.
       * injection found as found. exfalso. clear - found. revert q1 found.
         induction along as [|b l0 IH]; intros q1; cbn [fold_right]; [easy|].
         fold norm_step. destruct (fold_right norm_step None l0) as [q2|] eqn:rest; [|easy]. now specialize (IH q2).
+  - split; [|split; [easy|]; intros log u l got read; now apply log].
+    split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
+    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
+      easy.
+    now intros un [= <-].
+  - split; [|split; [easy|]; intros log u l got read; now apply log].
+    split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
+    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
+      easy.
+    intros un found r ok_. cbn [tell_tally tallied] in found. change (fold_right tally_step (tallied (counts f))
+      along = Some un) in found.
+      destruct (tallied (counts f)) as [un0|].
+      + rewrite <- (count_summed (tokens t) along un0) by easy. f_equal. apply map_ext_in. intros r' peer.
+        apply Y; [easy|]. eapply peers_ok; eassumption.
+      + exfalso. clear - found. revert un found. induction along as [|b l0 IH]; intros un; cbn [fold_right]; [easy|].
+        destruct (fold_right tally_step None l0) as [q|]; [|easy]. now specialize (IH q).
   - split; [|split; [now destruct d|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    2: { intros un found. apply Y. destruct (counts f), c, d; exact found. }
     intros c' disk b found r ok_. pose proof (fun c' disk b H => C c' disk b H r ok_) as C'.
     assert (start_ok : d = Start -> start = true -> t = 0) by (intros; now apply starts).
-    destruct (counts f) as [k1 k2 k3 k4]. cbn [told tell] in *.
+    destruct (counts f) as [k1 k2 k3 k4 k5]. cbn [told tell] in *.
     destruct d; destruct c, c', disk; cbn [told tell counter_eqb] in *; try (now apply C');
       try (specialize (C' Step false)); try (specialize (C' Stream false)).
     all: cbn [told] in C'.

@@ -38,7 +38,7 @@ Class world := {
   measure : E -> K -> K; clip : K -> K -> K; update : nat -> E -> T -> T -> K -> T * T;
   (* what nothing defined: any numbers, others at every event *)
   junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K;
-  junk_scale : rank -> K; junk_flow : rank -> X -> B
+  junk_scale : rank -> K; junk_tally : nat -> rank -> nat; junk_flow : rank -> X -> B
 }.
 
 Section Meaning.
@@ -62,6 +62,7 @@ Definition needs (u l : nat) : list E := filter (fun i => used u (group_of i) &&
 
 (** The tokens that a rank has. *)
 Definition near (along : list nat) (r : rank) (x : X) : bool := forallb (fun a => r a =? home x a) along.
+Definition tokens (t : nat) : list X := flat_map (batch t) (seq 0 micro).
 Definition local (t j : nat) (r : rank) : list X := filter (near (data p) r) (batch t j).
 
 Record memory := Memory {
@@ -69,6 +70,7 @@ Record memory := Memory {
   partial : nat -> nat -> rank -> option K;               (* group, instance *)
   count : counter -> bool -> rank -> option nat;          (* true: in the checkpoint *)
   act : rank -> X -> A; cot : rank -> X -> B; scale : rank -> K;
+  tally : rank -> nat;                                     (* the count of tokens *)
   kept : nat -> nat -> rank -> option (nat * list T * (X -> A));
   reads : list (nat * nat * (rank -> E -> option (T + K)));  (* what units have read as weights: unit, instance,
     view *)
@@ -85,16 +87,16 @@ Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | St
 (** Memory with one slot written where [here] says. *)
 Definition write (m : memory) (here : E -> bool) (y : slot) (f : rank -> E -> option (T + K)) : memory :=
   Memory (fun y' r i => if slot_eqb y' y && here i then f r i else held m y' r i)
-         (partial m) (count m) (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m)).
+         (partial m) (count m) (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m)).
 
 Definition as_state (z : T) (v : T + K) : T := match v with inl x => x | inr _ => z end.
 Definition as_number (v : T + K) : K := match v with inl _ => 0%ring | inr k => k end.
 Fixpoint product (f : nat -> K) (l : list nat) : K := match l with [] => 1%ring | n :: l => (f n * product f
   l)%ring end.
-Definition symbol_of (t j : nat) (r : rank) (s : symbol) : nat :=
-  match s with Tokens => length (local t j r) | Micro => micro | Size a => size a end.
-Definition ratio_of (t j : nat) (r : rank) (k : ratio) : K :=
-  (product of_nat (map (symbol_of t j r) (over k)) * product share (map (symbol_of t j r) (under k)))%ring.
+Definition symbol_of (m : memory) (t j : nat) (r : rank) (s : symbol) : nat :=
+  match s with Tokens => length (local t j r) | Count => tally m r | Micro => micro | Size a => size a end.
+Definition ratio_of (m : memory) (t j : nat) (r : rank) (k : ratio) : K :=
+  (product of_nat (map (symbol_of m t j r) (over k)) * product share (map (symbol_of m t j r) (under k)))%ring.
 
 Definition is_some {V : Type} (o : option V) : bool := match o with Some _ => true | None => false end.
 
@@ -129,11 +131,11 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
   | Scale y k q => write m here y (fun r i => if sat q r i then
       match get y r i with
       | None => None
-      | Some (inr a) => Some (inr (a * ratio_of t j r k)%ring)
+      | Some (inr a) => Some (inr (a * ratio_of m t j r k)%ring)
       | _ => Some (z r i) end else get y r i)
   | Reduce y along mean owners k => write m here y (fun r i =>
       if negb owners || forallb (fun a => r a =? own a i) along then
-        option_map (fun s => inr (s * (if mean then product share (map size along) else 1) * ratio_of t j r k)%ring)
+        option_map (fun s => inr (s * (if mean then product share (map size along) else 1) * ratio_of m t j r k)%ring)
           (together (map (fun r' => option_map as_number (get y r' i)) (peers along r)) (as_number (z r i)))
       else None)
   | Clip y q => write m here y (fun r i => if sat q r i then
@@ -159,7 +161,7 @@ Definition view (m : memory) (u l : nat) (r : rank) : list T :=
 Definition at_forward (u l : nat) (m : memory) : memory :=
   let n r := match count m Stream false r with Some n => n | None => junk_stream (clock m) r end in
   Memory (held m) (partial m) (count m)
-    (fun r x => forward u l (n r) x (view m u l r) (act m r x)) (cot m) (scale m)
+    (fun r x => forward u l (n r) x (view m u l r) (act m r x)) (cot m) (scale m) (tally m)
     (fun u' l' r => if (u' =? u) && (l' =? l) then Some (n r, view m u l r, act m r) else kept m u' l' r)
     ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
 
@@ -179,7 +181,7 @@ Definition at_backward (t j u l : nat) (m : memory) : memory :=
                    | _ => Some (junk (clock m) r i) end
             end else held m y' r i)
     (partial m) (count m) (act m) (fun r x => backward u l x (from r x) (view m u l r) (cot m r x))
-    (scale m) (kept m) ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
+    (scale m) (tally m) (kept m) ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
 
 Definition at_instr (t j u l : nat) (m : memory) (e : instr) : memory :=
   match e with
@@ -194,21 +196,23 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
   match b with
   | Each u reversed body =>
       fold_left (fun m k => fold_left (at_instr t j u (instance u reversed k)) body m) (seq 0 (depth u)) m
-  | Loss k => Memory (held m) (partial m) (count m) (act m) (fun r x => seed x (act m r x)) (fun r => ratio_of t j
-    r k)
-      (kept m) (reads m) (S (clock m))
-  | ScaleLoss k => Memory (held m) (partial m) (count m) (act m) (cot m) (fun r => (scale m r * ratio_of t j r
-    k)%ring)
-      (kept m) (reads m) (S (clock m))
+  | Loss k => Memory (held m) (partial m) (count m) (act m) (fun r x => seed x (act m r x))
+      (fun r => ratio_of m t j r k) (tally m) (kept m) (reads m) (S (clock m))
+  | ScaleLoss k => Memory (held m) (partial m) (count m) (act m) (cot m)
+      (fun r => (scale m r * ratio_of m t j r k)%ring) (tally m) (kept m) (reads m) (S (clock m))
   | Norm g x q => Memory (held m)
       (fun g' l r => if g' =? g then Some (sum_list (part g l) (fun i => if sat q r i then
            match held m x r i with Some v => measure i (as_number v) | None => 0%ring end else 0%ring))
          else partial m g' l r)
-      (count m) (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))
+      (count m) (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
   | NormSum along => Memory (held m)
       (fun g l r => together (map (partial m g l) (peers along r)) (junk_norm (clock m) g r))
-      (count m) (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))
-  | Count c d => Memory (held m) (partial m)
+      (count m) (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
+  | CountTokens => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
+      (fun r => length (filter (near (data p) r) (tokens t))) (kept m) (reads m) (S (clock m))
+  | CountSum along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
+      (fun r => list_sum (map (tally m) (peers along r))) (kept m) (reads m) (S (clock m))
+  | Tick c d => Memory (held m) (partial m)
       (fun c' disk r => if counter_eqb c' c then
          match d, disk with
          | Start, false => Some 0
@@ -217,18 +221,19 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
          | Load, false => count m c true r
          | Store, true => count m c false r
          | _, _ => count m c' disk r end else count m c' disk r)
-      (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))
+      (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
   end.
 
 Definition run_blocks (t j : nat) (l : list block) (m : memory) : memory := fold_left (at_block t j) l m.
 
 (** A microbatch begins with its data, and without activations of another. *)
 Definition enter (m : memory) : memory :=
-  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (fun _ _ _ => None) (reads m) (S
-    (clock m)).
+  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (tally m)
+    (fun _ _ _ => None) (reads m) (S (clock m)).
 
 Definition step (t : nat) (m : memory) : memory :=
-  let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (kept m) [] (clock m) in
+  let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (kept m) []
+    (clock m) in
   let m := run_blocks t 0 (prepare p) m in
   let m := fold_left (fun m j => run_blocks t j (inside p) (enter m)) (seq 0 micro) m in
   run_blocks t micro (outside p) m.
@@ -237,24 +242,25 @@ Definition step (t : nat) (m : memory) : memory :=
 Definition saved (t : nat) (m : memory) : memory :=
   run_blocks t 0 (save p) (Memory (fun y r i => match on y with Disk => None | _ => held m y r i end)
     (partial m) (fun c disk r => if disk then None else count m c disk r)
-    (act m) (cot m) (scale m) (kept m) (reads m) (S (clock m))).
+    (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))).
 Definition off (m : memory) : memory :=
   Memory (fun y r i => match y with
             | At _ Disk => held m y r i | At Weight Device => Some (junk (clock m) r i) | _ => None end)
     (fun _ _ _ => None) (fun c disk r => if disk then count m c disk r else None)
-    (act m) (cot m) (scale m) (kept m) [] (S (clock m)).
+    (act m) (cot m) (scale m) (junk_tally (clock m)) (kept m) [] (S (clock m)).
 Definition power_on : memory :=
   Memory (fun y r i => match y with
             | At Weight Device => Some (if forallb (fun a => r a =? 0) (axes p) then inl (first_weight i) else junk
               0 r i)
             | _ => None end)
-    (fun _ _ _ => None) (fun _ _ _ => None) (fun _ => input) junk_flow junk_scale (fun _ _ _ => None) [] 1.
+    (fun _ _ _ => None) (fun _ _ _ => None) (fun _ => input) junk_flow junk_scale
+    (junk_tally 0) (fun _ _ _ => None) [] 1.
 
 Fixpoint run (stops : nat -> bool) (t : nat) : memory :=
   let m := saved t match t with O => run_blocks 0 0 (init p) power_on | S t => step t (run stops t) end in
   if stops t then run_blocks t 0 (resume p) (off m) else m.
 
-(** The single device. It has every token, and takes the mean over all tokens of the step. *)
+(** The single device. It has every token, and weighs them as the program's reference says. *)
 Fixpoint iter {V : Type} (n : nat) (f : nat -> V -> V) (v : V) : V :=
   match n with O => v | S n => f n (iter n f v) end.
 
@@ -276,10 +282,14 @@ Fixpoint ref_leave (x : X) (d : nat) : B :=  (* what d units from the end have h
 Definition ref_cot (x : X) (u k : nat) : B := iter k (ref_back x u) (ref_leave x (length (repeated p) - 1 - u)).
 Definition contribution (u l : nat) (x : X) (i : E) : K :=
   gamma u l x (ref_kept x u l) (ref_view u l) (ref_cot x u (depth u - 1 - l)) i.
-Definition tokens : list X := flat_map (batch t) (seq 0 micro).
+Definition weight (j : nat) : K :=
+  match weighs p with
+  | TokenMean => share (length (tokens t))
+  | MicrobatchMean => share micro * share (length (batch t j))
+  | Sum => 1 end%ring.
 Definition gradient (i : E) : K :=
-  (share (length tokens) *
-   sum_list tokens (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
+  sum_list (seq 0 micro) (fun j => weight j *
+    sum_list (batch t j) (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
 Definition all_parts : list (nat * nat) :=
   flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (seq 0 (length (groups p))).
 Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i
@@ -304,7 +314,8 @@ Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] 
 (** Every rank holds equally many tokens in every microbatch of every step. *)
 Definition equal_counts : Prop := exists c, 0 < c /\ forall t j r, j < micro -> ok r -> length (local t j r) = c.
 
-Definition correct_in : Prop := equal_counts -> 0 < micro -> forall (stops : nat -> bool) (t : nat),
+Definition correct_in : Prop := (equal p = true -> equal_counts) -> 0 < micro -> forall (stops : nat -> bool) (t :
+  nat),
   (resumes p = false -> forall t, stops t = false) ->
   (* parameters rest where the strategy says, and are the reference's; some rank holds each element *)
   (forall r i, ok r -> covers i -> sat (rests (group_at i)) r i = true ->

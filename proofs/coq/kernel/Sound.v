@@ -20,7 +20,7 @@ Section Sound.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
 Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
 Hypothesis well : well_formed p = true.
 
 Notation fits := (fits p count_).
@@ -38,7 +38,8 @@ Lemma accepted_parts : exists f f', between 0 0 (initialised p) (run_blocks p 0 
 Proof.
   assert (found : exists f f', next p (quiet f) = Some f' /\ settled p (quiet f) f' = true).
   { pose proof accepted as all. unfold check in all. apply andb_true_iff in all. destruct all as [_ all].
-    destruct (next p (first_guess p)) as [f'|] eqn:step_; [|easy]. apply orb_true_iff in all. destruct all as [all|all].
+    destruct (next p (first_guess p)) as [f'|] eqn:step_; [|easy]. apply orb_true_iff in all. destruct all as
+      [all|all].
     - do 2 eexists. split; [exact step_|exact all].
     - destruct (next p (second_guess p (first_guess p) f')) as [g'|] eqn:step'; [|easy].
       do 2 eexists. split; [exact step'|exact all]. }
@@ -53,7 +54,7 @@ Proof.
     apply (blocks_ok p count_ count_pos micro_pos counts_equal (data_once p well) (deep p well) 0 0 true Early
       ltac:(easy) I); [easy|]. apply (power_on_ok p). }
   repeat (split; [easy|]). intros back. rewrite back in counts_. cbn [negb orb quiet counts] in *.
-  destruct (counts f) as [a b [[]|] [[]|]]; try easy.
+  destruct (counts f) as [a b [[]|] [[]|] d]; try easy.
 Qed.
 
 Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
@@ -122,6 +123,10 @@ End Sound.
 
 Theorem check_sound : forall p, check p = true -> correct p.
 Proof.
-  intros p yes w [c [c_pos same]] micro_pos. apply (accepted_correct p c c_pos micro_pos same); [|exact yes].
+  intros p yes w counts_ micro_pos.
+  assert (count_ : exists c, 0 < c /\ (equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) =
+    c)).
+  { destruct (equal p); [destruct (counts_ eq_refl) as [c [c_pos same]]; now exists c|exists 1; split; [lia|easy]]. }
+  destruct count_ as [c [c_pos same]]. apply (accepted_correct p c c_pos micro_pos same); [|exact yes].
   unfold check in yes. now apply andb_true_iff in yes.
 Qed.

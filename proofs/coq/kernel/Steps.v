@@ -20,7 +20,7 @@ Section Sound.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
 Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
 Hypothesis well : well_formed p = true.
 
 Notation fits := (fits p count_).
@@ -97,6 +97,12 @@ Proof.
   destruct c, disk; cbn [told]; now apply one.
 Qed.
 
+Lemma tally_entail_ok (k l : counters) un : counts_entail k l = true -> tallied l = Some un -> tallied k = Some un.
+Proof.
+  unfold counts_entail. intros all found. apply andb_true_iff in all. destruct all as [_ all]. rewrite found in all.
+  destruct (tallied k) as [un'|]; [|easy]. cbn in all. now destruct (nats_eq un' un) as [->|].
+Qed.
+
 Lemma quiet_between (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (quiet f) m.
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn; try easy; try (now destruct a; split).
@@ -115,7 +121,7 @@ Proof.
   repeat (apply andb_true_iff in all; destruct all as [all ?]). cbn [quiet slots norms counts fine] in *.
   pose proof (all2_length _ _ _ all) as len'.
   split; cbn [quiet slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C]. cbn [quiet norms counts] in *. split; cbn [quiet norms counts].
+  - destruct a as [A B C Y]. cbn [quiet norms counts] in *. split; cbn [quiet norms counts].
     + intros k disk v found. apply A. eapply counts_entail_ok; eassumption.
     + pose proof (all2_length _ _ _ H1). congruence.
     + intros n q found. apply C. assert (small : n < length (norms g)) by (apply nth_error_Some; congruence).
@@ -123,6 +129,7 @@ Proof.
       rewrite value in one. destruct (nth n (norms f) None) as [q0|] eqn:old; [|easy]. cbn in one.
       destruct (place_eq q0 q) as [->|]; [|easy]. pose proof (all2_length _ _ _ H1).
       rewrite <- old. apply nth_error_nth'. lia.
+    + intros un found. apply Y. eapply tally_entail_ok; eassumption.
   - congruence.
   - now rewrite map_length.
   - intros i cover. eapply entails_table_ok; [|now apply d]. apply all2_nth; [easy|]. destruct cover. lia.
@@ -165,7 +172,7 @@ Qed.
 Lemma entered_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (entered f) (enter m).
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn [entered slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C]. split; cbn; easy.
+  - destruct a as [A B C Y]. split; cbn; easy.
   - now rewrite map_length.
   - intros u l no. exfalso. clear - no. revert u no. induction (kepts f) as [|x l' IH]; intros [|u] no; cbn in no;
     try easy.
@@ -239,7 +246,8 @@ Lemma step_ok (t : nat) (f g : facts) (m : memory) : after_step p f = Some g -> 
   between t micro g (step p t m) /\ (fine g = true -> log_ok p t (step p t m)).
 Proof.
   unfold after_step, step. intros found known.
-  set (m0 := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (kept m) [] (clock m)).
+  set (m0 := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (kept m) []
+    (clock m)).
   assert (B0 : between t 0 (refreshed f) m0).
   { destruct known as [a b c d e1 e2 e3 e4]. split; cbn; try easy. now destruct a; split. }
   destruct well_parts as [_ [_ [_ [prep [_ [out _]]]]]].
@@ -260,7 +268,7 @@ Lemma turned_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> betwee
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn [turned map_slots slots kepts acts cots factor norms counts fine]; try
     easy.
-  - destruct a as [A B C]. split; cbn [turned map_slots norms counts].
+  - destruct a as [A B C Y]. split; cbn [turned map_slots norms counts].
     + intros k disk v found r good.
       assert (was : v = false /\ told (counts f) k disk = Some true).
       { destruct k, disk; cbn [told on_counts step_here stream_here step_disk stream_disk] in *.
@@ -271,6 +279,7 @@ Proof.
       destruct was as [-> was]. apply (A _ _ _ was r good).
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
+    + easy.
   - now rewrite map_length.
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy. eapply (fits_map t j (S t) 0 (fun _ => turn)); [|now apply d].
@@ -294,7 +303,7 @@ Proof.
   intros [a b c d e1 e2 e3 e4]. unfold after_save, saved. destruct well_parts as [_ [_ [_ [_ [_ [_ [good _]]]]]]].
   apply quiet_between. apply (blocks t 0 false Early ltac:(easy) I); [easy|].
   split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C]. split; cbn [norms counts count partial]; try easy.
+  - destruct a as [A B C Y]. split; cbn [norms counts count partial]; try easy.
     intros k [] v found r good'; [destruct k; easy|]. apply A; [|easy]. now destruct k.
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
@@ -305,10 +314,11 @@ Qed.
 Lemma off_ok (t : nat) (f : facts) (m : memory) : between t 0 f m -> between t 0 (after_off f) (off m).
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn [after_off slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C]. split; cbn [after_off off norms counts count partial].
+  - destruct a as [A B C Y]. split; cbn [after_off off norms counts count partial].
     + intros k [] v found r good'; [|destruct k; easy]. apply A; [|easy]. now destruct k.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
+    + easy.
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
     eapply (fits_map t 0 t 0 (fun x h => if on_disk x then h else if slot_eq x (At Weight Device) then Any else
@@ -344,6 +354,7 @@ Proof.
     + intros k disk v found. destruct k, disk; easy.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (groups p) g); easy.
+    + easy.
   - now rewrite map_length.
   - now rewrite map_length.
   - intros i [small _] x. rewrite nth_table_const by easy.

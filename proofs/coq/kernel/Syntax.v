@@ -18,8 +18,10 @@ Record slot := At { what : value; on : tier }.
 Inductive clause := Owner (a : nat) | First (a : nat).
 Definition place := list clause.
 
-(** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of tokens in the microbatch. *)
-Inductive symbol := Tokens | Micro | Size (a : nat).
+(** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of tokens in the microbatch, [Count]
+  the
+    number that it has counted. *)
+Inductive symbol := Tokens | Count | Micro | Size (a : nat).
 Record ratio := Ratio { over : list symbol; under : list symbol }.
 
 (** What happens to one instance of one group, on all ranks at once; [x] is read, [y] is written. *)
@@ -51,17 +53,25 @@ Inductive block :=
 | ScaleLoss (k : ratio)                                 (* loss.scale *)
 | Norm (g : nat) (x : slot) (q : place)                 (* the partial norm of every instance of a group *)
 | NormSum (along : list nat)                            (* norm.all_reduce *)
-| Count (c : counter) (d : tick).
+| CountTokens                                           (* count.compute, in prepare *)
+| CountSum (along : list nat)                           (* count.all_reduce *)
+| Tick (c : counter) (d : tick).
 
 (** A group of parameters: the units that use it, in forward order, and where, and on which tier, the strategy says
   that
     it rests. *)
 Record group := Group { sites : list nat; rests : place; lies : tier }.
 
+(** How the reference weighs a token: by one over all tokens of the step; by one over those of its microbatch and over
+    the number of microbatches; by 1. *)
+Inductive weighting := TokenMean | MicrobatchMean | Sum.
+
 (** [repeated] says of every unit whether it stands in the loop over layers; [data] are the axes that split the batch;
-    [clips] says whether the reference clips by the global norm. The rest is the program. *)
+    [clips] says whether the reference clips by the global norm; [equal] whether equal counts are assumed. The rest is
+    the program. *)
 Record program := Program {
-  axes : list nat; data : list nat; clips : bool; repeated : list bool; groups : list group;
+  axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; repeated : list bool;
+  groups : list group;
   init : list block; prepare : list block; inside : list block; outside : list block;
   save : list block; resume : list block
 }.

@@ -17,7 +17,7 @@ Section Units.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
 Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
 Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 
 Notation val := (val p count_).
@@ -62,6 +62,7 @@ Record frame (u l : nat) (m m' : memory) : Prop := {
   fr_held : forall y r i, used p u (group_of i) && (layer_of i =? l) = false -> held m' y r i = held m y r i;
   fr_partial : partial m' = partial m;
   fr_count : count m' = count m;
+  fr_tally : tally m' = tally m;
   fr_scale : scale m' = scale m;
   fr_kept : forall u' l' r, (u' =? u) && (l' =? l) = false -> kept m' u' l' r = kept m u' l' r
 }.
@@ -70,14 +71,15 @@ Lemma frame_refl u l m : frame u l m m.
 Proof. now split. Qed.
 Lemma frame_trans u l m m' m'' : frame u l m m' -> frame u l m' m'' -> frame u l m m''.
 Proof.
-  intros [a b c d e] [a' b' c' d' e']. split; try congruence.
+  intros [a b c c1 d e] [a' b' c' c1' d' e']. split; try congruence.
   - intros. now rewrite a', a.
   - intros. now rewrite e', e.
 Qed.
 
 Lemma event_frame (t j : nat) (here : E -> bool) (e : event) (m : memory) :
   let m' := at_event p t j here e m in
-  (forall y r i, here i = false -> held m' y r i = held m y r i) /\ partial m' = partial m /\ count m' = count m /\
+  (forall y r i, here i = false -> held m' y r i = held m y r i) /\ partial m' = partial m /\ (count m' = count m /\
+    tally m' = tally m) /\
   scale m' = scale m /\ kept m' = kept m /\ act m' = act m /\ cot m' = cot m /\ reads m' = reads m.
 Proof.
   destruct e; cbn; repeat split; try easy; intros y' r i out; rewrite out; rewrite ?andb_false_r; easy.
@@ -101,7 +103,7 @@ Record inst (f : facts) (m : memory) : Prop := {
   in_cot : cots f = Entered -> l = depth p u - 1 - k /\
     forall r x, ok r -> cot m r x = ref_cot p t (weights_at p t) x u k;
   in_cotted : cots f = Left -> forall r x, ok r -> cot m r x = ref_cot p t (weights_at p t) x u (S k);
-  in_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean count_ c
+  in_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean count_ t c
 }.
 
 Lemma seen_ok (f : facts) (m : memory) (r : rank) (i : E) : inst f m -> weights_right p u f = true -> ok r ->
@@ -141,15 +143,15 @@ Definition goes (f f' : facts) (m m' : memory) : Prop :=
 
 Lemma glob_same (f f' : facts) (m m' : memory) : norms f' = norms f -> counts f' = counts f -> partial m' = partial
   m ->
-  count m' = count m -> glob t f m -> glob t f' m'.
-Proof. intros A B C D [a b c]. split; rewrite ?A, ?B, ?C, ?D; easy. Qed.
+  count m' = count m -> tally m' = tally m -> glob t f m -> glob t f' m'.
+Proof. intros A B C D E1 [a b c d]. split; rewrite ?A, ?B, ?C, ?D, ?E1; easy. Qed.
 
 Lemma on_ok (f : facts) (m : memory) (g : nat) (e : event) : g < length (groups p) -> used p u g = true -> inst f m ->
   goes f (after_instr p start now u f (On g e)) m (at_instr p t j u l m (On g e)).
 Proof.
   intros small use known. cbn [after_instr at_instr].
   set (here := fun i : E => (group_of i =? g) && (layer_of i =? l)).
-  destruct (event_frame t j here e m) as [A [B [C [D [E1 [F [G H]]]]]]].
+  destruct (event_frame t j here e m) as [A [B [[C C1] [D [E1 [F [G H]]]]]]].
   set (m' := at_event p t j here e m) in *.
   set (new := after_event p start now f g (nth_table (slots f) g) e).
   split; [|repeat split]; cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
@@ -251,7 +253,7 @@ Proof.
       assert (found : forall r, ok r -> exists v, kept m u l r = Some v /\
         (scale m r * sum_list (local p t j r) (fun x => gamma u l x
            (let from := match v with (n, s, a) => (n, s, a x) end in from) (view p m u l r) (cot m r x) i))%ring
-        = (mean count_ s * partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i)
+        = (mean count_ t s * partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i)
           r)%ring).
       { intros r good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]]. eexists; split; [exact B1|].
         rewrite (h s eq_refl r good). f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext;
@@ -276,11 +278,11 @@ Proof.
         rewrite first. destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1, old. cbn [Facts.val].
         rewrite same. cbn [co un pt from covered].
         apply f_equal, f_equal. cbn zeta in B2.
-        transitivity (mean count_ s * partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
+        transitivity (mean count_ t s * partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
           scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot m r x)
             i))%ring;
           [reflexivity|].
-        rewrite B2. transitivity (mean count_ s * (partial_sum (batch t j) (data p) (fun x => given p t (from s0) x
+        rewrite B2. transitivity (mean count_ t s * (partial_sum (batch t j) (data p) (fun x => given p t (from s0) x
           i) r +
           partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i) r))%ring; [ring|].
         f_equal. unfold partial_sum. rewrite <- sum_list_plus. apply sum_list_ext; intros x _.

@@ -1,6 +1,8 @@
-(** A world over the rationals: any sizes, any number of microbatches, one token a rank. So the hypotheses of
-  [correct]
-    can be met for every program that is accepted, and a program that is wrong can be seen to be.
+(** A world over the rationals: any sizes, any number of microbatches, one token a rank, and one more where equal
+  counts
+    are not assumed. So the hypotheses of [correct] can be met for every program that is accepted, and a program that
+      is
+    wrong can be seen to be.
 
     What it backs: that [correct] says something; and the refutations that are printed.
 
@@ -54,7 +56,8 @@ Proof.
   refine {|
     size := fun a => S (sizes a); E := nat * nat * nat; elements := all_elements;
     group_of := fun i => fst (fst i); layer_of := fun i => snd (fst i); own := fun a i => at_index a (snd i);
-    X := nat * nat * rank; micro := S m; batch := fun t j => map (pair (t, j)) (ranks_of (data p) (fun _ => 0));
+    X := nat * nat * rank; micro := S m; batch := fun t j => map (pair (t, j)) (ranks_of (data p) (fun _ => 0)) ++
+      if equal p then [] else [(t, j, fun _ => 0)];
     home := fun x a => at_index a (snd x a); K := Rational; share := one_over; share_ok := one_over_ok;
     T := Qc; A := Qc; B := Qc; layers := depths;
     first_weight := fun i => number_ (2 + snd i + fst (fst i)); first_moments := fun i => number_ (3 + snd i);
@@ -66,7 +69,8 @@ Proof.
     measure := fun i k => (k * k)%Qc; clip := fun n k => (k + n)%Qc;
     update := fun n i x o g => ((x + g + number_ 2 * o + number_ n)%Qc, (o + g)%Qc);
     junk := fun c r i => inl (number_ (1009 + 7 * c + r 0)); junk_stream := fun c r => 1013 + c;
-    junk_norm := fun c g r => number_ (1019 + c); junk_scale := fun r => number_ 1021;
+    junk_norm := fun c g r => number_ (1019 + c); junk_scale := fun r => number_ 1021; junk_tally := fun c r => 1033
+      + c;
     junk_flow := fun r x => number_ 1031
   |}.
   - intros a; lia.
@@ -114,9 +118,10 @@ Proof.
   specialize (good a). apply some; lia.
 Qed.
 
-Theorem equal_counts_met : once (data p) = true -> @equal_counts telling p.
+Theorem equal_counts_met : once (data p) = true -> equal p = true -> @equal_counts telling p.
 Proof.
-  intros once_. exists 1. split; [lia|]. intros t j r _ good. unfold local, near.
+  intros once_ same. exists 1. split; [lia|]. intros t j r _ good. unfold local, near. cbn [batch telling].
+  rewrite same, app_nil_r.
   exact (one_rank t j (data p) (fun _ => 0) r once_ good).
 Qed.
 

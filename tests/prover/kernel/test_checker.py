@@ -72,7 +72,8 @@ def asked(base: str, text: str, on: Model) -> Kernel:
 
 
 TABLES = {"padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\npad = "elements"',
-          "no clip": '[optimizer]\nclip = "none"'}
+          "no clip": '[optimizer]\nclip = "none"', "token mean": '[loss]\npreset = "token_mean"',
+          "sum": '[loss]\npreset = "sum"', "mean of microbatches": '[loss]\nreference = "microbatch_mean"'}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -80,6 +81,15 @@ TABLES = {"padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\
                                       for s in FAMILY])
 def test_the_family_is_accepted_with(strategy: str, table: str) -> None:
     assert asked(strategy, TABLES[table], pa.abstract()).accepted is True
+
+
+def test_a_token_mean_is_no_mean_of_microbatches() -> None:
+    found = asked("zero1", '[loss]\npreset = "token_mean"\nreference = "microbatch_mean"', pa.abstract())
+    assert found.accepted is False
+
+
+def test_a_mean_of_means_without_equal_counts_is_not_accepted() -> None:
+    assert asked("zero1", "[loss]\nassume = []", pa.abstract()).accepted is False
 
 
 def test_frozen_parameters_are_refused_by_name() -> None:

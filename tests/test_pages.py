@@ -1,7 +1,7 @@
 """The pages of docs/ that are sessions: every command is run, in order, and prints what the page says.
 
 A block ```` ```toml NAME ```` is a file of that name; in a block of console what follows `$ ` is a command, and `| head
--N` its first lines. PLACEALG_WRITE_PAGES=1 writes what the commands print into the pages.
+-N` its first lines, `| tail -N` its last ones. PLACEALG_WRITE_PAGES=1 writes what the commands print into the pages.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_placealg
 
-SESSIONS = ("fits.md", "gradient.md", "fsdp2.md", "megatron.md")
+SESSIONS = ("fits.md", "gradient.md", "fsdp2.md", "megatron.md", "tasks.md")
 BLOCK = re.compile(r"^```(console|toml [\w.]+|json [\w.]+|sh [\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def printed(command: str) -> str:
     """What a command prints, and its exit code where that is not 0."""
     said, _, head = command.partition(" | head -")
+    said, _, tail = said.partition(" | tail -")
     words = shlex.split(said)
     assert words[0] == "placealg", command
     got = run_placealg(*words[1:])
-    lines = (got.out + got.err).splitlines()[:int(head) if head else None]
+    lines = (got.out + got.err).splitlines()[-int(tail) if tail else None:int(head) if head else None]
     code = f"[exit {got.code}]\n" if got.code else ""
     return "".join(f"{line}\n" for line in lines) + code
 
@@ -68,13 +69,14 @@ def test_a_session_has_commands_and_no_line_wider_than_it_says(name: str) -> Non
     assert within and max(map(len, within)) <= 100
 
 
-def test_the_page_on_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "least"), [("python.md", 20), ("tasks.md", 4)])
+def test_the_python_of_a_page_runs(page: str, least: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     files = dict(re.findall(r"^```toml ([\w.]+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     for name, file in files.items():
         (tmp_path / name).write_text(file, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    ran.run(doctest.DocTestParser().get_doctest(code, {}, "docs/python.md", None, 0))
-    assert (ran.failures, ran.tries > 20) == (0, True)
+    ran.run(doctest.DocTestParser().get_doctest(code, {}, page, None, 0))
+    assert (ran.failures, ran.tries > least) == (0, True)

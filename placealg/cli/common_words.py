@@ -18,6 +18,10 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "resume": ("init", "resume_state"), "checkpoint": ("resume_state",), "frozen parameters": ("frozen",),
     "freeze": ("frozen",), "edit fields": ("edit",), "keys": ("mesh", "states", "dims"),
     "offload": ("offload_optimizer",), "cpu offload": ("offload_optimizer",), "world size": ("mesh",),
+    "lora": ("adapters", "adapter_rank"), "peft": ("adapters",), "qlora": ("adapters", "w"),
+    "frozen embedding": ("frozen",), "hierarchical": ("hsdp",), "hierarchical sharding": ("hsdp",),
+    "unequal counts": ("equal_counts", "token_mean"), "padding": ("equal_counts", "pad"),
+    "packing": ("equal_counts",), "packed sequences": ("equal_counts",), "token mean": ("token_mean",),
     "counterexample": ("gradient",), "gradient clipping": ("clip",),
     "precision": ("w", "wire_w", "g", "o"), "mixed precision": ("w", "wire_w", "g", "o"), "bf16": ("w", "wire_w", "o"),
 }

@@ -49,6 +49,10 @@ def _cases(chosen: Namespace) -> tuple[CommandCase, CommandCase]:
     of_new: list[str] = []
     for word in chosen.sizes:
         name = word.partition("=")[0].strip()
+        before, _, axis = name.replace("_", ".").partition(".")
+        if before in ("old", "new") and axis in (*axes, *strategies[1].mesh.names):
+            meant = axis + OLD if before == "old" else axis
+            raise InputError(f"unknown axis '{name}'; did you mean '{meant}'?", where=f"--set {word}")
         if name.endswith(OLD):
             if name.removesuffix(OLD) not in axes:
                 raise InputError(f"{strategies[0].name} has no axis '{name.removesuffix(OLD)}'", where=f"--set {word}",

@@ -86,7 +86,8 @@ def _assign(found: Entry, said: list[Axis | int]) -> tuple[Axis, ...]:
     if len(said) > len(found.axes):
         takes = f"the {len(found.axes)} axes {', '.join(found.axes)}" if len(found.axes) > 1 else (
             f"the axis {found.axes[0]}" if found.axes else "no axis: a modifier applies to what stands to its left")
-        raise InputError(f"{found.name} takes {takes}; got {len(said)}")
+        raise InputError(f"{found.name} takes {takes}; got {len(said)}" + (
+            "; in a product every name has brackets of its own: zero3[16]*tp[4]" if found.axes else ""))
     named = [a for a in said if isinstance(a, Axis)]
     if len(named) == len(said) and all(a.name in found.axes for a in named):
         by_name: dict[str, Axis] = {}

@@ -124,6 +124,10 @@ def system_path(name: str) -> Path:
     placealg.errors.InputError: unknown strategy 'torch.fsdp3'; did you mean 'torch.fsdp2'?
     """
     files = {SYSTEM + path.stem: path for path in sorted(proofs_folder("torch").glob("*.toml"))}
+    first = name.partition("*")[0].strip()
+    if first != name and first in files:
+        raise InputError(f"{first} is a file with edits of its own, which no expression composes; compose the base of "
+                         f"a copy of proofs/torch/{files[first].name}")
     if name not in files:
         raise InputError(f"unknown strategy '{name}'", name=name, valid=files)
     return files[name]
@@ -203,6 +207,9 @@ def _place(path: KeyPath, positions: Positions) -> str:
 
 def _base(text: str, positions: Positions) -> Strategy:
     try:
+        if text.startswith(SYSTEM):
+            raise InputError(f"{text} is a file with a base and edits of its own: start from a copy of "
+                             f"proofs/torch/{system_path(text).name}")
         return parse_strategy(text)
     except InputError as error:
         column, error.where = error.where, ""

@@ -21,7 +21,8 @@ def test_every_common_word_leads_somewhere() -> None:
     assert all(word == spelled(word) for word in COMMON)
 
 
-@pytest.mark.parametrize("word", ["FSDP2", "tensor-parallelism", "gradient_accumulation", "keys", "global batch"])
+@pytest.mark.parametrize("word", ["FSDP2", "tensor-parallelism", "gradient_accumulation", "keys", "global batch",
+                                  "LoRA", "unequal counts", "hierarchical"])
 def test_a_common_word_is_explained(word: str, placealg: Run) -> None:
     got = placealg("explain", word)
     assert (got.code, got.err) == (0, "")
@@ -51,3 +52,21 @@ def test_a_mean_of_local_means_under_unequal_counts_is_repaired_by_the_token_mea
     assert "ratio 1 (the weights sum to the reference's; how they are spread is wrong)" in text
     path.write_text('base = "dp"\nloss = { preset = "token_mean" }\n', encoding="utf-8")
     assert placealg("prove", str(path)).code == 0
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["cost", "torch.fsdp2*recompute_full"], "compose the base of a copy of proofs/torch/fsdp2.toml"),
+    (["cost", "zero3*tp[dp=16,tp=4]"], "every name has brackets of its own: zero3[16]*tp[4]"),
+    (["reshard", "zero3", "zero1", "--set", "old.dp=16"], "did you mean 'dp_old'"),
+])
+def test_what_is_meant_is_told(words: list[str], says: str, placealg: Run) -> None:
+    got = placealg(*words)
+    assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+    assert says in got.err
+
+
+def test_a_file_does_not_stand_on_a_file_of_a_real_system(tmp_path: Path, placealg: Run) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "torch.fsdp2"\n', encoding="utf-8")
+    got = placealg("prove", str(path))
+    assert got.code == 2 and "start from a copy of proofs/torch/fsdp2.toml" in got.err

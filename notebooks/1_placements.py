@@ -180,3 +180,18 @@ pa.draw(program)
 report = pa.prove(pa.zero3(), model)
 assert report.verdict == "PROVED" and report.cls == "PARAMETRIC"
 report
+
+# %% [markdown]
+# ## Exercise
+#
+# How many bytes does ZeRO-1 save on each of 4 devices, for 1,000 parameters with 12 bytes of optimizer state each?
+# Find the formula first: what of the picture changed between data parallelism and ZeRO-1?
+
+# %% [markdown]
+# **Solution.** Only the optimizer is drawn smaller. What is saved is the difference of two formulas, o bytes of all parameters but the
+# part that stays, and at dp = 1 nothing.
+
+# %%
+saved = pa.memory(pa.dp(), model).states - pa.memory(pa.zero1(), model).states
+assert saved.value(Psi=1000, dp=4) == 9000 and saved.value(Psi=1000, dp=1) == 0
+saved

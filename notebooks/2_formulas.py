@@ -184,3 +184,18 @@ assert total.verdict == "REFUTED"
 
 # %%
 pa.memory(pa.zero3(), model)
+
+# %% [markdown]
+# ## Exercise
+#
+# Gradients are sent in 2 bytes. From how many microbatches on does ZeRO-3 send more than twice what data parallelism
+# sends? And if gradients are sent in 4?
+
+# %% [markdown]
+# **Solution.** The ratio is a formula in m and wire; try m = 1, 2, 3. Data parallelism reduces once a step, ZeRO-3 gathers and reduces
+# in every microbatch, so two are enough; with wider gradients, where data parallelism sends more, three.
+
+# %%
+first = {wire: next(m for m in range(1, 9) if price.value(m=m, w=2, wire=wire) > 2) for wire in (2, 4)}
+assert first == {2: 2, 4: 3}
+first

@@ -208,3 +208,23 @@ print(stale.counterexample.explanation)
 # %%
 assert report.not_covered == verdict.not_covered
 verdict.not_covered
+
+# %% [markdown]
+# ## Exercise
+#
+# Four ranks have one token each, and the sum of their gradients is divided by 2. By what factor is the step too large, and
+# at how many ranks would nobody have seen it?
+
+# %% [markdown]
+# **Solution.** Each rank's mean is the gradient of its token. Divided by 2 in place of 4 they weigh 2 together in place of 1: the factor
+# is ranks over 2, and on two ranks it is 1.
+
+# %%
+def factor(tokens: str) -> Fraction:
+    """The mass of what is got over the mass of what is wanted, a token to a rank."""
+    halved = all_reduce([reference([token]) for token in tokens], divisor=2)
+    return sum(halved.values()) / sum(reference(list(tokens)).values())
+
+
+assert factor("abcd") == 2 and factor("ab") == 1
+factor("abcd")

@@ -195,3 +195,19 @@ composite = pa.zero2() * pa.tp_sp() * pa.cp() * pa.recompute_selective()
 verdict = pa.prove(composite, transformer)
 assert verdict.verdict == "PROVED" and verdict.cls == "PARAMETRIC"
 composite
+
+# %% [markdown]
+# ## Exercise
+#
+# Does it matter whether ZeRO-3 or tensor parallelism is named first? Ask for what a device holds at most, and for what it
+# sends.
+
+# %% [markdown]
+# **Solution.** Neither: the two act on different dims, and their product commutes. Where two axes cut the same dim, as in the picture of
+# context and tensor parallelism above, the order says who owns what.
+
+# %%
+one, other = pa.zero3() * pa.tp(), pa.tp() * pa.zero3()
+same = [pa.decide(one, other, f"{what} ==", transformer).verdict for what in ("memory.peak", "communication.total")]
+assert same == ["PROVED", "PROVED"]
+same

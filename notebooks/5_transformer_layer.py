@@ -228,3 +228,18 @@ assert full.ratio(selective).text() == "tp/17"
 report = pa.prove(pa.tp_sp(), model)
 assert report.verdict == "PROVED"
 report
+
+# %% [markdown]
+# ## Exercise
+#
+# A model has h = 4096 and 32 heads. From which sequence length on do the scores of attention take more than half of what a
+# layer keeps?
+
+# %% [markdown]
+# **Solution.** The linear part is 34·b·s·h bytes, so half is passed where all is more than 68·b·s·h: at 5·a·s/h > 34, at a sequence of
+# 871. That is why the core of attention is what selective recomputation computes again.
+
+# %%
+length = next(s for s in range(1, 10_000) if alone.value(b=1, s=s, h=4096, a=32) > 68 * s * 4096)
+assert length == 871
+length

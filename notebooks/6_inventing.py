@@ -225,3 +225,18 @@ print(product.name)
 from_both = pa.decide(product, spread, "communication.total ==", model)
 assert from_both.verdict == "PROVED"
 from_both.verdict
+
+# %% [markdown]
+# ## Exercise
+#
+# For Llama-3-70B with eight devices to a group: what part of hybrid sharding's states does the invention hold on 2, 4 and 8
+# groups, and what does it tend to?
+
+# %% [markdown]
+# **Solution.** The optimizer's 12 of 16 bytes are split over the groups as well, so that with many groups a quarter is left.
+
+# %%
+part = formula.ratio(pa.memory(pa.hsdp(), llama).states)
+parts = [str(part.value(dp_shard=8, dp_replicate=n)) for n in (2, 4, 8)]
+assert parts == ["5/8", "7/16", "11/32"] and str(part.limit("dp_replicate").value()) == "1/4"
+parts

@@ -160,3 +160,21 @@ print(report.hypotheses[0])
 # %%
 code = main(["museum", "veomni_184", "open_instruct_1498", "skyrl_2149", "--no-timing"])
 assert code == 0
+
+# %% [markdown]
+# ## Exercise
+#
+# A framework reduces each gradient twice, once in a hook and once before the update. Is that a bug? Guess first, for a mean;
+# then for a sum.
+
+# %% [markdown]
+# **Solution.** The mean of a mean that all ranks have is that mean: nothing is wrong but the bytes. The sum of a sum is too large by the
+# number of ranks, and the counterexample names that ratio.
+
+# %%
+plain = pa.derive(pa.dp(), pa.abstract())
+path = "reduce.layer.weight.grad_sum.reduce[dp]"
+mean = pa.prove(pa.edit(plain, double=path), base=plain)
+total = pa.prove(pa.edit(plain, set=path, op="sum"), base=plain)
+assert (mean.verdict, total.verdict) == ("PROVED", "REFUTED")
+print(total.counterexample)

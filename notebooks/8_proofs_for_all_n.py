@@ -235,3 +235,29 @@ for strategy in (pa.dp(), pa.zero1(), pa.zero2(), pa.zero3(), pa.hsdp()):
     assert pa.prove(step).verdict == "PROVED"
     assert pa.simulate(step, setting=pa.Setting.equal(step.reference, sizes, microbatches=2)).equal
     print(f"{strategy.name:6} proved for all sizes, and equal at", sizes)
+
+# %% [markdown]
+# ## Exercise
+#
+# Prove with z3 that the sum over n ranks of one and the same x is n·x, by induction: which two questions does a solver have
+# to answer with no?
+
+# %% [markdown]
+# **Solution.** Whether the claim can fail for no rank, and whether it can fail for k + 1 ranks although it holds for k. The mean over
+# ranks rests on it: a sum of equal gradients, divided by n, is the gradient.
+
+# %%
+count, value = z3.Int("count"), z3.Real("value")
+summed = z3.Function("summed", z3.IntSort(), z3.RealSort())  # over the first ranks
+asked = [
+    [summed(0) == 0, summed(0) != 0 * value],
+    [count >= 0, summed(count) == z3.ToReal(count) * value, summed(count + 1) == summed(count) + value,
+     summed(count + 1) != z3.ToReal(count + 1) * value],
+]
+answers = []
+for question in asked:
+    inductive = z3.Solver()
+    inductive.add(*question)
+    answers.append(inductive.check())
+assert answers == [z3.unsat, z3.unsat]
+answers

@@ -201,3 +201,20 @@ assert fp8.least[0] < step, "a bound above a run that was made would be wrong"
 # in it was not considered, and the notebook took seven of 966 strategies. The rates: they stand in data sheets, and
 # `placealg explain h100` says which of them were found again. What cannot be wrong, short of a bug, is that the
 # placement trains the same model.
+
+# %% [markdown]
+# ## Exercise
+#
+# Search for GPT-2 on four H100 that may use 1 GB each, with eight sequences of 64 tokens a step, among ZeRO-1 and ZeRO-3.
+# How many of the layouts fit, and which is the best? What if they may use 80 GB?
+
+# %% [markdown]
+# **Solution.** One layout of four does not fit into 1 GB; the best is the same. That ZeRO-3 holds less does not make it the better one:
+# it sends more, and memory that is left is worth nothing.
+
+# %%
+small, large = (pa.search("gpt2", devices=4, batch=8, machine="h100", memory=memory, only=("zero1", "zero3"), s=64)
+                for memory in ("1GB", "80GB"))
+assert (small.counts.fit, large.counts.fit, small.counts.layouts) == (3, 4, 4)
+assert small.best.text == large.best.text
+small.best.text

@@ -25,6 +25,11 @@ LONGEST = 300
 _ENVIRONMENT = {"PYTHONPATH": str(HERE.parent), "COLUMNS": "110", "NO_COLOR": "1", "PYTHONHASHSEED": "0"}
 
 
+def number(path: Path) -> int:
+    """The number with which the name of a notebook begins."""
+    return int(path.name.partition("_")[0])
+
+
 def executed(path: Path) -> Any:
     """The notebook of a py:percent file, with outputs, and nothing in it that differs from run to run."""
     notebook = jupytext.read(path)
@@ -70,8 +75,8 @@ def main(words: list[str]) -> int:
     os.environ.update(_ENVIRONMENT)
     numbers = [word for word in words if not word.startswith("-")]
     failed = 0
-    paths = sorted(HERE.glob("[0-9]_*.py"))
-    for path in (p for p in paths if not numbers or p.name[0] in numbers):
+    paths = sorted(HERE.glob("[0-9]*_*.py"), key=number)
+    for path in (p for p in paths if not numbers or str(number(p)) in numbers):
         start = time.monotonic()
         notebook = executed(path)
         if "--write" in words:

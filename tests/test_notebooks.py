@@ -16,7 +16,7 @@ from conftest import ROOT
 
 import placealg as pa
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]_*.py"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*_*.py"), key=lambda p: int(p.name.partition("_")[0]))
 COMMAND_LINE = "placealg.cli"
 
 
@@ -38,8 +38,8 @@ def committed(path: Path) -> list[dict[str, Any]]:
 
 
 def test_they_are_numbered() -> None:
-    assert [p.name[0] for p in NOTEBOOKS] == [str(k + 1) for k in range(len(NOTEBOOKS))]
-    assert len(NOTEBOOKS) == 9
+    assert [p.name.partition("_")[0] for p in NOTEBOOKS] == [str(k + 1) for k in range(len(NOTEBOOKS))]
+    assert len(NOTEBOOKS) == 10
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -55,13 +55,23 @@ def test_the_pair_agrees_and_ran_to_its_end(path: Path) -> None:
 def test_a_legend_stands_first_and_assertions_and_prose_throughout(path: Path) -> None:
     (kind, first), *rest = cells(path)
     assert kind == "markdown"
-    assert first.startswith(f"# {path.name[0]}. ")
+    assert first.startswith(f"# {path.name.partition('_')[0]}. ")
     assert "| symbol | meaning |" in first
     code = [ast.parse(text) for kind, text in rest if kind == "code"]
     assert sum(isinstance(node, ast.Assert) for cell in code for node in ast.walk(cell)) >= 10
     prose = sum(len(text) for kind, text in cells(path) if kind == "markdown")
     assert prose >= 0.4 * sum(len(text) for _, text in cells(path))
     assert "**What could be wrong with this?**" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_an_exercise_has_a_solution_that_asserts(path: Path) -> None:
+    every = cells(path)
+    asked = [k for k, (kind, text) in enumerate(every) if kind == "markdown" and text.startswith("## Exercise")]
+    assert asked
+    for k in asked:
+        (_, solution), (kind, code) = every[k + 1:k + 3]
+        assert solution.startswith("**Solution.**") and kind == "code" and "assert " in code
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

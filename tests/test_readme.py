@@ -124,7 +124,8 @@ def test_every_link_inside_the_repository_leads_somewhere() -> None:
             there = (page.parent / path).resolve() if path else page
             assert there.exists(), f"{page.name}: {target}"
             titles = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
-            assert not anchor or anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
+            anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert not anchor or anchor in anchors, target
 
 
 def test_every_tool_beside_ours_has_a_source() -> None:

@@ -152,7 +152,8 @@ WIDE = ["--help", "list", "show zero3", "show zero3 --why", "show hsdp*offload_o
         "compare dp zero2 zero3 --model gpt2 --set dp=8", f"prove {REFUTED}", "prove zero1",
         "simulate proofs/refuted/deepspeed_8437.toml", "simulate hsdp*offload_optimizer --model llama-3-70b",
         "cost hsdp*offload_optimizer --model gpt2 --set dp_shard=8 devices=64", "explain schedule",
-        "explain pytorch_125484", "museum pytorch_125484 transformers_34191"]
+        "explain pytorch_125484", "museum pytorch_125484 transformers_34191", "diff zero1 zero3", "model gpt",
+        "reshard zero3[4] zero1[2]", "explain LoRA", "import tests/importers/miniatures/torchtitan/experts.toml"]
 
 
 @pytest.mark.parametrize("words", WIDE)

@@ -15,6 +15,7 @@ import browser
 import pytest
 from conftest import Outcome, run_placealg
 
+import placealg as pa
 from placealg.cli.readers import read_cases
 from placealg.cli.report import told
 from placealg.cost.formula import Formula
@@ -362,6 +363,37 @@ def test_nothing_is_wider_than_its_parent_nor_too_small_to_read(width: int, chro
     assert chromium.run("innerWidth") == width
     assert chromium.run("document.documentElement.scrollWidth") <= width
     assert (chromium.run(WIDER), chromium.run(SMALL)) == ([], [])
+    chromium.ask("Emulation.clearDeviceMetricsOverride")
+
+
+OUTSIDE = """(() => {
+  const page = document.querySelector("svg"), whole = page.getBoundingClientRect();
+  return [...page.querySelectorAll("*")].filter(part => part.getClientRects && part.getClientRects().length &&
+    !part.closest("defs")).filter(part => { const box = part.getBoundingClientRect();
+    return box.left < whole.left - 1 || box.top < whole.top - 1 || box.right > whole.right + 1 ||
+      box.bottom > whole.bottom + 1; })
+    .map(part => part.outerHTML.slice(0, 80));
+})()"""
+"""The parts of a drawing that reach beyond it."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("drawn", [("zero3*tp_sp", {"dp": 2, "tp": 4}), ("hsdp*offload_optimizer", {}), ("step", {})])
+def test_a_drawing_stays_inside_itself_and_its_page(drawn: tuple[str, dict[str, int]], width: int,
+                                                    chromium: browser.Browser, tmp_path: Path) -> None:
+    """On its own, and shrunk to a page as wide as the screen."""
+    name, sizes = drawn
+    picture = pa.draw(pa.derive(pa.zero3(), pa.gpt())) if name == "step" else pa.draw(name, **sizes)
+    picture.save(tmp_path / "drawing.svg")
+    page = tmp_path / "page.html"
+    page.write_text("<!doctype html><meta name=viewport content='width=device-width'><body style='margin:0'>"
+                    f"<style>svg {{ max-width: 100%; height: auto }}</style>{picture}", encoding="utf-8")
+    chromium.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+    for place in (tmp_path / "drawing.svg", page):
+        chromium.open(place)
+        assert chromium.run(OUTSIDE) == []
+    assert chromium.run("document.documentElement.scrollWidth") <= width
     chromium.ask("Emulation.clearDeviceMetricsOverride")
 
 

@@ -48,7 +48,7 @@ def starts(event: Event, reference: Reference) -> bool:
 def starts_a_term(event: Event, reference: Reference) -> bool:
     """Whether the backward of a further term of the loss starts with an event."""
     op = reference.graph.producer(event.tensor) if event.on_gradient and event.verb == "compute" else None
-    return op is not None and op in terms(reference.graph)
+    return op is not None and op.kind == "sum" and op in terms(reference.graph)
 
 
 def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:

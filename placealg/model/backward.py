@@ -85,7 +85,6 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
     return frozenset(needs & heard)
 
 
-@lru_cache(maxsize=64)
 def terms(graph: Graph) -> tuple[Op, ...]:
     """The ops that sum a further term of the loss, one number for each token; each starts a backward of its own.
 

@@ -7,6 +7,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from placealg.check.conformance import judge as judge_conformance
+from placealg.check.conformance import judge_proposed
 from placealg.check.prove import prove
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
@@ -63,7 +64,7 @@ def assert_proved(strategy: Strategy | Step | str | PathLike[str], model: Model 
     return report
 
 
-def assert_trains_as(strategy: str | PathLike[str], step: Callable[[], object], *, model: Any, mesh: Any = None,
+def assert_trains_as(strategy: str | PathLike[str] | None, step: Callable[[], object], *, model: Any, mesh: Any = None,
                      config: Model | str | None = None, names: Mapping[str, str] | None = None,
                      reference: tuple[Any, Callable[[Any, Any], Any]] | None = None, batch: Any = None,
                      clip: float = 0.0) -> Conformance:
@@ -72,7 +73,8 @@ def assert_trains_as(strategy: str | PathLike[str], step: Callable[[], object], 
     `step` runs forward, backward and the optimizer's step, with the gradients of earlier steps cleared; `model` is what
     it trains, `mesh` a DeviceMesh whose dims have the names of the strategy's axes (see `pa.observe`). `config` is a
     shipped name, the path of a config.json or a Model; None takes what the strategy's file or the default says. `names`
-    tells parameters that no table knows.
+    tells parameters that no table knows. Where `strategy` is None, the one is taken that the placements and the
+    gradients' ways tell, and `.rests` of what is returned says on what that rests.
 
     With a `reference`, three more steps measure how often each token counts in every gradient, which nothing else sees
     inside an op: (the single device's model in float64, a function of it and `batch`). The function gives the losses
@@ -84,9 +86,12 @@ def assert_trains_as(strategy: str | PathLike[str], step: Callable[[], object], 
     need_torch()
     from placealg.watch.recorder.record import record
 
-    case = read_case(fspath(strategy), config, (), default="gpt")
+    case = None if strategy is None else read_case(fspath(strategy), config, (), default="gpt")
     seen = record(step, model, mesh, reference=reference, batch=batch, clip=clip)
-    told = judge_conformance(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
+    if case is None:
+        told = judge_proposed(config if isinstance(config, Model) else resolve_model(config or "gpt"), seen, names)
+    else:
+        told = judge_conformance(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
     if not told.good:
         raise AssertionError("\n".join(plain(text).rstrip() for text in conformance_page(told, _WIDTH, SAYS)))
     return told

@@ -4,28 +4,87 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from placealg.check.edit_folding import folded
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.model.model import Model
+from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
 from placealg.step.edit import Edit, Edited, apply_edits, read_edits
 from placealg.step.program import Step
 from placealg.step.text import write_program
+from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import OPTIMIZERS
 from placealg.strategy.spec import Strategy, overlay
+from placealg.strategy.write import toml_table, write_strategy
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.differences import Difference
+from placealg.watch.propose import Proposal, proposals
 from placealg.watch.seen import CLIPPED, Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
+
+_Reading = tuple[Comparison, tuple[str, ...], Strategy]
+"""A comparison, what was read off the run in words, and the strategy with it."""
+
+_MOST = 24
+"""How many proposals are held against a recording."""
 
 
 def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = (), names: Mapping[str, str] | None
           = None) -> Conformance:
     """Hold a recording against a strategy on a model; `edits` are those of the strategy's file."""
-    chosen: tuple[Comparison, tuple[str, ...], Strategy] | None = None
+    return _judged(strategy, model, seen, names, *_nearest(strategy, model, seen, edits, names))
+
+
+def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = None) -> Conformance:
+    """Hold a recording against the strategy that it is likeliest to be of, read off placements and chains."""
+    best: tuple[_Reading, Strategy, Proposal] | None = None
+    problem: InputError | None = None
+    for proposal in islice(proposals(seen, model, names), _MOST):
+        strategy = _named(proposal)
+        try:
+            found = _nearest(strategy, model, seen, (), names)
+        except InputError as error:
+            problem = problem or error
+            continue
+        if best is None or _weight(found[0]) < _weight(best[0][0]):
+            best = found, strategy, proposal
+        if found[0].matched:
+            break
+    if best is None:
+        assert problem is not None
+        raise problem
+    reading, strategy, proposal = best
+    told = _judged(strategy, model, seen, names, *reading)
+    text, rests = write_strategy(strategy), proposal.rests
+    if told.edited is not None and told.edited.verdict == PROVED:  # it is read off the run as well
+        strategy, tables = replace(strategy, name="proposed"), told.edits
+        told = judge(strategy, model, seen, read_edits(tables, told.comparison.step.reference), names)
+        text = "\n".join([write_strategy(strategy), *(toml_table("[[edit]]", e) for e in tables)])
+        rests = (*rests, "what differs from the strategy of these entries is proved, and stands as edits")
+    return replace(told, proposed=text, rests=rests)
+
+
+def _named(proposal: Proposal) -> Strategy:
+    """The strategy of a proposal, by the catalogue's name where it is one of it."""
+    own = overlay(Strategy("proposed"), proposal.tables)
+    try:
+        listed = parse_strategy(proposal.expression)
+    except InputError:
+        return own
+    same = listed.mesh.names == own.mesh.names and (listed.dims, listed.states, listed.tables) == (
+        own.dims, own.states, own.tables)
+    return listed if same else own
+
+
+def _nearest(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
+             names: Mapping[str, str] | None) -> _Reading:
+    """The reading of a strategy that fits a recording best."""
+    chosen: _Reading | None = None
     for tables, settings in readings(strategy, seen):
         meant = overlay(strategy, tables) if tables else strategy
         comparison = compare(program(meant, model, edits), model, seen, names)
@@ -34,7 +93,12 @@ def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = 
         if comparison.matched:
             break
     assert chosen is not None
-    comparison, settings, meant = chosen
+    return chosen
+
+
+def _judged(strategy: Strategy, model: Model, seen: Seen, names: Mapping[str, str] | None, comparison: Comparison,
+            settings: tuple[str, ...], meant: Strategy) -> Conformance:
+    """The verdict on a recording beside the program of one reading."""
     step = comparison.step
     report = prove(step)
     digest = hashlib.sha256(write_program(step, meant).encode()).hexdigest()[:16]

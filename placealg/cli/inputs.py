@@ -205,6 +205,11 @@ def of_strategy(strategy: Strategy, model: Model, sizes: Iterable[str] = (), dev
     return CommandCase(strategy, model, step or base, read_sizes(words, strategy, model), base)
 
 
+def model_of(word: str, **said: Unpack[CommandOptions]) -> Model:
+    """The model of a name or a config.json, as the command line's options say it runs."""
+    return _run_as(_model(word, "", said), said)
+
+
 def _model(model: Model | str | None, default: str, said: CommandOptions) -> Model:
     """The model that is given, or the one of a name."""
     return model if isinstance(model, Model) else resolve_model(model or default, **_style(said))

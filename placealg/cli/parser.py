@@ -97,6 +97,8 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     for word in _read_as_strategy(chosen):
         if SIZE.match(word) and not Path(word).exists():
             raise InputError(f"'{word}' is a size, and no strategy; did you mean '--set {word}'?", where=chosen.command)
+    if chosen.command == "watch" and not chosen.strategy and rest and not rest[0].startswith("-"):
+        chosen.strategy, *rest = rest  # argparse takes an optional word only where it stands before the options
     if rest:
         meant(chosen, rest)
         options = [o for o in commands.get(chosen.command, parser)._option_string_actions if o.startswith("--")]
@@ -111,8 +113,8 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _command_line(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
-    """(the words of placealg, those of another program): `import -- torchrun ...` has both."""
-    if not words or words[0] != "import" or "--" not in words:
+    """(the words of placealg, those of another program): `import -- torchrun ...` and `watch` have both."""
+    if not words or words[0] not in ("import", "watch") or "--" not in words:
         return words, []
     at = list(words).index("--")
     return words[:at], list(words[at + 1:])

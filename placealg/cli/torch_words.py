@@ -9,9 +9,10 @@ from typing import Any
 
 def watch_words(parser: ArgumentParser, strategy: str) -> None:
     """What is run, on which mesh, for how long; `strategy` says what a strategy may be."""
-    parser.add_argument("strategy", metavar="STRATEGY", help=strategy)
-    parser.add_argument("script", nargs="+", metavar="-- SCRIPT ARGS", help="the training script and its arguments; it "
-                        "runs once per rank, with what torchrun sets")
+    parser.add_argument("strategy", nargs="?", metavar="STRATEGY", help=f"{strategy}; without one it is read off the "
+                        "run")
+    parser.epilog = ("Behind -- stand the training script and its arguments; it runs once per rank, with what torchrun "
+                     "sets.")
     parser.add_argument("--mesh", required=True, metavar="AXIS=N,...", help="the mesh that the script makes, the last "
                         "axis fastest: dp=2,tp=2")
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS",
@@ -22,9 +23,9 @@ def watch_words(parser: ArgumentParser, strategy: str) -> None:
 
 def conform_words(parser: ArgumentParser, strategy: str) -> None:
     """What was recorded, and what it is held against."""
-    parser.add_argument("recordings", nargs="+", metavar="SEEN.json", help="what `watch` or `pa.observe` wrote: of all "
-                        "ranks, or a file per rank")
-    parser.add_argument("strategy", metavar="STRATEGY", help=strategy)
+    parser.add_argument("recordings", nargs="+", metavar="SEEN.json ... [STRATEGY]", help="what `watch` or "
+                        f"`pa.observe` wrote: of all ranks, or a file per rank; then {strategy}; without one it is "
+                        "read off the run")
     _names(parser)
 
 

@@ -7,9 +7,9 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-from placealg.check.conformance import judge
+from placealg.check.conformance import judge, judge_proposed
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import options, read_case
+from placealg.cli.inputs import model_of, options, read_case
 from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.errors import InputError
@@ -20,9 +20,12 @@ from placealg.watch.verdict import UNSEEN, Conformance
 
 
 def conform(chosen: Namespace) -> int:
-    """Hold a recording against a strategy; needs no torch."""
-    seen = joined([Seen.read(_text(word), word) for word in chosen.recordings])
-    return _judge(chosen, seen, Path(chosen.recordings[0]).name)
+    """Hold a recording against a strategy, or the one that is read off it; needs no torch."""
+    *words, last = chosen.recordings
+    chosen.strategy = "" if not words or _recorded(last) else last
+    recordings = words if chosen.strategy else chosen.recordings
+    seen = joined([Seen.read(_text(word), word) for word in recordings])
+    return _judge(chosen, seen, Path(recordings[0]).name)
 
 
 def watch(chosen: Namespace) -> int:
@@ -33,9 +36,14 @@ def watch(chosen: Namespace) -> int:
     mesh = mesh_of(chosen.mesh)
     if not chosen.limit > 0:
         raise InputError(f"{chosen.limit:g} is no time", where="--limit")
-    read_case(chosen.strategy, chosen.model, (), **options(chosen))  # what is wrong with it is told before the run
+    if not chosen.argv:
+        raise InputError("what is run stands behind --: placealg watch zero3 --mesh dp=2 -- train.py", where="watch")
+    if chosen.strategy:  # what is wrong with it is told before the run
+        read_case(chosen.strategy, chosen.model, (), **options(chosen))
+    else:
+        model_of(chosen.model or "gpt", **options(chosen))
     need_torch()
-    script, *arguments = chosen.script[1:] if chosen.script[:1] == ["--"] else chosen.script
+    script, *arguments = chosen.argv
     try:
         seen = record(mesh, script, arguments, chosen.limit)
     except RunError as error:
@@ -47,9 +55,12 @@ def watch(chosen: Namespace) -> int:
 
 
 def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
-    case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
-    edits = case.edited.edits if case.edited else ()
-    told = judge(case.strategy, case.model, seen, edits, names_said(chosen.names))
+    names = names_said(chosen.names)
+    if chosen.strategy:
+        case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
+        told = judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
+    else:
+        told = judge_proposed(model_of(chosen.model or "gpt", **options(chosen)), seen, names)
     if chosen.format == "json":
         print_json(document(told, not chosen.no_timing))
     else:
@@ -90,6 +101,11 @@ def names_said(words: Iterable[str]) -> dict[str, str]:
             raise InputError(f"'{word}' is no name of the run, = and a parameter of the model", where="--name")
         found[name.strip()] = parameter.strip()
     return found
+
+
+def _recorded(word: str) -> bool:
+    """Whether a word names a recording, not a strategy."""
+    return Path(word).is_file() and word.endswith(".json") and '"seen"' in _text(word)[:40]
 
 
 def _text(word: str) -> str:

@@ -31,6 +31,8 @@ def page(told: Conformance, width: int, says: Mapping[str, str], command: str = 
                 Span(told.verdict, COLOUR[told.verdict]))
     lines = [head, *indent(prose(MEANS[told.verdict], width - 2))]
     lines += [(), *indent(_proof(told, width - 2)), (), *indent(_run(told, width - 2))]
+    if told.proposed:
+        lines += [(), *_proposed(told, width)]
     if told.comparison.differences or told.comparison.measured.differences:
         lines += [(), *_differences(told, width)]
     if told.comparison.unseen:
@@ -45,6 +47,16 @@ def _proof(told: Conformance, width: int) -> list[Line]:
     kind = f", {report.cls}" if report.cls else ""
     return [*prose(f"the program: {report.verdict}{kind}: {meaning}", width),
             *prose(f"its text has the hash {told.digest}; read off the run: {', '.join(told.settings)}", width, "dim")]
+
+
+def _proposed(told: Conformance, width: int) -> list[Line]:
+    """The strategy that was read off the run: what it rests on, and its text where the catalogue has no name for it."""
+    lines: list[Line] = [line(bold("no strategy was given; this one was read off the run"))]
+    for text in told.rests:
+        lines += indent(prose(text, width - 2, hang=2))
+    if told.strategy == "proposed":
+        lines += [(), *indent([line(dim(text)) for text in told.proposed.splitlines() if text])]
+    return lines
 
 
 def _run(told: Conformance, width: int) -> list[Line]:
@@ -204,6 +216,7 @@ def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
                         for d in told.comparison.differences],
         "unseen": [{"parameter": u.parameter, "what": u.what, "ranks": list(u.ranks)}
                    for u in told.comparison.unseen],
+        "proposed": {"text": told.proposed, "rests_on": list(told.rests)} if told.proposed else None,
         "edits": [dict(e) for e in told.edits], "gap": told.gap,
         "hypotheses": [{"name": n, "says": HYPOTHESES[n]} for n in told.hypotheses],
         "proof": told.report.to_json(timing), "edited": None if told.edited is None else told.edited.to_json(timing),

@@ -71,6 +71,9 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
         word = "not gathered" if missing else "gathered once more than the program says"
         edits = tuple({"drop": e.path} for e in route.gathers if missing and e.phase == phase and axis in e.axes
                       and all(missing[phase, j, axis] for j in range(count)))
+        if edits and phase == "backward":  # what backward does not gather again, forward has not freed
+            edits = (*({"drop": e.path} for e in step.events if e.verb == "free" and e.phase == "forward"
+                       and e.group == route.group.name and axis in e.axes), *edits)
         yield Difference("gathers", route.group.name, f"{name} is {word} over {axis} in the {phase} of microbatch {k}",
                lines.get(name, ""), edits, (name,))
 

@@ -28,7 +28,8 @@ class Conformance:
 
     `settings` were read off the run, because the strategy says nothing of them. `report` is the program's proof.
     `edits` are the differences as [[edit]]s, `edited` the report on the program that they make; None where they do not
-    make one, and then `gap` says why.
+    make one, and then `gap` says why. Where no strategy was given, `proposed` is the text of the one that was read off
+    the run, and `rests` says on what.
     """
 
     strategy: str
@@ -41,6 +42,8 @@ class Conformance:
     edited: Report | None = None
     gap: str = ""
     digest: str = ""
+    proposed: str = ""
+    rests: tuple[str, ...] = ()
 
     @property
     def hypotheses(self) -> tuple[str, ...]:

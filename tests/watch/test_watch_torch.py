@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from placealg.check.conformance import judge
+from placealg.check.conformance import judge, judge_proposed
 from placealg.cli.inputs import read_case
+from placealg.model.config import resolve_model
+from placealg.strategy.file import parse_strategy_file
 from placealg.watch.seen import Seen
 from placealg.watch.verdict import CONFORMS, Conformance
 
@@ -58,6 +60,38 @@ def test_right_set_ups_conform(name: str, recordings: dict[str, str]) -> None:
     assert told.good and told.comparison.loss_seen
     tally = told.comparison.tally
     assert tally.paths == tally.of_paths and tally.messages == tally.of_messages - tally.apart
+
+
+PROPOSED = ("fsdp2 x tp + sp", "hsdp", "tp")
+"""Right set-ups whose strategy is read off the run by `make torch`; the slow tier does all of them."""
+
+
+@pytest.mark.parametrize("name", [n if n in PROPOSED else pytest.param(n, marks=pytest.mark.slow)
+                                  for n in names("RIGHT")])
+def test_the_strategy_of_a_right_set_up_is_read_off_it(name: str, recordings: dict[str, str]) -> None:
+    told = judge_proposed(resolve_model(GPT), Seen.read(recordings[name]))
+    assert told.verdict == CONFORMS and told.good, (told.rests, [d.says for d in told.comparison.differences])
+
+
+def laid_out(name: str, rank: int) -> tuple[str, str]:
+    """(the recording of a set-up, the entries and states that the placements of its live model tell)."""
+    from set_ups import RIGHT, made, recorded
+
+    import placealg as pa
+
+    system, mesh, _ = made(RIGHT[name])
+    told = pa.from_torch(system.model, mesh)
+    return recorded(RIGHT[name], rank), repr((dict(told.dims), dict(told.states)))
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "tp + sp"])
+def test_placements_and_chains_tell_the_same(name: str) -> None:
+    from placealg.measure import ranks
+
+    (text, layout), _ = next(ranks.run(2, laid_out, [name], 90.0))
+    told = judge_proposed(resolve_model(GPT), Seen.read(text))
+    proposed = parse_strategy_file(told.proposed).strategy
+    assert repr((dict(proposed.dims), dict(proposed.states))) == layout
 
 
 @pytest.mark.parametrize("name", list(names("WRONG")))

@@ -37,7 +37,7 @@ _MOST = 24
 def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = (), names: Mapping[str, str] | None
           = None) -> Conformance:
     """Hold a recording against a strategy on a model; `edits` are those of the strategy's file."""
-    return _judged(strategy, model, seen, names, *_nearest(strategy, model, seen, edits, names))
+    return _judged(strategy, model, seen, names, *nearest(strategy, model, seen, edits, names))
 
 
 def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = None) -> Conformance:
@@ -47,7 +47,7 @@ def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = N
     for proposal in islice(proposals(seen, model, names), _MOST):
         strategy = _named(proposal)
         try:
-            found = _nearest(strategy, model, seen, (), names)
+            found = nearest(strategy, model, seen, (), names)
         except InputError as error:
             problem = problem or error
             continue
@@ -81,7 +81,7 @@ def _named(proposal: Proposal) -> Strategy:
     return listed if same else own
 
 
-def _nearest(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
+def nearest(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
              names: Mapping[str, str] | None) -> _Reading:
     """The reading of a strategy that fits a recording best."""
     chosen: _Reading | None = None

@@ -28,6 +28,8 @@ class Paths:
         self.norm = tuple(a for a in norm_axes(step) if self.sizes[a] > 1)
         clips = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale" and h.norm}
         self.scalars = clips if len(clips) == 1 else set()
+        self.summed = {a for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale"
+                       for _, axes in h.norm for a in axes}
         self.counts = {**self.sizes, "m": self.m}
         self.values = {name: float(n) for name, n in self.counts.items()}
 
@@ -265,12 +267,17 @@ class Paths:
         first = all(self.rank.coordinates.get(c.axis, 0) == c.rank for c in route.norm.where if c.rank is not None)
         got = tuple(sorted({a for _, axes in hop.norm for a in axes}))
         inside = bool(hop.norm)
-        if (got == tuple(sorted(self.norm)) and inside == first) or (not inside and not first):
+        program = tuple(sorted(self.norm))
+        if inside == first and (got == program if inside else self.summed == set(program)):
             return
-        if inside and got == owned and len({axes for _, axes in hop.norm}) == 1:
-            if owned != tuple(sorted(self.norm)):
+        replicas = (set(got) if inside else self.summed) - set(owned)
+        rank0 = all(self.rank.coordinates.get(a, 0) == 0 for a in replicas)
+        if (inside and rank0 and set(owned) <= set(got) and len({axes for _, axes in hop.norm}) == 1) or (
+                not inside and not rank0):
+            if set(got) != set(program) or inside != first:
                 self.tally.legal.setdefault("norm of replicas", "each gradient's norm is summed over the axes that "
-                                            "shard it, where the program sums over all and counts replicas once")
+                                            "shard it, and over others counted on their first rank alone, where the "
+                                            "program sums over all and counts replicas once")
             return
         if not inside:
             yield Difference("norm", group, f"{name}: the norm by which it is clipped leaves it out", hop.line,
@@ -279,15 +286,15 @@ class Paths:
         over = f"summed over {_listed(got)}" if got else "the rank's own"
         reduce = next((e for e in self.step.events if e.value == "norm" and e.verb == "all_reduce"), None)
         kept = [a for a in self.norm if a in got]
-        replicas = [a for a in got if a not in owned]
+        twice = sorted(a for a in got if a not in owned)
         edits: tuple[Table, ...] = ()
-        if reduce is not None and set(got) <= set(self.norm) and not replicas:
+        if reduce is not None and set(got) <= set(self.norm) and not twice:
             edits = ({"set": reduce.path, "axes": kept} if kept else {"drop": reduce.path},)
-        elif replicas:
+        elif twice:
             where = ", ".join(f"owner({a})" for a in owned) or "all"
             edits = ({"set": route.norm.path, "where": where},)
         yield Difference("norm", group, f"{name}: the norm by which it is clipped is {over}; the program sums it over "
-                         f"{_listed(self.norm)}" + (", counting replicas once" if replicas else ""), hop.line, edits,
+                         f"{_listed(self.norm)}" + (", counting replicas once" if twice else ""), hop.line, edits,
                          (name,))
 
     def updates(self, chain: Chain, route: Route) -> Iterator[Difference]:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import hand_written as hand
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -431,6 +432,7 @@ RIGHT: Mapping[str, SetUp] = {
     "context parallel": right(Context, {"cp": 2}, "cp", m=1),
     "hsdp": right(Hsdp, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml"),
     "fsdp2 x tp + sp": right(FsdpTpSp, BOTH, f"{FILES}/fsdp2_tp_sp.toml", m=1),
+    "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
 }
 
 WRONG: Mapping[str, SetUp] = {
@@ -467,6 +469,9 @@ WRONG: Mapping[str, SetUp] = {
     "tp + sp: norm not reduced": wrong(NormApart, TP, "tp_sp_keep", "axes", ratio="1/tp", m=1),
     "tp + sp: positions not reduced": wrong(PositionsApart, TP, "tp_sp_keep", "axes", ratio="1/tp", m=1),
     "fsdp2 x tp + sp: wrong group": wrong(WrongGroup, BOTH, f"{FILES}/fsdp2_tp_sp.toml", "axes", m=1),
+    "megatron: norms not reduced": wrong(hand.NormsApart, BOTH, "dp*tp_sp", "axes", ratio="1/tp", m=1),
+    **{f"megatron: {what}": wrong(kind, BOTH, "dp*tp_sp", differs, "", m=1, clip=differs == "norm")
+       for what, (kind, differs) in hand.WRONG.items()},
     "hsdp: replicas not reduced": wrong(ReplicasApart, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
                                         "no gradient", ""),
 }

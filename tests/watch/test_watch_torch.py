@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from placealg.check.conformance import judge, judge_proposed
+from placealg.check.conformance import judge, judge_proposed, nearest
 from placealg.cli.inputs import read_case
 from placealg.model.config import resolve_model
 from placealg.strategy.file import parse_strategy_file
 from placealg.watch.seen import Seen
-from placealg.watch.verdict import CONFORMS, Conformance
+from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 GPT = "proofs/torch/gpt.json"
@@ -44,11 +44,11 @@ def names(table: str) -> Iterator[str]:
     import ast
     from pathlib import Path
 
-    tree = ast.parse((Path(__file__).parent / "set_ups.py").read_text())
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == table:
-            assert isinstance(node.value, ast.Dict)
-            yield from (str(k.value) for k in node.value.keys if isinstance(k, ast.Constant))
+    for file, before in (("set_ups", ""), ("hand_written", "megatron: ")):
+        for node in ast.parse((Path(__file__).parent / f"{file}.py").read_text()).body:
+            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == table:
+                assert isinstance(node.value, ast.Dict)
+                yield from (f"{before}{k.value}" for k in node.value.keys if isinstance(k, ast.Constant))
 
 
 @pytest.mark.parametrize("name", list(names("RIGHT")))
@@ -99,10 +99,15 @@ def test_wrong_set_ups_do_not(name: str, recordings: dict[str, str]) -> None:
     from set_ups import WRONG
 
     chosen = WRONG[name]
+    case = read_case(chosen.strategy, GPT, ())
+    found = nearest(case.strategy, case.model, Seen.read(recordings[name]), case.edited.edits if case.edited else (),
+                    None)[0]
+    assert found.matched is False and (DIFFERS if found.differences else UNSEEN) == chosen.verdict
+    assert not chosen.differs or chosen.differs in {d.kind for d in found.differences}, found.differences
+    if not chosen.proof and chosen.ratio is None:
+        return
     told = judged(recordings[name], chosen.strategy)
-    kinds = {d.kind for d in told.comparison.differences}
     assert told.verdict == chosen.verdict, [d.says for d in told.comparison.differences]
-    assert not chosen.differs or chosen.differs in kinds
     assert told.edited is not None or not chosen.proof, told.gap
     if chosen.proof:
         assert told.edited is not None, told.gap

@@ -108,6 +108,9 @@ def user_line() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
+        if file.endswith("typing_extensions.py"):  # it wraps what torch calls deprecated
+            frame = frame.f_back
+            continue
         if (not file.startswith((TORCH_FOLDER, OWN_FOLDER, "<")) and not file.startswith(LIBRARY)) or (
                 "site-packages" in file and not file.startswith((TORCH_FOLDER, OWN_FOLDER))):
             return f"{os.path.basename(file)}:{frame.f_lineno}"

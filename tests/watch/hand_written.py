@@ -1,0 +1,291 @@
+"""Tensor and sequence parallelism written out as Megatron-LM does it, beside data parallelism and a clip by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from placealg.measure.systems import CLIP, System
+
+
+def gathered(part: Tensor, group: Any) -> Tensor:
+    """Of (batch, a share of seq, ...) the whole seq."""
+    mine = part.transpose(0, 1).contiguous()
+    whole = mine.new_empty((group.size() * mine.shape[0], *mine.shape[1:]))
+    dist.all_gather_into_tensor(whole, mine, group=group)
+    return whole.transpose(0, 1)
+
+
+def scattered(whole: Tensor, group: Any) -> Tensor:
+    """The sum over ranks of (batch, seq, ...), of which a share of seq stays."""
+    every = whole.transpose(0, 1).contiguous()
+    mine = every.new_empty((every.shape[0] // group.size(), *every.shape[1:]))
+    dist.reduce_scatter_tensor(mine, every, group=group)
+    return mine.transpose(0, 1)
+
+
+class Columns(torch.autograd.Function):
+    """Products of what is gathered along seq, which is gathered again for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        ctx.save_for_backward(x, *weights)
+        whole = gathered(x, group)
+        return tuple(whole @ w.t() for w in weights)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, *weights = ctx.saved_tensors
+        whole = gathered(x, ctx.group).flatten(0, 1)
+        made = [g.flatten(0, 1).t() @ whole for g in grads]
+        back = sum(g @ w for g, w in zip(grads, weights, strict=True))
+        return scattered(back, ctx.group), None, *made
+
+
+class Rows(torch.autograd.Function):
+    """Partial sums that are added up and scattered along seq."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return scattered(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return gathered(grads[0], ctx.group), None
+
+
+class Summed(torch.autograd.Function):
+    """A sum over ranks, each of which has its own part's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        made = x.clone()
+        dist.all_reduce(made, group=group)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0], None
+
+
+SPLIT = {"tokens.weight": 0, "q.weight": 0, "k.weight": 0, "v.weight": 0, "q.bias": 0, "k.bias": 0, "v.bias": 0,
+         "out.product.weight": 1, "up.weight": 0, "up.bias": 0, "down.product.weight": 1, "logits.weight": 0}
+"""End of a parameter's name -> the dim that tp splits; the others are whole on every rank."""
+
+
+def split_dim(name: str) -> int | None:
+    return next((d for end, d in SPLIT.items() if name.endswith(end)), None)
+
+
+class Megatron(System):
+    """TP and SP by autograd functions of its own, gradients summed and averaged over dp, one norm over tp."""
+
+    data = ("dp",)
+
+    def apply(self) -> None:
+        """Keep this rank's part of what is split, and write the ops out."""
+        super().apply()
+        for name, parameter in self.model.named_parameters():
+            dim = split_dim(name)
+            if dim is not None:
+                parameter.data = parameter.data.chunk(self.size("tp"), dim)[self.at("tp")].clone()
+        self.tp, self.dp = (self.mesh.get_group(a) for a in ("tp", "dp"))
+        self.model.embedding.forward = partial(self.embed, self.model.embedding)
+        self.model.head.forward = partial(self.logits, self.model.head)
+        for layer in self.model.layers.values():
+            layer.attn.forward = partial(self.attend, layer.attn)
+            layer.mlp.forward = partial(self.expand, layer.mlp)
+
+    def embed(self, own: nn.Module, ids: Tensor, positions: Tensor) -> Tensor:
+        rows = own.tokens.weight.shape[0]
+        at = ids - rows * self.at("tp")
+        there = (at >= 0) & (at < rows)
+        found = functional.embedding(at.clamp(0, rows - 1), own.tokens.weight) * there.unsqueeze(-1)
+        return Rows.apply(found, self.tp) + own.positions(positions)
+
+    def attend(self, own: Any, x: Tensor) -> Tensor:
+        made = Columns.apply(x, self.tp, own.q.weight, own.k.weight, own.v.weight)
+        q, k, v = (own.heads(t + linear.bias) for t, linear in zip(made, (own.q, own.k, own.v), strict=True))
+        mixed = own.mix(q, k, v).transpose(1, 2).flatten(2)
+        return Rows.apply(mixed @ own.out.product.weight.t(), self.tp) + own.out.bias
+
+    def expand(self, own: Any, x: Tensor) -> Tensor:
+        up, = Columns.apply(x, self.tp, own.up.weight)
+        return Rows.apply(functional.gelu(up + own.up.bias) @ own.down.product.weight.t(), self.tp) + own.down.bias
+
+    def logits(self, own: Any, x: Tensor) -> Tensor:
+        made, = Columns.apply(own.norm(x), self.tp, own.logits.weight)
+        return made
+
+    def positions(self) -> Tensor:
+        return super().positions().chunk(self.size("tp"))[self.at("tp")].clone()
+
+    def loss(self, x: Tensor, positions: Tensor, y: Tensor) -> Tensor:
+        """The cross entropy of logits that are split along the vocabulary."""
+        logits = self.runs(x, positions)
+        rows = logits.shape[-1]
+        with torch.no_grad():
+            highest = logits.max(-1).values
+            dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=self.tp)
+        logits = logits - highest.unsqueeze(-1)
+        at = y - rows * self.at("tp")
+        there = (at >= 0) & (at < rows)
+        chosen = Summed.apply(logits.gather(-1, at.clamp(0, rows - 1).unsqueeze(-1)).squeeze(-1) * there, self.tp)
+        return (Summed.apply(logits.exp().sum(-1), self.tp).log() - chosen).sum()
+
+    def whole(self) -> list[nn.Parameter]:
+        """What every rank of tp has, of which each has seen its share of seq."""
+        return [p for name, p in self.model.named_parameters() if split_dim(name) is None]
+
+    def reduce(self) -> None:
+        for p in self.whole():
+            dist.all_reduce(p.grad, group=self.tp)
+        for p in self.model.parameters():
+            dist.all_reduce(p.grad, group=self.dp)
+            p.grad.div_(self.size("dp"))
+
+    def squares(self) -> Tensor:
+        """The rank's part of the square of the norm: what is whole counts on the first rank of tp."""
+        counted = list(self.model.parameters())
+        if self.at("tp"):
+            whole = {id(p) for p in self.whole()}
+            counted = [p for p in counted if id(p) not in whole]
+        return torch.stack([p.grad.norm() ** 2 for p in counted]).sum()
+
+    def clip(self) -> None:
+        total = self.squares()
+        dist.all_reduce(total, group=self.tp)
+        self.scale(total)
+
+    def scale(self, total: Tensor) -> None:
+        factor = (CLIP / (total.sqrt() + 1e-6)).clamp(max=1.0)
+        for p in self.model.parameters():
+            p.grad.mul_(factor)
+
+
+class NormsApart(Megatron):
+    """The gradients of norms are not reduced over tp."""
+
+    def whole(self) -> list[nn.Parameter]:
+        return [p for name, p in self.model.named_parameters() if split_dim(name) is None and "norm" not in name]
+
+    def squares(self) -> Tensor:
+        return torch.stack([p.grad.norm() ** 2 for p in self.model.parameters()]).sum()
+
+
+class BiasesApart(Megatron):
+    """The gradients of biases that stand behind a sum over ranks are not reduced over tp."""
+
+    def reduce(self) -> None:
+        kept = {n: p.grad.clone() for n, p in self.model.named_parameters() if n.endswith(("out.bias", "down.bias"))}
+        super().reduce()
+        for name, p in self.model.named_parameters():
+            if name in kept:
+                dist.all_reduce(kept[name], group=self.dp)
+                p.grad.copy_(kept[name] / self.size("dp"))
+
+
+class OtherGroup(Megatron):
+    """What tp splits the tokens of is reduced over dp, a group of the same size."""
+
+    def reduce(self) -> None:
+        for p in self.whole():
+            dist.all_reduce(p.grad, group=self.dp)
+        for p in self.model.parameters():
+            dist.all_reduce(p.grad, group=self.dp)
+            p.grad.div_(self.size("dp"))
+
+
+class NotAveraged(Megatron):
+    """Gradients are summed over dp, and not divided."""
+
+    def reduce(self) -> None:
+        super().reduce()
+        for p in self.model.parameters():
+            p.grad.mul_(self.size("dp"))
+
+
+class MeanOverTp(Megatron):
+    """What every rank of tp has is averaged over tp, as if ranks had seen other sequences."""
+
+    def reduce(self) -> None:
+        super().reduce()
+        for p in self.whole():
+            p.grad.div_(self.size("tp"))
+
+
+class OwnPart(Megatron):
+    """Each rank clips by the norm of its own part."""
+
+    def clip(self) -> None:
+        self.scale(self.squares())
+
+
+class OtherAxis(Megatron):
+    """The norm is summed over dp in place of tp."""
+
+    def clip(self) -> None:
+        total = self.squares()
+        dist.all_reduce(total, group=self.dp)
+        self.scale(total)
+
+
+class CountedTwice(Megatron):
+    """What is whole on every rank of tp counts on each of them in the norm."""
+
+    def squares(self) -> Tensor:
+        return torch.stack([p.grad.norm() ** 2 for p in self.model.parameters()]).sum()
+
+
+class OnFirstAlone(Megatron):
+    """What is whole counts on the first rank of dp alone, where the norm is summed over tp."""
+
+    def squares(self) -> Tensor:
+        if not self.at("dp"):
+            return super().squares()
+        whole = {id(p) for p in self.whole()}
+        return torch.stack([p.grad.norm() ** 2 for p in self.model.parameters() if id(p) not in whole]).sum()
+
+
+class NotSummed(Megatron):
+    """The partial sums of one product are not added up: each rank keeps its own share of seq."""
+
+    def expand(self, own: Any, x: Tensor) -> Tensor:
+        up, = Columns.apply(x, self.tp, own.up.weight)
+        made = functional.gelu(up + own.up.bias) @ own.down.product.weight.t()
+        return made.chunk(self.size("tp"), 1)[self.at("tp")] + own.down.bias
+
+
+class InputNotReduced(Megatron):
+    """The gradient of what a product reads is this rank's part alone."""
+
+    def expand(self, own: Any, x: Tensor) -> Tensor:
+        up, = _Unreduced.apply(x, self.tp, own.up.weight)
+        return Rows.apply(functional.gelu(up + own.up.bias) @ own.down.product.weight.t(), self.tp) + own.down.bias
+
+
+class _Unreduced(Columns):
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        whole = gathered(x, ctx.group).flatten(0, 1)
+        back = (grads[0] @ weight).chunk(ctx.group.size(), 1)[ctx.group.rank()]
+        return back, None, grads[0].flatten(0, 1).t() @ whole
+
+
+WRONG: Mapping[str, tuple[type[Megatron], str]] = {
+    "biases not reduced": (BiasesApart, "axes"), "wrong group": (OtherGroup, "axes"),
+    "sum for mean": (NotAveraged, "scale"), "mean over tp": (MeanOverTp, "scale"), "norm of a part": (OwnPart, "norm"),
+    "norm over the other axis": (OtherAxis, "norm"), "replicas counted in the norm": (CountedTwice, "norm"),
+    "counted on the first of dp": (OnFirstAlone, "norm"), "parts not summed": (NotSummed, "message"),
+    "input's gradient not reduced": (InputNotReduced, "message"),
+}
+"""What is wrong -> the class that does it, and the kind of difference that is found."""

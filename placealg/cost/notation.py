@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -26,6 +28,7 @@ def latex_name(name: str) -> str:
     return (SYMBOLS[name].latex or name) if name in SYMBOLS else axis_symbol(name).latex
 
 
+@lru_cache(maxsize=4096)
 def text_of(expr: Any) -> str:
     """The expression in unicode, its terms and factors in the order of the symbol table.
 
@@ -45,20 +48,30 @@ def text_of(expr: Any) -> str:
     return str(expr).replace("-", "−")
 
 
-def _key(term: Any) -> tuple[Any, ...]:
+def _ordered(terms: Iterable[Any], first: Callable[[Any], tuple[bool, ...]]) -> list[Any]:
+    """Terms by what comes first, then by the places of their symbols; by their text only where these are the same."""
+    listed = list(terms)
+    keys = [(*first(term), *_places(term)) for term in listed]
+    alike = {key for key, times in Counter(keys).items() if times > 1}
+    texts = [str(term) if key in alike else "" for key, term in zip(keys, listed, strict=True)]
+    return [listed[k] for k in sorted(range(len(listed)), key=lambda k: (keys[k], texts[k]))]
+
+
+@lru_cache(maxsize=4096)
+def _places(term: Any) -> tuple[bool, tuple[tuple[int, str], ...]]:
     places = sorted((ORDER.get(s.name, len(ORDER)), s.name) for s in term.free_symbols)
-    return (not places, places, str(term))
+    return not places, tuple(places)
 
 
 def in_terms(expr: Any) -> list[tuple[bool, Any]]:
     """The terms of a sum in the order in which they are written: (whether it is subtracted, the term)."""
-    ordered = sorted(sympy.Add.make_args(expr), key=lambda t: (bool(t.could_extract_minus_sign()), _key(t)))
+    ordered = _ordered(sympy.Add.make_args(expr), lambda t: (bool(t.could_extract_minus_sign()),))
     return [(True, -term) if term.could_extract_minus_sign() else (False, term) for term in ordered]
 
 
 def in_factors(expr: Any) -> list[Any]:
     """The factors of a product in the order in which they are written."""
-    return sorted(sympy.Mul.make_args(expr), key=lambda f: (not f.is_number, f.is_Add, _key(f)))
+    return _ordered(sympy.Mul.make_args(expr), lambda f: (not f.is_number, bool(f.is_Add)))
 
 
 def _sum(expr: Any) -> str:

@@ -158,18 +158,24 @@ def costs(what: Given, model: Model | str | None = None,
 
 def fit(what: Given, model: Model | str | None = None, *, device_memory: str,
         devices: int | None = None, batch: int | None = None, reserve: str | None = None,
-        activation_factor: str | float | None = None, by: str = "peak", **sizes: Any) -> Sized:
+        activation_factor: str | float | None = None, by: str = "peak", precision: str = "", loss: str = "",
+        **sizes: Any) -> Sized:
     """What a device needs at least against its memory, as `placealg fit` prints it; `.fits` says whether it fits.
 
-    A size that is left open is settled so that it fits; `devices` are laid out over the axes without one.
+    A size that is left open is settled so that it fits; `devices` are laid out over the axes without one. `precision`
+    and `loss` are those of the command line: "fsdp2", "chunked".
 
     >>> fit("zero3*recompute_full", "llama-3-8b", device_memory="80GB", reserve="6GB", dp=8, s=8192).fits
     True
     """
     from placealg.cli.fit import fitted
     from placealg.cli.given import case_of
+    from placealg.errors import need
 
-    return fitted(case_of(what, model, sizes, devices), device_memory, devices, batch, reserve, activation_factor, by)
+    for name, word in (("precision", precision), ("loss", loss)):
+        need(word, str, f"{name}: it is named by a word")
+    case = case_of(what, model, sizes, devices, precision=precision, loss=loss)
+    return fitted(case, device_memory, devices, batch, reserve, activation_factor, by)
 
 
 def compare(*what: Given, model: Model | str | None = None, **sizes: Any) -> Comparison:

@@ -108,6 +108,9 @@ def test_an_edited_program_has_costs() -> None:
     (lambda: pa.fit("zero3", "gpt2", device_memory=80, dp=8, s=8), "is not text such as '80GB'"),
     (lambda: pa.fit(pa.zero3(), device_memory="80GB"), "stands on a model"),
     (lambda: pa.fit("zero3", "gpt2", device_memory="80GB", by="all", dp=8), "unknown convention"),
+    (lambda: pa.fit("zero3", "gpt2", device_memory="80GB", precision="fsdp3", dp=8, s=8), "did you mean 'fsdp2'"),
+    (lambda: pa.fit("zero3", "gpt2", device_memory="80GB", precision=2, dp=8, s=8), "no precision"),
+    (lambda: pa.fit("dp", "abstract", device_memory="80GB", loss="eager", dp=8, Psi=8, Psi_unit=8), "no cross entropy"),
     (lambda: pa.read(3), "no path of a file"),
     (lambda: pa.read("mine.toml"), "no such file"),
     (lambda: pa.read("proofs/proved/token_mean.toml", world_size=8), "belongs to a framework's configuration"),
@@ -159,3 +162,14 @@ def test_every_figure_of_the_document_can_be_claimed() -> None:
     assert figures["schedule.bubble"].expr is None
     with pytest.raises(pa.InputError, match="no axis of the mesh splits the layers"):
         pa.decide("zero3", "dp", "schedule.bubble <=")
+
+
+def test_fit_has_the_precision_and_the_loss_of_the_command_line() -> None:
+    sizes = {"device_memory": "80GB", "dp": 8, "b": 1, "s": 1024}
+    plain, wide = (pa.fit("zero3", "gpt2", **sizes, **more).stages[0] for more in ({}, {"precision": "fsdp2"}))
+    named = {t.name: t.value for t in wide.terms}
+    assert named["parameters"] == 2 * next(t.value for t in plain.terms if t.name == "parameters")
+    less = pa.fit("zero3", "gpt2", **sizes, loss="chunked").stages[0]
+    assert less.counted < plain.counted
+    told = pa.fit("zero3", "gpt2", **sizes, w=4, wire_w=2, use=2).stages[0]
+    assert {t.name: t.value for t in told.terms}["parameters"] == named["parameters"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from placealg.check.claims import Side
-from placealg.cli.inputs import CommandCase, default_model, is_foreign, of_strategy, read_case
+from placealg.cli.inputs import CommandCase, CommandOptions, default_model, is_foreign, of_strategy, read_case
 from placealg.cost.divides import Divides
 from placealg.errors import InputError
 from placealg.importers.model import model_of
@@ -45,27 +45,30 @@ def model_given(model: Model | str | Path | None) -> Model | None:
 
 
 def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, Any] | None = None,
-            devices: int | None = None) -> CommandCase:
+            devices: int | None = None, **said: Unpack[CommandOptions]) -> CommandCase:
     """The case of a strategy, expression, file or reading, on the model that is given, that it names or that it needs.
 
-    `sizes` are checked as on the command line; `devices` complete the mesh.
+    `sizes` are checked as on the command line; `devices` complete the mesh; `said` are a precision and how the loss is
+    run, which need `sizes`.
     """
     on = model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
     if isinstance(what, CommandCase) and on is None:
-        return what if sizes is None else of_strategy(what.strategy, what.model, words, devices, what.step)
+        return what if sizes is None else of_strategy(what.strategy, what.model, words, devices, what.step,
+                                                               **said)
     if isinstance(what, Strategy | CommandCase | Reading):
         given = on if on is not None or not isinstance(what, Reading) else _model_of(what)
         if given is None:
             raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
         if isinstance(what, CommandCase) and what.lead is not None:
             raise InputError("a file that edits the program stands on its own model: read it with model=")
-        return of_strategy(what if isinstance(what, Strategy) else what.strategy, given, words, devices)
+        return of_strategy(what if isinstance(what, Strategy) else what.strategy, given, words, devices, **said)
     if not isinstance(what, str | Path):
         raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, an expression such as "
                          "'zero3*tp_sp' or a strategy file is one")
     case = read_case(str(what), on, ())
-    return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step)
+    return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step,
+                                                       **said)
 
 
 def program_of(what: Given, model: Model | str | None) -> Step:

@@ -192,14 +192,19 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
 
 
 def of_strategy(strategy: Strategy, model: Model, sizes: Iterable[str] = (), devices: int | None = None,
-                step: Step | None = None) -> CommandCase:
+                step: Step | None = None, **said: Unpack[CommandOptions]) -> CommandCase:
     """The case of a strategy on a model, with its program where that is not the derived one.
 
-    `devices` complete or check the mesh where at most one axis is without a size.
+    `devices` complete or check the mesh where at most one axis is without a size; of `said`, precision and loss count.
     """
     words = list(sizes)
-    said = {word.partition("=")[0] for word in words}
-    if devices is not None and sum(a not in said and a not in strategy.mesh.sizes() for a in strategy.mesh.names) <= 1:
+    precise, run = _precise(strategy, said, words), _run_as(model, said)
+    if precise != strategy or run is not model:
+        if step is not None and step.events != derive(strategy, model).events:
+            raise InputError("the program of a file that edits it has the bytes and the loss that the file says")
+        strategy, model, step = precise, run, None
+    sized = {word.partition("=")[0] for word in words}
+    if devices is not None and sum(a not in sized and a not in strategy.mesh.sizes() for a in strategy.mesh.names) <= 1:
         words.append(f"{DEVICES}={devices}")
     base = derive(strategy, model)
     return CommandCase(strategy, model, step or base, read_sizes(words, strategy, model), base)

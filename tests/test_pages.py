@@ -80,3 +80,12 @@ def test_the_python_of_a_page_runs(page: str, least: int, monkeypatch: pytest.Mo
     ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     ran.run(doctest.DocTestParser().get_doctest(code, {}, page, None, 0))
     assert (ran.failures, ran.tries > least) == (0, True)
+
+
+def test_what_misled_once_is_held_by_tests_that_are_there() -> None:
+    rows = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8").partition("## What misled once")[2]
+    named = re.findall(r"`((?:\w+/)?test_\w+\.py)`: ((?:`test_\w+`(?:, )?)+)", rows)
+    assert len(named) >= 12
+    for file, tests in named:
+        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert [name for name in re.findall(r"`(\w+)`", tests) if f"def {name}(" not in text] == [], file

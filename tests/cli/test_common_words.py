@@ -70,3 +70,23 @@ def test_a_file_does_not_stand_on_a_file_of_a_real_system(tmp_path: Path, placea
     path.write_text('base = "torch.fsdp2"\n', encoding="utf-8")
     got = placealg("prove", str(path))
     assert got.code == 2 and "start from a copy of proofs/torch/fsdp2.toml" in got.err
+
+
+def test_a_summed_loss_can_be_asked_about(tmp_path: Path, placealg: Run) -> None:
+    path = tmp_path / "sum.toml"
+    path.write_text('base = "dp"\nloss = { preset = "sum" }\n', encoding="utf-8")
+    assert placealg("prove", str(path)).code == 0
+    averaged = 'base = "dp"\nloss = { preset = "sum" }\n[[edit]]\nset = "reduce.*.reduce[dp]"\nop = "mean"\n'
+    path.write_text(averaged, encoding="utf-8")
+    assert placealg("prove", str(path)).code == 1
+
+
+def test_the_bytes_of_a_gathered_copy_can_be_set(placealg: Run) -> None:
+    got = placealg("cost", "zero3", "--set", "wire_w=1", "dp=8")
+    assert (got.code, got.err) == (0, "") and "wire_w = 1" in got.out
+
+
+def test_a_model_type_is_mistaken_for_its_own_spelling_alone(tmp_path: Path, placealg: Run) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "qwen2x"}', encoding="utf-8")
+    assert "did you mean 'qwen2'?" in placealg("model", str(path)).err

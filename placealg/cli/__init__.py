@@ -86,6 +86,8 @@ def _lacking() -> str:
 def _run(words: Sequence[str]) -> int:
     from placealg.cli.parser import parse_arguments
 
+    if broken := next((word for word in words if "\0" in word), None):
+        raise InputError(f"'{broken}' has a null character, which no name and no value has")
     try:
         chosen = parse_arguments(words)
     except SystemExit as stop:

@@ -607,6 +607,9 @@ LONG = "x" * 300
     *(((command, LONG), "is too long for the name of a file")
       for command in ("cost", "model", "prove", "explain", "museum", "recheck", "import", "simulate")),
     (("show", "dp", "--graph", f"{LONG}.svg"), "is too long for the name of a file"),
+    *(((*words, "\0"), "has a null character") for words in (
+        ("cost",), ("conform",), ("recheck",), ("report", "dp", "-o"), ("show", "dp", "--graph"),
+        ("prove", "dp", "--certificate"), ("model",))),
     (("cost", "dp", "--set", f"dp={LONG}"), "unknown symbol"),
     (("cost", "dp", "--set", f"w={'9' * 5000}"), "is not arithmetic"),
     (("cost", "dp", "--convention", LONG), "unknown --convention value"),

@@ -53,7 +53,7 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
     for group in reference.groups:
         axes, tier = rests[group.name]
         groups.append(("Group", [writer.units[s] for s in group.sites], [("Owner", writer.axes[a]) for a in axes],
-                       tier.capitalize()))
+                       tier.capitalize(), [_VALUES[v] for v in group.whole_reads], group.frozen))
     nodes = folded.tree()
     loops = [k for k, n in enumerate(nodes) if isinstance(n, EventLoop) and n.name == MICROBATCH]
     if len(loops) != 1:
@@ -78,9 +78,9 @@ def _check_reference(step: Step) -> None:
         (r.skip, "steps that are skipped"),
         (len(r.losses) > 1 or bool(terms(r.graph)), "several losses"),
         (bool(r.random_keys), "random streams keyed by rank"),
-        (any(g.frozen for g in r.groups), "frozen parameters"),
         (any(g.statistic for g in r.groups), "running statistics"),
-        (any(g.locality != "elementwise" for g in r.groups), "an update that reads whole matrices"),
+        (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in r.groups),
+         "an update that reads neither its element nor whole matrices"),
     ):
         if wrong:
             raise Outside("", f"{told}: not in the kernel")
@@ -136,7 +136,7 @@ class _Writer:
 
     def whole(self, e: Event) -> Term:
         """An event on a value that belongs to no group, as a term."""
-        if e.where:
+        if e.where and e.value not in _COUNTERS:
             raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
         if e.tier != "device":
             raise Outside(e.path, f"tier = {e.tier}")
@@ -147,7 +147,11 @@ class _Writer:
         if e.value == "count":
             return self.counted(e)
         if e.value in _COUNTERS and e.verb in _TICKS and not e.axes:
-            return ("Tick", _COUNTERS[e.value], _TICKS[e.verb])
+            if any(c.rank for c in e.where):
+                raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
+            return ("Tick", _COUNTERS[e.value], _TICKS[e.verb], [self.axes[c.axis] for c in e.where])
+        if e.value in _COUNTERS and e.verb == "broadcast" and not e.where and not e.root:
+            return ("ShareTick", _COUNTERS[e.value], self.along(e))
         raise Outside(e.path, f"{e.verb} of {e.value}")
 
     def counted(self, e: Event) -> Term:

@@ -73,7 +73,9 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
             yield (Event(phase, "compute", "activation", unit=unit, rule=run[0].rule),)
         elif any(e.value == "loss" and e.verb == "scale" for e in step.events[step.events.index(run[0]):]):
             raise Outside(run[0].path, "the loss is scaled after backward has begun")
-    wanted = [*((phase, u.name) for phase in PASSES for u in step.reference.units), ("backward", "loss")]
+    wanted = [*(("forward", u.name) for u in step.reference.units), ("backward", "loss"),
+              *(("backward", u.name) for u in step.reference.units
+                if any(op.output in needs for op in _ops(step, u.name)))]
     missing = [(phase, name) for phase, name in wanted if (phase, name) not in done]
     if missing:
         raise Outside("", f"unit {missing[0][1]} has no {missing[0][0]}")

@@ -21,17 +21,20 @@ Inductive flow := Lost | Outside (n : nat) | Entered | Left.
 Inductive moment := Early | Amid | Late.  (* before, in, after the loop over microbatches *)
 
 Definition table := list (slot * know).
-(** Of each counter, and of its copy in the checkpoint: whether every rank has that of the step, or of the next
-  one. *)
+(** What is known of a counter: that at coordinate 0 of some axes it is that of the step, or of the next one, and
+  whether
+    no other rank has it. *)
+Inductive ticks := Unsaid | Unheld | Ticks (next : bool) (firsts : list nat) (only : bool).
+(** Of each counter, and of its copy in the checkpoint. *)
 Record counters := Counters {
-  step_here : option bool; stream_here : option bool; step_disk : option bool; stream_disk : option bool;
+  step_here : ticks; stream_here : ticks; step_disk : ticks; stream_disk : ticks;
   tallied : option (list nat)  (* the axes over which the count of tokens has not been summed *)
 }.
-Definition told (k : counters) (c : counter) (disk : bool) : option bool :=
+Definition told (k : counters) (c : counter) (disk : bool) : ticks :=
   match c, disk with
   | Step, false => step_here k | Stream, false => stream_here k | Step, true => step_disk k | Stream, true =>
     stream_disk k end.
-Definition tell (k : counters) (c : counter) (disk : bool) (v : option bool) : counters :=
+Definition tell (k : counters) (c : counter) (disk : bool) (v : ticks) : counters :=
   match k, c, disk with
   | Counters a b c d e, Step, false => Counters v b c d e | Counters a b c d e, Stream, false => Counters a v c d e
   | Counters a b c d e, Step, true => Counters a b v d e | Counters a b c d e, Stream, true => Counters a b c v e end.
@@ -68,6 +71,24 @@ Definition is_owner (c : clause) : bool := match c with Owner _ => true | First 
 Definition off_axes (along : list nat) (q : place) : place := filter (fun c => negb (mem (axis_of c) along)) q.
 Definition on_axes (along : list nat) (q : place) : place := filter (fun c => mem (axis_of c) along) q.
 Definition owners (along : list nat) : place := map Owner along.
+
+(** Where every rank is meant, no other is left. *)
+Definition ticked (next : bool) (l : list nat) (only : bool) : ticks :=
+  Ticks next l (only || match l with [] => true | _ => false end).
+
+Definition after_tick (start : bool) (k : counters) (c : counter) (d : tick) (firsts : list nat) : counters :=
+  let here := told k c false in
+  match d, firsts with
+  | Start, [] => tell k c false (if start then Ticks false [] true else Unsaid)
+  | Advance, [] => tell k c false match here with Ticks false l _ => ticked true l false | _ => Unsaid end
+  | Load, [] => tell k c false (told k c true)
+  | Store, _ => tell k c true match here with
+      | Ticks b l o => ticked b (l ++ firsts) (o && match told k c true with Unheld => true | _ => false end)
+      | _ => Unsaid end
+  | _, _ => tell k c false Unsaid end.
+Definition after_share (k : counters) (c : counter) (along : list nat) : counters :=
+  tell k c false match told k c false with
+    | Ticks b l o => ticked b (filter (fun a => negb (mem a along)) l) o | h => h end.
 
 (** ** Ratios: two sorted lists, cancelled when a symbol enters. *)
 
@@ -140,11 +161,19 @@ Definition nth_table (l : list table) (g : nat) : table := nth g l [].
 Fixpoint put_at {V : Type} (n : nat) (v : V) (l : list V) : list V :=
   match l, n with [], _ => [] | _ :: l, O => v :: l | x :: l, S n => x :: put_at n v l end.
 
+(** The same for all elements: no owner is asked for. *)
+Definition anywhere (q : place) : bool := forallb (fun c => negb (is_owner c)) q.
+
 Section Check.
 Variable p : program.
 Variables (start : bool) (now : moment).
 
 Definition sites_at (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
+Definition trained (g : nat) : bool := match nth_error (groups p) g with Some d => negb (frozen d) | None => false
+  end.
+Definition whole_of (v : value) (g : nat) : bool :=
+  match nth_error (groups p) g with Some d => existsb (value_eqb v) (whole_reads d) | None => false end.
+Definition local_to (v : value) (g : nat) (q : place) : bool := negb (whole_of v g) || anywhere q.
 Definition uses (u g : nat) : bool := mem u (sites_at g).
 Definition units : nat := length (repeated p).
 Definition wanted : list ratio :=
@@ -163,8 +192,10 @@ Definition whole (g : nat) (c : content) : bool :=
 Definition ready (g : nat) (c : content) : bool :=
   if clips p then match c with Clipped => true | _ => false end else whole g c.
 Definition normed (f : facts) : bool :=
-  forallb (fun n => match n with Some [] => true | _ => false end) (norms f).
-Definition current (f : facts) (c : counter) : bool := match told (counts f) c false with Some false => true | _ =>
+  forallb (fun g => negb (trained g) || match nth g (norms f) None with Some [] => true | _ => false end)
+    (seq 0 (length (groups p))).
+Definition current (f : facts) (c : counter) : bool := match told (counts f) c false with Ticks false [] _ => true |
+  _ =>
   false end.
 Definition sayable1 (f : facts) (s : symbol) : bool :=
   match s with
@@ -226,7 +257,8 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       match get k x, get k o, get k (At GradSum t) with
       | Holds (Params false) q1 o1, Holds (Moment false) q2 o2, Holds c q3 _ =>
           let q' := union q q1 in
-          if current f Step && ready g c && within q' q2 && within q' q3 then
+          if trained g && local_to Master g q1 && local_to Moments g q2 && local_to GradSum g q3 &&
+             current f Step && ready g c && within q' q2 && within q' q3 then
             set (set k x (Holds (Params true) q' (o1 && within q1 q)))
                 o (Holds (Moment true) q' (o2 && o1 && within q2 q'))
           else set (set k x Any) o Any
@@ -270,7 +302,8 @@ Definition after_instr (u : nat) (f : facts) (e : instr) : facts :=
       let right := seen && nth u (kepts f) false && match cots f, now with Entered, Amid => true | _, _ => false
         end in
       Facts (map (fun g => let k := nth_table (slots f) g in
-                    if uses u g then set k (At Grad Device) (deposited f u g right k) else k) group_numbers)
+                    if uses u g && trained g then set k (At Grad Device) (deposited f u g right k) else k)
+                      group_numbers)
             (kepts f) (acts f) (if right then Left else Lost) (factor f) (norms f) (counts f) (fine f && seen)
   end.
 
@@ -318,13 +351,9 @@ Definition after_block (f : facts) (b : block) : facts :=
       (tell_tally (counts f) (fold_right (fun a n => match n with
          | Some un => if mem a un then Some (filter (fun b => negb (a =? b)) un) else None
          | None => None end) (tallied (counts f)) along)) (fine f)
-  | Tick c d =>
-      let new := match d with
-        | Start => tell (counts f) c false (if start then Some false else None)
-        | Advance => tell (counts f) c false (match told (counts f) c false with Some false => Some true | _ =>
-          None end)
-        | Store => tell (counts f) c true (told (counts f) c false)
-        | Load => tell (counts f) c false (told (counts f) c true) end in
-      Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f) new (fine f)
+  | Tick c d firsts => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+      (after_tick start (counts f) c d firsts) (fine f)
+  | ShareTick c along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+      (after_share (counts f) c along) (fine f)
   end.
 End Check.

@@ -20,9 +20,14 @@ Definition entails_table (k k' : table) : bool := forallb (fun e => entails (get
 Definition merge_table (k k' : table) : table := map (fun e => (fst e, merge (snd e) (get k' (fst e)))) k.
 Definition norm_entails (n n' : option place) : bool :=
   match n, n' with _, None => true | Some q, Some q' => if place_eq q q' then true else false | _, _ => false end.
-Definition count_entails (n n' : option bool) : bool :=
-  match n, n' with _, None => true | Some b, Some c => if bool_eq b c then true else false | _, _ => false end.
-Definition on_counts (g : option bool -> option bool -> option bool) (k l : counters) : counters :=
+Definition inside_of (l m : list nat) : bool := forallb (fun a => mem a m) l.
+Definition count_entails (n n' : ticks) : bool :=
+  match n, n' with
+  | _, Unsaid => true | Unheld, Unheld => true
+  | Ticks b l o, Ticks b' l' o' =>
+      (if bool_eq b b' then true else false) && inside_of l l' && (negb o' || (o && inside_of l' l))
+  | _, _ => false end.
+Definition on_counts (g : ticks -> ticks -> ticks) (k l : counters) : counters :=
   Counters (g (step_here k) (step_here l)) (g (stream_here k) (stream_here l))
            (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) None.
 Definition tally_entails (n n' : option (list nat)) : bool :=
@@ -45,7 +50,7 @@ Definition entails_facts (f f' : facts) : bool :=
 Definition merge_facts (f f' : facts) : facts :=
   Facts (zip merge_table (slots f) (slots f')) (kepts f) Lost Lost None
         (zip (fun n n' => if norm_entails n n' then n' else None) (norms f) (norms f'))
-        (tell_tally (on_counts (fun n n' => if count_entails n n' then n' else None) (counts f) (counts f'))
+        (tell_tally (on_counts (fun n n' => if count_entails n n' then n' else Unsaid) (counts f) (counts f'))
           (if tally_entails (tallied (counts f)) (tallied (counts f')) then tallied (counts f') else None))
         (fine f && fine f').
 Definition map_slots (s : know -> know) (f : facts) : facts :=
@@ -108,21 +113,27 @@ Definition turn (h : know) : know :=
   | Holds Zeroed q o => Holds Zeroed q o
   | Absent => Absent
   | _ => Any end.
+(** What is frozen is in the next step what it was. *)
+Definition stay (h : know) : know :=
+  match h with Holds (Params true) _ _ => Any | Holds (Params false) _ _ => h | _ => turn h end.
+Definition turn_group (d : group) (k : table) : table :=
+  map (fun e => (fst e, if frozen d then stay (snd e) else turn (snd e))) k.
 Definition turned (f : facts) : facts :=
-  let f := map_slots turn f in
-  Facts (slots f) (map (fun _ => false) (kepts f)) Lost Lost None (map (fun _ => None) (norms f))
-        (on_counts (fun n _ => match n with Some true => Some false | _ => None end) (counts f) (counts f)) (fine f).
+  Facts (zip turn_group (groups p) (slots f)) (map (fun _ => false) (kepts f)) Lost Lost None (map (fun _ => None)
+    (norms f))
+        (on_counts (fun n _ => match n with Ticks true l o => Ticks false l o | Unheld => Unheld | _ => Unsaid end)
+          (counts f) (counts f)) (fine f).
 
 Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => false end.
 Definition after_save (f : facts) : facts :=
   let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost
     Lost None
-                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) None None None) (fine f) in
+                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) Unheld Unheld None) (fine f) in
   quiet (after false Early (save p) f).
 Definition after_off (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, if on_disk (fst e) then snd e
                                    else if slot_eq (fst e) (At Weight Device) then Any else Absent))) (slots f))
-        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters None None (step_disk (counts f))
+        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters Unheld Unheld (step_disk (counts f))
           (stream_disk (counts f)) None) true.
 Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
 
@@ -150,7 +161,7 @@ Definition at_power_on : facts :=
   let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
   Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None)
     (groups p))
-        (Counters None None None None None) true.
+        (Counters Unheld Unheld Unheld Unheld None) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 
 (** Facts that hold between steps: whatever was saved, and wherever the run was resumed. The first guess is what holds
@@ -203,7 +214,8 @@ Definition rested (f : facts) (n : nat) : bool :=
 Definition settled (f f' : facts) : bool :=
   sized f && holds_between initialised f && fine f' && holds_between f' f &&
   forallb (rested f) (seq 0 (length (groups p))) &&
-  (negb (resumes p) || match counts f with Counters _ _ (Some false) (Some false) _ => true | _ => false end).
+  (negb (resumes p) || match counts f with Counters _ _ (Ticks false _ true) (Ticks false _ true) _ => true | _ =>
+    false end).
 
 Definition check : bool :=
   well_formed &&

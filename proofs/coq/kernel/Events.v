@@ -9,6 +9,7 @@ From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Algebra.
 From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Counters.
 Open Scope nat_scope.
 
 Section Events.
@@ -24,8 +25,7 @@ Notation fits := (fits p count_).
 
 (** What is known of counters and norms. *)
 Record glob (t : nat) (f : facts) (m : memory) : Prop := {
-  of_counts : forall c disk b, told (counts f) c disk = Some b -> forall r, ok r ->
-    count m c disk r = Some (if b then S t else t);
+  of_counts : forall c disk, ticking t (told (counts f) c disk) (count m c disk);
   as_many_norms : length (norms f) = length (groups p);
   of_norms : forall g q, nth_error (norms f) g = Some (Some q) ->
     forall l r, l < depth p (hd 0 (sites_of p g)) -> ok r ->
@@ -38,27 +38,29 @@ Lemma current_ok (t : nat) (c : counter) (f : facts) (m : memory) (r : rank) : g
   ok r ->
   count m c false r = Some t.
 Proof.
-  intros g now good. unfold current in now. destruct (told (counts f) c false) as [[]|] eqn:found; try easy.
-  apply (of_counts _ _ _ g c false false found r good).
+  intros g now good. unfold current in now. pose proof (of_counts _ _ _ g c false) as here.
+  destruct (told (counts f) c false) as [| |[] [|] o]; try easy. exact (here r good).
 Qed.
 
-Lemma total_ok (t : nat) (f : facts) (m : memory) (r : rank) : glob t f m -> normed f = true -> ok r ->
+Lemma total_ok (t : nat) (f : facts) (m : memory) (r : rank) : glob t f m -> normed p f = true -> ok r ->
   total p m r = Some (norm p t (weights_at p t)).
 Proof.
   intros g all good. unfold total.
   set (l := flat_map _ _).
   assert (parts : l = map (fun gl => partial m (fst gl) (snd gl) r) (all_parts p)).
-  { unfold l, all_parts. induction (seq 0 (length (groups p))) as [|n s IH]; cbn; [easy|].
+  { unfold l, all_parts. induction (filter (trains p) (seq 0 (length (groups p)))) as [|n s IH]; cbn; [easy|].
     now rewrite map_app, IH, map_map. }
   assert (right : forall gl, In gl (all_parts p) -> partial m (fst gl) (snd gl) r =
     Some (sum_list (part (fst gl) (snd gl)) (fun i => measure i (grad_at p t i)))).
   { intros [n k] inside. unfold all_parts in inside. apply in_flat_map in inside. destruct inside as [n' [small
     inside]].
-    apply in_map_iff in inside. destruct inside as [k' [[= <- <-] small']]. apply in_seq in small, small'.
+    apply in_map_iff in inside. destruct inside as [k' [[= <- <-] small']]. apply filter_In in small.
+    destruct small as [small learns]. apply in_seq in small, small'.
     assert (known : nth_error (norms f) n' = Some (Some [])).
     { destruct (nth_error (norms f) n') as [q|] eqn:found.
-      - unfold normed in all. rewrite forallb_forall in all. specialize (all q (nth_error_In _ _ found)).
-        destruct q as [[|]|]; easy.
+      - unfold normed in all. rewrite forallb_forall in all. specialize (all n'). rewrite in_seq in all.
+        specialize (all ltac:(lia)). change (trained p n') with (trains p n') in all. rewrite learns in all.
+        apply nth_error_nth with (d := None) in found. rewrite found in all. destruct q as [[|]|]; easy.
       - apply nth_error_None in found. rewrite (as_many_norms _ _ _ g) in found. lia. }
     cbn [fst snd]. rewrite (of_norms _ _ _ g n' [] known k' r) by (easy || lia). reflexivity. }
   rewrite parts. rewrite (together_all _ _ _ _ right).
@@ -85,7 +87,9 @@ Hypothesis when_ : when_ok now j.
 Hypothesis known : glob t f m.
 Hypothesis inside : at_ i = true.
 Hypothesis group : group_of i = g.
-Hypothesis fit : fits t j k m i.
+Hypothesis fit_all : forall i', group_of i' = g -> layer_of i' = layer_of i -> fits t j k m i'.
+
+Let fit : fits t j k m i := fit_all i group eq_refl.
 
 Notation goal e := (fits t j (after_event p start now f g k e) (at_event p t j at_ e m) i).
 
@@ -294,7 +298,7 @@ Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
   destruct (get k y) as [| |c q' o]; [easy| |].
   - intros r good; here H r good; cbn beta; rewrite H. now destruct (sat q r i).
-  - destruct (normed f && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [all right].
+  - destruct (normed p f && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [all right].
     intros r good; here H r good; cbn beta. rewrite sat_union.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
     + rewrite H, (whole_ok p count_) with (now := now) (g := g) by easy. now rewrite (total_ok t f).
@@ -304,6 +308,19 @@ Proof.
     + intros both. apply andb_true_iff in both. now rewrite H.
 Qed.
 
+Lemma read_at (v : value) (q : place) (r : rank) (i' : E) : local_to p v g q = true -> In i' (reading p v i) ->
+  sat q r i = true -> group_of i' = g /\ layer_of i' = layer_of i /\ sat q r i' = true.
+Proof.
+  intros loc [<-|mate] there; [easy|]. destruct (wholly p v (group_of i)) eqn:whole_; [|easy].
+  unfold mates in mate. apply filter_In in mate. destruct mate as [_ mate].
+  apply andb_true_iff in mate. destruct mate as [mate _]. apply andb_true_iff in mate. destruct mate as [mg ml].
+  apply Nat.eqb_eq in mg, ml. split; [congruence|]. split; [easy|].
+  unfold local_to in loc. rewrite group in whole_. change (wholly p v g) with (whole_of p v g) in whole_.
+  rewrite whole_ in loc. cbn [negb orb] in loc. unfold anywhere in loc. rewrite forallb_forall in loc.
+  rewrite sat_in in there. apply sat_in. intros c inside_. specialize (loc c inside_). specialize (there c inside_).
+  destruct c; easy.
+Qed.
+
 Lemma update_ok tr q : goal (Update tr q).
 Proof.
   cbn [after_event at_event]. set (x := At Master tr). set (o := At Moments tr).
@@ -311,34 +328,51 @@ Proof.
   assert (nothing : forall h h' f f', holds t j h (fun r => f r i) i -> holds t j h' (fun r => f' r i) i ->
      fits t j (set (set k x h) o h') (write (write m at_ x f) at_ o f') i).
   { intros. now repeat apply fits_write. }
-  destruct (get k x) as [| |[[|]| | | |] q1 o1]; try (apply nothing; easy).
-  destruct (get k o) as [| |[|[|]| | |] q2 o2]; try (apply nothing; easy).
-  destruct (get k (At GradSum tr)) as [| |c q3 o3]; try (apply nothing; easy).
+  destruct (get k x) as [| |[[|]| | | |] q1 o1] eqn:kx; try (apply nothing; easy).
+  destruct (get k o) as [| |[|[|]| | |] q2 o2] eqn:ko; try (apply nothing; easy).
+  destruct (get k (At GradSum tr)) as [| |c q3 o3] eqn:kg; try (apply nothing; easy).
   destruct (_ && _) eqn:can; [|apply nothing; easy].
   apply andb_true_iff in can. destruct can as [can in3]. apply andb_true_iff in can. destruct can as [can in2].
-  apply andb_true_iff in can. destruct can as [cur rdy].
+  apply andb_true_iff in can. destruct can as [can rdy]. apply andb_true_iff in can. destruct can as [can cur].
+  apply andb_true_iff in can. destruct can as [can l3]. apply andb_true_iff in can. destruct can as [can l2].
+  apply andb_true_iff in can. destruct can as [learns l1]. change (trained p g) with (trains p g) in learns.
   set (q' := union q q1) in *.
   assert (both : forall r, sat q' r i = sat q r i && sat q1 r i) by (intros; apply sat_union).
   assert (right : forall r, ok r -> sat q' r i = true ->
-    held m x r i = Some (inl (fst (theta p t i))) /\ held m o r i = Some (inl (snd (theta p t i))) /\
-    held m (At GradSum tr) r i = Some (inr (applied p t (weights_at p t) i)) /\ count m Step false r = Some t).
-  { intros r good there. here Hx r good; here Ho r good; here Hg r good.
-    rewrite (within_ok _ _ _ _ in2 there) in Ho. rewrite (within_ok _ _ _ _ in3 there) in Hg.
-    rewrite both in there. apply andb_true_iff in there. destruct there as [_ in1]. rewrite in1 in Hx.
-    repeat split; auto.
-    - rewrite Hg. f_equal. now apply ready_ok with (now := now) (g := g).
+    held m x r i = Some (inl (fst (theta p t i))) /\
+    all_some (map (fun e => a_state (held m x r e)) (reading p Master i)) =
+      Some (map (fun e => fst (theta p t e)) (reading p Master i)) /\
+    all_some (map (fun e => a_state (held m o r e)) (reading p Moments i)) =
+      Some (map (fun e => snd (theta p t e)) (reading p Moments i)) /\
+    all_some (map (fun e => a_number (held m (At GradSum tr) r e)) (reading p GradSum i)) =
+      Some (map (applied p t (weights_at p t)) (reading p GradSum i)) /\ count m Step false r = Some t).
+  { intros r good there.
+    assert (in1 : sat q1 r i = true) by (rewrite both in there; now apply andb_true_iff in there).
+    split; [|split; [|split; [|split]]].
+    - here Hx r good. now rewrite in1 in Hx.
+    - apply all_some_map. intros e inside_. destruct (read_at Master q1 r e l1 inside_ in1) as [ge [le se]].
+      pose proof (fit_all e ge le x) as H. rewrite kx in H. specialize (H r good). cbn beta in H. rewrite se in H.
+      now rewrite H.
+    - apply all_some_map. intros e inside_.
+      destruct (read_at Moments q2 r e l2 inside_ (within_ok _ _ _ _ in2 there)) as [ge [le se]].
+      pose proof (fit_all e ge le o) as H. rewrite ko in H. specialize (H r good). cbn beta in H. rewrite se in H.
+      now rewrite H.
+    - apply all_some_map. intros e inside_.
+      destruct (read_at GradSum q3 r e l3 inside_ (within_ok _ _ _ _ in3 there)) as [ge [le se]].
+      pose proof (fit_all e ge le (At GradSum tr)) as H. rewrite kg in H. specialize (H r good). cbn beta in H.
+      rewrite se in H. rewrite H. now rewrite (ready_ok t j now g c r e rdy when_ ge).
     - apply (current_ok t Step f m r known cur good). }
   apply nothing; intros r good; cbn beta; specialize (both r); rewrite both;
     here Hx r good; here Ho r good; destruct (sat q r i) eqn:inq; cbn [andb] in *.
   - destruct (sat q1 r i) eqn:in1.
-    + destruct (right r good) as [A [B [C D]]]; [now rewrite both|]. rewrite A, B, C, D; cbn [is_some].
-      cbn [fst snd Facts.val]. cbn [theta]. now destruct (update t i _ _ _).
+    + destruct (right r good) as [A [B [C [D D']]]]; [now rewrite both|]. rewrite A, B, C, D, D'; cbn [is_some].
+      cbn [fst snd Facts.val]. cbn [theta]. rewrite group, learns. cbn [negb]. now destruct (update t i _ _ _).
     + intros all. apply andb_true_iff in all. destruct all as [only _]. now rewrite (Hx only).
   - intros all. apply andb_true_iff in all. destruct all as [only in_].
     destruct (sat q1 r i) eqn:in1; [now rewrite (within_ok _ _ _ _ in_ in1) in inq|now apply Hx].
   - destruct (sat q1 r i) eqn:in1.
-    + destruct (right r good) as [A [B [C D]]]; [now rewrite both|]. rewrite A, B, C, D; cbn [is_some].
-      cbn [fst snd Facts.val]. cbn [theta]. now destruct (update t i _ _ _).
+    + destruct (right r good) as [A [B [C [D D']]]]; [now rewrite both|]. rewrite A, B, C, D, D'; cbn [is_some].
+      cbn [fst snd Facts.val]. cbn [theta]. rewrite group, learns. cbn [negb]. now destruct (update t i _ _ _).
     + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all
       as [only only1].
       rewrite (Hx only1). cbn [is_some]. destruct (sat q2 r i) eqn:there2; [|now apply Ho].

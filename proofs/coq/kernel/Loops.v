@@ -10,6 +10,7 @@ From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra.
 From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
 Open Scope nat_scope.
@@ -239,7 +240,8 @@ Lemma block_ok (b : block) (f : facts) (m : memory) : good_block p b = true -> b
   goes_on f (after_block p start now f b) m (at_block p t j m b).
 Proof.
   intros good known. pose proof known as [g len lenu fit kept_ act_ cot_ fac].
-  destruct b as [u reversed body|k|k|n x q|along| |along|c d]; cbn [after_block at_block good_block] in *.
+  destruct b as [u reversed body|k|k|n x q|along| |along|c d firsts|c along]; cbn [after_block at_block good_block]
+    in *.
   - apply andb_true_iff in good. destruct good as [small good]. apply Nat.ltb_lt in small.
     set (a := if has_forward body && negb reversed then _ else Lost).
     set (c := if has_backward body && reversed then _ else Lost).
@@ -325,20 +327,16 @@ Proof.
         apply Y; [easy|]. eapply peers_ok; eassumption.
       + exfalso. clear - found. revert un found. induction along as [|b l0 IH]; intros un; cbn [fold_right]; [easy|].
         destruct (fold_right tally_step None l0) as [q|]; [|easy]. now specialize (IH q).
-  - split; [|split; [now destruct d|]; intros log u l got read; now apply log].
+  - split; [|split; [now destruct d, firsts|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
-    2: { intros un found. apply Y. destruct (counts f), c, d; exact found. }
-    intros c' disk b found r ok_. pose proof (fun c' disk b H => C c' disk b H r ok_) as C'.
-    assert (start_ok : d = Start -> start = true -> t = 0) by (intros; now apply starts).
-    destruct (counts f) as [k1 k2 k3 k4 k5]. cbn [told tell] in *.
-    destruct d; destruct c, c', disk; cbn [told tell counter_eqb] in *; try (now apply C');
-      try (specialize (C' Step false)); try (specialize (C' Stream false)).
-    all: cbn [told] in C'.
-    all: try (destruct start; [|easy]; injection found as <-; now rewrite starts).
-    all: try (now apply C').
-    + destruct k1 as [[]|]; try easy. injection found as <-. now rewrite (C Step false false eq_refl r ok_).
-    + destruct k2 as [[]|]; try easy. injection found as <-. now rewrite (C Stream false false eq_refl r ok_).
+    + intros c' disk. now apply tick_ok.
+    + intros un found. apply Y. destruct (counts f), c, d, firsts; exact found.
+  - split; [|split; [easy|]; intros log u l got read; now apply log].
+    split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
+    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    + intros c' disk. now apply share_ok.
+    + intros un found. apply Y. destruct (counts f), c; exact found.
 Qed.
 
 Lemma blocks_ok (l : list block) (f : facts) (m : memory) : forallb (good_block p) l = true -> between t j f m ->

@@ -19,7 +19,7 @@ Definition rank := nat -> nat.  (* axis -> coordinate *)
 Class world := {
   (* the mesh: sizes of axes, and the owner of each element along each axis *)
   size : nat -> nat; size_pos : forall a, 0 < size a;
-  E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat;
+  E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat; matrix_of : E -> nat;
   own : nat -> E -> nat; own_ok : forall a i, own a i < size a;
   (* the batch of every step and microbatch, and at which coordinate of an axis a token stands *)
   X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a <
@@ -35,7 +35,7 @@ Class world := {
   backward : nat -> nat -> X -> nat * list T * A -> list T -> B -> B;  (* what forward kept, weights *)
   gamma : nat -> nat -> X -> nat * list T * A -> list T -> B -> E -> K;
   (* the optimizer *)
-  measure : E -> K -> K; clip : K -> K -> K; update : nat -> E -> T -> T -> K -> T * T;
+  measure : E -> K -> K; clip : K -> K -> K; update : nat -> E -> list T -> list T -> list K -> T * T;
   (* what nothing defined: any numbers, others at every event *)
   junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K;
   junk_scale : rank -> K; junk_tally : nat -> rank -> nat; junk_flow : rank -> X -> B
@@ -55,6 +55,7 @@ Definition sat1 (r : rank) (i : E) (c : clause) : bool :=
 Definition sat (q : place) (r : rank) (i : E) : bool := forallb (sat1 r i) q.
 
 Definition sites_of (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
+Definition trains (g : nat) : bool := match nth_error (groups p) g with Some d => negb (frozen d) | None => false end.
 Definition used (u g : nat) : bool := existsb (Nat.eqb u) (sites_of g).
 Definition depth (u : nat) : nat := if nth u (repeated p) false then layers u else 1.
 Definition part (g l : nat) : list E := filter (fun i => (group_of i =? g) && (layer_of i =? l)) elements.
@@ -78,8 +79,7 @@ Record memory := Memory {
 }.
 
 Definition slot_eqb (x y : slot) : bool :=
-  match what x, what y with
-  | Weight, Weight | Master, Master | Moments, Moments | Grad, Grad | GradSum, GradSum => true | _, _ => false end &&
+  value_eqb (what x) (what y) &&
   match on x, on y with Device, Device | Host, Host | Nvme, Nvme | Disk, Disk => true | _, _ => false end.
 Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | Stream, Stream => true | _, _ =>
   false end.
@@ -98,6 +98,7 @@ Definition symbol_of (m : memory) (t j : nat) (r : rank) (s : symbol) : nat :=
 Definition ratio_of (m : memory) (t j : nat) (r : rank) (k : ratio) : K :=
   (product of_nat (map (symbol_of m t j r) (over k)) * product share (map (symbol_of m t j r) (under k)))%ring.
 
+Definition at_first (firsts : list nat) (r : rank) : bool := forallb (fun a => r a =? 0) firsts.
 Definition is_some {V : Type} (o : option V) : bool := match o with Some _ => true | None => false end.
 
 (** What ranks have together: nothing if none holds it, junk if only some do. *)
@@ -107,8 +108,20 @@ Definition together (l : list (option K)) (j : K) : option K :=
 
 Definition total (m : memory) (r : rank) : option K :=
   let all := flat_map (fun g => map (fun l => partial m g l r) (seq 0 (depth (hd 0 (sites_of g)))))
-                      (seq 0 (length (groups p))) in
+                      (filter trains (seq 0 (length (groups p)))) in
   if forallb is_some all then together all 0%ring else None.
+
+(** The elements of which an update of one reads a value: the element, and all of its matrix where the optimizer
+  does. *)
+Definition mates (i : E) : list E :=
+  filter (fun j => (group_of j =? group_of i) && (layer_of j =? layer_of i) && (matrix_of j =? matrix_of i)) elements.
+Definition wholly (v : value) (g : nat) : bool :=
+  match nth_error (groups p) g with Some d => existsb (value_eqb v) (whole_reads d) | None => false end.
+Definition reading (v : value) (i : E) : list E := i :: if wholly v (group_of i) then mates i else [].
+Definition all_some {V : Type} (l : list (option V)) : option (list V) :=
+  fold_right (fun o s => match o, s with Some v, Some s => Some (v :: s) | _, _ => None end) (Some []) l.
+Definition a_state (v : option (T + K)) : option T := match v with Some (inl x) => Some x | _ => None end.
+Definition a_number (v : option (T + K)) : option K := match v with Some (inr x) => Some x | _ => None end.
 
 Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : memory :=
   let z := junk (clock m) in
@@ -144,9 +157,11 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
       | Some (inr a), Some n => Some (inr (clip n a))
       | _, _ => Some (z r i) end else get y r i)
   | Update k q =>
-      let new r i := match get (At Master k) r i, get (At Moments k) r i, get (At GradSum k) r i, count m Step
-        false r with
-        | Some (inl x), Some (inl o), Some (inr g), Some n => let (x, o) := update n i x o g in (inl x, inl o)
+      let read {V : Type} v (f : option (T + K) -> option V) r i :=
+        all_some (map (fun j => f (get (At v k) r j)) (reading v i)) in
+      let new r i := match read Master a_state r i, read Moments a_state r i, read GradSum a_number r i,
+          count m Step false r with
+        | Some x, Some o, Some g, Some n => let (x, o) := update n i x o g in (inl x, inl o)
         | _, _, _, _ => (z r i, z r i) end in
       let runs r i := sat q r i && is_some (get (At Master k) r i) in
       write (write m here (At Master k) (fun r i => if runs r i then Some (fst (new r i)) else get (At Master k) r i))
@@ -170,7 +185,7 @@ Definition at_backward (t j u l : nat) (m : memory) : memory :=
   let from r x := match kept m u l r with Some (n, s, a) => (n, s, a x) | None => (0, [], act m r x) end in
   let found r i := sum_list (local t j r) (fun x => gamma u l x (from r x) (view m u l r) (cot m r x) i) in
   let y := At Grad Device in
-  let here i := used u (group_of i) && (layer_of i =? l) in
+  let here i := used u (group_of i) && (layer_of i =? l) && trains (group_of i) in
   Memory (fun y' r i => if slot_eqb y' y && here i then
             match kept m u l r with
             | None => Some (junk (clock m) r i)
@@ -212,15 +227,19 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
       (fun r => length (filter (near (data p) r) (tokens t))) (kept m) (reads m) (S (clock m))
   | CountSum along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
       (fun r => list_sum (map (tally m) (peers along r))) (kept m) (reads m) (S (clock m))
-  | Tick c d => Memory (held m) (partial m)
-      (fun c' disk r => if counter_eqb c' c then
+  | Tick c d firsts => Memory (held m) (partial m)
+      (fun c' disk r => if counter_eqb c' c && at_first firsts r then
          match d, disk with
          | Start, false => Some 0
          | Advance, false => match count m c false r with Some n => Some (S n) | None => Some (junk_stream (clock
            m) r) end
          | Load, false => count m c true r
-         | Store, true => count m c false r
+         | Store, true => match count m c false r with Some n => Some n | None => count m c true r end
          | _, _ => count m c' disk r end else count m c' disk r)
+      (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
+  | ShareTick c along => Memory (held m) (partial m)
+      (fun c' disk r => if counter_eqb c' c && negb disk then count m c false (moved (fun _ => 0) along r)
+         else count m c' disk r)
       (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
   end.
 
@@ -291,7 +310,7 @@ Definition gradient (i : E) : K :=
   sum_list (seq 0 micro) (fun j => weight j *
     sum_list (batch t j) (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
 Definition all_parts : list (nat * nat) :=
-  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (seq 0 (length (groups p))).
+  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (filter trains (seq 0 (length (groups p)))).
 Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i
   (gradient i))).
 Definition applied (i : E) : K := if clips p then clip norm (gradient i) else gradient i.
@@ -300,7 +319,9 @@ End Reference.
 Fixpoint theta (t : nat) (i : E) : T * T :=
   match t with
   | O => (first_weight i, first_moments i)
-  | S t => update t i (fst (theta t i)) (snd (theta t i)) (applied t (fun i => fst (theta t i)) i)
+  | S t => if negb (trains (group_of i)) then theta t i else update t i (map (fun j => fst (theta t j)) (reading
+    Master i)) (map (fun j => snd (theta t j)) (reading Moments i))
+      (map (applied t (fun j => fst (theta t j))) (reading GradSum i))
   end.
 
 Definition truth (x : value) (t : nat) (i : E) : T + K :=
@@ -309,7 +330,7 @@ Definition truth (x : value) (t : nat) (i : E) : T + K :=
 (** The elements that the program is about. *)
 Definition covers (i : E) : Prop :=
   group_of i < length (groups p) /\ layer_of i < depth (hd 0 (sites_of (group_of i))).
-Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device).
+Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device [] false).
 
 (** Every rank holds equally many tokens in every microbatch of every step. *)
 Definition equal_counts : Prop := exists c, 0 < c /\ forall t j r, j < micro -> ok r -> length (local t j r) = c.
@@ -328,7 +349,8 @@ Definition correct_in : Prop := (equal p = true -> equal_counts) -> 0 < micro ->
   (* a checkpoint holds nothing but what the reference has *)
   (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers i ->
      held (run stops t) (At x Disk) r i = Some v -> v = truth x t i) /\
-  (resumes p = true -> forall c r, ok r -> count (run stops t) c true r = Some t).
+  (resumes p = true -> forall c, count (run stops t) c true (fun _ => 0) = Some t /\
+     forall r n, ok r -> count (run stops t) c true r = Some n -> n = t).
 End Meaning.
 
 Definition correct (p : program) : Prop := forall w : world, @correct_in w p.

@@ -34,7 +34,7 @@ Lemma accepted_parts : exists f f', between 0 0 (initialised p) (run_blocks p 0 
   length (kepts f) = length (repeated p) /\ holds_between p (initialised p) (quiet f) = true /\
   next p (quiet f) = Some f' /\ fine f' = true /\ holds_between p f' (quiet f) = true /\
   forallb (rested p (quiet f)) (seq 0 (length (groups p))) = true /\
-  (resumes p = true -> told (counts f) Step true = Some false /\ told (counts f) Stream true = Some false).
+  (resumes p = true -> forall c, exists l, told (counts f) c true = Ticks false l true).
 Proof.
   assert (found : exists f f', next p (quiet f) = Some f' /\ settled p (quiet f) f' = true).
   { pose proof accepted as all. unfold check in all. apply andb_true_iff in all. destruct all as [_ all].
@@ -54,7 +54,7 @@ Proof.
     apply (blocks_ok p count_ count_pos micro_pos counts_equal (data_once p well) (deep p well) 0 0 true Early
       ltac:(easy) I); [easy|]. apply (power_on_ok p). }
   repeat (split; [easy|]). intros back. rewrite back in counts_. cbn [negb orb quiet counts] in *.
-  destruct (counts f) as [a b [[]|] [[]|] d]; try easy.
+  destruct (counts f) as [a b [| |[] l []] [| |[] l' []] d]; try easy. intros []; eexists; reflexivity.
 Qed.
 
 Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
@@ -66,7 +66,8 @@ Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
      covers p i -> got r i = Some (truth p Weight t i)) /\
   (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers p i ->
      held (run p stops t) (At x Disk) r i = Some v -> v = truth p x t i) /\
-  (resumes p = true -> forall c r, ok r -> count (run p stops t) c true r = Some t).
+  (resumes p = true -> forall c, count (run p stops t) c true (fun _ => 0) = Some t /\
+     forall r n, ok r -> count (run p stops t) c true r = Some n -> n = t).
 Proof.
   intros stops t never. destruct accepted_parts as [f [f' [I0 [lenu [H0 [step_ [F [H1 [rest_ D]]]]]]]]].
   assert (always : forall t, between t 0 (quiet f) (run p stops t)).
@@ -93,7 +94,8 @@ Proof.
     specialize (here r good). cbn beta in here. now rewrite (within_ok _ _ _ _ R in_) in here.
   - intros i. exists (fun a => own a i). split; [intros a; apply own_ok|].
     destruct (well_parts p well) as [_ [groups_ _]]. unfold group_at.
-    destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device)) as [in_|out]; [|now rewrite out].
+    destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device [] false)) as [in_|out]; [|now rewrite
+      out].
     rewrite forallb_forall in groups_. specialize (groups_ _ in_). unfold good_group in groups_.
     apply andb_true_iff in groups_. destruct groups_ as [_ owners_]. rewrite forallb_forall in owners_.
     apply sat_in. intros c inside. specialize (owners_ c inside). destruct c; [|easy]. cbn. apply Nat.eqb_refl.
@@ -115,9 +117,14 @@ Proof.
       here.
       * congruence.
       * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
-  - intros back c r good. destruct (D back) as [D1 D2]. pose proof (bt_glob _ _ _ _ _ _ always) as g. destruct c.
-    + apply (of_counts _ _ _ _ g Step true false D1 r good).
-    + apply (of_counts _ _ _ _ g Stream true false D2 r good).
+  - intros back c. destruct (D back c) as [l L].
+    pose proof (of_counts _ _ _ _ (bt_glob _ _ _ _ _ _ always) c true) as here. cbn [quiet counts] in here.
+    rewrite L in here. split.
+    + specialize (here (fun _ => 0) ltac:(intros a; apply size_pos)). replace (at_first l (fun _ => 0)) with true in
+      here;
+        [exact here|]. clear. induction l; easy.
+    + intros r n good found. specialize (here r good). destruct (at_first l r); [congruence|].
+      rewrite here in found; easy.
 Qed.
 End Sound.
 

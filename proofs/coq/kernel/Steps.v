@@ -10,6 +10,7 @@ From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra.
 From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
 From Placealg.kernel Require Import Loops.
@@ -88,13 +89,11 @@ Proof.
   specialize (all _ in_). cbn [fst snd] in all. eapply entails_ok; [exact all|apply fit].
 Qed.
 
-Lemma counts_entail_ok (k l : counters) c disk b : counts_entail k l = true -> told l c disk = Some b -> told k c
-  disk = Some b.
+Lemma counts_entail_ok (t : nat) (k l : counters) c disk f : counts_entail k l = true ->
+  ticking t (told k c disk) f -> ticking t (told l c disk) f.
 Proof.
-  assert (one : forall n n', count_entails n n' = true -> n' = Some b -> n = Some b).
-  { intros [x|] [y|]; cbn; try easy. destruct (bool_eq x y); now subst. }
   unfold counts_entail. intros all. repeat (apply andb_true_iff in all; destruct all as [all ?]).
-  destruct c, disk; cbn [told]; now apply one.
+  destruct c, disk; cbn [told]; now apply count_entail_ok.
 Qed.
 
 Lemma tally_entail_ok (k l : counters) un : counts_entail k l = true -> tallied l = Some un -> tallied k = Some un.
@@ -122,7 +121,7 @@ Proof.
   pose proof (all2_length _ _ _ all) as len'.
   split; cbn [quiet slots kepts acts cots factor norms counts fine]; try easy.
   - destruct a as [A B C Y]. cbn [quiet norms counts] in *. split; cbn [quiet norms counts].
-    + intros k disk v found. apply A. eapply counts_entail_ok; eassumption.
+    + intros k disk. eapply counts_entail_ok; [eassumption|apply A].
     + pose proof (all2_length _ _ _ H1). congruence.
     + intros n q found. apply C. assert (small : n < length (norms g)) by (apply nth_error_Some; congruence).
       pose proof (all2_nth _ _ _ n None H1 small) as one. apply nth_error_nth with (d := None) in found as value.
@@ -264,26 +263,34 @@ Lemma turn_ok (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : hold
   h) f i.
 Proof. destruct h as [| |[[]|[]| | |] q o]; try easy. Qed.
 
-Lemma turned_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between (S t) 0 (turned f) m.
+Lemma stay_ok (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : trains p (group_of i) = false ->
+  holds t j h f i -> holds (S t) 0 (stay h) f i.
 Proof.
-  intros [a b c d e1 e2 e3 e4]. split; cbn [turned map_slots slots kepts acts cots factor norms counts fine]; try
+  intros still. destruct h as [| |[[]|[]| | |] q o]; try easy. intros here r good. specialize (here r good). cbn beta
+    in *.
+  destruct (sat q r i); [|exact here]. rewrite here. cbn [val theta]. now rewrite still.
+Qed.
+
+Lemma turned_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between (S t) 0 (turned p f) m.
+Proof.
+  intros [a b c d e1 e2 e3 e4]. split; cbn [turned slots kepts acts cots factor norms counts fine]; try
     easy.
-  - destruct a as [A B C Y]. split; cbn [turned map_slots norms counts].
-    + intros k disk v found r good.
-      assert (was : v = false /\ told (counts f) k disk = Some true).
-      { destruct k, disk; cbn [told on_counts step_here stream_here step_disk stream_disk] in *.
-        - destruct (step_disk (counts f)) as [[]|]; now inversion found.
-        - destruct (step_here (counts f)) as [[]|]; now inversion found.
-        - destruct (stream_disk (counts f)) as [[]|]; now inversion found.
-        - destruct (stream_here (counts f)) as [[]|]; now inversion found. }
-      destruct was as [-> was]. apply (A _ _ _ was r good).
+  - destruct a as [A B C Y]. split; cbn [turned norms counts].
+    + intros k disk. pose proof (A k disk) as here.
+      assert (told (on_counts (fun n _ => match n with Ticks true l o => Ticks false l o | Unheld => Unheld
+        | _ => Unsaid end) (counts f) (counts f)) k disk = match told (counts f) k disk with
+        | Ticks true l o => Ticks false l o | Unheld => Unheld | _ => Unsaid end) as -> by now destruct k, disk.
+      destruct (told (counts f) k disk) as [| |[] l o]; try easy.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
     + easy.
+  - rewrite length_zip; [easy|]. easy.
   - now rewrite map_length.
-  - now rewrite map_length.
-  - intros i cover. rewrite nth_map_table by easy. eapply (fits_map t j (S t) 0 (fun _ => turn)); [|now apply d].
-    intros x h. apply turn_ok.
+  - intros i cover. destruct (nth_table_zipped turn_group (groups p) (slots f) (group_of i)) as [-> | [g [found ->]]];
+      [easy|]. unfold turn_group.
+    eapply (fits_map t j (S t) 0 (fun _ h => if frozen g then stay h else turn h)); [|now apply d].
+    intros x h. destruct (frozen g) eqn:still; [|apply turn_ok]. apply stay_ok.
+    unfold trains. rewrite found. now rewrite still.
   - intros u l no. exfalso. clear - no. revert u no. induction (kepts f) as [|x l' IH]; intros [|u] no; cbn in no;
     try easy.
     now apply (IH u).
@@ -304,7 +311,7 @@ Proof.
   apply quiet_between. apply (blocks t 0 false Early ltac:(easy) I); [easy|].
   split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
   - destruct a as [A B C Y]. split; cbn [norms counts count partial]; try easy.
-    intros k [] v found r good'; [destruct k; easy|]. apply A; [|easy]. now destruct k.
+    intros k []; [now destruct k|]. pose proof (A k false) as here. now destruct k.
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
     eapply (fits_map t 0 t 0 (fun x h => if on_disk x then Absent else h)); [|now apply d].
@@ -315,7 +322,7 @@ Lemma off_ok (t : nat) (f : facts) (m : memory) : between t 0 f m -> between t 0
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn [after_off slots kepts acts cots factor norms counts fine]; try easy.
   - destruct a as [A B C Y]. split; cbn [after_off off norms counts count partial].
-    + intros k [] v found r good'; [|destruct k; easy]. apply A; [|easy]. now destruct k.
+    + intros k []; [|now destruct k]. pose proof (A k true) as here. now destruct k.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
     + easy.
@@ -351,7 +358,7 @@ Lemma power_on_ok : between 0 0 (at_power_on p) (power_on p).
 Proof.
   split; cbn [at_power_on slots kepts acts cots factor norms counts fine]; try easy.
   - split; cbn [at_power_on norms counts].
-    + intros k disk v found. destruct k, disk; easy.
+    + intros k disk. now destruct k, disk.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (groups p) g); easy.
     + easy.

@@ -12,6 +12,9 @@ Export ListNotations.
 (** Where numbers are stored. [Disk] is the checkpoint. *)
 Inductive tier := Device | Host | Nvme | Disk.
 Inductive value := Weight | Master | Moments | Grad | GradSum.
+Definition value_eqb (v w : value) : bool :=
+  match v, w with
+  | Weight, Weight | Master, Master | Moments, Moments | Grad, Grad | GradSum, GradSum => true | _, _ => false end.
 Record slot := At { what : value; on : tier }.
 
 (** `where`: owner(axis), and rank(axis) = 0. A place is their conjunction; the empty one is everywhere. *)
@@ -55,12 +58,16 @@ Inductive block :=
 | NormSum (along : list nat)                            (* norm.all_reduce *)
 | CountTokens                                           (* count.compute, in prepare *)
 | CountSum (along : list nat)                           (* count.all_reduce *)
-| Tick (c : counter) (d : tick).
+| Tick (c : counter) (d : tick) (firsts : list nat)      (* at coordinate 0 of these axes *)
+| ShareTick (c : counter) (along : list nat)            (* broadcast, root 0 *)
+.
 
-(** A group of parameters: the units that use it, in forward order, and where, and on which tier, the strategy says
-  that
-    it rests. *)
-Record group := Group { sites : list nat; rests : place; lies : tier }.
+(** A group of parameters: the units that use it, in forward order; where, and on which tier, the strategy says that
+  it
+    rests; the values of which the update of an element reads its whole matrix; whether it has no gradient and no
+    update. *)
+Record group := Group { sites : list nat; rests : place; lies : tier; whole_reads : list value;
+  frozen : bool }.
 
 (** How the reference weighs a token: by one over all tokens of the step; by one over those of its microbatch and over
     the number of microbatches; by 1. *)

@@ -26,6 +26,12 @@ Proof. revert g; induction l as [|x l IH]; intros [|g] small; cbn in *; try lia;
 Lemma nth_table_nil (g : nat) : nth_table [] g = [].
 Proof. now destruct g. Qed.
 
+Lemma nth_table_zipped {V : Type} (F : V -> table -> table) (l : list V) (m : list table) (g : nat) :
+  nth_table (zip F l m) g = [] \/ exists d, nth_error l g = Some d /\ nth_table (zip F l m) g = F d (nth_table m g).
+Proof.
+  revert m g; induction l as [|x l IH]; intros [|y m] [|g]; cbn; auto; [right; now exists x|apply IH].
+Qed.
+
 Lemma nth_table_zip (F : table -> table -> table) (l m : list table) (g : nat) :
   nth_table (zip F l m) g = [] \/ nth_table (zip F l m) g = F (nth_table l g) (nth_table m g).
 Proof.

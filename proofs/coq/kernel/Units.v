@@ -165,7 +165,7 @@ Proof.
       * apply Nat.eqb_eq in mine. replace (g <? length (slots f)) with true by (symmetry; apply Nat.ltb_lt; lia).
         apply event_ok; try easy.
         -- unfold here. rewrite mine, layer, !Nat.eqb_refl. easy.
-        -- rewrite <- mine. now apply c.
+        -- intros i' gi li. rewrite <- gi. apply c; [now rewrite gi|congruence].
       * apply (fits_same _ _ t j _ m); [|now apply c]. intros x r. apply A. unfold here. now rewrite mine.
     + intros right r good. destruct (d right r good) as [v [v1 v2]]. exists v. now rewrite E1.
     + rewrite F; exact e1.
@@ -246,8 +246,13 @@ Proof.
     + easy.
     + intros i use layer. rewrite nth_table_map by now apply (used_small u).
       change (uses p u (group_of i)) with (used p u (group_of i)). rewrite use.
+      change (trained p (group_of i)) with (trains p (group_of i)). cbn [andb].
+      destruct (trains p (group_of i)) eqn:learns.
+      2: { apply (fits_same _ _ t j _ m); [|now apply c]. intros x r. cbn [held m' at_backward].
+           now rewrite learns, !andb_false_r. }
       eapply fits_set; [|now apply c|].
-      { intros x r. cbn [held m' at_backward]. rewrite use, layer, Nat.eqb_refl. cbn [andb]. rewrite andb_true_r.
+      { intros x r. cbn [held m' at_backward]. rewrite use, layer, learns, Nat.eqb_refl. cbn [andb]. rewrite
+        andb_true_r.
         reflexivity. }
       unfold deposited. destruct right eqn:all; [|easy]. destruct (factor f) as [s|] eqn:sc; [|easy].
       assert (found : forall r, ok r -> exists v, kept m u l r = Some v /\
@@ -296,7 +301,7 @@ Proof.
         ref_kept.
       now rewrite <- C.
     + easy.
-  - intros y' r i out. cbn [held m' at_backward]. now rewrite out, andb_false_r.
+  - intros y' r i out. cbn [held m' at_backward]. rewrite out. cbn [andb]. now rewrite andb_false_r.
   - now apply andb_true_iff in H.
   - apply andb_true_iff in H. destruct H as [_ see]. now apply (logged f m).
   - intros g out. destruct (lt_dec g (length (groups p))) as [in_|out'].

@@ -55,7 +55,8 @@ Definition telling : world.
 Proof.
   refine {|
     size := fun a => S (sizes a); E := nat * nat * nat; elements := all_elements;
-    group_of := fun i => fst (fst i); layer_of := fun i => snd (fst i); own := fun a i => at_index a (snd i);
+    group_of := fun i => fst (fst i); layer_of := fun i => snd (fst i);
+    matrix_of := fun i => 0; own := fun a i => at_index a (snd i);
     X := nat * nat * rank; micro := S m; batch := fun t j => map (pair (t, j)) (ranks_of (data p) (fun _ => 0)) ++
       if equal p then [] else [(t, j, fun _ => 0)];
     home := fun x a => at_index a (snd x a); K := Rational; share := one_over; share_ok := one_over_ok;
@@ -67,7 +68,8 @@ Proof.
     backward := fun u l x k ws b => (b + total_of ws + number_ (fst (fst k)) + total_of (snd (fst k)))%Qc;
     gamma := fun u l x k ws b i => (code x * number_ (1 + u) + total_of ws + b + snd k + number_ (snd i))%Qc;
     measure := fun i k => (k * k)%Qc; clip := fun n k => (k + n)%Qc;
-    update := fun n i x o g => ((x + g + number_ 2 * o + number_ n)%Qc, (o + g)%Qc);
+    update := fun n i x o g => ((total_of x + total_of g + number_ 2 * total_of o + number_ n)%Qc,
+      (total_of o + total_of g)%Qc);
     junk := fun c r i => inl (number_ (1009 + 7 * c + r 0)); junk_stream := fun c r => 1013 + c;
     junk_norm := fun c g r => number_ (1019 + c); junk_scale := fun r => number_ 1021; junk_tally := fun c r => 1033
       + c;

@@ -73,7 +73,9 @@ def asked(base: str, text: str, on: Model) -> Kernel:
 
 TABLES = {"padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\npad = "elements"',
           "no clip": '[optimizer]\nclip = "none"', "token mean": '[loss]\npreset = "token_mean"',
-          "sum": '[loss]\npreset = "sum"', "mean of microbatches": '[loss]\nreference = "microbatch_mean"'}
+          "sum": '[loss]\npreset = "sum"', "mean of microbatches": '[loss]\nreference = "microbatch_mean"',
+          "muon": '[optimizer]\nname = "muon"', "adafactor": '[optimizer]\nname = "adafactor"',
+          "lamb": '[optimizer]\nname = "lamb"'}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -92,9 +94,49 @@ def test_a_mean_of_means_without_equal_counts_is_not_accepted() -> None:
     assert asked("zero1", "[loss]\nassume = []", pa.abstract()).accepted is False
 
 
-def test_frozen_parameters_are_refused_by_name() -> None:
-    found = asked("dp", '[groups.norms]\nmatch = "*norm*"\nfrozen = true', pa.gpt())
-    assert (found.accepted, found.reason) == (None, "frozen parameters: not in the kernel")
+OPS = {"frozen norms": '[groups.norms]\nmatch = "*norm*"\nfrozen = true',
+       "frozen embedding": '[groups.first]\nmatch = "embedding*"\nfrozen = true', "adapters": '[adapters]\nmatch = "*"',
+       "muon": '[groups.mlp]\nmatch = "*mlp*"\noptimizer = "muon"'}
+
+
+@pytest.mark.parametrize(("strategy", "table"), [("zero1", "frozen norms"), *(
+    pytest.param(s, t, marks=pytest.mark.slow) for s in FAMILY for t in OPS)])
+def test_the_family_is_accepted_on_ops_with(strategy: str, table: str) -> None:
+    assert asked(strategy, OPS[table], pa.gpt()).accepted is True
+
+
+LACKING = {
+    "gradient of the matrix": ("zero1", '[optimizer]\nname = "muon"', "update.layer.weight.grad_sum.all_gather[dp]"),
+    "moments of the matrix": ("zero1", '[optimizer]\nname = "muon"', "update.layer.weight.moments.all_gather[dp]"),
+    "counter of one rank": ("hsdp", '[checkpoint]\nby = "one"', "resume.step.broadcast[dp_replicate,dp_shard]"),
+    "moments of one rank": ("hsdp", '[checkpoint]\nby = "one"',
+                            "resume.layer.weight.moments.broadcast[dp_replicate,dp_shard]"),
+    "count of all ranks": ("zero3", '[loss]\npreset = "token_mean"', "prepare.loss.count.all_reduce[dp]"),
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_what_lacks_an_event_of_these_is_not_accepted(case: str) -> None:
+    base, table, path = LACKING[case]
+    chosen, on = parse_strategy_file(f'base = "{base}"\n{table}').strategy, pa.abstract()
+    step = pa.derive(chosen, on)
+    assert step.event(path)
+    assert kernel(replace(step, events=tuple(e for e in step.events if e.path != path)), chosen, on).accepted is False
+
+
+def test_what_is_frozen_is_not_updated() -> None:
+    chosen = parse_strategy_file(f'base = "dp"\n{OPS["frozen norms"]}').strategy
+    step = pa.derive(chosen, pa.gpt())
+    groups = [replace(g, frozen=True) for g in step.reference.groups]
+    frozen = replace(step, reference=replace(step.reference, groups=tuple(groups)))
+    assert kernel(frozen, chosen, pa.gpt()).accepted is False
+
+
+@pytest.mark.parametrize("by", ["one", "replica"])
+@pytest.mark.parametrize("strategy", [s for s in FAMILY if "offload" not in s])
+def test_a_checkpoint_stored_by_some_ranks(strategy: str, by: str) -> None:
+    found = asked(strategy, f'[checkpoint]\nby = "{by}"', pa.abstract())
+    assert (found.accepted, found.resumes) == (True, True)
 
 
 @pytest.mark.parametrize("strategy", FAMILY)

@@ -22,7 +22,8 @@ from placealg.strategy.spec import Strategy
 KINDS = {"deletions": deletions, "doublings": doublings, "axis_changes": axis_changes, "swaps": swaps,
          "operator_changes": operator_changes}
 STRATEGIES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "zero3*offload_optimizer",
-              'hsdp|[loss]\npreset = "token_mean"', 'zero1|[loss]\npreset = "sum"')
+              'hsdp|[loss]\npreset = "token_mean"', 'zero1|[loss]\npreset = "sum"',
+              'zero1|[optimizer]\nname = "muon"', 'hsdp|[optimizer]\nname = "lamb"', 'hsdp|[checkpoint]\nby = "one"')
 """Names, some with tables of their own."""
 
 

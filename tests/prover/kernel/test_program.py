@@ -35,7 +35,8 @@ REFUSED = {
     "op": ("reduce.layer.weight.grad_sum.reduce[dp]", {"op": "premultiplied"}, "op = premultiplied"),
     "root": ("init.layer.weight.broadcast[dp]", {"root": 1}, "root = 1"),
     "a rank": ("update.layer.weight.norm", {"where": (Clause("dp", 1),)}, "where = rank"),
-    "where": ("update.step.update", {"where": (Clause("dp"),)}, "where = owner"),
+    "where": ("forward.loss.compute", {"where": (Clause("dp"),)}, "where = owner"),
+    "a rank of a counter": ("update.step.update", {"where": (Clause("dp", 1),)}, "where = rank"),
     "tier": ("update.layer.weight.clip", {"tier": "device->host"}, "from one place to another"),
 }
 

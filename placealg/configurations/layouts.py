@@ -22,7 +22,8 @@ from placealg.cost.links import in_node
 from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.step.compatibility import quotients
-from placealg.step.pipeline import ENOUGH
+from placealg.step.pipeline import FILLED, TURNS
+from placealg.strategy.options import IN_A_V
 from placealg.strategy.spec import Strategy
 
 PASSES = ("batch", "b", "m")
@@ -96,10 +97,12 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
         found = _where(found, [found["m"] == strategy.microbatches])
     if pipeline and strategy.option("schedule", "chunks") == "v":
         found = _crossed(found, "v", found[pipeline], partial(chunkings, layers))
-    if pipeline and order_of(strategy) == "interleaved":
+    if pipeline and order_of(strategy) in TURNS:
         found = _where(found, [found["m"] % found[pipeline] == 0])
-    if pipeline and order_of(strategy) in ENOUGH:
-        least = parse(ENOUGH[order_of(strategy)]).fold(int, lambda _: found[pipeline])
+    if pipeline and order_of(strategy) in IN_A_V:
+        found = _where(found, [2 * found[pipeline] <= layers])
+    if pipeline and order_of(strategy) in FILLED:
+        least = parse(FILLED[order_of(strategy)]).fold(int, lambda _: found[pipeline])
         found = _where(found, [found["m"] >= least])
     return _where(found, [found[n] == v for n, v in fixed.items() if n in (*PASSES, "v") and n in found])
 

@@ -236,10 +236,13 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
         for batch in asked.batches:
             for b in (n for n in _divisors(batch // ranks) if batch % ranks == 0):
                 m = batch // (ranks * b)
-                if strategy.microbatches not in (None, m) or (pipeline and order == "interleaved"
+                if strategy.microbatches not in (None, m) or (pipeline and order in ("interleaved", "interleaved_zb")
                                                              and m % axes[pipeline]):
                     continue
-                if pipeline and m < {"zb_h1": axes[pipeline], "zb_h2": 2 * axes[pipeline] - 1}.get(str(order), 1):
+                p = axes[pipeline] if pipeline else 0
+                if m < {"zb_h1": p, "zb_h2": 2 * p - 1, "zb_v": 2 * p - 1, "dualpipe_v": 2 * p}.get(str(order), 1):
+                    continue
+                if order in ("zb_v", "dualpipe_v") and 2 * p > layers:
                     continue
                 for v in _chunks(layers, axes[pipeline]) if chunked else (None,):
                     sizes = {**axes, "b": b, "m": m, **({} if v is None else {"v": v}),
@@ -297,7 +300,8 @@ def _stages(order: str, units: tuple[str, ...], ranks: int, chunks: int, microba
     kinds = tuple(dict.fromkeys(units))
     found = []
     for i in range(ranks):
-        own = [units[ends[k]:ends[k + 1]] for k in range(i, parts, ranks)]
+        chunks_of = (i, parts - 1 - i) if order in ("zb_v", "dualpipe_v") else range(i, parts, ranks)
+        own = [units[ends[k]:ends[k + 1]] for k in chunks_of]
         has = tuple(u for u in kinds if any(u in chunk for chunk in own))
         symbols: Sizes = {}
         for unit in has:

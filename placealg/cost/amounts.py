@@ -126,7 +126,7 @@ class Amounts:
         values = {n: s.default for n, s in SYMBOLS.items() if s.default is not None}
         values.update({n: parse(t).evaluate({}) for n, t in ref.types.items()})
         values.update({n: Fraction(size) for n, size in (*ref.mesh.sizes().items(), *ref.sizes.items())})
-        if ref.pipeline and ref.pipeline.order == "interleaved":
+        if ref.pipeline and ref.pipeline.grouped:
             del values["m"]
         if ref.microbatches is not None:
             values["m"] = Fraction(ref.microbatches)

@@ -28,6 +28,7 @@ from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.polynomial import Plain
 from placealg.step.compatibility import quotients
+from placealg.step.pipeline import TURNS
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 
@@ -106,7 +107,7 @@ def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: S
 def _ungrouped(strategy: Strategy, sizes: Sizes) -> bool:
     """Whether an interleaved order cannot take the microbatches in groups of its stages."""
     ranks, microbatches = sizes.get(strategy.pipeline_axis), strategy.microbatches or sizes.get("m")
-    return bool(strategy.option("schedule", "pipeline") == "interleaved" and ranks and microbatches
+    return bool(strategy.option("schedule", "pipeline") in TURNS and ranks and microbatches
                 and microbatches % ranks)
 
 

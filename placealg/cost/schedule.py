@@ -77,7 +77,7 @@ def assumed(step: StageStep) -> tuple[str, ...]:
                      + " follows from the order")
     if stage.ranks is None:
         found.append(f"{axis} is at least 2")
-    if pipeline.order == "interleaved":
+    if pipeline.grouped:
         found.append(f"m is a multiple of {axis}")
     if pipeline.splits:
         found.append(f"it waits no longer than that, which holds where {FAST_WHERE[pipeline.order].replace('p', axis)}")

@@ -9,8 +9,12 @@ from placealg.importers.draft import Draft
 from placealg.importers.reading import refusal
 
 SCHEDULES = {"1f1b": "pp", "gpipe": "pp_gpipe", "interleaved1f1b": "pp_interleaved", "loopedbfs": "pp_interleaved",
-             "interleaved_1f1b": "pp_interleaved", "interleaved-1f1b": "pp_interleaved"}
-"""The schedules of torch.distributed.pipelining that have a catalogue name; the others split the backward."""
+             "interleaved_1f1b": "pp_interleaved", "interleaved-1f1b": "pp_interleaved",
+             "interleavedzerobubble": "pp_interleaved_zb", "zbvzerobubble": "pp_zb_v", "dualpipev": "pp_dualpipe_v"}
+"""The schedules of torch.distributed.pipelining -> their catalogue names."""
+
+IN_TURNS, IN_A_V = ("pp_interleaved", "pp_interleaved_zb"), ("pp_zb_v", "pp_dualpipe_v")
+"""Those with several stages per rank: as many as are said, or two."""
 
 WHOLE = {"norms": "*norm*", "embedding": "embedding.*", "logits": "head.weight"}
 """[groups] of what a conversion of linears to fp8 leaves alone."""
@@ -189,14 +193,12 @@ def stages(draft: Draft, degrees: Degrees, layers: int | None, keys: Mapping[str
         return ""
     name = SCHEDULES.get(degrees.schedule.lower())
     if not name:
-        raise said.refuse(keys["schedule"], f"{degrees.schedule}: a schedule of a split backward, which no pipeline "
-                                            "here "
-                                            "runs")
+        raise said.refuse(keys["schedule"], f"{degrees.schedule}: a schedule that no pipeline here runs")
     parts.axis(name, degrees.pipeline)
     said.read(keys["pipeline"], f"{name} over {degrees.pipeline} ranks")
     said.read(keys["schedule"], f"{name}")
     chunks = 1
-    if name == "pp_interleaved":
+    if name in (*IN_TURNS, *IN_A_V):
         chunks = 2
         if degrees.layers_per_stage and layers:
             count = -(-(layers + (degrees.first_less or 0) + (degrees.last_less or 0)) // degrees.layers_per_stage)
@@ -208,7 +210,10 @@ def stages(draft: Draft, degrees: Degrees, layers: int | None, keys: Mapping[str
             said.unsaid(keys["layers_per_stage"], "chunks follow from the layers of a model that is not read: 2 "
                                                   "stages "
                                                   "per rank", "--model")
-        parts.say("schedule", "chunks", chunks)
+        if name in IN_TURNS:
+            parts.say("schedule", "chunks", chunks)
+        elif chunks != 2:
+            raise said.refuse(keys["layers_per_stage"], f"{chunks} stages per rank: {degrees.schedule} has 2")
         said.read(keys["layers_per_stage"], f"[schedule] chunks = {chunks}", None if said.has(
             keys["layers_per_stage"]) else "2 stages per rank")
     elif degrees.layers_per_stage:

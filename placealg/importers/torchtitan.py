@@ -13,7 +13,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
-from placealg.importers.titan import Degrees, float8_compute, float8_gather, place, stages
+from placealg.importers.titan import IN_A_V, IN_TURNS, Degrees, float8_compute, float8_gather, place, stages
 from placealg.model.config import resolve_model
 
 SECTIONS = ("parallelism", "training", "experimental")
@@ -152,8 +152,10 @@ def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -
         raise said.refuse(key, f"split points {words} do not make stages of {layers} layers for {degrees.pipeline} "
                                "ranks")
     draft.parts.say("schedule", "stages", sizes)
-    if pipeline == "pp_interleaved":
+    if pipeline in IN_TURNS:
         draft.parts.say("schedule", "chunks", len(sizes) // degrees.pipeline)
+    elif pipeline in IN_A_V and len(sizes) != 2 * degrees.pipeline:
+        raise said.refuse(key, f"split points {words} make {len(sizes)} stages, and a V has 2 per rank")
     said.read(key, f"[schedule] stages = {sizes}")
 
 

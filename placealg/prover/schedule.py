@@ -4,8 +4,8 @@ Orders with one chunk per stage have start times in closed form, in items of equ
 numbers of stages p and microbatches m that the times grow along every edge of the wait-for graph (from what a stage
 does to what it does next, from what an item waits for to the item), so that there is no cycle; that every item starts
 when one of its predecessors ends, so that no schedule of the same order is shorter; and when it ends. For the
-interleaved order, times that grow, though they are not the least ones, exclude a cycle for all sizes; how long it takes
-is read off generated schedules, on a grid. Orders in a V are in `folded.py`.
+interleaved order, times that grow, though they are not the least ones, exclude a cycle for all sizes. How long stages
+wait is in `waiting.py`, of orders with any number of chunks in `turns.py`, of those in a V in `folded.py`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,22 @@ from typing import Any
 
 import z3
 
-from placealg.arith import parse
-from placealg.prover import folded, waiting
+from placealg.prover import folded, turns, waiting
 from placealg.prover.evidence.kept import is_open, kept
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
 from placealg.prover.waiting import least, term
 from placealg.step.folded import FOLDED, HELD, LEAST
-from placealg.step.pipeline import AHEAD, IDLE, LATER, Pipeline, both_in_flight, in_flight, place, schedule_graph
+from placealg.step.pipeline import AHEAD, IDLE, LATER, TURNS, Pipeline, both_in_flight, in_flight, place
 
 NO_CYCLE = "a stage's items start one after the other in its order, and after what they wait for: no cycle"
 IN_TURN = "what passes between two chunks is sent, and received, in the order of microbatches"
 OUT_OF_ORDER = "an item stands before another in its stage's order, and does not start before it"
 TOO_EARLY = "an item does not start after what it waits for"
 
-GRID = (5, 3, 4)
-"""The most stages, chunks per stage, and microbatches per stage of the schedules that are generated."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement about all schedules of one order, and how it ended: PARAMETRIC (all sizes) or BOUNDED (its grid).
+    """A statement about all schedules of one order, and how it ended: PARAMETRIC (all sizes), or BOUNDED.
 
     If the solver was asked: its premises (`known`), and the ways to fail, each with its wording, none of which can
     happen.
@@ -89,12 +84,16 @@ def schedule_facts(pipeline: Pipeline) -> tuple[Fact, ...]:
 def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
     if order in FOLDED:
         return tuple(_of_a_v(order))
-    if order in LATER:
+    if order in LATER and order not in TURNS:
         return (_asked(order, NO_CYCLE, *waiting.grows(order)), *_waiting(order), held(order),
                 held(order, until="weights"))
     if order in TIMES:
         return (*start_times(order), *_waiting(order), held(order))
-    return numbered(order), walked(Pipeline("pp", order, chunks)), held(order)
+    waits = (_asked(order, statement, *found) for statement, found in zip(
+        waiting.described(order), (turns.attained(order), turns.needed(order)), strict=True))
+    if order == "interleaved":
+        return numbered(order), *waits, held(order)
+    return _asked(order, NO_CYCLE, *turns.grows(order)), *waits, held(order), held(order, until="weights")
 
 
 def _of_a_v(order: str) -> Iterator[Fact]:
@@ -124,7 +123,7 @@ def acyclic(pipeline: Pipeline) -> Fact:
 @kept(is_open, 8)
 def _acyclic(order: str) -> Fact:
     if order in LATER:
-        return _asked(order, NO_CYCLE, *waiting.grows(order))
+        return _asked(order, NO_CYCLE, *(turns if order in TURNS else waiting).grows(order))
     if order in FOLDED:
         return _asked(order, NO_CYCLE, *folded.grows(order))
     return start_times(order)[0] if order in TIMES else numbered(order)
@@ -211,8 +210,8 @@ def held(order: str, claim: str = "", until: str = "backward") -> Fact:
     total, n, k, p, i, ahead = z3.Ints("total n k p i ahead")
     known = [total >= 1, p >= 1, i >= 0, i < p, n >= 0, n < total, k >= 0, k < total]
     later = term(LATER[order], i=i) if order in LATER else None
-    if order == "interleaved":
-        most = least(total, ahead + 1)
+    if order in TURNS:
+        most = least(total, ahead + 1 + (later if apart else 0))
     else:
         ahead = term(AHEAD[order], p=p, i=i, m=total, v=1)
         most = term(claim, p=p, i=i, m=total, v=1)
@@ -226,33 +225,6 @@ def held(order: str, claim: str = "", until: str = "backward") -> Fact:
     named = f"at most {claim} forwards of stage i have no backward{' for the weights' if apart else ''}"
     return _asked(order, f"{named}, and once so many", [*known, ahead >= 0, *after],
                   (("there are more, or never so many", z3.Or(n + 1 - k > most, z3.And(*peak))),))
-
-
-def walked(pipeline: Pipeline) -> Fact:
-    """The fact that the generated schedules have no cycle and the stated length, on a grid of p, v and m."""
-    import networkx as nx
-
-    stages, chunks, groups = GRID
-    statement = f"the step takes m*v + {IDLE} forwards and as many backwards of a chunk"
-    grid = f"p <= {stages}, v {f'<= {chunks}' if pipeline.chunks is None else f'= {pipeline.chunks}'}, m <= {groups}*p"
-    for p, v, m in _grid(pipeline.chunks):
-        said = f"p = {p}, v = {v}, m = {m}"
-        drawn = schedule_graph(replace(pipeline, chunks=v), p, m)
-        if not nx.is_directed_acyclic_graph(drawn):
-            return Fact(pipeline.order, statement, REFUTED, BOUNDED, f"a cycle at {said}")
-        length = sum(1 for _ in nx.topological_generations(drawn))
-        idle = parse(IDLE).evaluate({"p": p})
-        if length != 2 * (m * v + idle):
-            return Fact(pipeline.order, statement, REFUTED, BOUNDED, f"{length} items at {said}")
-    return Fact(pipeline.order, statement, PROVED, BOUNDED, grid)
-
-
-def _grid(chunks: int | None) -> Iterator[tuple[int, int, int]]:
-    stages, most, groups = GRID
-    for p in range(1, stages + 1):
-        for v in range(1, most + 1) if chunks is None else (chunks,):
-            for group in range(1, groups + 1):
-                yield p, v, group * p
 
 
 _PHASES = ("forward", "backward")

@@ -71,7 +71,7 @@ def _of_pipelines(reference: Reference) -> Iterator[str]:
     if reference.pipeline:
         yield BLOCKING
         yield _depths(reference.pipeline)
-        if reference.pipeline.order == "interleaved":
+        if reference.pipeline.grouped:
             yield (f"numbers of microbatches that are no multiple of {reference.pipeline.axis}: the interleaved order "
                    "does not take them")
 

@@ -14,7 +14,7 @@ from placealg.step.pipeline import Item, Pipeline
 
 _IN_A_V = ("zb_v", "dualpipe_v")
 
-WEIGHTS_APART = ("zb_h1", "zb_h2", *_IN_A_V)
+WEIGHTS_APART = ("zb_h1", "zb_h2", "interleaved_zb", *_IN_A_V)
 """The orders in which the backward for the weights is a phase of its own."""
 
 WHOLE = "none"
@@ -66,8 +66,9 @@ def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -
     """What a stage does in the loop over microbatches: its forwards and its backwards, each in their order.
 
     It runs some forwards ahead: all of them (gpipe), as many as stages follow it (1f1b, zb_h1), twice as many (zb_h2),
-    and those of all chunks but the last for one group (interleaved). Then forwards and backwards alternate. In zb_h1
-    and zb_h2 the weights' backward follows at once on the first stage, and one or two microbatches later on each next.
+    and those of all chunks but the last for one group (interleaved; interleaved_zb has these beside as many as stages
+    follow). Then forwards and backwards alternate. Where the weights' backward is apart it follows at once on the first
+    stage, and one item later on each next, two in zb_h2.
     In a V a stage has a chunk of the way there and one of the way back.
 
     >>> stage_order(Pipeline("pp"), 0, 2, 3)
@@ -77,15 +78,15 @@ def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -
     if pipeline.order in _IN_A_V:
         doing = _zb_v if pipeline.order == "zb_v" else _dualpipe_v
         return tuple(item for item in doing(stage, ranks, microbatches) if item.microbatch < microbatches)
-    if pipeline.order == "interleaved" and microbatches % ranks:
-        raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
-                         f"not divide m = {microbatches}")
+    if pipeline.order in ("interleaved", "interleaved_zb") and microbatches % ranks:
+        raise InputError(f"the {pipeline.order} order takes microbatches in groups of {pipeline.axis} = {ranks}, which "
+                         f"does not divide m = {microbatches}")
     forwards = list(_through("forward", range(chunks), ranks, microbatches))
     backwards = list(_through("backward", range(chunks)[::-1], ranks, microbatches))
-    ahead = {"gpipe": len(forwards), "interleaved": 2 * behind + (chunks - 1) * ranks, "zb_h2": 2 * behind}.get(
-        pipeline.order, behind)
+    ahead = {"gpipe": len(forwards), "interleaved": 2 * behind + (chunks - 1) * ranks, "zb_h2": 2 * behind,
+             "interleaved_zb": behind + (chunks - 1) * ranks}.get(pipeline.order, behind)
     done, waiting = forwards[:ahead], forwards[ahead:]
-    held = {"zb_h1": stage, "zb_h2": 2 * stage}.get(pipeline.order)
+    held = {"zb_h1": stage, "zb_h2": 2 * stage, "interleaved_zb": stage}.get(pipeline.order)
     put_off: list[Item] = []
     for backward in backwards:
         done += [*waiting[:1], backward]

@@ -124,7 +124,7 @@ def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
 def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:
     """The smallest number of microbatches from `microbatches` on that the order of the pipeline takes."""
     pipeline = reference.pipeline
-    if pipeline is None or pipeline.order != "interleaved":
+    if pipeline is None or not pipeline.grouped:
         return microbatches
     return -(-microbatches // sizes[pipeline.axis]) * sizes[pipeline.axis]
 

@@ -326,7 +326,7 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
         except InputError as error:
             yield ("schedule", "stages") if pipeline.stages else ("mesh", axis), error
     microbatches = strategy.option("schedule", "microbatches")
-    grouped = pipeline.order == "interleaved" and axis in axes and isinstance(microbatches, int)
+    grouped = pipeline.grouped and axis in axes and isinstance(microbatches, int)
     if grouped and microbatches % int(axes[axis]):
         yield ("schedule", "microbatches"), InputError(
             f"[schedule] microbatches = {microbatches}: the interleaved order takes them in groups of {axis} = "

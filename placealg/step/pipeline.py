@@ -20,29 +20,36 @@ from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
 FIRST, LAST = ENDS
 """The parts of a model before and after its repeated units."""
 
-ORDERS = ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", *FOLDED)
+ORDERS = ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb", *FOLDED)
 """The orders in which a stage may run its microbatches."""
 
 AHEAD = {"gpipe": "m*v", "1f1b": "p - 1 - i", "interleaved": "2*(p - 1 - i) + (v - 1)*p", "zb_h1": "p - 1 - i",
-         "zb_h2": "2*(p - 1 - i)"}
+         "zb_h2": "2*(p - 1 - i)", "interleaved_zb": "p - 1 - i + (v - 1)*p"}
 """Order -> the number of forwards that stage i of p runs before it alternates them with backwards.
 
 There are m*v in all, for m microbatches through v chunks. It is arithmetic that `work` evaluates, costs print and the
 prover asserts.
 """
 
-LATER = {"zb_h1": "i", "zb_h2": "2*i"}
-"""Order that runs the backward for the weights apart -> by how many microbatches stage i runs it later.
+LATER = {"zb_h1": "i", "zb_h2": "2*i", "interleaved_zb": "i"}
+"""Order that runs the backward for the weights apart -> by how many items stage i runs it later.
 
 That is behind the backward for the inputs of a later microbatch; what is left runs at the end (Qi et al., arXiv
 2401.10241, section 2).
 """
 
-ENOUGH = {"zb_h1": "p", "zb_h2": "2*p - 1"}
-"""Order that runs the backward for the weights apart -> the most microbatches that a stage holds.
+ENOUGH = {"zb_h1": "p", "zb_h2": "2*p - 1", "interleaved_zb": "p*v"}
+"""Order that runs the backward for the weights apart -> the most chunks of microbatches that a stage holds.
 
-It is the sum of the forwards ahead, those put off and one, and the least m from which on the bubble is as stated.
+It is the sum of the forwards ahead, those put off and one. For one chunk it is the least m from which on the bubble is
+as stated.
 """
+
+TURNS = ("interleaved", "interleaved_zb")
+"""The orders in which a stage takes any number of chunks in turns, and microbatches in groups of as many as stages."""
+
+FILLED = {"zb_h1": "p", "zb_h2": "2*p - 1", **LEAST}
+"""Order -> the least m from which on the bubble is as stated, where that is more than the order takes at all."""
 
 IDLE = "p - 1"
 """The time that a stage waits in a step, in units of a forward and a backward of a chunk; its work takes m*v."""
@@ -51,16 +58,17 @@ TIMES = ("T_F", "T_B", "T_W")
 """The times of a stage's forward, and of its backward for the inputs and for the weights of its ops."""
 
 WAITING = {**dict.fromkeys(("1f1b", "gpipe"), "(p - 1 - i)*(T_F + T_B + T_W)"),
-           "interleaved": "(p - 1)*(T_F + T_B + T_W)/v",
+           "interleaved": "(p - 1 - i)*(T_F + T_B + T_W)/v", "interleaved_zb": "(p - 1 - i)*(T_F + T_B - T_W)/v",
            "zb_h1": "(p - 1 - i)*(T_F + T_B - T_W)", "zb_h2": "(p - 1 - i)*(T_F + T_B - 2*T_W)",
            "zb_v": "(p - 1 - i)*(T_F + T_B - 2*T_W)/2 + (p - 1)*(T_B - T_F)/2",
            "dualpipe_v": "(p - 1 - i)*(T_F + T_B - T_W)/2"}
-"""Order -> the time that stage i, of the interleaved order the first stage, waits between its first and last item.
+"""Order -> the time that stage i waits between its first and last item.
 
 TIMES are of one microbatch through all chunks of the stage. It is arithmetic that costs print and the prover asserts.
 """
 
-FAST_WHERE = {"zb_h1": "m >= p and T_W <= T_F", "zb_h2": "m >= 2*p - 1 and T_W <= T_F and 2*T_W <= T_F + T_B",
+FAST_WHERE = {"zb_h1": "m >= p and T_W <= T_F", "interleaved_zb": "T_W <= T_F",
+              "zb_h2": "m >= 2*p - 1 and T_W <= T_F and 2*T_W <= T_F + T_B",
               "zb_v": f"m >= {LEAST['zb_v']} and T_W <= T_F and T_F <= T_B",
               "dualpipe_v": f"m >= {LEAST['dualpipe_v']} and T_W <= T_B and T_B <= T_F and T_F <= T_B + T_W"}
 """Order -> the condition under which it waits so, and not longer."""
@@ -87,6 +95,11 @@ class Pipeline:
     def splits(self) -> bool:
         """Whether the backward of an op is two events: for its inputs, and later for its weights."""
         return self.order in LATER or self.folded
+
+    @property
+    def grouped(self) -> bool:
+        """Whether it takes microbatches in groups of as many as there are ranks."""
+        return self.order in TURNS
 
     @property
     def folded(self) -> bool:
@@ -196,8 +209,9 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
 
     gpipe: every forward, then every backward. 1f1b: as many forwards as stages follow, then one forward and one
     backward in turn. interleaved: the same over chunks, microbatches taken in groups of as many as there are ranks
-    (Narayanan et al., arXiv 2104.04473, section 2.2). zb_h1 and zb_h2: forwards and backwards for the inputs in turn,
-    and behind these, by some microbatches later, the backwards for the weights. zb_v and dualpipe_v: run by run.
+    (Narayanan et al., arXiv 2104.04473, section 2.2). zb_h1, zb_h2 and interleaved_zb: forwards and backwards for the
+    inputs in turn, and behind these, by some items later, the backwards for the weights. zb_v and dualpipe_v: run by
+    run.
 
     >>> work(Pipeline("pp"), 0, 2, 3)
     (F0, F1, B0, F2, B1, B2)
@@ -207,9 +221,9 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
     chunks = pipeline.chunks or 1
     if pipeline.folded:
         return tuple(Item(*item) for item in folded_work(pipeline.order, stage, ranks, microbatches))
-    if pipeline.order == "interleaved" and microbatches % ranks:
-        raise InputError(f"the interleaved order takes microbatches in groups of {pipeline.axis} = {ranks}, which does "
-                         f"not divide m = {microbatches}")
+    if pipeline.grouped and microbatches % ranks:
+        raise InputError(f"the {pipeline.order} order takes microbatches in groups of {pipeline.axis} = {ranks}, which "
+                         f"does not divide m = {microbatches}")
     total = microbatches * chunks
     ahead, later = (int(parse(of[pipeline.order]).evaluate({"p": ranks, "i": stage, "m": microbatches, "v": chunks}))
                     if pipeline.order in of else None for of in (AHEAD, LATER))

@@ -106,7 +106,7 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         named = "chunks" if "chunks" in strategy.tables.get("schedule", FrozenMap()) else "pipeline"
         yield ("schedule", named), InputError(f"[schedule] chunks = {chunks}: pipeline = \"{order}\" is folded into "
                                              "a V, which has chunks = 2 on each stage")
-    elif chunks != 1 and order not in ("interleaved", *IN_A_V):
+    elif chunks != 1 and order not in ("interleaved", "interleaved_zb", *IN_A_V):
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "
                                                  f"it is \"{order}\"")
     for key in ("pipeline", "chunks", "stages"):

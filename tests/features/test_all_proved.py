@@ -29,6 +29,7 @@ COMPOSED: Mapping[str, str] = {
     "zero2*tp_sp*pp_zb_h2*ep": "moe",
     "zero1*tp*pp_gpipe*recompute_full": "gpt",
     "zero3*tp_sp*pp_zb_v*cp_ring": "llama-3-70b",
+    "zero1*tp*pp_interleaved_zb": "gpt",
     "zero2*tp_sp*pp_dualpipe_v*ep": "deepseek-v3",
     "zero3*tp_sp*pp*cp": "llama-3.1-405b",
     "zero1*tp_sp*ep*pp": "deepseek-v3",

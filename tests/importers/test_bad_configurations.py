@@ -42,8 +42,11 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
     ("t.toml", "[parallelism]\ntensor_parallel_degree = 'two'\n", "t.toml:2: parallelism.tensor_parallel_degree"),
     ("t.toml", "[parallelism]\ntensor_parallel_degree = \n", "not TOML"),
     ("t.toml", "[model]\nname = 'flux'\n[parallelism]\ntensor_parallel_degree = 1\n", "a diffusion transformer"),
-    ("t.toml", "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'ZBVZeroBubble'\n",
-     "a schedule of a split backward"),
+    ("t.toml", "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'ZBWZeroBubble'\n",
+     "ZBWZeroBubble: a schedule that no pipeline here runs"),
+    ("t.toml", "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'DualPipeV'\n"
+               "pipeline_parallel_split_points = ['layers.2', 'layers.5']\n[model]\nname = 'llama3'\nflavor = '8B'\n",
+     "split points ['layers.2', 'layers.5'] "),
     ("t.sh", "#!/bin/bash\ntouch ran\ntorchrun pretrain_gpt.py --num-layers 2 --hidden-size 8 "
              "--tensor-model-parallel-size $1\n", "t.sh:3: --tensor-model-parallel-size is 1, which nothing sets"),
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {**__import__('os').environ}\n", "dict of words"),

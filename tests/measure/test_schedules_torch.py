@@ -79,10 +79,13 @@ def test_interleaved_where_microbatches_are_groups_of_ranks() -> None:
         assert unlike("ScheduleInterleaved1F1B", Pipeline("pp", "interleaved", v), p, groups * p) == [], (p, v, groups)
 
 
-def test_zero_bubble_of_one_chunk() -> None:
-    """PyTorch's interleaved zero bubble with one stage per rank is ZB-H1."""
-    for p, groups in product(range(1, 8), range(1, 5)):
+def test_interleaved_zero_bubble() -> None:
+    """With one stage per rank it is ZB-H1."""
+    for p, groups in product(range(1, 7), range(1, 5)):
         assert unlike("ScheduleInterleavedZeroBubble", Pipeline("pp", "zb_h1"), p, groups * p) == [], (p, groups)
+        for v in range(1, 5):
+            order = Pipeline("pp", "interleaved_zb", v)
+            assert unlike("ScheduleInterleavedZeroBubble", order, p, groups * p) == [], (p, v, groups)
 
 
 def test_another_order_is_seen() -> None:

@@ -19,7 +19,7 @@ from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator import Setting, simulate
 from placealg.simulator.setting import fitting, fitting_microbatches
 from placealg.step.derive import derive
-from placealg.step.pipeline import spread
+from placealg.step.pipeline import TURNS, spread
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.recompute import POLICIES
 from placealg.strategy.options import IN_A_V
@@ -195,7 +195,7 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
         apart = not any(spread(model.graph.sites(p.name), model.graph) for p in model.graph.parameters)
         schedule |= draw.choice(({"pipeline": "gpipe"}, {"pipeline": "1f1b"}, {"pipeline": "zb_h1"},
                                  {"pipeline": "zb_h2"}, *({"pipeline": v, "chunks": 2} for v in IN_A_V if apart),
-                                 {"pipeline": "interleaved", "chunks": draw.choice((2, "v"))}))
+                                 {"pipeline": draw.choice(TURNS), "chunks": draw.choice((2, "v"))}))
     groups: dict[str, Any] = {}
     if draw.random() < 0.2:
         whole = draw.choice(model.graph.parameters).name

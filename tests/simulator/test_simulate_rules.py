@@ -9,7 +9,8 @@ from random_dims import MODELS
 
 from placealg.errors import InputError
 from placealg.simulator.rules import split_dim, stage_order
-from placealg.step.pipeline import ORDERS, Pipeline, work
+from placealg.step.folded import FOLDED
+from placealg.step.pipeline import ORDERS, TURNS, Pipeline, work
 from placealg.step.split import split_of
 
 ENTRIES = ("batch", "seq", "heads", "ffn", "vocab", "embed", "expert", "head_dim", "attn.seq", "core.heads",
@@ -41,12 +42,13 @@ def test_stages_alternate_behind_their_first_forwards() -> None:
     assert str(stage_order(Pipeline("pp", "zb_h2"), 0, 2, 3)) == "(F0, F1, F2, B0, W0, B1, W1, B2, W2)"
 
 
-@pytest.mark.parametrize(("order", "chunks"), [(o, 1) for o in ORDERS] + [("interleaved", 2), ("interleaved", 3)])
+@pytest.mark.parametrize(("order", "chunks"), [(o, 1) for o in ORDERS if o not in FOLDED] + [
+    (o, v) for o in TURNS for v in (2, 3)] + [(o, 2) for o in FOLDED])
 def test_a_stage_runs_its_microbatches_as_the_closed_form_says(order: str, chunks: int) -> None:
     at = Pipeline("pp", order, chunks)
     for ranks, m in itertools.product(range(1, 5), range(1, 9)):
         for stage in range(ranks):
-            if order == "interleaved" and m % ranks:
+            if order in TURNS and m % ranks:
                 with pytest.raises(InputError, match="does not divide m"):
                     stage_order(at, stage, ranks, m)
             else:

@@ -21,7 +21,7 @@ from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import strategy_on
 
 DETAILED = ("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved",
-            "pp_zb_h1", "pp_zb_h2", "pp_zb_v", "pp_dualpipe_v", "ep",
+            "pp_zb_h1", "pp_zb_h2", "pp_interleaved_zb", "pp_zb_v", "pp_dualpipe_v", "ep",
             "recompute_full", "recompute_selective")
 
 

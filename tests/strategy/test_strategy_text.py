@@ -23,8 +23,8 @@ from placealg.strategy.validation import check
 from placealg.strategy.write import write_strategy
 
 NAMES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "tp", "tp_sp", "tp_sp_keep",
-         "cp", "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "pp_zb_v",
-         "pp_dualpipe_v", "ep",
+         "cp", "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2",
+         "pp_interleaved_zb", "pp_zb_v", "pp_dualpipe_v", "ep",
          "offload_optimizer",
          "offload_parameters", "recompute_full", "recompute_selective")
 

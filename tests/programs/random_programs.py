@@ -13,8 +13,9 @@ from placealg.model.abstract import abstract
 from placealg.model.model import Model, Parameter, Unit
 from placealg.model.transformer import mlp
 from placealg.step.derive import derive
+from placealg.step.folded import FOLDED
+from placealg.step.pipeline import ORDERS, TURNS
 from placealg.step.program import LOOPED, PHASES, Clause, Event, Step
-from placealg.strategy.options import IN_A_V
 from placealg.strategy.spec import Strategy, strategy_on
 
 AXES = ("a1", "a2", "a3")
@@ -76,7 +77,7 @@ def placements(draw: st.DrawFn) -> Strategy:
 def placements_of_ops(draw: st.DrawFn) -> Strategy:
     """A strategy for ops without attention: an axis of data, one of split dims that may gather in rings, a pipeline."""
     split = draw(st.sampled_from([["ffn", "vocab"], ["loss.none", "ffn", "embed"], ["embed"]]))
-    order = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "interleaved_zb", "zb_v", "dualpipe_v"]))
+    order = draw(st.sampled_from(ORDERS))
     every = {"a1": ["batch"], "a2": split, "a3": ["layer"]}
     axes = draw(st.sampled_from([("a3",), ("a1", "a3"), ("a1", "a2"), ("a2",), ("a2", "a3"), ("a1", "a2", "a3")]))
     zero = draw(st.sampled_from([("R", "R", "R"), ("R", "S", "R"), ("R", "S", "S"), ("S*", "S", "S")]))
@@ -87,7 +88,7 @@ def placements_of_ops(draw: st.DrawFn) -> Strategy:
         states["activations"] = {"a2": draw(st.sampled_from(["R", "S*"]))}
         schedule["gather"] = {"a2": draw(st.sampled_from(["at_once", "ring"]))}
     if "a3" in axes:
-        schedule |= {"pipeline": order, **({"chunks": 2} if order in ("interleaved", "interleaved_zb", *IN_A_V) else {})}
+        schedule |= {"pipeline": order, **({"chunks": 2} if order in (*TURNS, *FOLDED) else {})}
     return strategy_on("random", dict.fromkeys(axes), dims={a: every[a] for a in axes}, states=states,
                        schedule=schedule, optimizer={"clip": draw(st.sampled_from(["global_norm", "none"]))},
                        checkpoint={"by": draw(st.sampled_from(["owners", "replica", "one"]))})

@@ -107,6 +107,16 @@ def test_derive_and_cost_stages(benchmark: Any, which: str) -> None:
     assert benchmark(lambda: memory(on_stage(derive(*chosen), "first", sizes)))
 
 
+@pytest.mark.parametrize("which", ["numbers", "symbols"])
+@pytest.mark.parametrize("order", ["pp", "pp_zb_v"])
+def test_derive_and_prove_stages(benchmark: Any, order: str, which: str) -> None:
+    """DeepSeek-V3 on five axes: as many stages and ranks as in numbers, and any."""
+    pipe = f"{order}[12]" if which == "numbers" else order
+    text = f"zero3[8]*tp_sp[4]*{pipe}*cp_ring[2]*ep[8]" if which == "numbers" else f"zero3*tp_sp*{pipe}*cp_ring*ep"
+    chosen = parse_strategy(text), resolve_model("deepseek-v3")
+    assert benchmark.pedantic(lambda: prove(derive(*chosen)).verdict, rounds=3) == "PROVED"
+
+
 @pytest.mark.parametrize("model", STAGED)
 def test_derive_and_cost_every_parallelism(benchmark: Any, model: str) -> None:
     chosen = parse_strategy(EVERY), resolve_model(model)

@@ -29,7 +29,7 @@ def _element(name: str, meaning: str, default: int | None = None) -> Symbol:
                   None if default is None else Fraction(default))
 
 
-STAGED = ("layer", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope")
+STAGED = ("layer", "again", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope")
 """The repeated units of models whose instances on a pipeline stage have a symbol."""
 
 SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
@@ -65,7 +65,8 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("L_moe", "layers of experts, where others are dense", latex=r"L_{\mathrm{moe}}"),
     *(Symbol(name, f"{kind} layers, where others are of another kind", latex=rf"L_{{\mathrm{{{kind}}}}}")
       for name, kind in (("L_full", "full attention"), ("L_window", "sliding window"), ("L_chunk", "chunked attention"),
-                         ("L_nope", "positionless"), ("L_rotary", "rotary"), ("L_dense_window", "dense sliding window"),
+                         ("L_nope", "positionless"), ("L_rotary", "rotary"),
+                         ("L_again", "recomputed"), ("L_rest", "other"), ("L_dense_window", "dense sliding window"),
                          ("L_dense_chunk", "dense chunked attention"), ("L_dense_nope", "dense positionless"))),
     Symbol("f_shared", "feed-forward size of the shared experts", latex=r"f_{\mathrm{shared}}"),
     Symbol("h_low", "size of the embedding before it is projected", latex=r"h_{\mathrm{low}}"),

@@ -25,6 +25,7 @@ from placealg.step.edit import Edited, apply_edits, read_edits
 from placealg.step.pipeline import ANY, TIMES, counted, flying, starting
 from placealg.step.program import Step
 from placealg.step.text import read_program
+from placealg.step.trained import trained
 from placealg.step.unread import unread
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
@@ -320,7 +321,8 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
     staged = (ANY, *TIMES, *(n for loop in model.graph.loops for name in (counted, flying, starting)
                             if (n := name(loop.unit)) in SYMBOLS)) if strategy.pipeline_axis else ()
-    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *_symbols(model), *chunks, *staged, *said)
+    symbols = _symbols(trained(strategy, model))
+    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *symbols, *chunks, *staged, *said)
     sizes: dict[str, Fraction] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))

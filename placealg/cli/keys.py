@@ -99,6 +99,9 @@ WAYS: Mapping[str, tuple[str, str]] = {
              "checkpoints do.", "Backward runs the rest of the region again, what those ops read included."),
     "recompute": ("recompute names the ops of regions that are M which backward runs again; the results of the others "
                   "are held.", "It is keep, said the other way round: a strategy says one of them."),
+    "recompute_layers": ("recompute_layers says in which layers the regions are recomputed that are M: the first ones, "
+                         "or one of so many.", "These layers are a unit of their own, again, which stands before the "
+                         "others."),
     "norm": ("norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
              "counts, or those alone that split some gradient, where each replica counts for itself.",
              "Both give the same norm on every rank."),

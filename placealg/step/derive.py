@@ -13,6 +13,7 @@ from dataclasses import replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
+from placealg.model.apart import AGAIN
 from placealg.model.backward import terms
 from placealg.model.graph import Graph
 from placealg.model.model import Model
@@ -61,7 +62,8 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
     placed = replace(placed, kept=kept_ops(strategy, model))
     return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
                          strategy.option("schedule", "replay"), strategy.rings,
-                         (pipeline := pipeline_of(strategy)) is not None and pipeline.splits)
+                         (pipeline := pipeline_of(strategy)) is not None and pipeline.splits,
+                         AGAIN if strategy.option("schedule", "recompute_layers") and model.graph.loop(AGAIN) else "")
 
 
 def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...], str]]:

@@ -38,7 +38,8 @@ class Operations:
 
     `sharded` are the axes along which gathered values are held as shards (S*), `recomputed` the regions that are not
     held (M), `replay` how much of them backward runs again, `ring` the axes along which values go round, `apart` says
-    that the backward for the weights is a phase of its own. `made` maps
+    that the backward for the weights is a phase of its own, `again` is the one repeated unit that is recomputed, if not
+    all are. `made` maps
     (op, tensor) to the label under which the op uses the tensor, `moved` each move to the label that it makes.
     """
 
@@ -48,12 +49,13 @@ class Operations:
     replay: str
     ring: tuple[str, ...]
     apart: bool
+    again: str
     made: FrozenMap[tuple[str, str], str]
     moved: FrozenMap[int, str]
 
     @staticmethod
     def of(placed: Placed, sharded: tuple[str, ...], recomputed: tuple[str, ...], replay: str,
-           ring: tuple[str, ...], apart: bool = False) -> Operations:
+           ring: tuple[str, ...], apart: bool = False, again: str = "") -> Operations:
         """The operations of a placed graph, its versions labelled by the axes on which they differ from their source.
 
         A copy of a copy has its source's label as a prefix, so that every reader can tell where it came from.
@@ -74,7 +76,7 @@ class Operations:
             for loop in placed.graph.loops:
                 if at.op == placed.graph.of_unit(loop.unit)[0]:
                     made[loop.slot, loop.first] = known[loop.first, placed.native[loop.slot]]
-        return Operations(placed, sharded, recomputed, replay, ring, apart, FrozenMap(made), FrozenMap(moved))
+        return Operations(placed, sharded, recomputed, replay, ring, apart, again, FrozenMap(made), FrozenMap(moved))
 
     def reads(self, op: Op) -> tuple[str, ...]:
         """The operands of an op as versions, NAME@LABEL."""
@@ -96,7 +98,7 @@ class Operations:
                 yield self.compute(at, "forward")
             for name, label in ending.get(at.op.output, ()):
                 yield Event("forward", "free", name, unit=unit, version=label, rule=_SHARDED)
-            for region in self.recomputed:
+            for region in self._recomputed(unit):
                 if at.op.within(region) and not any(p.op.within(region) for p in ops[ops.index(at) + 1:]):
                     for name in dict.fromkeys(_dotted(region, p.op) for p in ops if p.op.within(region)):
                         if name in graph.tensors:
@@ -234,7 +236,8 @@ class Operations:
         The readers of a copy of it count as its readers.
         """
         readers: dict[str, list[str]] = {}
-        for kept in saved_tensors(self.placed, unit, self.sharded, recomputed=self.recomputed, replay=self.replay):
+        for kept in saved_tensors(self.placed, unit, self.sharded, recomputed=self._recomputed(unit),
+                                  replay=self.replay):
             if kept.again is not None:
                 readers.setdefault(kept.again.tensor, []).extend(kept.readers)
         for (at, move), label in zip(self.placed.moves, self.moved.values(), strict=True):
@@ -242,7 +245,7 @@ class Operations:
                             if _under(self.made.get((r, move.tensor), ""), label))
             gathered = any(move.source[a].kind is Kind.S and move.target[a].kind in (Kind.R, Kind.I)
                            for a in self.sharded)
-            if reading and gathered and not any(self.placed.op(at).op.within(r) for r in self.recomputed):
+            if reading and gathered and not any(self.placed.op(at).op.within(r) for r in self._recomputed(unit)):
                 yield move.tensor, label, move, reading
 
     def _gathered_again(self, unit: str) -> tuple[dict[str, list[tuple[str, Move]]],
@@ -273,10 +276,15 @@ class Operations:
             found.setdefault(users[-1], []).append((name, label))
         return found
 
+    def _recomputed(self, unit: str) -> tuple[str, ...]:
+        """The regions that are recomputed in a unit."""
+        among = self.again in ("", unit) or self.placed.graph.loop(unit) is None
+        return self.recomputed if among else ()
+
     def _replays(self, unit: str) -> dict[str, str]:
         """Recomputed region -> the op of the unit before whose backward it is replayed: the last that has one."""
         differentiated = self._differentiated
-        return {region: p.op.output for region in self.recomputed for p in self.placed.ops
+        return {region: p.op.output for region in self._recomputed(unit) for p in self.placed.ops
                 if p.op.unit == unit and p.op.within(region) and p.op.output in differentiated}
 
     @property

@@ -6,6 +6,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
+from placealg.model.apart import layers_apart, layers_problem
 from placealg.model.backward import terms
 from placealg.model.model import Model
 from placealg.model.router_losses import routers, with_router_losses
@@ -33,7 +34,9 @@ def trained(strategy: Strategy, model: Model) -> Model:
                        Monomial.parse(str(strategy.option("adapters", "rank"))))
         model = frozen(made, lambda name: not is_adapter(name) and not any(matches(p, name) for p in also))
     rules = [rule for rule in strategy.groups if rule.frozen]
-    return frozen(model, lambda name: any(rule.matches(name) for rule in rules))
+    model = frozen(model, lambda name: any(rule.matches(name) for rule in rules))
+    layers = strategy.option("schedule", "recompute_layers")
+    return layers_apart(model, **layers) if layers else model
 
 
 def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
@@ -95,6 +98,9 @@ def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     found += [(("adapters", "train"), InputError(f"[adapters] train = '{p}' matches no parameter of {model.name}",
                                                  name=p, valid=names))
               for p in also if not any(matches(p, name) for name in names)]
+    layers = strategy.option("schedule", "recompute_layers")
+    if layers and (problem := layers_problem(model, **layers)):
+        found.append((("schedule", "recompute_layers"), InputError(f"[schedule] recompute_layers: {problem}")))
     for key in ("rank", "train"):
         if not patterns and key in strategy.tables.get("adapters", {}):
             found.append((("adapters", key), InputError(f"[adapters] {key}: match names no linear op", valid=ops)))

@@ -119,6 +119,8 @@ _KINDS: Mapping[str, Callable[[], Schema]] = {
     "patterns": lambda: {"anyOf": [dict(_TEXT), {**_STRINGS, "items": dict(_TEXT)}]},
     "rank": lambda: _or_symbol(RANK),
     "chunks": lambda: _or_symbol("v"),
+    "layers_chosen": lambda: {"anyOf": [{"type": "object", "additionalProperties": False, "required": [how],
+                                         "properties": {how: _whole(1)}} for how in ("first", "every")]},
     "layers": lambda: {"type": "array", "items": _whole(1)},
     "lifetimes": lambda: _by_name({"enum": list(LIFETIMES)}),
     "gathers": lambda: _by_name({"enum": list(GATHERS)}),

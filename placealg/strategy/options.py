@@ -67,6 +67,7 @@ RANK = "adapter_rank"
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "keep": (), "recompute": (),
+                 "recompute_layers": {},
                  "sharing": "shared", "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss",
                  "pipeline": "1f1b", "chunks": 1, "stages": ()},
     "parameters": {"tier": "device"},
@@ -112,6 +113,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
                  "keep": Key("patterns"), "recompute": Key("patterns"),
+                 "recompute_layers": Key("layers_chosen"),
                  "sharing": Key("choice", ("shared", "per_use")),
                  "gather": Key("gathers"), "reduction": Key("reductions"), "wire": Key("wires"),
                  "microbatch_mean": Key("choice", ("loss", "gradients")),
@@ -144,9 +146,9 @@ TABLES: Mapping[str, str] = {
     "adapters": "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
                 "other parameter is frozen",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
-                "again, which of its ops are kept or do, whether uses share a redistribution, what is gathered in a "
-                "ring, how gradients are reduced and in how many bytes along an axis, where the mean over microbatches "
-                "is taken, a pipeline's order and stages",
+                "again, which of its ops are kept or do, in which layers, whether uses share a redistribution, what is "
+                "gathered in a ring, how gradients are reduced and in how many bytes along an axis, where the mean "
+                "over microbatches is taken, a pipeline's order and stages",
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
                  "skipped, the tier of its state",
@@ -180,6 +182,7 @@ KINDS: Mapping[str, str] = {
     "rank": f'"{RANK}" (symbolic), or a whole number of at least 1',
     "chunks": '"v" (symbolic), or a whole number of at least 1',
     "layers": "a list of the layers of each stage, whole numbers of at least 1",
+    "layers_chosen": "{ first = N } or { every = N }, N a whole number of at least 1",
     "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
     "gathers": "{ AXIS = HOW, ... }; HOW is " + ", ".join(f'"{how}"' for how in GATHERS),
     "reductions": '{ AXIS = HOW, ... }; HOW is ' + ", ".join(f'"{how}"' for how in REDUCTIONS),

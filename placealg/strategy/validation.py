@@ -197,7 +197,7 @@ def _matrix_problems(strategy: Strategy, rule: GroupRule) -> Iterator[Problem]:
 
 
 def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
-    for key in ("keep", "recompute"):
+    for key in ("keep", "recompute", "recompute_layers"):
         if strategy.option("schedule", key) and not strategy.recomputed:
             yield ("schedule", key), InputError(
                 f"[schedule] {key}: no region is recomputed, so that everything is kept; say \"region:NAME\" = \"M\" "

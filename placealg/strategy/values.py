@@ -200,6 +200,18 @@ def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
     raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
 
 
+def _layers_chosen(label: str, _key: Key, value: Any, *_: Any) -> FrozenMap[str, int]:
+    table = _table(label, value)
+    for how, number in table.items():
+        if how not in ("first", "every"):
+            raise InputError(f"{label} names '{how}'", name=how, valid=("first", "every"))
+        if type(number) is not int or number < 1:
+            raise InputError(f"{label} {how} is {shown(number)}: expected a whole number of at least 1")
+    if len(table) > 1:
+        raise InputError(f"{label} says first and every: layers are chosen in one way")
+    return FrozenMap(table)
+
+
 def _by_axis(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:
     table = _table(label, value)
     for axis, chosen in table.items():
@@ -248,7 +260,7 @@ def _streams(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) 
 _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
-    "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers,
+    "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers, "layers_chosen": _layers_chosen,
     "flag": _flag, "patterns": _patterns, "names": _names, "rank": _rank,
     "lifetimes": _by_axis, "gathers": _by_axis, "reductions": _by_axis, "wires": _wires,
     "count_axes": _count_axes, "streams": _streams,

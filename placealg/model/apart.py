@@ -1,0 +1,106 @@
+"""Layers of one kind in two units: those whose activations are computed again, and the rest.
+
+Equal layers are one repeated unit. Where a strategy treats some of them otherwise, these are a unit of their own, with
+names that begin with `again.layer`, which stands before the others, as layers of several kinds stand together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from placealg.arith import Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.model.graph import DEPTH, Graph, Loop, Op, Tensor, unit_of
+from placealg.model.model import Model
+
+AGAIN = "again"
+"""The unit of the layers that are computed again."""
+
+L_AGAIN, L_REST = "L_again", "L_rest"
+"""How many layers are computed again, and how many are not."""
+
+
+def chosen(depth: int, first: int = 0, every: int = 0) -> tuple[int, ...]:
+    """The numbers of the layers that are computed again: the first ones, or every so many, from 0.
+
+    >>> chosen(8, first=3), chosen(8, every=3)
+    ((0, 1, 2), (2, 5))
+    """
+    return tuple(range(first)) if first else tuple(range(every - 1, depth, every))
+
+
+def layers_problem(model: Model, first: int = 0, every: int = 0) -> str:
+    """Why the layers of a model cannot be two units so; "" if they can."""
+    units = [loop.unit for loop in model.graph.loops]
+    if units != [DEPTH]:
+        return f"{model.name} has no repeated unit" if not units else (
+            f"layers of {model.name} are of several kinds, {', '.join(units)}: say a region of one, such as "
+            f"'region:{units[0]}'")
+    depth = _depth(model)
+    if depth and not 0 < len(chosen(depth, first, every)) < depth + (depth == first):
+        return f"{model.name} has {depth} layers, of which these are {len(chosen(depth, first, every)) or 'none'}"
+    return ""
+
+
+def _depth(model: Model) -> int:
+    count = model.graph.count(DEPTH)
+    return int(count.evaluate(model.sizes)) if set(count.names()) <= set(model.sizes) else 0
+
+
+def layers_apart(model: Model, first: int = 0, every: int = 0) -> Model:
+    """The model whose first layers, or every so many of them, are the unit `again`, L_again of them beside L_rest.
+
+    >>> from placealg.model.config import from_config
+    >>> made = layers_apart(from_config("llama-3-8b"), first=12)
+    >>> [(u.name, u.count) for u in made.units], made.sizes["L_rest"], made.total() == from_config("llama-3-8b").total()
+    ([('embedding', 1), ('again', L_again), ('layer', L_rest), ('head', 1)], 20, True)
+    """
+    if problem := layers_problem(model, first, every):
+        raise InputError(problem)
+    depth = _depth(model)
+    if depth and depth == first:
+        return model
+    graph = model.graph
+    (loop,) = graph.loops
+    named = {name: _named(name) for name in graph.tensors if unit_of(name) == DEPTH}
+    mine = [op for op in graph.ops if op.unit == DEPTH]
+    at = graph.ops.index(mine[0])
+    tensors = dict(graph.tensors) | {new: replace(t, name=new, sparse=_renamed(t.sparse, named))
+                                     for old, new in named.items() for t in (graph.tensors[old],)}
+    ops = (*graph.ops[:at], *(_copied(op, named) for op in mine), *graph.ops[at:])
+    loops = (Loop(AGAIN, Monomial.of(L_AGAIN), named[loop.slot], loop.first, named[loop.last]),
+             replace(loop, count=Monomial.of(L_REST), first=named[loop.last]))
+    numbers = chosen(depth, first, every) if depth else ()
+    sizes = {s: n for s, n in model.sizes.items() if s not in loop.count.names()}
+    sizes |= {L_AGAIN: len(numbers), L_REST: depth - len(numbers)} if depth else {L_AGAIN: first} if first else {}
+    order = (f"the order of layers that are computed again, one of {every}: they stand together here",) * bool(every)
+    made = Model.of_graph(model.name, Graph(_ordered(tensors, ops), ops, loops), sizes, source=model.source,
+                          left_out=(*model.left_out, *order))
+    rest = tuple(i for i in range(depth) if i not in numbers)
+    where = {**model.where, AGAIN: numbers, DEPTH: rest} if DEPTH in model.where else dict(model.where)
+    untrained = tuple(replace(p, unit=AGAIN, sites=(AGAIN,)) for p in model.untrained if p.unit == DEPTH)
+    return replace(made, losses=model.losses, statistics=model.statistics, untrained=(*untrained, *model.untrained),
+                   family=model.family, filled=model.filled, where=FrozenMap(where),
+                   names=model.names.plus({new: model.names[old] for old, new in named.items() if old in model.names}))
+
+
+def _named(name: str) -> str:
+    """The name in the unit `again`; that of a slot is the unit's own."""
+    return f"{AGAIN}.in" if name == f"{DEPTH}.in" else f"{AGAIN}.{name}"
+
+
+def _renamed(sparse: Mapping[str, str], named: Mapping[str, str]) -> FrozenMap[str, str]:
+    return FrozenMap({dim: named.get(route, route) for dim, route in sparse.items()})
+
+
+def _copied(op: Op, named: Mapping[str, str]) -> Op:
+    return replace(op, output=named[op.output], inputs=tuple(named.get(n, n) for n in op.inputs),
+                   region=f"{AGAIN}.{op.region}")
+
+
+def _ordered(tensors: Mapping[str, Tensor], ops: tuple[Op, ...]) -> FrozenMap[str, Tensor]:
+    """The tensors in the order in which ops meet them."""
+    met = dict.fromkeys(n for op in ops for n in (*op.inputs, op.output))
+    return FrozenMap({**{n: tensors[n] for n in met}, **tensors})

@@ -37,7 +37,8 @@ FIELD_SAYS: Mapping[str, str] = {
 GRAMMAR: Mapping[str, str] = {
     "at": f"POSITION or [POSITION, ...]; POSITION is {', '.join(POSITIONS)}, or all; only is the one microbatch of m = "
           "1, first and last include it",
-    "where": "CLAUSE, CLAUSE, ...; all of them hold; CLAUSE is all, owner(AXIS), or rank(AXIS)=k",
+    "where": "CLAUSE, CLAUSE, ...; all of them hold; CLAUSE is all, owner(AXIS), rank(AXIS)=k or rank(AXIS)=last, "
+             "or not before one of these: all ranks but that one",
     "from": f"a value of a group, or a place: {', '.join(KINDS)}, S(DIM)",
     "to": f"{', '.join(KINDS)}, S(DIM)",
     "divisor": "products and quotients of axis sizes, m, tokens, count, padding and numbers up to 2**26",

@@ -97,7 +97,7 @@ class Visit:
 
 def owners(event: Event) -> Share:
     """The axes along which `where` selects owners."""
-    return frozenset(c.axis for c in event.where if c.rank is None)
+    return frozenset(c.axis for c in event.where if c.rank is None and not c.but)
 
 
 def positions(microbatches: int | None) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from placealg.prover.calculus.explore import (
 )
 from placealg.prover.calculus.machine import Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Case
-from placealg.prover.calculus.places import NoRule, pairs
+from placealg.prover.calculus.places import NoRule, left_out, pairs
 from placealg.prover.calculus.positions import PEER
 from placealg.prover.evidence import symbols
 from placealg.prover.ops.findings import FailureKind
@@ -312,7 +312,7 @@ def _schedule(found: Obligations, step: Step, group: Group) -> None:
         elif not event.where:
             found.hold("schedule")
         else:
-            called = symbols.at_pairs(pairs(event))
+            called = z3.And(symbols.at_pairs(pairs(event)), *(z3.Not(symbols.at_pairs([p])) for p in left_out(event)))
             peer = correct.on_rank(called, dict.fromkeys(event.axes, PEER))
             failure = Failure("schedule", event.path, z3.And(called, z3.Not(peer)),
                               "some ranks of the group do not take part: deadlock")

@@ -30,6 +30,7 @@ from placealg.simulator.space import OwnedElements, by_matrix
 from placealg.simulator.space import of as space_of
 from placealg.simulator.stages import of as stages_of
 from placealg.simulator.store import Store
+from placealg.step.event import LAST_RANK
 from placealg.step.program import GROUP_VALUES, Event, Group, Step
 
 Table = dict[int, Number]
@@ -318,8 +319,9 @@ class Machine:
         """Whether `where` selects this rank and element."""
         at = self.coordinates[rank]
         for clause in event.where:
-            wanted = self.owner(event, clause.axis, element, rank) if clause.rank is None else clause.rank
-            if at[self.axes[clause.axis]] != wanted:
+            number = clause.rank if clause.rank != LAST_RANK else self.setting.sizes[clause.axis] - 1
+            wanted = self.owner(event, clause.axis, element, rank) if number is None else number
+            if (at[self.axes[clause.axis]] == wanted) == clause.but:
                 return False
         return True
 

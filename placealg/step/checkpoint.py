@@ -20,6 +20,7 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model, Parameter
+from placealg.step.event import LAST_RANK
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
 from placealg.step.trained import trained
@@ -122,6 +123,9 @@ def checkpoint(step: Step, strategy: Strategy, model: Model) -> Checkpoint:
 
 def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable[Item]:
     group, reference = step.reference.group(event.group), step.reference
+    for clause in event.where:
+        if clause.but or clause.rank == LAST_RANK:
+            raise InputError(f"{event.path}: where = {clause}: who stores what of a checkpoint is said by number")
     at = FrozenMap({c.axis: c.rank for c in event.where if c.rank is not None})
     cut = tuple(a for a in reference.mesh.names if any(c.axis == a and c.rank is None for c in event.where))
     flat = bool(cut) and reference.pad == "elements"

@@ -19,6 +19,7 @@ from placealg.notebook_display import Shown
 from placealg.step.event import (
     GLOBAL_VALUES,
     GROUP_VALUES,
+    LAST_RANK,
     LOOPED,
     MICROBATCH,
     PADDING,
@@ -81,7 +82,8 @@ class Step(Shown):
 
     def ranks(self, axis: str = "") -> frozenset[int]:
         """The ranks that events name by number, along one axis or along any: in a `where`, or as a root."""
-        where = {c.rank for e in self.events for c in e.where if c.rank is not None and axis in ("", c.axis)}
+        named = (c for e in self.events for c in e.where if axis in ("", c.axis))
+        where = {c.rank for c in named if c.rank is not None and c.rank != LAST_RANK}
         return frozenset(where | {e.root for e in self.events if e.root and (not axis or axis in e.axes)})
 
     def enough(self, axis: str = "") -> int:

@@ -9,10 +9,21 @@ from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import count_cell, count_name, depends, each_cell, exists
 from placealg.prover.calculus.machine import Machine, Read
 from placealg.prover.calculus.microbatches import Iteration
-from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, Position, dim_of, is_stage, owner, rank, varies
+from placealg.prover.calculus.positions import (
+    DEVICE,
+    LAST,
+    UNIT,
+    Pairs,
+    Position,
+    dim_of,
+    is_stage,
+    owner,
+    rank,
+    varies,
+)
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, Version
-from placealg.step.event import MICROBATCH, PADDING
-from placealg.step.program import LOOPED, Event, Reference
+from placealg.step.event import LAST_RANK, MICROBATCH, PADDING
+from placealg.step.program import LOOPED, Clause, Event, Reference
 from placealg.step.split import NONE, split_of
 
 MIDDLE, EARLIER = Position("middle"), Position("earlier")
@@ -33,9 +44,22 @@ class NoRule(Exception):
 
 
 def pairs(event: Event) -> Pairs:
-    """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0."""
-    own = owner_of(event) if event.group else rank(0)
-    return frozenset((c.axis, own if c.rank is None else rank(c.rank)) for c in event.where)
+    """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0.
+
+    Ranks that it leaves out are those of `left_out`.
+    """
+    return frozenset((c.axis, _position(event, c)) for c in event.where if not c.but)
+
+
+def left_out(event: Event) -> Pairs:
+    """The (axis, position) pairs of which the `where` of an event leaves out every rank that is at one."""
+    return frozenset((c.axis, _position(event, c)) for c in event.where if c.but)
+
+
+def _position(event: Event, clause: Clause) -> Position:
+    if clause.rank is None:
+        return owner_of(event) if event.group else rank(0)
+    return LAST if clause.rank == LAST_RANK else rank(clause.rank)
 
 
 def owner_of(event: Event) -> Position:

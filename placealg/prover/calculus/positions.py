@@ -6,7 +6,7 @@ a name means is made and read here, and nowhere else:
     c             the device under scrutiny (a Skolem device: any rank, the same throughout a formula)
     unit          the rank that computes the contribution
     peer          any rank at all; counter: any rank that counts an element of a norm
-    7             the rank with that number
+    7             the rank with that number; last: the last one along the axis
     own:L         the owner of the element under layout L; other:L, of a second element of its matrix; any:L, of any
     at:DIM        the owner of the element's index of a dim
     at:DIM!L      the rank that the device takes for that owner, in an order L of its own
@@ -33,6 +33,7 @@ UNIT = Position("unit")
 PEER = Position("peer")
 COUNTER = Position("counter")
 OWNER = Position("own:own")
+LAST = Position("last")
 
 _OWN, _OTHER, _ANY, _AT, _STAGE = "own:", "other:", "any:", "at:", "stage:"
 _ORDER, _ALONG, _CONTRACTED, _NEIGHBOUR = "!", "~", "/", "'"

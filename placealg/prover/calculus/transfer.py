@@ -22,6 +22,7 @@ from placealg.prover.calculus.places import (
     at_places,
     count_over,
     divisor,
+    left_out,
     observe,
     owner_of,
     owner_pairs,
@@ -60,6 +61,8 @@ def uncovered(event: Event) -> str:
     if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
             "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {'activation' if event.said else event.value} on tier {event.tier}"
+    if any(c.but for c in event.where) and not (event.value in (*STATES, *GLOBALS) and event.verb in _EXCEPTED):
+        return f"{event.verb} of {event.value} on all ranks but some"
     if event.divisor != ONE and not event.effect.divides:
         return f"{event.verb} of {event.value} with a divisor"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):
@@ -77,8 +80,16 @@ def uncovered(event: Event) -> str:
     return ""
 
 
+_EXCEPTED = ("broadcast", "slice", "free", "gather", "all_gather", "assign", "offload", "fetch", "publish", "load")
+"""The verbs on a state that may leave some ranks out."""
+
+
 def _set(machine: Machine, key: Key, new: Version, event: Event) -> None:
-    machine.versions[key] = versions.where(pairs(event) | _own(machine, event), new, machine.version(*key))
+    old = machine.version(*key)
+    made = versions.where(pairs(event) | _own(machine, event), new, old)
+    for pair in sorted(left_out(event)):
+        made = versions.where([pair], old, made)
+    machine.versions[key] = made
 
 
 def _own(machine: Machine, event: Event) -> Pairs:

@@ -14,6 +14,7 @@ from placealg.prover.calculus.contribution import EXISTS, OPAQUE, SIZE_ONE, Equa
 from placealg.prover.calculus.places import ELEMENTS, PADDED
 from placealg.prover.calculus.positions import (
     DEVICE,
+    LAST,
     UNIT,
     Position,
     contracted_dim,
@@ -43,6 +44,8 @@ class ModelPlaces:
 
     def coordinate(self, axis: str, position: Position) -> int:
         """The coordinate of a position along an axis."""
+        if position == LAST:
+            return self.sizes.get(axis, 1) - 1
         return int(position) if is_rank(position) else self.model.get(f"{position}@{axis}", 0)
 
     def unit(self, axis: str) -> int:
@@ -179,7 +182,7 @@ def _position(position: Position) -> str:
     if is_contracted(position):
         return f"the owner of the index of {contracted_dim(position)} that was summed over"
     dim = dim_of(position)
-    said: Mapping[str, str] = {DEVICE: "the device", UNIT: "the unit's rank"}
+    said: Mapping[str, str] = {LAST: "the last rank", DEVICE: "the device", UNIT: "the unit's rank"}
     return f"the owner of its index of {dim}" if dim else said.get(position, position)
 
 

@@ -16,7 +16,7 @@ import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, count_cell
-from placealg.prover.calculus.positions import DEVICE, UNIT, Position, is_rank, varies
+from placealg.prover.calculus.positions import DEVICE, LAST, UNIT, Position, is_rank, varies
 from placealg.step.event import MICROBATCH
 
 Bool = Any
@@ -36,6 +36,8 @@ def coordinate(axis: str, position: Position) -> Int:
     """A position along an axis, as an integer."""
     if is_rank(position):
         return z3.IntVal(int(position))
+    if position == LAST:
+        return size(axis) - 1
     return z3.Int(f"{position}@{axis}")
 
 

@@ -9,7 +9,7 @@ import z3
 
 from placealg.prover import correct
 from placealg.prover.calculus.contribution import count_name
-from placealg.prover.calculus.places import pairs
+from placealg.prover.calculus.places import left_out, pairs
 from placealg.prover.calculus.positions import DEVICE, UNIT, example
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.premises import ask
@@ -33,10 +33,12 @@ def occurrences(step: Step) -> dict[str, Any]:
     data = step.reference.data_axes
     cells = [count_name({}), count_name({**dict.fromkeys(data, UNIT), symbols.MICROBATCH: UNIT}),
              count_name({**dict.fromkeys(data, DEVICE), symbols.MICROBATCH: UNIT})]
-    wheres = {pairs(e): e.path for e in step.events if e.where
+    wheres = {(pairs(e), left_out(e)): e.path for e in step.events if e.where
               and not any(c.axis in sizes and (c.rank or 0) >= sizes[c.axis] for c in e.where)}
     return {"the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
-            **{f"no rank satisfies the `where` of {path}": symbols.at_pairs(w) for w, path in wheres.items()}}
+            **{f"no rank satisfies the `where` of {path}": z3.And(
+                symbols.at_pairs(w), *(z3.Not(symbols.at_pairs([p])) for p in sorted(but)))
+               for (w, but), path in wheres.items()}}
 
 
 def occurring(step: Step, number: int) -> list[Any]:

@@ -177,7 +177,7 @@ class _Writer:
     def place(self, where: tuple[Clause, ...]) -> list[Term]:
         """A `where` as terms; the only fixed rank in the language is the first."""
         for clause in where:
-            if clause.rank:
+            if clause.rank or clause.but:
                 raise Outside("", f"where = {clause}")
         return [("Owner" if c.rank is None else "First", self.axes[c.axis]) for c in where]
 

@@ -66,6 +66,8 @@ def _of_a_unit(event: Event) -> str:
     """The aspect of a whole unit's computation that no rule covers; "" if there is none."""
     if event.tier != "device":
         return f"compute of activation on tier {event.tier}"
+    if any(c.but for c in event.where):
+        return "a computation on all ranks but some"
     return "" if event.phase in LOOPED else f"a computation in phase {event.phase}"
 
 

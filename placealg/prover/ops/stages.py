@@ -252,7 +252,7 @@ def on_ends(step: Step, group: Group) -> Step:
             return event
         layout = event.layout.replace(f"({old})", f"({new})")
         return replace(event, layout=layout, axes=tuple(new if a == old else a for a in event.axes),
-                       where=tuple(Clause(new, c.rank) if c.axis == old else c for c in event.where))
+                       where=tuple(Clause(new, c.rank, c.but) if c.axis == old else c for c in event.where))
 
     mesh = Mesh(tuple(Axis(new) if a.name == old else a for a in reference.mesh))
     unrolled = FrozenMap({new if a == old else a: min(n, 2) if a == old else n

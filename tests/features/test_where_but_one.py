@@ -1,0 +1,69 @@
+"""`where` of the last rank, and of all ranks but one: both engines mean the same ranks at every size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agreement import compare
+from conftest import ROOT
+
+from placealg.check.prove import prove
+from placealg.cli.inputs import read_case
+from placealg.errors import InputError
+from placealg.model.config import resolve_model
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.step.derive import derive
+from placealg.step.edit import edit
+from placealg.step.event import LAST_RANK, Clause, parse_where
+from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
+
+LOAD, RECEIVE = "resume.layer.weight.load", {"insert": {"path": "resume.layer.weight.broadcast[dp]"}, "after":
+                                             "resume.layer.weight.load"}
+
+
+def edited(text: str, *changes: dict[str, Any], model: str = "abstract") -> Step:
+    return edit(derive(parse_strategy(text), resolve_model(model)), *changes)
+
+
+def test_clauses_are_read_as_they_are_written() -> None:
+    read = parse_where("rank(dp) = last, not rank(tp)=2, not owner(dp)", ("dp", "tp"))
+    assert read == (Clause("dp", LAST_RANK), Clause("tp", 2, True), Clause("dp", None, True))
+    assert parse_where(", ".join(map(str, read)), ("dp", "tp")) == read
+    for wrong in ("rank(dp)=first", "not all", "but rank(dp)=0", "rank(dp)=-1"):
+        with pytest.raises(InputError, match=r"valid: all, owner\(AXIS\), rank\(AXIS\)=K, rank\(AXIS\)=last, and not"):
+            parse_where(wrong, ("dp",))
+
+
+@pytest.mark.parametrize(("where", "more", "verdict"), [
+    ("not rank(dp)=1", [RECEIVE], PROVED), ("not rank(dp)=last", [RECEIVE], REFUTED), ("rank(dp)=0", [RECEIVE], PROVED),
+    ("rank(dp)=last", [RECEIVE], REFUTED), ("not rank(dp)=0", [], REFUTED), ("not rank(dp)=last", [], REFUTED),
+    ("not rank(dp)=1, not rank(dp)=2", [RECEIVE], PROVED), ("not rank(dp)=1, not rank(dp)=0", [RECEIVE], REFUTED)])
+def test_a_rank_that_loads_nothing_must_receive(where: str, more: list[dict[str, Any]], verdict: str) -> None:
+    found = compare(edited("dp", {"set": LOAD, "where": where}, *more))
+    assert (found.report.verdict, found.complaint) == (verdict, "")
+
+
+@pytest.mark.parametrize(("text", "change"), [
+    ("zero1", {"set": "init.layer.weight.master.assign", "where": "not owner(dp)"}),
+    ("zero1", {"set": "publish.layer.weight.publish[dp]", "where": "not rank(dp)=last"}),
+    ("zero3", {"set": "forward.layer.weight.gather[dp]", "where": "not rank(dp)=0"}),
+    ("dp", {"set": "update.layer.weight.update", "where": "not rank(dp)=1"}),
+    ("dp", {"set": "backward.layer.weight.grad_sum.accumulate", "where": "rank(dp)=last"}),
+    ("dp", {"set": "update.layer.weight.norm", "where": "rank(dp)=last"}),
+    ("dp", {"set": "forward.layer.compute", "where": "not rank(dp)=1"}),
+    ("dp", {"set": "save.layer.weight.store", "where": "rank(dp)=last"})])
+def test_both_engines_say_the_same_of_any_event(text: str, change: dict[str, Any]) -> None:
+    found = compare(edited(text, change))
+    assert not found.complaint and (found.report.verdict == REFUTED) == ("norm" not in change["set"])
+
+
+def test_the_last_rank_may_be_that_whose_norm_counts() -> None:
+    assert prove(edited("dp", {"set": "update.layer.weight.norm", "where": "rank(dp)=last"})).verdict == PROVED
+
+
+@pytest.mark.parametrize("file", ["proved/all_but_one_load", "refuted/broadcast_from_unloaded"])
+def test_the_files_come_out_as_they_say(file: str) -> None:
+    case = read_case(str(ROOT / "proofs" / f"{file}.toml"), None, [])
+    assert case.expect and prove(case.step).verdict.lower() == case.expect.verdict

@@ -45,6 +45,9 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     _element("o", "bytes per parameter of the optimizer state, fp32 master copy included", 12),
     _element("act", "bytes per element of the activations", 2),
     _element("act_linear", "bytes per element of what linear ops alone keep, where a strategy says so; else act"),
+    _element("act_norm", "bytes per element of what norms alone keep, where a strategy says so; else act"),
+    _element("act_function", "bytes per element of what elementwise functions and products alone keep, where a "
+             "strategy says so; else act"),
     Symbol("b", "sequences per device and microbatch"),
     Symbol("m", "microbatches per step", default=Fraction(1)),
     Symbol("s", "sequence length"),

@@ -104,7 +104,7 @@ HELD_LESS: Mapping[str, tuple[str, str]] = {
                       "A kernel that overwrites what it reads, or an op that is fused with the next, holds less."),
     "saved_as_listed": ("`placealg model NAME` lists what is saved.",
                         "A fused kernel that computes a part again, or keeps it in fewer bytes, holds less; a region "
-                        "that is M, and act_linear in [types], say so."),
+                        "that is M, and act_linear, act_norm and act_function in [types], say so."),
     "loss_as_run": ("The logits are the largest tensor of many steps, and the ways to run a loss differ by them.",
                     "Where another way is taken, --loss names it, and its bytes are counted."),
     "balanced_experts": (

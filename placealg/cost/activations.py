@@ -23,7 +23,7 @@ from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
 from placealg.mesh import SYMBOLS
 from placealg.model.backward import GRAD
-from placealg.model.graph import Graph, unit_of
+from placealg.model.graph import Graph, Op, unit_of
 from placealg.model.losses import LossRun, run_of
 from placealg.polynomial import Polynomial, add
 from placealg.step.event import LOOPED
@@ -31,9 +31,10 @@ from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import VERBS
-from placealg.strategy.options import ACT_LINEAR
+from placealg.strategy.options import ACT_FUNCTION, ACT_LINEAR, ACT_NORM, KEPT_FOR
 
-ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4", ACT_LINEAR: ACT_LINEAR}
+ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4",
+                                **{name: name for name in KEPT_FOR}}
 """Kind of element -> its size in bytes."""
 
 NOTE = "activations are those of one microbatch, without the data of the batch"
@@ -204,15 +205,14 @@ class Activations:
         return Picture((self.elements(s), self.element(s, walked, start), unit) for s in held)
 
     def element(self, storage: Storage, walked: tuple[Touch, ...], start: int) -> str:
-        """The kind of element of a storage: ACT_LINEAR's, if the strategy has it, while only linear ops wait for it."""
+        """The kind of element of a storage: that of a class of ops, if the strategy has it, while those alone wait."""
         element = storage.tensor.element
         gradient = storage.version[0].endswith(GRAD)
-        if not walked or gradient or element != "act" or ACT_LINEAR not in self.step.reference.types:
+        if not walked or gradient or element != "act" or not set(KEPT_FOR) & set(self.step.reference.types):
             return element
         readers = [self.graph.producer(op) for ops in _uses(storage, walked, start).values() for op in ops]
-        linear = [op is not None and op.kind == "einsum" and any(self.graph.tensors[n].kind == "parameter"
-                                                                  for n in op.inputs) for op in readers]
-        return ACT_LINEAR if linear and all(linear) else element
+        classes = {class_of(op, self.graph) if op else "" for op in readers}
+        return next((c for c in classes if len(classes) == 1 and c in self.step.reference.types), element)
 
     def elements(self, storage: Storage) -> Monomial:
         """The number of a storage's elements on one device."""
@@ -278,6 +278,19 @@ class Activations:
             if op and op.kind == "cross_entropy":
                 found[run_of(op, any(dim in op.over for _, dim in touch.box))] = None
         return tuple(found)
+
+
+def class_of(op: Op, graph: Graph) -> str:
+    """The element size of what an op of its class alone keeps; "" where its class has none.
+
+    >>> from placealg.model.transformer import gpt
+    >>> graph = gpt().graph
+    >>> [class_of(graph.producer(f"layer.{name}"), graph) for name in ("mlp.up", "norm1.out", "mlp.gelu", "residual1")]
+    ['act_linear', 'act_norm', 'act_function', '']
+    """
+    if op.kind == "einsum":
+        return ACT_LINEAR if any(graph.tensors[n].kind == "parameter" for n in op.inputs) else ""
+    return {"norm": ACT_NORM, "unary": ACT_FUNCTION, "mul": ACT_FUNCTION}.get(op.row.family, "")
 
 
 def region(graph: Graph, name: str) -> str:

@@ -84,11 +84,17 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 WIRE_W = "wire_w"
 """The element size of gathered weights: w where a strategy is silent."""
 
-USE, ACC, ACT_LINEAR = "use", "acc", "act_linear"
-"""The element sizes of gathered copies, of gradients that are not reduced yet, and of what linear ops alone keep: w, g
-and act where a strategy is silent."""
+USE, ACC = "use", "acc"
+"""The element sizes of gathered copies, and of gradients that are not reduced yet: w and g where a strategy is silent.
+"""
 
-TYPES = (*DEFAULTS["types"], WIRE_W, USE, ACC, ACT_LINEAR)
+ACT_LINEAR, ACT_NORM, ACT_FUNCTION = "act_linear", "act_norm", "act_function"
+
+KEPT_FOR = (ACT_LINEAR, ACT_NORM, ACT_FUNCTION)
+"""The element sizes of what ops of one class alone keep: products with parameters, norms, elementwise functions and
+products; act where a strategy is silent."""
+
+TYPES = (*DEFAULTS["types"], WIRE_W, USE, ACC, *KEPT_FOR)
 """The element sizes that a strategy may say."""
 
 
@@ -156,7 +162,7 @@ TABLES: Mapping[str, str] = {
             "have, and how theirs is",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
              "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
-             "reduced yet, and of what linear ops alone keep for backward",
+             "reduced yet, and of what linear ops, norms, or elementwise functions alone keep for backward",
     "random": "the random streams that differ between ranks",
     "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
               "buffer",

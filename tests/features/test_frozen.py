@@ -162,3 +162,12 @@ def test_gathered_copies_gradients_and_kept_inputs_have_bytes_of_their_own() -> 
     sizes = {"b": 1, "s": 128, "h": 64, "a": 4, "L": 2, "V": 512, "tp": 2}
     before, after = plain.activations.value(**sizes), held.activations.value(**sizes)
     assert before is not None and after is not None and before - after == (7 * 2 + 1) * 128 * 64 / 2
+
+
+@pytest.mark.parametrize(("said", "less"), [
+    ({"act_function": 1}, 3 * 32 * 14336), ({"act_norm": 1}, (2 * 32 + 1) * 4096), ({"act_linear": "1/2"}, None)])
+def test_what_ops_of_one_class_keep_has_bytes_of_its_own(said: dict[str, Any], less: int | None) -> None:
+    plain, held = (memory(derive(overlay(parse_strategy("dp"), {"types": types}), resolve_model("llama-3-8b")))
+                   .activations.value(b=1, s=8) for types in ({}, said))
+    assert plain is not None and held is not None and held < plain
+    assert less is None or plain - held == 8 * less

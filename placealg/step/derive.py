@@ -337,7 +337,7 @@ def _of_terms(events: Iterable[Event], model: Model, by: Monomial) -> Iterator[E
         yield replace(event, divisor=by, rule=_OF_A_TERM) if starts else event
 
 
-_OF_A_TERM = Rule("loss", "a further term of the loss starts its own backward, from one over its divisors")
+_OF_A_TERM = Rule("term_of_loss", "a further term of the loss starts its own backward, from one over its divisors")
 
 
 def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase: str,

@@ -450,3 +450,8 @@ def test_a_value_is_gathered_again_for_the_first_that_reads_it_again(replay: str
     (freed,) = [e for e in events if e.verb == "free" and e.value == "layer.norm2.out"]
     assert (freed.version, freed.rule) == (events[gathered].version, events[gathered].rule)
     assert freed.version and freed.rule.name == "hold_shard"
+
+
+def test_a_further_term_of_the_loss_starts_by_a_rule_of_its_own() -> None:
+    step = derive(parse_strategy("dp"), resolve_model("balanced"))
+    assert [str(e.divisor) for e in step.events if e.rule and e.rule.name == "term_of_loss"] == ["m*tokens"] * 2

@@ -61,6 +61,11 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
         ("loss", count + (f", assuming {assume}" if assume else ", assuming nothing")),
         ("microbatches", str(strategy.option("schedule", "microbatches"))),
     ]
+    if strategy.option("loss", "terms"):
+        divisor, axes = strategy.loss_of_terms()
+        counted = f" over {' and '.join(axes)}" if divisor == "count" and axes else ""
+        rows.insert(2, ("further terms", f"{', '.join(strategy.option('loss', 'terms'))} of each router, divided by "
+                                         f"{divisor}{counted}"))
     resting = [f"{state} on the {strategy.tier(state)}" for state in STATES if strategy.tier(state) != "device"]
     if resting:
         rows.append(("offloaded", ", ".join(resting)))
@@ -80,7 +85,7 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
         rows.append(("gathered", f"in a ring along {', '.join(strategy.rings)}"))
     if strategy.recomputed:
         replay = str(strategy.option("schedule", "replay")).replace("_", " ")
-        rows.append(("recomputed", f"{', '.join(strategy.recomputed)}; replayed {replay}"))
+        rows.append(("recomputed", f"{', '.join(strategy.recomputed)}; replayed {replay}{_chosen(strategy)}"))
     if strategy.option("schedule", "sharing") != "shared":
         rows.append(("sharing", "every use redistributes for itself"))
     streams = strategy.option("random", "dropout")
@@ -94,6 +99,14 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     if (by, holds) != ("owners", "all"):
         rows.append(("checkpoint", f"stored by {by}, {holds}"))
     return rows
+
+
+def _chosen(strategy: Strategy) -> str:
+    """Which ops and layers of the recomputed regions are kept, or alone run again."""
+    keep, again, layers = (strategy.option("schedule", key) for key in ("keep", "recompute", "recompute_layers"))
+    told = f"; kept: {', '.join(keep)}" if keep else f"; only {', '.join(again)}" if again else ""
+    which = [f"the first {n} layers" if how == "first" else f"one layer of {n}" for how, n in dict(layers).items()]
+    return told + "".join(f"; in {text}" for text in which)
 
 
 def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[Line]:

@@ -30,8 +30,8 @@ from placealg.simulator.space import OwnedElements, by_matrix
 from placealg.simulator.space import of as space_of
 from placealg.simulator.stages import of as stages_of
 from placealg.simulator.store import Store
-from placealg.step.event import LAST_RANK
 from placealg.step.program import GROUP_VALUES, Event, Group, Step
+from placealg.step.where import LAST_RANK
 
 Table = dict[int, Number]
 Team = Mapping[tuple[int, ...], int]

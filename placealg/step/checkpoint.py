@@ -20,11 +20,11 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.model import Model, Parameter
-from placealg.step.event import LAST_RANK
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
 from placealg.step.trained import trained
 from placealg.step.verbs import BYTES
+from placealg.step.where import LAST_RANK
 from placealg.strategy.options import LAYER
 from placealg.strategy.spec import Strategy
 

@@ -23,9 +23,9 @@ from placealg.step.program import (
     Event,
     Reference,
     Rule,
-    parse_where,
 )
 from placealg.step.verbs import GRADIENT, HANDED, HANDED_ON, REGION, SLOT, TENSOR, VERBS
+from placealg.step.where import parse_where
 from placealg.strategy.options import DEFAULTS, TYPES, placed
 from placealg.strategy.toml_lines import Positions
 

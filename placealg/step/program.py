@@ -19,7 +19,6 @@ from placealg.notebook_display import Shown
 from placealg.step.event import (
     GLOBAL_VALUES,
     GROUP_VALUES,
-    LAST_RANK,
     LOOPED,
     MICROBATCH,
     PADDING,
@@ -34,9 +33,9 @@ from placealg.step.event import (
     LoopUnit,
     Reference,
     Rule,
-    parse_where,
     phase_order,
 )
+from placealg.step.where import LAST_RANK, parse_where
 
 
 @dataclass(frozen=True, slots=True)

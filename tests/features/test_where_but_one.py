@@ -15,8 +15,8 @@ from placealg.model.config import resolve_model
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.event import LAST_RANK, Clause, parse_where
 from placealg.step.program import Step
+from placealg.step.where import LAST_RANK, Clause, parse_where
 from placealg.strategy.expression import parse_strategy
 
 LOAD, RECEIVE = "resume.layer.weight.load", {"insert": {"path": "resume.layer.weight.broadcast[dp]"}, "after":

@@ -22,9 +22,10 @@ from placealg.prover.calculus.positions import (
     varies,
 )
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, Version
-from placealg.step.event import LAST_RANK, MICROBATCH, PADDING
+from placealg.step.event import MICROBATCH, PADDING
 from placealg.step.program import LOOPED, Clause, Event, Reference
 from placealg.step.split import NONE, split_of
+from placealg.step.where import LAST_RANK
 
 MIDDLE, EARLIER = Position("middle"), Position("earlier")
 """The name of a microbatch without the unit, one of any number of them; and the name of such a one after it has ended.

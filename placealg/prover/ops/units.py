@@ -15,8 +15,9 @@ from placealg.model.graph import Graph, unit_of
 from placealg.prover.calculus.contribution import Term, Value, stands_at
 from placealg.prover.calculus.positions import LAST, UNIT, Pairs, at, rank
 from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
-from placealg.step.event import LAST_RANK, LOOPED, Event, takes_part
+from placealg.step.event import LOOPED, Event, takes_part
 from placealg.step.program import Reference, Step
+from placealg.step.where import LAST_RANK
 
 
 def follow_units(step: Step, position: str) -> Flow:

@@ -218,6 +218,7 @@ def decide(one: Given, two: Given, claim: str,
     from placealg.errors import need
 
     need(claim, str, "claim, such as 'memory.total <='")
+    need(where, str, "condition, such as 'dp >= 2'")
     return decide_claim(side_of(one, model), side_of(two, model), claim, where, **sizes)
 
 
@@ -330,8 +331,8 @@ def times(what: Given, model: Model | str | None = None,
 
 
 def search(model: Model | str, devices: int, batch: int | Sequence[int], machine: Machine | str,
-           memory: str | None = None, space: Space | str = "dense", only: tuple[str, ...] = (), executor: Any = None,
-           cache: Path | None = None, **sizes: Any) -> Found:
+           memory: str | None = None, space: Space | str = "dense", only: tuple[str, ...] | str = (),
+           executor: Any = None, cache: Path | None = None, **sizes: Any) -> Found:
     """The best configuration of a model on devices of a machine, all that fit, and the front: docs/search.md.
 
     `batch` are the sequences of a step; of several numbers of them, the best by the sequence is sought. `memory` is
@@ -376,6 +377,7 @@ def simulate(what: Given, model: Model | str | None = None, setting: Setting | N
         raise InputError("simulate runs at some sizes: say setting=, such as pa.Setting.equal(step.reference, "
                          "{'dp': 2}, microbatches=2)")
     need(setting, Setting, "setting")
+    need(steps, int, "number of steps")
     return run(program_of(what, model), setting, steps)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 
 FUNCTIONS = ("Max", "Min", "ceiling", "floor")
 _MAX_TEXT = 20_000
@@ -94,6 +94,7 @@ def parse(text: str, known: Iterable[str] | None = None) -> Expr:
     Traceback (most recent call last):
     placealg.errors.InputError: '__import__' is not a function here; valid: Max, Min, ceiling, floor
     """
+    need(text, str, "expression: it is text")
     if len(text) > _MAX_TEXT:
         raise InputError(f"an expression of {len(text)} characters is too long (at most {_MAX_TEXT})")
     try:

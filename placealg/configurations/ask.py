@@ -19,7 +19,7 @@ from placealg.configurations.space import Space, spaces
 from placealg.cost.formula import exact_size
 from placealg.cost.machines import Machine
 from placealg.cost.machines import machine as named
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
 from placealg.model.model import Model
@@ -29,9 +29,22 @@ _UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "TB": 10**12}
 
 
 def ask(model: Model | str, devices: int, batch: int | Sequence[int], machine: Machine | str, memory: str | None,
-        space: Space | str, only: tuple[str, ...], executor: Any, cache: Path | None,
+        space: Space | str, only: tuple[str, ...] | str, executor: Any, cache: Path | None,
         sizes: Mapping[str, Any]) -> Found:
-    """The outcome of a search."""
+    """The outcome of a search; what is of the wrong kind is an InputError."""
+    need(model, (str, Model), "name of a model and no Model")
+    need(machine, (str, Machine), "name of a machine and no Machine")
+    need(space, (str, Space), "name of a space and no Space")
+    need(memory, (str, type(None)), "amount of memory, such as '80GB'")
+    only = (only,) if isinstance(only, str) else only
+    need(only, (tuple, list), "list of patterns of strategies")
+    for pattern in only:
+        need(pattern, str, "pattern of strategies")
+    batches = (batch,) if isinstance(batch, int) else batch
+    need(batches, (tuple, list), "number of sequences")
+    for name, number in (("devices", devices), *(("batch", one) for one in batches)):
+        if not isinstance(number, int) or number < 1:
+            raise InputError(f"{name} = {number!r} is not a whole number of at least 1")
     model = resolve_model(model) if isinstance(model, str) else model
     on = machine if isinstance(machine, Machine) else named(machine)
     if isinstance(space, str):
@@ -47,9 +60,11 @@ def ask(model: Model | str, devices: int, batch: int | Sequence[int], machine: M
         limit = Fraction(told[1]) * _UNITS[told[2]]
     if limit is None:
         raise InputError("the machine has no memory: say memory=")
-    asked = replace(space, only=only) if only else space
+    asked = replace(space, only=tuple(only)) if only else space
     asked, _ = decided(asked, model, cache)
     exact = FrozenMap({n: exact_size(n, v) for n, v in sizes.items()})
-    first, *more = (batch,) if isinstance(batch, int) else batch
+    if not batches:
+        raise InputError("batch names no number of sequences")
+    first, *more = batches
     on_these = Devices(devices, on.per_node, first, tuple(more))
     return search(Question(model, on_these, on, limit, asked, exact), cache, executor)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.notebook_display import Shown
 from placealg.render.cost import QUANTITIES, Sizes, known_sizes, value_of
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, plain, prose, table
@@ -50,6 +50,8 @@ class Comparison(Shown):
     def ratio(self, quantity: str, of: int = 1) -> Formula:
         """A quantity of one of the programs, counted from 0, over the first one's."""
         found = _of_pipelines(self.sides)
+        need(quantity, str, "name of a quantity")
+        need(of, int, "number of a program")
         if quantity not in found[0] or not 0 <= of < len(found):
             raise InputError(f"no quantity '{quantity}' of program {of}", name=quantity, valid=found[0])
         return ratio(found[of][quantity], found[0][quantity], self.sides[of].sizes, self.sides[0].sizes).formula

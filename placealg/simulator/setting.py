@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.step.pipeline import Pipeline
 from placealg.step.program import Reference
@@ -90,6 +90,7 @@ class Setting:
     def equal(reference: Reference, sizes: Mapping[str, int], microbatches: int, tokens: int = 2, *,
               layers: int | None = None, seed: int = 0) -> Setting:
         """The setting in which every rank has `tokens` tokens in every microbatch."""
+        _check(reference, sizes, microbatches, tokens)
         counts = dict.fromkeys(cells(reference, sizes, microbatches), tokens)
         return Setting(sizes, microbatches, counts, layers or fewest_layers(reference, sizes), seed=seed)
 
@@ -97,11 +98,20 @@ class Setting:
     def unequal(reference: Reference, sizes: Mapping[str, int], microbatches: int, *,
                 layers: int | None = None, seed: int = 0) -> Setting:
         """A setting whose counts (1 to 3) differ between ranks and between microbatches."""
+        _check(reference, sizes, microbatches)
         draw = random.Random(seed)
         counts = {cell: draw.choice((1, 2)) for cell in cells(reference, sizes, microbatches)}
         first, last = next(iter(counts)), next(reversed(counts))
         return Setting(sizes, microbatches, {**counts, first: 1, last: 3}, layers or fewest_layers(reference, sizes),
                        seed=seed)
+
+
+def _check(reference: Reference, sizes: Mapping[str, int], *numbers: int) -> None:
+    need(reference, Reference, "reference: that of a program is its .reference")
+    need(sizes, Mapping, "mapping of axes to sizes")
+    for number in (*sizes.values(), *numbers):
+        if not isinstance(number, int):
+            raise InputError(f"{number!r} is not a whole number")
 
 
 def fitting(pipeline: Pipeline) -> Pipeline:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from placealg.check.prove import ENGINES, judge
 from placealg.check.recheck import MANIFEST, PROGRAM, check_target, cross_check, files_of, write_certificate
-from placealg.cli.inputs import CommandCase, CommandOptions, options, read_case
+from placealg.cli.inputs import CommandCase, StyleOptions, read_case, style
 from placealg.errors import InputError
 from placealg.progress import say
 from placealg.prover.evidence.certificate import Query, certificate
@@ -44,16 +44,16 @@ def evidence(chosen: Namespace, case: CommandCase, report: Report,
     queries = _queries(case, report, candidates, chosen.engine)
     checked = cross_check(queries, report) if chosen.cross_check else None
     if chosen.certificate is not None:
-        files = certificate_files(case, report, queries, chosen.engine, options(chosen))
+        files = certificate_files(case, report, queries, chosen.engine, style(chosen))
         report = replace(report, certificate=write_certificate(chosen.certificate, files))
     return report, checked
 
 
 def certificate_files(case: CommandCase, report: Report, queries: Iterable[Query], engine: str = ENGINES[0],
-                      said: CommandOptions | None = None) -> dict[str, str]:
+                      said: StyleOptions | None = None) -> dict[str, str]:
     """The files of a certificate: the program and its model, so that it can be proved again, the queries, the manifest.
 
-    `said` are the options of the model's transformer.
+    `said` are the options of the model's transformer; what else a command line says stands in the program.
     """
     config = f"{case.model.name}.json"
     held = {config: Path(case.model.source).read_bytes().decode()} \
@@ -88,14 +88,14 @@ def proved_again(folder: str, manifest: Mapping[str, Any]) -> dict[str, str]:
     return certificate_files(case, report, _queries(case, report, candidates, engine), engine, said)
 
 
-def _made(folder: str, manifest: Mapping[str, Any]) -> tuple[str, CommandOptions]:
+def _made(folder: str, manifest: Mapping[str, Any]) -> tuple[str, StyleOptions]:
     """The engine and the options of the model that a manifest names."""
     made = manifest.get("made")
     engine, said = (made.get("engine"), made.get("options")) if isinstance(made, dict) else (None, None)
-    if engine not in ENGINES or not isinstance(said, dict) or not set(said) <= set(CommandOptions.__annotations__) \
+    if engine not in ENGINES or not isinstance(said, dict) or not set(said) <= set(StyleOptions.__annotations__) \
             or not all(value is None or isinstance(value, bool) for value in said.values()):
         raise InputError("does not say with which engine and options it was made", where=f"{folder}/{MANIFEST}")
-    return str(engine), cast(CommandOptions, said)
+    return str(engine), cast(StyleOptions, said)
 
 
 def _queries(case: CommandCase, report: Report, candidates: Iterable[Candidate], engine: str) -> tuple[Query, ...]:

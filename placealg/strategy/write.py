@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from placealg.placement import StatePlacement
+from placealg.strategy.options import DEFAULTS
 from placealg.strategy.spec import GroupRule, Strategy
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -55,7 +56,8 @@ def _tables(strategy: Strategy) -> Iterator[str]:
         yield toml_table("[states]", {state: _modes(p) for state, p in strategy.states.items()})
     for rule in strategy.groups:
         yield toml_table(f"[groups.{toml_key(rule.name)}]", _group(rule))
-    for table, said in strategy.tables.items():
+    for table in sorted(strategy.tables, key=list(DEFAULTS).index):  # the order in which a file is read
+        said = strategy.tables[table]
         yield toml_table(f"[{table}]", {k: _bytes(v) if table == "types" else v for k, v in said.items()})
 
 

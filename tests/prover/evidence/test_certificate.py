@@ -929,3 +929,13 @@ def test_outcomes() -> None:
 def test_a_folder_needs_a_manifest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"manifest\.json"):
         recheck(str(tmp_path))
+
+
+@pytest.mark.parametrize("words", [
+    ("zero3", "--world-size", "64"), ("zero3", "--precision", "fsdp2"),
+    ("tests/importers/miniatures/deepspeed/auto.json", "--world-size", "8")])
+def test_what_a_command_line_says_beside_the_model_stands_in_the_program(words: tuple[str, ...], tmp_path: Path,
+                                                                         placealg: Run) -> None:
+    folder = tmp_path / "certificate"
+    assert placealg("prove", *words, "--certificate", str(folder)).code == 0
+    assert placealg("recheck", str(folder), "--regenerate").code == 0

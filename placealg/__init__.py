@@ -172,10 +172,7 @@ def fit(what: Given, model: Model | str | None = None, *, device_memory: str,
     """
     from placealg.cli.fit import fitted
     from placealg.cli.given import case_of
-    from placealg.errors import need
 
-    for name, word in (("precision", precision), ("loss", loss)):
-        need(word, str, f"{name}: it is named by a word")
     case = case_of(what, model, sizes, devices, precision=precision, loss=loss)
     return fitted(case, device_memory, devices, batch, reserve, activation_factor, by)
 

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from placealg.check.claims import Side
 from placealg.cli.inputs import CommandCase, CommandOptions, default_model, is_foreign, of_strategy, read_case
 from placealg.cost.divides import Divides
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.importers.model import model_of
 from placealg.importers.reading import Reading
 from placealg.model.config import read_model
@@ -51,6 +51,8 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
     `sizes` are checked as on the command line; `devices` complete the mesh; `said` are a precision and how the loss is
     run, which need `sizes`.
     """
+    for option, word in said.items():
+        need(word, str, f"{option}: it is named by a word")
     on = model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
     if isinstance(what, CommandCase) and on is None:

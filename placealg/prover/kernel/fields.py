@@ -47,11 +47,12 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"{e.verb} of {e.value}")
     if e.phase == WEIGHTS:
         raise Outside(e.path, f"phase = {e.phase}")
+    used = (*USED[e.verb], "where", "tier") if e.value == "skip" else USED[e.verb]
     for f in dataclasses.fields(e):
         said = getattr(e, f.name)
         if f.name in TOLD or said == f.default:
             continue
         allowed = KINDS.get((e.verb, f.name), _VALUES if f.name == "source" else None)
-        if f.name not in USED[e.verb] or (allowed is not None and said not in allowed):
+        if f.name not in used or (allowed is not None and said not in allowed):
             shown = ", ".join(map(str, said)) if isinstance(said, tuple) else str(said)
             raise Outside(e.path, f"{f.name} = {shown}")

@@ -31,7 +31,7 @@ _COUNTERS = {"step": "Step", "rng": "Stream"}
 _TICKS = {"assign": "Start", "update": "Advance", "store": "Store", "load": "Load"}
 _WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "sum": "Sum"}
 _PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
-FIELDS = ("axes", "data", "weighs", "equal", "clips", "repeated", "groups", *_PHASES)
+FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
 
 
@@ -66,7 +66,7 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
     blocks: list[Term] = [list(writer.blocks(part, name == "inside"))
                           for name, part in zip(_PHASES, phases, strict=True)]
     return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes],
-            _WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip,
+            _WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip, reference.skip,
             [u.repeated for u in reference.units], groups, *blocks)
 
 
@@ -75,7 +75,6 @@ def _check_reference(step: Step) -> None:
     for wrong, told in (
         (r.pipeline is not None, "a pipeline"),
         (r.weighting not in _WEIGHTINGS, f"weights of tokens: {r.weighting}"),
-        (r.skip, "steps that are skipped"),
         (len(r.losses) > 1 or bool(terms(r.graph)), "several losses"),
         (bool(r.random_keys), "random streams keyed by rank"),
         (any(g.statistic for g in r.groups), "running statistics"),
@@ -107,6 +106,8 @@ class _Writer:
             self.fields(plain, inside)
             if all(e.verb == "norm" for e in plain):
                 yield from map(self.norm, plain)
+            elif all(e.group and e.value == "skip" for e in plain):
+                yield from map(self.flag, plain)
             elif plain[0].group or plain[0].value == "activation":
                 unit = self.step.unit_of(plain[0])
                 reverse = node.reverse if isinstance(node, EventLoop) else node.phase == "backward"
@@ -146,6 +147,8 @@ class _Writer:
             return ("NormSum", self.along(e))
         if e.value == "count":
             return self.counted(e)
+        if e.value == "skip" and e.verb == "all_reduce" and e.op == "max" and e.to in ("", "I"):
+            return ("LookMax", self.along(e))
         if e.value in _COUNTERS and e.verb in _TICKS and not e.axes:
             if any(c.rank for c in e.where):
                 raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
@@ -169,6 +172,14 @@ class _Writer:
         if e.value != "norm" or e.tiers[0] != e.tiers[1]:
             raise Outside(e.path, f"{e.verb} of {e.value} on {e.tier}")
         return ("Norm", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
+
+    def flag(self, e: Event) -> Term:
+        """A group's flag, as a term; a reference that leaves out no step has none, and nothing frozen has one."""
+        if e.verb != "compute" or e.tiers[0] != e.tiers[1]:
+            raise Outside(e.path, f"{e.verb} of {e.value} on {e.tier}")
+        if not self.step.reference.skip or self.step.reference.group(e.group).frozen:
+            raise Outside(e.path, "a flag that the reference lacks")
+        return ("Look", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
 
     def along(self, e: Event) -> list[Term]:
         """The axes of a collective."""

@@ -219,7 +219,7 @@ Definition sz (s : symbol) : nat := match s with Tokens => count_ | Count => len
 Definition mean (k : ratio) : K := product of_nat (map sz (over k)) * product share (map sz (under k)).
 
 Lemma sz_pos (s : symbol) : cancels s = true -> sz s <> 0%nat.
-Proof. destruct s; cbn; try easy; try lia. pose proof (size_pos a); lia. Qed.
+Proof. destruct s as [| | |a]; cbn; [lia|easy|lia|pose proof (size_pos a); lia]. Qed.
 
 Lemma insert_ok (f : nat -> K) (s : symbol) (l : list symbol) :
   product f (map sz (insert s l)) = f (sz s) * product f (map sz l).

@@ -28,7 +28,8 @@ Inductive ticks := Unsaid | Unheld | Ticks (next : bool) (firsts : list nat) (on
 (** Of each counter, and of its copy in the checkpoint. *)
 Record counters := Counters {
   step_here : ticks; stream_here : ticks; step_disk : ticks; stream_disk : ticks;
-  tallied : option (list nat)  (* the axes over which the count of tokens has not been summed *)
+  tallied : option (list nat);  (* the axes over which the count of tokens has not been summed *)
+  looked : list (option place)  (* of each group: the place whose elements its flags are about *)
 }.
 Definition told (k : counters) (c : counter) (disk : bool) : ticks :=
   match c, disk with
@@ -36,10 +37,14 @@ Definition told (k : counters) (c : counter) (disk : bool) : ticks :=
     stream_disk k end.
 Definition tell (k : counters) (c : counter) (disk : bool) (v : ticks) : counters :=
   match k, c, disk with
-  | Counters a b c d e, Step, false => Counters v b c d e | Counters a b c d e, Stream, false => Counters a v c d e
-  | Counters a b c d e, Step, true => Counters a b v d e | Counters a b c d e, Stream, true => Counters a b c v e end.
+  | Counters a b c d e f, Step, false => Counters v b c d e f
+  | Counters a b c d e f, Stream, false => Counters a v c d e f
+  | Counters a b c d e f, Step, true => Counters a b v d e f
+  | Counters a b c d e f, Stream, true => Counters a b c v e f end.
 Definition tell_tally (k : counters) (v : option (list nat)) : counters :=
-  Counters (step_here k) (stream_here k) (step_disk k) (stream_disk k) v.
+  Counters (step_here k) (stream_here k) (step_disk k) (stream_disk k) v (looked k).
+Definition tell_looked (k : counters) (v : list (option place)) : counters :=
+  Counters (step_here k) (stream_here k) (step_disk k) (stream_disk k) (tallied k) v.
 
 Record facts := Facts {
   slots : list table; kepts : list bool; acts : flow; cots : flow; factor : option ratio;
@@ -76,11 +81,13 @@ Definition owners (along : list nat) : place := map Owner along.
 Definition ticked (next : bool) (l : list nat) (only : bool) : ticks :=
   Ticks next l (only || match l with [] => true | _ => false end).
 
-Definition after_tick (start : bool) (k : counters) (c : counter) (d : tick) (firsts : list nat) : counters :=
+Definition after_tick (start decided : bool) (k : counters) (c : counter) (d : tick) (firsts : list nat) : counters :=
   let here := told k c false in
   match d, firsts with
   | Start, [] => tell k c false (if start then Ticks false [] true else Unsaid)
-  | Advance, [] => tell k c false match here with Ticks false l _ => ticked true l false | _ => Unsaid end
+  | Advance, [] => tell k c false match here with
+      | Ticks false l _ => if decided || negb (counter_eqb c Step) then ticked true l false else Unsaid | _ => Unsaid
+        end
   | Load, [] => tell k c false (told k c true)
   | Store, _ => tell k c true match here with
       | Ticks b l o => ticked b (l ++ firsts) (o && match told k c true with Unheld => true | _ => false end)
@@ -191,6 +198,10 @@ Definition whole (g : nat) (c : content) : bool :=
   end.
 Definition ready (g : nat) (c : content) : bool :=
   if clips p then match c with Clipped => true | _ => false end else whole g c.
+(** Every rank knows whether the step is left out. *)
+Definition decided (f : facts) : bool := negb (skips p) ||
+  forallb (fun g => negb (trained g) || match nth g (looked (counts f)) None with Some [] => true | _ => false end)
+    (seq 0 (length (groups p))).
 Definition normed (f : facts) : bool :=
   forallb (fun g => negb (trained g) || match nth g (norms f) None with Some [] => true | _ => false end)
     (seq 0 (length (groups p))).
@@ -257,7 +268,7 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       match get k x, get k o, get k (At GradSum t) with
       | Holds (Params false) q1 o1, Holds (Moment false) q2 o2, Holds c q3 _ =>
           let q' := union q q1 in
-          if trained g && local_to Master g q1 && local_to Moments g q2 && local_to GradSum g q3 &&
+          if decided f && trained g && local_to Master g q1 && local_to Moments g q2 && local_to GradSum g q3 &&
              current f Step && ready g c && within q' q2 && within q' q3 then
             set (set k x (Holds (Params true) q' (o1 && within q1 q)))
                 o (Holds (Moment true) q' (o2 && o1 && within q2 q'))
@@ -345,6 +356,14 @@ Definition after_block (f : facts) (b : block) : facts :=
       (map (fun n => fold_right (fun a n => match n with
          | Some q => match on_axes [a] q with [_] => Some (off_axes [a] q) | _ => None end
          | None => None end) n along) (norms f)) (counts f) (fine f)
+  | Look g x q => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+      (tell_looked (counts f) (put_at g match get (nth_table (slots f) g) x with
+         | Holds c q' o => if whole g c && (o || within q q') then Some (union q q') else None
+         | _ => None end (looked (counts f)))) (fine f)
+  | LookMax along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+      (tell_looked (counts f) (map (fun n => fold_right (fun a n => match n with
+         | Some q => match on_axes [a] q with [_] => Some (off_axes [a] q) | [] => Some q | _ => None end
+         | None => None end) n along) (looked (counts f)))) (fine f)
   | CountTokens => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
       (tell_tally (counts f) (Some (data p))) (fine f)
   | CountSum along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
@@ -352,7 +371,7 @@ Definition after_block (f : facts) (b : block) : facts :=
          | Some un => if mem a un then Some (filter (fun b => negb (a =? b)) un) else None
          | None => None end) (tallied (counts f)) along)) (fine f)
   | Tick c d firsts => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (after_tick start (counts f) c d firsts) (fine f)
+      (after_tick start (decided f) (counts f) c d firsts) (fine f)
   | ShareTick c along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
       (after_share (counts f) c along) (fine f)
   end.

@@ -16,23 +16,24 @@ Section Counters.
 Context {w : world}.
 
 (** What a fact about a counter says. *)
-Definition ticking (t : nat) (h : ticks) (f : rank -> option nat) : Prop :=
+Definition ticking (v : nat -> nat) (t : nat) (h : ticks) (f : rank -> option nat) : Prop :=
   match h with
   | Unsaid => True
   | Unheld => forall r, ok r -> f r = None
-  | Ticks b l o => forall r, ok r -> if at_first l r then f r = Some (if b then S t else t) else o = true -> f r =
+  | Ticks b l o => forall r, ok r -> if at_first l r then f r = Some (v (if b then S t else t)) else o = true -> f r =
     None
   end.
 
-Lemma ticked_ok (t : nat) (b o : bool) (l : list nat) (f : rank -> option nat) :
-  ticking t (Ticks b l o) f -> ticking t (ticked b l o) f.
+Lemma ticked_ok (v : nat -> nat) (t : nat) (b o : bool) (l : list nat) (f : rank -> option nat) :
+  ticking v t (Ticks b l o) f -> ticking v t (ticked b l o) f.
 Proof.
   intros here r good. specialize (here r good). destruct (at_first l r) eqn:there; [exact here|].
   destruct l; [easy|]. intros only. rewrite orb_false_r in only. auto.
 Qed.
 
-Lemma ticking_ext (t : nat) (h : ticks) (f f' : rank -> option nat) : (forall r, ok r -> f' r = f r) -> ticking t h f ->
-  ticking t h f'.
+Lemma ticking_ext (v : nat -> nat) (t : nat) (h : ticks) (f f' : rank -> option nat) : (forall r, ok r -> f' r = f r)
+  -> ticking v t h f ->
+  ticking v t h f'.
 Proof. destruct h; cbn; intros same here; auto; intros r good; rewrite same by easy; now apply here. Qed.
 
 Lemma at_first_app (l l' : list nat) (r : rank) : at_first (l ++ l') r = at_first l r && at_first l' r.
@@ -46,21 +47,26 @@ Proof.
 Qed.
 
 Section Known.
-Variables (t : nat) (start : bool) (k : counters) (cnt : counter -> bool -> rank -> option nat) (c : counter).
-Hypothesis C : forall c disk, ticking t (told k c disk) (cnt c disk).
+Variables (v_ : counter -> nat -> nat) (t : nat) (start decided_ : bool) (k : counters) (cnt : counter -> bool ->
+  rank -> option nat) (c : counter).
+Hypothesis C : forall c disk, ticking (v_ c) t (told k c disk) (cnt c disk).
 
-Lemma tick_ok (d : tick) (firsts : list nat) (other_ : rank -> nat) (c' : counter) (disk : bool) :
-  (start = true -> t = 0) ->
-  ticking t (told (after_tick start k c d firsts) c' disk)
+Lemma tick_ok (d : tick) (firsts : list nat) (out : rank -> bool) (other_ : rank -> nat) (c' : counter) (disk : bool)
+  :
+  (start = true -> t = 0) -> v_ c 0 = 0 ->
+  (decided_ || negb (counter_eqb c Step) = true -> forall r, ok r ->
+     (if counter_eqb c Step && out r then v_ c t else S (v_ c t)) = v_ c (S t)) ->
+  ticking (v_ c') t (told (after_tick start decided_ k c d firsts) c' disk)
     (fun r => if counter_eqb c' c && at_first firsts r then
        match d, disk with
        | Start, false => Some 0
-       | Advance, false => match cnt c false r with Some n => Some (S n) | None => Some (other_ r) end
+       | Advance, false => if counter_eqb c Step && out r then cnt c false r else match cnt c false r with Some n =>
+         Some (S n) | None => Some (other_ r) end
        | Load, false => cnt c true r
        | Store, true => match cnt c false r with Some n => Some n | None => cnt c true r end
        | _, _ => cnt c' disk r end else cnt c' disk r).
 Proof.
-  intros starts. unfold after_tick.
+  intros starts zero_ advances. unfold after_tick.
   set (here := told k c false).
   assert (start_ok : d = Start -> start = true -> t = 0) by (intros; now apply starts).
   pose proof (C c false) as H. pose proof (C c true) as H'. fold here in H.
@@ -70,24 +76,25 @@ Proof.
   assert (same : forall v dk, told (tell k c dk v) c dk = v).
   { intros v dk. destruct k, c, dk; easy. }
   destruct (counter_eqb c' c) eqn:mine; cbn [andb] in *.
-  2: { assert (left_ : ticking t (told k c' disk) (cnt c' disk)) by apply C.
+  2: { assert (left_ : ticking (v_ c') t (told k c' disk) (cnt c' disk)) by apply C.
        destruct d, firsts; rewrite other by easy; exact left_. }
   assert (c' = c) as -> by (destruct c, c'; easy).
   destruct d.
   * destruct disk.
-    -- assert (left_ : ticking t (told k c true) (fun r => if at_first firsts r then cnt c true r
+    -- assert (left_ : ticking (v_ c) t (told k c true) (fun r => if at_first firsts r then cnt c true r
          else cnt c true r)).
        { eapply ticking_ext; [|exact H']. intros r _. now destruct (at_first firsts r). }
        destruct firsts; rewrite other by easy; exact left_.
-    -- destruct firsts; rewrite same; [|easy]. destruct start; [|easy]. intros r _. cbn. now rewrite starts.
+    -- destruct firsts; rewrite same; [|easy]. destruct start; [|easy]. intros r _. cbn. now rewrite starts, zero_.
   * destruct disk.
-    -- assert (left_ : ticking t (told k c true) (fun r => if at_first firsts r then cnt c true r
+    -- assert (left_ : ticking (v_ c) t (told k c true) (fun r => if at_first firsts r then cnt c true r
          else cnt c true r)).
        { eapply ticking_ext; [|exact H']. intros r _. now destruct (at_first firsts r). }
        destruct firsts; rewrite other by easy; exact left_.
-    -- destruct firsts; rewrite same; [|easy]. destruct here as [| |[] l o]; try easy. apply ticked_ok.
+    -- destruct firsts; rewrite same; [|easy]. destruct here as [| |[] l o]; try easy. destruct (decided_ || _)
+      eqn:can; [|easy]. apply ticked_ok.
        intros r good_. specialize (H r good_). cbn [at_first forallb]. destruct (at_first l r); [|easy].
-       now rewrite H.
+       rewrite <- (advances eq_refl r good_), H. now destruct (_ && out r).
   * destruct disk.
     -- rewrite same. destruct here as [| |b l o]; try easy. apply ticked_ok. intros r good_.
        specialize (H r good_). rewrite at_first_app. destruct (at_first l r) eqn:in_; cbn [andb].
@@ -98,7 +105,7 @@ Proof.
           destruct (at_first firsts r); [|easy]. now rewrite (H only), H'.
     -- rewrite other by easy. eapply ticking_ext; [|exact H]. intros r _. now destruct (at_first firsts r).
   * destruct disk.
-    -- assert (left_ : ticking t (told k c true) (fun r => if at_first firsts r then cnt c true r
+    -- assert (left_ : ticking (v_ c) t (told k c true) (fun r => if at_first firsts r then cnt c true r
          else cnt c true r)).
        { eapply ticking_ext; [|exact H']. intros r _. now destruct (at_first firsts r). }
        destruct firsts; rewrite other by easy; exact left_.
@@ -106,7 +113,7 @@ Proof.
 Qed.
 
 Lemma share_ok (along : list nat) (c' : counter) (disk : bool) :
-  ticking t (told (after_share k c along) c' disk)
+  ticking (v_ c') t (told (after_share k c along) c' disk)
     (fun r => if counter_eqb c' c && negb disk then cnt c false (moved (fun _ => 0) along r) else cnt c' disk r).
 Proof.
   unfold after_share.
@@ -136,9 +143,10 @@ Proof.
   now apply first_.
 Qed.
 
-Lemma count_entail_ok (t : nat) (n n' : ticks) (f : rank -> option nat) : count_entails n n' = true -> ticking t n f
+Lemma count_entail_ok (v : nat -> nat) (t : nat) (n n' : ticks) (f : rank -> option nat) : count_entails n n' = true
+  -> ticking v t n f
   ->
-  ticking t n' f.
+  ticking v t n' f.
 Proof.
   destruct n as [| |b l o], n' as [| |b' l' o']; cbn [count_entails]; try easy. intros all here r good.
   apply andb_true_iff in all. destruct all as [all only]. apply andb_true_iff in all. destruct all as [same in_].

@@ -29,18 +29,18 @@ Definition count_entails (n n' : ticks) : bool :=
   | _, _ => false end.
 Definition on_counts (g : ticks -> ticks -> ticks) (k l : counters) : counters :=
   Counters (g (step_here k) (step_here l)) (g (stream_here k) (stream_here l))
-           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) None.
+           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) None
+           (map (fun _ => None) (looked k)).
 Definition tally_entails (n n' : option (list nat)) : bool :=
   match n, n' with _, None => true | Some q, Some q' => if nats_eq q q' then true else false | _, _ => false end.
+Fixpoint all2 {V : Type} (f : V -> V -> bool) (l m : list V) : bool :=
+  match l, m with [], [] => true | x :: l, y :: m => f x y && all2 f l m | _, _ => false end.
 Definition counts_entail (k l : counters) : bool :=
   count_entails (step_here k) (step_here l) && count_entails (stream_here k) (stream_here l) &&
   count_entails (step_disk k) (step_disk l) && count_entails (stream_disk k) (stream_disk l) &&
-  tally_entails (tallied k) (tallied l).
+  tally_entails (tallied k) (tallied l) && all2 norm_entails (looked k) (looked l).
 Fixpoint zip {V W U : Type} (f : V -> W -> U) (l : list V) (m : list W) : list U :=
   match l, m with x :: l, y :: m => f x y :: zip f l m | _, _ => [] end.
-Fixpoint all2 {V : Type} (f : V -> V -> bool) (l m : list V) : bool :=
-  match l, m with [], [] => true | x :: l, y :: m => f x y && all2 f l m | _, _ => false end.
-
 (** Without the activations of a microbatch. *)
 Definition quiet (f : facts) : facts :=
   Facts (slots f) (map (fun _ => false) (kepts f)) Lost Lost None (norms f) (counts f) (fine f).
@@ -128,13 +128,14 @@ Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => fals
 Definition after_save (f : facts) : facts :=
   let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost
     Lost None
-                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) Unheld Unheld None) (fine f) in
+                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) Unheld Unheld None
+                   (map (fun _ => None) (groups p))) (fine f) in
   quiet (after false Early (save p) f).
 Definition after_off (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, if on_disk (fst e) then snd e
                                    else if slot_eq (fst e) (At Weight Device) then Any else Absent))) (slots f))
         (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters Unheld Unheld (step_disk (counts f))
-          (stream_disk (counts f)) None) true.
+          (stream_disk (counts f)) None (map (fun _ => None) (looked (counts f)))) true.
 Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
 
 (** The slots that matter: those of the device, of the checkpoint, and of the tiers that events name. *)
@@ -148,7 +149,7 @@ Definition names (is : tier -> bool) (b : block) : bool :=
   match b with
   | Each _ _ l => existsb (fun e => match e with On _ e => existsb (fun x => is (on x)) (slots_of e) | _ => false
     end) l
-  | Norm _ x _ => is (on x)
+  | Norm _ x _ | Look _ x _ => is (on x)
   | _ => false end.
 Definition on_tier (is : tier -> bool) : bool :=
   existsb (existsb (names is)) [prepare p; inside p; outside p; init p; save p; resume p].
@@ -161,7 +162,7 @@ Definition at_power_on : facts :=
   let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
   Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None)
     (groups p))
-        (Counters Unheld Unheld Unheld Unheld None) true.
+        (Counters Unheld Unheld Unheld Unheld None (map (fun _ => None) (groups p))) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 
 (** Facts that hold between steps: whatever was saved, and wherever the run was resumed. The first guess is what holds
@@ -188,7 +189,7 @@ Definition good_instr (u : nat) (e : instr) : bool :=
 Definition good_block (b : block) : bool :=
   match b with
   | Each u _ l => (u <? units p) && forallb (good_instr u) l
-  | Norm g _ _ => g <? length (groups p)
+  | Norm g _ _ | Look g _ _ => g <? length (groups p)
   | _ => true end.
 (** Groups with several uses belong to units that are not repeated. *)
 Definition good_group (d : group) : bool :=
@@ -214,7 +215,7 @@ Definition rested (f : facts) (n : nat) : bool :=
 Definition settled (f f' : facts) : bool :=
   sized f && holds_between initialised f && fine f' && holds_between f' f &&
   forallb (rested f) (seq 0 (length (groups p))) &&
-  (negb (resumes p) || match counts f with Counters _ _ (Ticks false _ true) (Ticks false _ true) _ => true | _ =>
+  (negb (resumes p) || match counts f with Counters _ _ (Ticks false _ true) (Ticks false _ true) _ _ => true | _ =>
     false end).
 
 Definition check : bool :=

@@ -10,6 +10,7 @@ From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Algebra.
 From Placealg.kernel Require Import Facts.
 From Placealg.kernel Require Import Counters.
+From Placealg.kernel Require Import Globals.
 Open Scope nat_scope.
 
 Section Events.
@@ -22,51 +23,7 @@ Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 Notation val := (val p count_).
 Notation holds := (holds p count_).
 Notation fits := (fits p count_).
-
-(** What is known of counters and norms. *)
-Record glob (t : nat) (f : facts) (m : memory) : Prop := {
-  of_counts : forall c disk, ticking t (told (counts f) c disk) (count m c disk);
-  as_many_norms : length (norms f) = length (groups p);
-  of_norms : forall g q, nth_error (norms f) g = Some (Some q) ->
-    forall l r, l < depth p (hd 0 (sites_of p g)) -> ok r ->
-    partial m g l r = Some (norm_sum (part g l) q (fun i => measure i (grad_at p t i)) r);
-  of_tally : forall un, tallied (counts f) = Some un -> forall r, ok r ->
-    tally m r = length (filter (near un r) (tokens t))
-}.
-
-Lemma current_ok (t : nat) (c : counter) (f : facts) (m : memory) (r : rank) : glob t f m -> current f c = true ->
-  ok r ->
-  count m c false r = Some t.
-Proof.
-  intros g now good. unfold current in now. pose proof (of_counts _ _ _ g c false) as here.
-  destruct (told (counts f) c false) as [| |[] [|] o]; try easy. exact (here r good).
-Qed.
-
-Lemma total_ok (t : nat) (f : facts) (m : memory) (r : rank) : glob t f m -> normed p f = true -> ok r ->
-  total p m r = Some (norm p t (weights_at p t)).
-Proof.
-  intros g all good. unfold total.
-  set (l := flat_map _ _).
-  assert (parts : l = map (fun gl => partial m (fst gl) (snd gl) r) (all_parts p)).
-  { unfold l, all_parts. induction (filter (trains p) (seq 0 (length (groups p)))) as [|n s IH]; cbn; [easy|].
-    now rewrite map_app, IH, map_map. }
-  assert (right : forall gl, In gl (all_parts p) -> partial m (fst gl) (snd gl) r =
-    Some (sum_list (part (fst gl) (snd gl)) (fun i => measure i (grad_at p t i)))).
-  { intros [n k] inside. unfold all_parts in inside. apply in_flat_map in inside. destruct inside as [n' [small
-    inside]].
-    apply in_map_iff in inside. destruct inside as [k' [[= <- <-] small']]. apply filter_In in small.
-    destruct small as [small learns]. apply in_seq in small, small'.
-    assert (known : nth_error (norms f) n' = Some (Some [])).
-    { destruct (nth_error (norms f) n') as [q|] eqn:found.
-      - unfold normed in all. rewrite forallb_forall in all. specialize (all n'). rewrite in_seq in all.
-        specialize (all ltac:(lia)). change (trained p n') with (trains p n') in all. rewrite learns in all.
-        apply nth_error_nth with (d := None) in found. rewrite found in all. destruct q as [[|]|]; easy.
-      - apply nth_error_None in found. rewrite (as_many_norms _ _ _ g) in found. lia. }
-    cbn [fst snd]. rewrite (of_norms _ _ _ g n' [] known k' r) by (easy || lia). reflexivity. }
-  rewrite parts. rewrite (together_all _ _ _ _ right).
-  replace (forallb is_some _) with true; [reflexivity|]. symmetry. apply forallb_forall. intros o inside.
-  apply in_map_iff in inside. destruct inside as [gl [<- inside]]. now rewrite right.
-Qed.
+Notation glob := (glob p).
 
 Lemma ready_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i : E) :
   ready p now g c = true -> when_ok now j -> group_of i = g ->
@@ -242,7 +199,7 @@ Proof.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
     + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite (ratio_ok p count_ counts_equal t j now f m
       r); try easy.
-      apply (of_tally _ _ _ known).
+      apply (of_tally _ _ _ _ known).
     + intros all. apply andb_true_iff in all. now rewrite H.
     + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in') in inq.
     + intros all. apply andb_true_iff in all. now rewrite H.
@@ -270,7 +227,7 @@ Proof.
       * rewrite (together_all _ _ (fun r' => mean count_ t (co s) * partial_sum (covered t j (pt s)) (un s)
             (fun x => given p t (from s) x i) r')%ring).
         -- cbn [option_map]. do 2 f_equal. rewrite sum_reduced by easy. fold s1.
-           rewrite (ratio_ok p count_ counts_equal t j now f m r) by (easy || apply (of_tally _ _ _ known)).
+           rewrite (ratio_ok p count_ counts_equal t j now f m r) by (easy || apply (of_tally _ _ _ _ known)).
            cbn [Facts.val scaled co un pt from]. rewrite times_ok by easy.
            assert (kept : pt s1 = pt s /\ from s1 = from s).
            { unfold s1. clear. induction along as [|a l IH]; [easy|]. cbn [reduced fold_right]. fold (reduced l s).
@@ -301,7 +258,7 @@ Proof.
   - destruct (normed p f && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [all right].
     intros r good; here H r good; cbn beta. rewrite sat_union.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
-    + rewrite H, (whole_ok p count_) with (now := now) (g := g) by easy. now rewrite (total_ok t f).
+    + rewrite H, (whole_ok p count_) with (now := now) (g := g) by easy. now rewrite (total_ok p t f).
     + intros both. apply andb_true_iff in both. now rewrite H.
     + intros both. apply andb_true_iff in both. destruct both as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in')
       in inq.
@@ -335,7 +292,8 @@ Proof.
   apply andb_true_iff in can. destruct can as [can in3]. apply andb_true_iff in can. destruct can as [can in2].
   apply andb_true_iff in can. destruct can as [can rdy]. apply andb_true_iff in can. destruct can as [can cur].
   apply andb_true_iff in can. destruct can as [can l3]. apply andb_true_iff in can. destruct can as [can l2].
-  apply andb_true_iff in can. destruct can as [learns l1]. change (trained p g) with (trains p g) in learns.
+  apply andb_true_iff in can. destruct can as [can l1]. apply andb_true_iff in can. destruct can as [sure learns].
+  change (trained p g) with (trains p g) in learns.
   set (q' := union q q1) in *.
   assert (both : forall r, sat q' r i = sat q r i && sat q1 r i) by (intros; apply sat_union).
   assert (right : forall r, ok r -> sat q' r i = true ->
@@ -345,7 +303,7 @@ Proof.
     all_some (map (fun e => a_state (held m o r e)) (reading p Moments i)) =
       Some (map (fun e => snd (theta p t e)) (reading p Moments i)) /\
     all_some (map (fun e => a_number (held m (At GradSum tr) r e)) (reading p GradSum i)) =
-      Some (map (applied p t (weights_at p t)) (reading p GradSum i)) /\ count m Step false r = Some t).
+      Some (map (applied p t (weights_at p t)) (reading p GradSum i)) /\ count m Step false r = Some (updates p t)).
   { intros r good there.
     assert (in1 : sat q1 r i = true) by (rewrite both in there; now apply andb_true_iff in there).
     split; [|split; [|split; [|split]]].
@@ -361,26 +319,43 @@ Proof.
       destruct (read_at GradSum q3 r e l3 inside_ (within_ok _ _ _ _ in3 there)) as [ge [le se]].
       pose proof (fit_all e ge le (At GradSum tr)) as H. rewrite kg in H. specialize (H r good). cbn beta in H.
       rewrite se in H. rewrite H. now rewrite (ready_ok t j now g c r e rdy when_ ge).
-    - apply (current_ok t Step f m r known cur good). }
-  apply nothing; intros r good; cbn beta; specialize (both r); rewrite both;
-    here Hx r good; here Ho r good; destruct (sat q r i) eqn:inq; cbn [andb] in *.
-  - destruct (sat q1 r i) eqn:in1.
+    - apply (current_ok p t Step f m r known cur good). }
+  apply nothing; intros r good; cbn beta; specialize (both r); rewrite both; rewrite (decided_ok p t f m r known sure
+    good);
+    here Hx r good; here Ho r good; pose proof (theta_next p t i) as then_; destruct (left_out p t _) eqn:left_;
+    cbn [negb andb].
+  - destruct (sat q r i) eqn:inq; destruct (sat q1 r i) eqn:in1; cbn [andb].
+    + rewrite Hx. cbn [Facts.val]. now rewrite then_.
+    + intros all. apply andb_true_iff in all. now apply Hx.
+    + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in1) in inq.
+    + intros all. apply andb_true_iff in all. now apply Hx.
+  - rewrite group, learns in then_. cbn [negb] in then_.
+    destruct (sat q r i) eqn:inq; destruct (sat q1 r i) eqn:in1; cbn [andb].
     + destruct (right r good) as [A [B [C [D D']]]]; [now rewrite both|]. rewrite A, B, C, D, D'; cbn [is_some].
-      cbn [fst snd Facts.val]. cbn [theta]. rewrite group, learns. cbn [negb]. now destruct (update t i _ _ _).
+      cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update (updates p t) i _ _ _).
     + intros all. apply andb_true_iff in all. destruct all as [only _]. now rewrite (Hx only).
-  - intros all. apply andb_true_iff in all. destruct all as [only in_].
-    destruct (sat q1 r i) eqn:in1; [now rewrite (within_ok _ _ _ _ in_ in1) in inq|now apply Hx].
-  - destruct (sat q1 r i) eqn:in1.
-    + destruct (right r good) as [A [B [C [D D']]]]; [now rewrite both|]. rewrite A, B, C, D, D'; cbn [is_some].
-      cbn [fst snd Facts.val]. cbn [theta]. rewrite group, learns. cbn [negb]. now destruct (update t i _ _ _).
-    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all
-      as [only only1].
-      rewrite (Hx only1). cbn [is_some]. destruct (sat q2 r i) eqn:there2; [|now apply Ho].
-      apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2. easy.
-  - intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as
-    [only only1].
-    destruct (sat q2 r i) eqn:there2; [|now apply Ho].
-    apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2. easy.
+    + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in1) in inq.
+    + intros all. apply andb_true_iff in all. now apply Hx.
+  - destruct (sat q r i && sat q1 r i) eqn:in'.
+    + rewrite (within_ok _ _ _ _ in2 both) in Ho. rewrite Ho. cbn [Facts.val]. now rewrite then_.
+    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as
+      [only _].
+      destruct (sat q2 r i) eqn:there2; [|now apply Ho]. apply (within_ok _ _ _ _ in_) in there2. rewrite both in
+        there2.
+      congruence.
+  - rewrite group, learns in then_. cbn [negb] in then_.
+    destruct (sat q r i && sat q1 r i) eqn:in'.
+    + pose proof both as in''. apply andb_true_iff in in'. destruct in' as [inq in1].
+      destruct (right r good in'') as [A [B [C [D D']]]]. rewrite inq, A, B, C, D, D'; cbn [is_some andb].
+      cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update (updates p t) i _ _ _).
+    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as
+      [only only1].
+      assert (none2 : sat q2 r i = false).
+      { destruct (sat q2 r i) eqn:there2; [|easy]. apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2.
+        congruence. }
+      rewrite none2 in Ho. destruct (sat q r i); [|now apply Ho]. cbn [andb] in *. rewrite in' in Hx. rewrite (Hx
+        only1).
+      now apply Ho.
 Qed.
 
 Theorem event_ok e : goal e.

@@ -25,6 +25,22 @@ Definition given (t : nat) (us : list nat) (x : X) (i : E) : K :=
   sum_list us (fun u => contribution p t (weights_at t) u (layer_of i) x i).
 Definition grad_at (t : nat) (i : E) : K := gradient p t (weights_at t) i.
 
+Lemma theta_next (t : nat) (i : E) : theta p (S t) i = if left_out p t (weights_at t) then theta p t i
+  else if negb (trains p (group_of i)) then theta p t i
+  else update (updates p t) i (map (weights_at t) (reading p Master i))
+         (map (fun j => snd (theta p t j)) (reading p Moments i)) (map (applied p t (weights_at t)) (reading p
+           GradSum i)).
+Proof.
+  unfold weights_at, updates, theta. cbn [reference]. destruct (reference p t) as [n state]. cbn [fst snd].
+  now destruct (left_out p t _).
+Qed.
+
+Lemma updates_next (t : nat) : updates p (S t) = if left_out p t (weights_at t) then updates p t else S (updates p t).
+Proof.
+  unfold weights_at, updates, theta. cbn [reference]. destruct (reference p t) as [n state]. cbn [fst snd].
+  now destruct (left_out p t _).
+Qed.
+
 (** The number that a rank holds. *)
 Definition val (t j : nat) (c : content) (r : rank) (i : E) : T + K :=
   match c with

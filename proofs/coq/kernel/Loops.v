@@ -13,51 +13,10 @@ From Placealg.kernel Require Import Facts.
 From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
+From Placealg.kernel Require Import Flags.
+From Placealg.kernel Require Import Globals.
+From Placealg.kernel Require Import Apart.
 Open Scope nat_scope.
-
-Section Pure.
-Variable p : program.
-Variables (start : bool) (now : moment).
-
-(** What the events of one unit leave as it is. *)
-Definition apart (u : nat) (f f' : facts) : Prop :=
-  norms f' = norms f /\ counts f' = counts f /\ factor f' = factor f /\ (fine f' = true -> fine f = true) /\
-  (length (slots f) = length (groups p) -> length (slots f') = length (groups p)) /\
-  length (kepts f') = length (kepts f) /\
-  (forall u', u' <> u -> nth u' (kepts f') false = nth u' (kepts f) false) /\
-  (forall g, length (slots f) = length (groups p) -> uses p u g = false -> nth_table (slots f') g = nth_table
-    (slots f) g).
-
-Lemma instr_apart (u : nat) (f : facts) (e : instr) : good_instr p u e = true -> apart u f (after_instr p start now
-  u f e).
-Proof.
-  destruct e as [g e| |]; cbn [after_instr good_instr]; intros good; repeat split;
-    cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
-  - now rewrite length_put_at.
-  - intros g' _ out. unfold nth_table. rewrite nth_put_at. destruct (g' =? g) eqn:same; [|easy].
-    apply Nat.eqb_eq in same. subst. rewrite out, andb_false_r in good. easy.
-  - intros all. now apply andb_true_iff in all.
-  - apply length_put_at.
-  - intros u' apart. rewrite nth_put_at. apply Nat.eqb_neq in apart. now rewrite apart.
-  - intros all. now apply andb_true_iff in all.
-  - intros _. unfold group_numbers. now rewrite map_length, seq_length.
-  - intros g len out. destruct (lt_dec g (length (groups p))) as [in_|out'].
-    + rewrite nth_table_map by easy. now rewrite out.
-    + unfold nth_table. rewrite !nth_overflow; [easy|lia|]. unfold group_numbers. rewrite map_length, seq_length. lia.
-Qed.
-
-Lemma body_apart (u : nat) (body : list instr) (f : facts) : forallb (good_instr p u) body = true ->
-  apart u f (fold_left (after_instr p start now u) body f).
-Proof.
-  revert f; induction body as [|e body IH]; intros f good; [now repeat split|]. cbn [forallb fold_left] in *.
-  apply andb_true_iff in good. destruct good as [this rest].
-  destruct (instr_apart u f e this) as [A [B [C [D [E1 [F [G H]]]]]]].
-  destruct (IH (after_instr p start now u f e) rest) as [A' [B' [C' [D' [E1' [F' [G' H']]]]]]].
-  repeat split; try congruence; auto.
-  - intros; rewrite G', G; easy.
-  - intros; rewrite H', H; auto.
-Qed.
-End Pure.
 
 Section Loops.
 Context {w : world} (p : program).
@@ -240,7 +199,8 @@ Lemma block_ok (b : block) (f : facts) (m : memory) : good_block p b = true -> b
   goes_on f (after_block p start now f b) m (at_block p t j m b).
 Proof.
   intros good known. pose proof known as [g len lenu fit kept_ act_ cot_ fac].
-  destruct b as [u reversed body|k|k|n x q|along| |along|c d firsts|c along]; cbn [after_block at_block good_block]
+  destruct b as [u reversed body|k|k|n x q|along|n x q|along| |along|c d firsts|c along]; cbn [after_block at_block
+    good_block]
     in *.
   - apply andb_true_iff in good. destruct good as [small good]. apply Nat.ltb_lt in small.
     set (a := if has_forward body && negb reversed then _ else Lost).
@@ -279,7 +239,7 @@ Proof.
     rewrite (ratio_ok p count_ counts_equal t j now f m) by (easy || apply (of_tally _ _ _ _ g)). ring.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + now rewrite length_put_at.
     + intros g' q1 found l r small ok_. apply nth_error_put_at in found. destruct found as [[-> new]|[apart_ old]].
       * rewrite Nat.eqb_refl. destruct (get (nth_table (slots f) n) x) as [| |co_ q' o] eqn:K1; try easy.
@@ -300,7 +260,7 @@ Proof.
       * replace (g' =? n) with false by (symmetry; now apply Nat.eqb_neq). now apply N.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + now rewrite map_length.
     + intros g' q1 found l r small ok_. rewrite nth_error_map in found.
       destruct (nth_error (norms f) g') as [[q0|]|] eqn:old; cbn [option_map] in found; try easy.
@@ -313,12 +273,53 @@ Proof.
         fold norm_step. destruct (fold_right norm_step None l0) as [q2|] eqn:rest; [|easy]. now specialize (IH q2).
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
+    destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine flag]; try easy.
+    intros g' q1 found l r small ok_. cbn [tell_looked looked] in found. rewrite nth_put_at in found.
+    destruct (g' =? n) eqn:mine; cbn [andb] in found; [|now apply Z]. apply Nat.eqb_eq in mine. subst g'.
+    destruct (n <? length (looked (counts f))) eqn:in_; [|now rewrite nth_overflow in found by (now apply
+      Nat.ltb_ge)].
+    destruct (get (nth_table (slots f) n) x) as [| |co_ q' o] eqn:K1; try easy.
+    destruct (whole p now n co_ && (o || within q q')) eqn:can; [|easy]. injection found as <-.
+    apply andb_true_iff in can. destruct can as [right either].
+    f_equal. apply existsb_same. intros i inside. unfold part in inside. apply filter_In in inside.
+    destruct inside as [_ inside]. apply andb_true_iff in inside. destruct inside as [gi li].
+    apply Nat.eqb_eq in gi, li.
+    assert (cover : covers p i).
+    { split; [rewrite gi; now apply Nat.ltb_lt|]. now rewrite gi, li. }
+    pose proof (fit i cover x) as H. rewrite gi, K1 in H. specialize (H r ok_). cbn beta in H. rewrite sat_union.
+    destruct (sat q r i) eqn:inq; cbn [andb]; [|easy].
+    destruct (sat q' r i) eqn:in'.
+    + rewrite H, (whole_ok p count_ count_pos micro_pos counts_equal data_once t j now n) by easy. reflexivity.
+    + apply orb_true_iff in either. destruct either as [->|within_]; [now rewrite H|].
+      now rewrite (within_ok _ _ _ _ within_ inq) in in'.
+  - split; [|split; [easy|]; intros log u l got read; now apply log].
+    split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
+    destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine flag]; try easy.
+    intros g' q1 found l r small ok_. cbn [tell_looked looked] in found.
+    change (nth g' (map (fun n => fold_right look_step n along) (looked (counts f))) None = Some q1) in found.
+    destruct (nth g' (looked (counts f)) None) as [q0|] eqn:old.
+    + assert (step_ : fold_right look_step (Some q0) along = Some q1).
+      { destruct (lt_dec g' (length (looked (counts f)))) as [in_|out].
+        - rewrite nth_indep with (d' := fold_right look_step None along) in found by now rewrite map_length.
+          rewrite (map_nth (fun n => fold_right look_step n along)) in found. now rewrite old in found.
+        - rewrite nth_overflow in old by lia. easy. }
+      rewrite (largest_all _ _ (fun r => existsb (fun i => sat q0 r i && overflows i (grad_at p t i)) (part g' l))).
+      * f_equal. now apply look_max.
+      * intros r' peer. apply Z; [easy|easy|]. eapply peers_ok; eassumption.
+    + exfalso. assert (none : fold_right look_step None along = None).
+      { clear. induction along as [|b l0 IH]; [easy|]. cbn [fold_right]. now rewrite IH. }
+      destruct (lt_dec g' (length (looked (counts f)))) as [in_|out].
+      * rewrite nth_indep with (d' := fold_right look_step None along) in found by now rewrite map_length.
+        rewrite (map_nth (fun n => fold_right look_step n along)), old, none in found. easy.
+      * rewrite nth_overflow in found by (rewrite map_length; lia). easy.
+  - split; [|split; [easy|]; intros log u l got read; now apply log].
+    split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
+    destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
       easy.
     now intros un [= <-].
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
+    destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
       easy.
     intros un found r ok_. cbn [tell_tally tallied] in found. change (fold_right tally_step (tallied (counts f))
       along = Some un) in found.
@@ -329,14 +330,20 @@ Proof.
         destruct (fold_right tally_step None l0) as [q|]; [|easy]. now specialize (IH q).
   - split; [|split; [now destruct d, firsts|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
-    + intros c' disk. now apply tick_ok.
+    pose proof g as of_all. destruct g as [C L N Y Z].
+    split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    + intros c' disk. apply tick_ok; [exact C|easy|now destruct c|].
+      intros sure r ok_. destruct c; [|easy]. cbn [counter_eqb negb] in *. rewrite orb_false_r in sure. cbn [andb
+        ticks_of].
+      rewrite (decided_ok p t f m r of_all sure ok_), updates_next. now destruct (left_out p t _).
     + intros un found. apply Y. destruct (counts f), c, d, firsts; exact found.
+    + intros n q found. apply Z. destruct (counts f), c, d, firsts; exact found.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-    destruct g as [C L N Y]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
+    destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + intros c' disk. now apply share_ok.
     + intros un found. apply Y. destruct (counts f), c; exact found.
+    + intros n q found. apply Z. destruct (counts f), c; exact found.
 Qed.
 
 Lemma blocks_ok (l : list block) (f : facts) (m : memory) : forallb (good_block p) l = true -> between t j f m ->

@@ -35,9 +35,11 @@ Class world := {
   backward : nat -> nat -> X -> nat * list T * A -> list T -> B -> B;  (* what forward kept, weights *)
   gamma : nat -> nat -> X -> nat * list T * A -> list T -> B -> E -> K;
   (* the optimizer *)
-  measure : E -> K -> K; clip : K -> K -> K; update : nat -> E -> list T -> list T -> list K -> T * T;
+  measure : E -> K -> K; overflows : E -> K -> bool; clip : K -> K -> K; update : nat -> E -> list T -> list T ->
+    list K -> T * T;
   (* what nothing defined: any numbers, others at every event *)
-  junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K;
+  junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K; junk_flag
+    : nat -> nat -> rank -> bool;
   junk_scale : rank -> K; junk_tally : nat -> rank -> nat; junk_flow : rank -> X -> B
 }.
 
@@ -72,6 +74,7 @@ Record memory := Memory {
   count : counter -> bool -> rank -> option nat;          (* true: in the checkpoint *)
   act : rank -> X -> A; cot : rank -> X -> B; scale : rank -> K;
   tally : rank -> nat;                                     (* the count of tokens *)
+  flag : nat -> nat -> rank -> option bool;                (* group, instance: whether a gradient overflows *)
   kept : nat -> nat -> rank -> option (nat * list T * (X -> A));
   reads : list (nat * nat * (rank -> E -> option (T + K)));  (* what units have read as weights: unit, instance,
     view *)
@@ -81,13 +84,10 @@ Record memory := Memory {
 Definition slot_eqb (x y : slot) : bool :=
   value_eqb (what x) (what y) &&
   match on x, on y with Device, Device | Host, Host | Nvme, Nvme | Disk, Disk => true | _, _ => false end.
-Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | Stream, Stream => true | _, _ =>
-  false end.
-
 (** Memory with one slot written where [here] says. *)
 Definition write (m : memory) (here : E -> bool) (y : slot) (f : rank -> E -> option (T + K)) : memory :=
   Memory (fun y' r i => if slot_eqb y' y && here i then f r i else held m y' r i)
-         (partial m) (count m) (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m)).
+         (partial m) (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m)).
 
 Definition as_state (z : T) (v : T + K) : T := match v with inl x => x | inr _ => z end.
 Definition as_number (v : T + K) : K := match v with inl _ => 0%ring | inr k => k end.
@@ -105,6 +105,17 @@ Definition is_some {V : Type} (o : option V) : bool := match o with Some _ => tr
 Definition together (l : list (option K)) (j : K) : option K :=
   if forallb is_some l then Some (sum_list l (fun o => match o with Some k => k | None => 0%ring end))
   else if existsb is_some l then Some j else None.
+
+Definition largest (l : list (option bool)) (j : bool) : option bool :=
+  if forallb is_some l then Some (existsb (fun o => match o with Some b => b | None => false end) l)
+  else if existsb is_some l then Some j else None.
+
+Definition all_parts : list (nat * nat) :=
+  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (filter trains (seq 0 (length (groups p)))).
+(** A rank leaves out the step if it holds a flag that is set. Where the reference leaves out none there is no flag.
+  *)
+Definition leaves_out (m : memory) (r : rank) : bool :=
+  skips p && existsb (fun gl => match flag m (fst gl) (snd gl) r with Some b => b | None => false end) all_parts.
 
 Definition total (m : memory) (r : rank) : option K :=
   let all := flat_map (fun g => map (fun l => partial m g l r) (seq 0 (depth (hd 0 (sites_of g)))))
@@ -163,7 +174,7 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
           count m Step false r with
         | Some x, Some o, Some g, Some n => let (x, o) := update n i x o g in (inl x, inl o)
         | _, _, _, _ => (z r i, z r i) end in
-      let runs r i := sat q r i && is_some (get (At Master k) r i) in
+      let runs r i := negb (leaves_out m r) && sat q r i && is_some (get (At Master k) r i) in
       write (write m here (At Master k) (fun r i => if runs r i then Some (fst (new r i)) else get (At Master k) r i))
             here (At Moments k) (fun r i => if runs r i then Some (snd (new r i)) else get (At Moments k) r i)
   end.
@@ -176,7 +187,7 @@ Definition view (m : memory) (u l : nat) (r : rank) : list T :=
 Definition at_forward (u l : nat) (m : memory) : memory :=
   let n r := match count m Stream false r with Some n => n | None => junk_stream (clock m) r end in
   Memory (held m) (partial m) (count m)
-    (fun r x => forward u l (n r) x (view m u l r) (act m r x)) (cot m) (scale m) (tally m)
+    (fun r x => forward u l (n r) x (view m u l r) (act m r x)) (cot m) (scale m) (tally m) (flag m)
     (fun u' l' r => if (u' =? u) && (l' =? l) then Some (n r, view m u l r, act m r) else kept m u' l' r)
     ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
 
@@ -196,7 +207,7 @@ Definition at_backward (t j u l : nat) (m : memory) : memory :=
                    | _ => Some (junk (clock m) r i) end
             end else held m y' r i)
     (partial m) (count m) (act m) (fun r x => backward u l x (from r x) (view m u l r) (cot m r x))
-    (scale m) (tally m) (kept m) ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
+    (scale m) (tally m) (flag m) (kept m) ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
 
 Definition at_instr (t j u l : nat) (m : memory) (e : instr) : memory :=
   match e with
@@ -212,46 +223,54 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
   | Each u reversed body =>
       fold_left (fun m k => fold_left (at_instr t j u (instance u reversed k)) body m) (seq 0 (depth u)) m
   | Loss k => Memory (held m) (partial m) (count m) (act m) (fun r x => seed x (act m r x))
-      (fun r => ratio_of m t j r k) (tally m) (kept m) (reads m) (S (clock m))
+      (fun r => ratio_of m t j r k) (tally m) (flag m) (kept m) (reads m) (S (clock m))
   | ScaleLoss k => Memory (held m) (partial m) (count m) (act m) (cot m)
-      (fun r => (scale m r * ratio_of m t j r k)%ring) (tally m) (kept m) (reads m) (S (clock m))
+      (fun r => (scale m r * ratio_of m t j r k)%ring) (tally m) (flag m) (kept m) (reads m) (S (clock m))
   | Norm g x q => Memory (held m)
       (fun g' l r => if g' =? g then Some (sum_list (part g l) (fun i => if sat q r i then
            match held m x r i with Some v => measure i (as_number v) | None => 0%ring end else 0%ring))
          else partial m g' l r)
-      (count m) (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
+      (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
   | NormSum along => Memory (held m)
       (fun g l r => together (map (partial m g l) (peers along r)) (junk_norm (clock m) g r))
-      (count m) (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
+      (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
+  | Look g x q => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (tally m)
+      (fun g' l r => if g' =? g then Some (existsb (fun i => sat q r i &&
+           match held m x r i with Some v => overflows i (as_number v) | None => false end) (part g l))
+         else flag m g' l r) (kept m) (reads m) (S (clock m))
+  | LookMax along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (tally m)
+      (fun g l r => largest (map (flag m g l) (peers along r)) (junk_flag (clock m) g r)) (kept m) (reads m)
+      (S (clock m))
   | CountTokens => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
-      (fun r => length (filter (near (data p) r) (tokens t))) (kept m) (reads m) (S (clock m))
+      (fun r => length (filter (near (data p) r) (tokens t))) (flag m) (kept m) (reads m) (S (clock m))
   | CountSum along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
-      (fun r => list_sum (map (tally m) (peers along r))) (kept m) (reads m) (S (clock m))
+      (fun r => list_sum (map (tally m) (peers along r))) (flag m) (kept m) (reads m) (S (clock m))
   | Tick c d firsts => Memory (held m) (partial m)
       (fun c' disk r => if counter_eqb c' c && at_first firsts r then
          match d, disk with
          | Start, false => Some 0
-         | Advance, false => match count m c false r with Some n => Some (S n) | None => Some (junk_stream (clock
+         | Advance, false => if counter_eqb c Step && leaves_out m r then count m c false r else match count m c
+           false r with Some n => Some (S n) | None => Some (junk_stream (clock
            m) r) end
          | Load, false => count m c true r
          | Store, true => match count m c false r with Some n => Some n | None => count m c true r end
          | _, _ => count m c' disk r end else count m c' disk r)
-      (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
+      (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
   | ShareTick c along => Memory (held m) (partial m)
       (fun c' disk r => if counter_eqb c' c && negb disk then count m c false (moved (fun _ => 0) along r)
          else count m c' disk r)
-      (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))
+      (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
   end.
 
 Definition run_blocks (t j : nat) (l : list block) (m : memory) : memory := fold_left (at_block t j) l m.
 
 (** A microbatch begins with its data, and without activations of another. *)
 Definition enter (m : memory) : memory :=
-  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (tally m)
+  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (tally m) (flag m)
     (fun _ _ _ => None) (reads m) (S (clock m)).
 
 Definition step (t : nat) (m : memory) : memory :=
-  let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (kept m) []
+  let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (flag m) (kept m) []
     (clock m) in
   let m := run_blocks t 0 (prepare p) m in
   let m := fold_left (fun m j => run_blocks t j (inside p) (enter m)) (seq 0 micro) m in
@@ -261,19 +280,19 @@ Definition step (t : nat) (m : memory) : memory :=
 Definition saved (t : nat) (m : memory) : memory :=
   run_blocks t 0 (save p) (Memory (fun y r i => match on y with Disk => None | _ => held m y r i end)
     (partial m) (fun c disk r => if disk then None else count m c disk r)
-    (act m) (cot m) (scale m) (tally m) (kept m) (reads m) (S (clock m))).
+    (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))).
 Definition off (m : memory) : memory :=
   Memory (fun y r i => match y with
             | At _ Disk => held m y r i | At Weight Device => Some (junk (clock m) r i) | _ => None end)
     (fun _ _ _ => None) (fun c disk r => if disk then count m c disk r else None)
-    (act m) (cot m) (scale m) (junk_tally (clock m)) (kept m) [] (S (clock m)).
+    (act m) (cot m) (scale m) (junk_tally (clock m)) (fun _ _ _ => None) (kept m) [] (S (clock m)).
 Definition power_on : memory :=
   Memory (fun y r i => match y with
             | At Weight Device => Some (if forallb (fun a => r a =? 0) (axes p) then inl (first_weight i) else junk
               0 r i)
             | _ => None end)
     (fun _ _ _ => None) (fun _ _ _ => None) (fun _ => input) junk_flow junk_scale
-    (junk_tally 0) (fun _ _ _ => None) [] 1.
+    (junk_tally 0) (fun _ _ _ => None) (fun _ _ _ => None) [] 1.
 
 Fixpoint run (stops : nat -> bool) (t : nat) : memory :=
   let m := saved t match t with O => run_blocks 0 0 (init p) power_on | S t => step t (run stops t) end in
@@ -309,20 +328,27 @@ Definition weight (j : nat) : K :=
 Definition gradient (i : E) : K :=
   sum_list (seq 0 micro) (fun j => weight j *
     sum_list (batch t j) (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
-Definition all_parts : list (nat * nat) :=
-  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (filter trains (seq 0 (length (groups p)))).
 Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i
   (gradient i))).
 Definition applied (i : E) : K := if clips p then clip norm (gradient i) else gradient i.
 End Reference.
 
-Fixpoint theta (t : nat) (i : E) : T * T :=
+(** Whether a gradient of the step overflows; the number of updates so far, and parameters and moments. *)
+Definition left_out (t : nat) (weights : E -> T) : bool :=
+  skips p && existsb (fun gl => existsb (fun i => overflows i (gradient t weights i)) (part (fst gl) (snd gl)))
+    all_parts.
+Fixpoint reference (t : nat) : nat * (E -> T * T) :=
   match t with
-  | O => (first_weight i, first_moments i)
-  | S t => if negb (trains (group_of i)) then theta t i else update t i (map (fun j => fst (theta t j)) (reading
-    Master i)) (map (fun j => snd (theta t j)) (reading Moments i))
-      (map (applied t (fun j => fst (theta t j))) (reading GradSum i))
+  | O => (0, fun i => (first_weight i, first_moments i))
+  | S t => let (n, state) := reference t in let weights i := fst (state i) in
+      if left_out t weights then (n, state)
+      else (S n, fun i => if negb (trains (group_of i)) then state i
+        else update n i (map weights (reading Master i)) (map (fun j => snd (state j)) (reading Moments i))
+               (map (applied t weights) (reading GradSum i)))
   end.
+Definition updates (t : nat) : nat := fst (reference t).
+Definition theta (t : nat) (i : E) : T * T := snd (reference t) i.
+Definition ticks_of (c : counter) (t : nat) : nat := match c with Step => updates t | Stream => t end.
 
 Definition truth (x : value) (t : nat) (i : E) : T + K :=
   match x with Moments => inl (snd (theta t i)) | _ => inl (fst (theta t i)) end.
@@ -349,8 +375,8 @@ Definition correct_in : Prop := (equal p = true -> equal_counts) -> 0 < micro ->
   (* a checkpoint holds nothing but what the reference has *)
   (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers i ->
      held (run stops t) (At x Disk) r i = Some v -> v = truth x t i) /\
-  (resumes p = true -> forall c, count (run stops t) c true (fun _ => 0) = Some t /\
-     forall r n, ok r -> count (run stops t) c true r = Some n -> n = t).
+  (resumes p = true -> forall c, count (run stops t) c true (fun _ => 0) = Some (ticks_of c t) /\
+     forall r n, ok r -> count (run stops t) c true r = Some n -> n = ticks_of c t).
 End Meaning.
 
 Definition correct (p : program) : Prop := forall w : world, @correct_in w p.

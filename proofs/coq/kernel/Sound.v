@@ -10,6 +10,7 @@ From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra.
 From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
 From Placealg.kernel Require Import Loops.
@@ -54,7 +55,7 @@ Proof.
     apply (blocks_ok p count_ count_pos micro_pos counts_equal (data_once p well) (deep p well) 0 0 true Early
       ltac:(easy) I); [easy|]. apply (power_on_ok p). }
   repeat (split; [easy|]). intros back. rewrite back in counts_. cbn [negb orb quiet counts] in *.
-  destruct (counts f) as [a b [| |[] l []] [| |[] l' []] d]; try easy. intros []; eexists; reflexivity.
+  destruct (counts f) as [a b [| |[] l []] [| |[] l' []] d e]; try easy. intros []; eexists; reflexivity.
 Qed.
 
 Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
@@ -66,8 +67,8 @@ Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
      covers p i -> got r i = Some (truth p Weight t i)) /\
   (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers p i ->
      held (run p stops t) (At x Disk) r i = Some v -> v = truth p x t i) /\
-  (resumes p = true -> forall c, count (run p stops t) c true (fun _ => 0) = Some t /\
-     forall r n, ok r -> count (run p stops t) c true r = Some n -> n = t).
+  (resumes p = true -> forall c, count (run p stops t) c true (fun _ => 0) = Some (ticks_of p c t) /\
+     forall r n, ok r -> count (run p stops t) c true r = Some n -> n = ticks_of p c t).
 Proof.
   intros stops t never. destruct accepted_parts as [f [f' [I0 [lenu [H0 [step_ [F [H1 [rest_ D]]]]]]]]].
   assert (always : forall t, between t 0 (quiet f) (run p stops t)).

@@ -11,6 +11,7 @@ From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra.
 From Placealg.kernel Require Import Facts.
 From Placealg.kernel Require Import Counters.
+From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
 From Placealg.kernel Require Import Loops.
@@ -89,17 +90,11 @@ Proof.
   specialize (all _ in_). cbn [fst snd] in all. eapply entails_ok; [exact all|apply fit].
 Qed.
 
-Lemma counts_entail_ok (t : nat) (k l : counters) c disk f : counts_entail k l = true ->
-  ticking t (told k c disk) f -> ticking t (told l c disk) f.
+Lemma counts_entail_ok (v : nat -> nat) (t : nat) (k l : counters) c disk f : counts_entail k l = true ->
+  ticking v t (told k c disk) f -> ticking v t (told l c disk) f.
 Proof.
   unfold counts_entail. intros all. repeat (apply andb_true_iff in all; destruct all as [all ?]).
   destruct c, disk; cbn [told]; now apply count_entail_ok.
-Qed.
-
-Lemma tally_entail_ok (k l : counters) un : counts_entail k l = true -> tallied l = Some un -> tallied k = Some un.
-Proof.
-  unfold counts_entail. intros all found. apply andb_true_iff in all. destruct all as [_ all]. rewrite found in all.
-  destruct (tallied k) as [un'|]; [|easy]. cbn in all. now destruct (nats_eq un' un) as [->|].
 Qed.
 
 Lemma quiet_between (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (quiet f) m.
@@ -120,7 +115,7 @@ Proof.
   repeat (apply andb_true_iff in all; destruct all as [all ?]). cbn [quiet slots norms counts fine] in *.
   pose proof (all2_length _ _ _ all) as len'.
   split; cbn [quiet slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C Y]. cbn [quiet norms counts] in *. split; cbn [quiet norms counts].
+  - destruct a as [A B C Y Z]. cbn [quiet norms counts] in *. split; cbn [quiet norms counts].
     + intros k disk. eapply counts_entail_ok; [eassumption|apply A].
     + pose proof (all2_length _ _ _ H1). congruence.
     + intros n q found. apply C. assert (small : n < length (norms g)) by (apply nth_error_Some; congruence).
@@ -129,6 +124,7 @@ Proof.
       destruct (place_eq q0 q) as [->|]; [|easy]. pose proof (all2_length _ _ _ H1).
       rewrite <- old. apply nth_error_nth'. lia.
     + intros un found. apply Y. eapply tally_entail_ok; eassumption.
+    + intros n q found. apply Z. eapply looked_entail_ok; eassumption.
   - congruence.
   - now rewrite map_length.
   - intros i cover. eapply entails_table_ok; [|now apply d]. apply all2_nth; [easy|]. destruct cover. lia.
@@ -171,7 +167,7 @@ Qed.
 Lemma entered_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (entered f) (enter m).
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn [entered slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C Y]. split; cbn; easy.
+  - destruct a as [A B C Y Z]. split; cbn; easy.
   - now rewrite map_length.
   - intros u l no. exfalso. clear - no. revert u no. induction (kepts f) as [|x l' IH]; intros [|u] no; cbn in no;
     try easy.
@@ -245,7 +241,8 @@ Lemma step_ok (t : nat) (f g : facts) (m : memory) : after_step p f = Some g -> 
   between t micro g (step p t m) /\ (fine g = true -> log_ok p t (step p t m)).
 Proof.
   unfold after_step, step. intros found known.
-  set (m0 := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (kept m) []
+  set (m0 := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (flag m) (kept m)
+    []
     (clock m)).
   assert (B0 : between t 0 (refreshed f) m0).
   { destruct known as [a b c d e1 e2 e3 e4]. split; cbn; try easy. now destruct a; split. }
@@ -268,14 +265,15 @@ Lemma stay_ok (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : trai
 Proof.
   intros still. destruct h as [| |[[]|[]| | |] q o]; try easy. intros here r good. specialize (here r good). cbn beta
     in *.
-  destruct (sat q r i); [|exact here]. rewrite here. cbn [val theta]. now rewrite still.
+  destruct (sat q r i); [|exact here]. rewrite here. cbn [val]. rewrite theta_next, still.
+  now destruct (left_out p t _).
 Qed.
 
 Lemma turned_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between (S t) 0 (turned p f) m.
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn [turned slots kepts acts cots factor norms counts fine]; try
     easy.
-  - destruct a as [A B C Y]. split; cbn [turned norms counts].
+  - destruct a as [A B C Y Z]. split; cbn [turned norms counts].
     + intros k disk. pose proof (A k disk) as here.
       assert (told (on_counts (fun n _ => match n with Ticks true l o => Ticks false l o | Unheld => Unheld
         | _ => Unsaid end) (counts f) (counts f)) k disk = match told (counts f) k disk with
@@ -284,6 +282,7 @@ Proof.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
     + easy.
+    + intros n q found. exact (no_looks _ _ _ found _).
   - rewrite length_zip; [easy|]. easy.
   - now rewrite map_length.
   - intros i cover. destruct (nth_table_zipped turn_group (groups p) (slots f) (group_of i)) as [-> | [g [found ->]]];
@@ -310,8 +309,9 @@ Proof.
   intros [a b c d e1 e2 e3 e4]. unfold after_save, saved. destruct well_parts as [_ [_ [_ [_ [_ [_ [good _]]]]]]].
   apply quiet_between. apply (blocks t 0 false Early ltac:(easy) I); [easy|].
   split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C Y]. split; cbn [norms counts count partial]; try easy.
-    intros k []; [now destruct k|]. pose proof (A k false) as here. now destruct k.
+  - destruct a as [A B C Y Z]. split; cbn [norms counts count partial]; try easy.
+    + intros k []; [now destruct k|]. pose proof (A k false) as here. now destruct k.
+    + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
     eapply (fits_map t 0 t 0 (fun x h => if on_disk x then Absent else h)); [|now apply d].
@@ -321,11 +321,12 @@ Qed.
 Lemma off_ok (t : nat) (f : facts) (m : memory) : between t 0 f m -> between t 0 (after_off f) (off m).
 Proof.
   intros [a b c d e1 e2 e3 e4]. split; cbn [after_off slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct a as [A B C Y]. split; cbn [after_off off norms counts count partial].
+  - destruct a as [A B C Y Z]. split; cbn [after_off off norms counts count partial].
     + intros k []; [|now destruct k]. pose proof (A k true) as here. now destruct k.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
     + easy.
+    + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
     eapply (fits_map t 0 t 0 (fun x h => if on_disk x then h else if slot_eq x (At Weight Device) then Any else
@@ -362,6 +363,7 @@ Proof.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (groups p) g); easy.
     + easy.
+    + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - now rewrite map_length.
   - intros i [small _] x. rewrite nth_table_const by easy.

@@ -48,6 +48,8 @@ Inductive instr := On (g : nat) (e : event) | Forward | Backward.
 
 (** The step counter and the random stream: states of their own, one number a rank. *)
 Inductive counter := Step | Stream.
+Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | Stream, Stream => true | _, _ => false
+  end.
 Inductive tick := Start | Advance | Store | Load.
 
 Inductive block :=
@@ -56,6 +58,8 @@ Inductive block :=
 | ScaleLoss (k : ratio)                                 (* loss.scale *)
 | Norm (g : nat) (x : slot) (q : place)                 (* the partial norm of every instance of a group *)
 | NormSum (along : list nat)                            (* norm.all_reduce *)
+| Look (g : nat) (x : slot) (q : place)                 (* skip.compute: the flag of every instance of a group *)
+| LookMax (along : list nat)                            (* skip.all_reduce, op max *)
 | CountTokens                                           (* count.compute, in prepare *)
 | CountSum (along : list nat)                           (* count.all_reduce *)
 | Tick (c : counter) (d : tick) (firsts : list nat)      (* at coordinate 0 of these axes *)
@@ -74,10 +78,12 @@ Record group := Group { sites : list nat; rests : place; lies : tier; whole_read
 Inductive weighting := TokenMean | MicrobatchMean | Sum.
 
 (** [repeated] says of every unit whether it stands in the loop over layers; [data] are the axes that split the batch;
-    [clips] says whether the reference clips by the global norm; [equal] whether equal counts are assumed. The rest is
-    the program. *)
+    [clips] says whether the reference clips by the global norm; [skips] whether it leaves out a step in which a
+      gradient
+    overflows; [equal] whether equal counts are assumed. The rest is the program. *)
 Record program := Program {
-  axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; repeated : list bool;
+  axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; skips : bool; repeated : list
+    bool;
   groups : list group;
   init : list block; prepare : list block; inside : list block; outside : list block;
   save : list block; resume : list block

@@ -10,6 +10,7 @@ From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra.
 From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
 Open Scope nat_scope.
 
@@ -62,7 +63,7 @@ Record frame (u l : nat) (m m' : memory) : Prop := {
   fr_held : forall y r i, used p u (group_of i) && (layer_of i =? l) = false -> held m' y r i = held m y r i;
   fr_partial : partial m' = partial m;
   fr_count : count m' = count m;
-  fr_tally : tally m' = tally m;
+  fr_tally : tally m' = tally m /\ flag m' = flag m;
   fr_scale : scale m' = scale m;
   fr_kept : forall u' l' r, (u' =? u) && (l' =? l) = false -> kept m' u' l' r = kept m u' l' r
 }.
@@ -71,15 +72,16 @@ Lemma frame_refl u l m : frame u l m m.
 Proof. now split. Qed.
 Lemma frame_trans u l m m' m'' : frame u l m m' -> frame u l m' m'' -> frame u l m m''.
 Proof.
-  intros [a b c c1 d e] [a' b' c' c1' d' e']. split; try congruence.
+  intros [a b c [c1 c2] d e] [a' b' c' [c1' c2'] d' e']. split; try congruence.
   - intros. now rewrite a', a.
+  - split; congruence.
   - intros. now rewrite e', e.
 Qed.
 
 Lemma event_frame (t j : nat) (here : E -> bool) (e : event) (m : memory) :
   let m' := at_event p t j here e m in
   (forall y r i, here i = false -> held m' y r i = held m y r i) /\ partial m' = partial m /\ (count m' = count m /\
-    tally m' = tally m) /\
+    tally m' = tally m /\ flag m' = flag m) /\
   scale m' = scale m /\ kept m' = kept m /\ act m' = act m /\ cot m' = cot m /\ reads m' = reads m.
 Proof.
   destruct e; cbn; repeat split; try easy; intros y' r i out; rewrite out; rewrite ?andb_false_r; easy.
@@ -143,15 +145,15 @@ Definition goes (f f' : facts) (m m' : memory) : Prop :=
 
 Lemma glob_same (f f' : facts) (m m' : memory) : norms f' = norms f -> counts f' = counts f -> partial m' = partial
   m ->
-  count m' = count m -> tally m' = tally m -> glob t f m -> glob t f' m'.
-Proof. intros A B C D E1 [a b c d]. split; rewrite ?A, ?B, ?C, ?D, ?E1; easy. Qed.
+  count m' = count m -> tally m' = tally m /\ flag m' = flag m -> glob t f m -> glob t f' m'.
+Proof. intros A B C D [E1 F1] [a b c d e]. split; rewrite ?A, ?B, ?C, ?D, ?E1, ?F1; easy. Qed.
 
 Lemma on_ok (f : facts) (m : memory) (g : nat) (e : event) : g < length (groups p) -> used p u g = true -> inst f m ->
   goes f (after_instr p start now u f (On g e)) m (at_instr p t j u l m (On g e)).
 Proof.
   intros small use known. cbn [after_instr at_instr].
   set (here := fun i : E => (group_of i =? g) && (layer_of i =? l)).
-  destruct (event_frame t j here e m) as [A [B [[C C1] [D [E1 [F [G H]]]]]]].
+  destruct (event_frame t j here e m) as [A [B [[C [C1 C2]] [D [E1 [F [G H]]]]]]].
   set (m' := at_event p t j here e m) in *.
   set (new := after_event p start now f g (nth_table (slots f) g) e).
   split; [|repeat split]; cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.

@@ -67,11 +67,13 @@ Proof.
     seed := fun x a => (a + code x)%Qc;
     backward := fun u l x k ws b => (b + total_of ws + number_ (fst (fst k)) + total_of (snd (fst k)))%Qc;
     gamma := fun u l x k ws b i => (code x * number_ (1 + u) + total_of ws + b + snd k + number_ (snd i))%Qc;
-    measure := fun i k => (k * k)%Qc; clip := fun n k => (k + n)%Qc;
+    measure := fun i k => (k * k)%Qc;
+    overflows := fun i k => (snd i =? 0) && Z.odd (Qnum (this k)); clip := fun n k => (k + n)%Qc;
     update := fun n i x o g => ((total_of x + total_of g + number_ 2 * total_of o + number_ n)%Qc,
       (total_of o + total_of g)%Qc);
     junk := fun c r i => inl (number_ (1009 + 7 * c + r 0)); junk_stream := fun c r => 1013 + c;
-    junk_norm := fun c g r => number_ (1019 + c); junk_scale := fun r => number_ 1021; junk_tally := fun c r => 1033
+    junk_norm := fun c g r => number_ (1019 + c); junk_flag := fun c g r => true; junk_scale := fun r => number_
+      1021; junk_tally := fun c r => 1033
       + c;
     junk_flow := fun r x => number_ 1031
   |}.

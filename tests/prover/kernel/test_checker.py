@@ -75,7 +75,7 @@ TABLES = {"padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\
           "no clip": '[optimizer]\nclip = "none"', "token mean": '[loss]\npreset = "token_mean"',
           "sum": '[loss]\npreset = "sum"', "mean of microbatches": '[loss]\nreference = "microbatch_mean"',
           "muon": '[optimizer]\nname = "muon"', "adafactor": '[optimizer]\nname = "adafactor"',
-          "lamb": '[optimizer]\nname = "lamb"'}
+          "lamb": '[optimizer]\nname = "lamb"', "skip": '[optimizer]\nskip = "overflow"'}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -111,6 +111,8 @@ LACKING = {
     "counter of one rank": ("hsdp", '[checkpoint]\nby = "one"', "resume.step.broadcast[dp_replicate,dp_shard]"),
     "moments of one rank": ("hsdp", '[checkpoint]\nby = "one"',
                             "resume.layer.weight.moments.broadcast[dp_replicate,dp_shard]"),
+    "flag": ("zero1", '[optimizer]\nskip = "overflow"', "update.layer.weight.skip.compute"),
+    "flag of all ranks": ("hsdp", '[optimizer]\nskip = "overflow"', "update.skip.all_reduce[dp_shard]"),
     "count of all ranks": ("zero3", '[loss]\npreset = "token_mean"', "prepare.loss.count.all_reduce[dp]"),
 }
 
@@ -122,6 +124,13 @@ def test_what_lacks_an_event_of_these_is_not_accepted(case: str) -> None:
     step = pa.derive(chosen, on)
     assert step.event(path)
     assert kernel(replace(step, events=tuple(e for e in step.events if e.path != path)), chosen, on).accepted is False
+
+
+def test_a_flag_that_the_reference_lacks_is_refused() -> None:
+    chosen, on = parse_strategy_file('base = "dp"\n[optimizer]\nskip = "overflow"').strategy, pa.abstract()
+    step = pa.derive(chosen, on)
+    found = kernel(replace(step, reference=replace(step.reference, skip=False)), chosen, on)
+    assert found.reason == "update.layer.weight.skip.compute: a flag that the reference lacks"
 
 
 def test_what_is_frozen_is_not_updated() -> None:

@@ -23,7 +23,8 @@ KINDS = {"deletions": deletions, "doublings": doublings, "axis_changes": axis_ch
          "operator_changes": operator_changes}
 STRATEGIES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "zero3*offload_optimizer",
               'hsdp|[loss]\npreset = "token_mean"', 'zero1|[loss]\npreset = "sum"',
-              'zero1|[optimizer]\nname = "muon"', 'hsdp|[optimizer]\nname = "lamb"', 'hsdp|[checkpoint]\nby = "one"')
+              'hsdp|[optimizer]\nskip = "overflow"', 'zero1|[optimizer]\nname = "muon"',
+              'hsdp|[optimizer]\nname = "lamb"', 'hsdp|[checkpoint]\nby = "one"')
 """Names, some with tables of their own."""
 
 

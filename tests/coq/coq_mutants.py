@@ -124,7 +124,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("the kernel: a sum over replicas counts once", "kernel/Check", "else Terms (times1 (Size a) (co s))",
            "else Terms (co s)", "kernel/Algebra.sum_reduced"),
     Mutant("the kernel: a gather asks nothing of its source", "kernel/Check",
-           "if rigid c along && forallb is_owner (on_axes along q)", "if rigid c along", "kernel/Events.gather_ok"),
+           "if rigid c along && forallb is_owner (on_axes along q')", "if rigid c along", "kernel/Events.gather_ok"),
     Mutant("the kernel: a clip needs no norm", "kernel/Check", "if normed f && whole g c then Holds Clipped",
            "if whole g c then Holds Clipped", "kernel/Events.clip_ok"),
     Mutant("the kernel: an update at any step", "kernel/Check", "current f Step && ready g c", "ready g c",

@@ -240,8 +240,10 @@ def _broadcast(w: _Writer, e: Event) -> Term:
 
 
 def _gather(w: _Writer, e: Event) -> Term:
-    _everywhere(e)
-    return ("Gather", _read(e), _written(e), w.along(e))
+    split = [c for c in e.where if c.axis in e.axes]
+    if split:
+        raise Outside(e.path, f"where = {', '.join(map(repr, split))}, along which it gathers")
+    return ("Gather", _read(e), _written(e), w.along(e), w.place(e.where))
 
 
 def _assign(w: _Writer, e: Event) -> Term:

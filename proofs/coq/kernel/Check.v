@@ -221,9 +221,10 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | Holds c q o => if rigid c along && forallb (fun c => negb (is_owner c)) (on_axes along q)
           then Holds c (off_axes along q) o else Any
       | h => h end
-  | Gather x y along => set k y match get k x with
-      | Holds c q _ => if rigid c along && forallb is_owner (on_axes along q)
-          then Holds c (off_axes along q) (match off_axes along q with [] => true | _ => false end) else Any
+  | Gather x y along q => set k y match get k x with
+      | Holds c q' _ => if rigid c along && forallb is_owner (on_axes along q')
+          then Holds c (union q (off_axes along q')) (outside_none (get k y) q && within q (off_axes along q')) else
+            Any
       | _ => Any end
   | Initial y q => set k y (if start then Holds (Moment false) q (outside_none (get k y) q) else Any)
   | Copy x y q => set k y match get k x with

@@ -142,7 +142,7 @@ Definition after_resume (f : facts) : facts := quiet (after false Early (resume 
 Definition slots_of (e : event) : list slot :=
   match e with
   | Broadcast x _ | Keep x _ | Free x _ | Initial x _ | Zero x _ | Scale x _ _ | Reduce x _ _ _ _ | Clip x _ => [x]
-  | Gather x y _ | Copy x y _ | Publish x y _ | Accumulate x y _ => [x; y]
+  | Gather x y _ _ | Copy x y _ | Publish x y _ | Accumulate x y _ => [x; y]
   | Update t _ => [At Master t] end.
 Definition of_tier (k : tier) : list slot := [At Weight k; At Master k; At Moments k; At Grad k; At GradSum k].
 Definition names (is : tier -> bool) (b : block) : bool :=

@@ -64,17 +64,20 @@ Proof.
     + intros d on. specialize (firsts d on). destruct d; easy.
 Qed.
 
-Lemma gather_ok x y along : goal (Gather x y along).
+Lemma gather_ok x y along q : goal (Gather x y along q).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
-  destruct (get k x) as [| |c q o]; [easy|easy|].
-  destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite
-    forallb_forall in firsts.
+  destruct (get k x) as [| |c q' o]; [easy|easy|].
+  destruct (rigid c along && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts].
+  rewrite forallb_forall in firsts.
   intros r good. cbn beta. specialize (H (moved (fun a => own a i) along r)). rewrite sat_moved in H.
   - rewrite rigid_ok in H by easy. specialize (H ltac:(apply moved_ok; [intros; apply own_ok|easy])).
-    destruct (sat (off_axes along q) r i) eqn:there.
-    + now rewrite H.
-    + destruct (off_axes along q); [|easy]. now cbn in there.
+    rewrite sat_union. destruct (sat q r i) eqn:here_; cbn [andb].
+    + destruct (sat (off_axes along q') r i) eqn:there; [now rewrite H|].
+      intros both. apply andb_true_iff in both. destruct both as [_ in_].
+      now rewrite (within_ok _ _ _ _ in_ here_) in there.
+    + intros both. apply andb_true_iff in both. destruct both as [none _].
+      now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
   - intros d on. specialize (firsts d on). destruct d; easy.
 Qed.
 

@@ -139,8 +139,9 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
   let get := held m in
   match e with
   | Broadcast x along => write m here x (fun r i => get x (moved (fun _ => 0) along r) i)
-  | Gather x y along => write m here y (fun r i =>
-      match get x (moved (fun a => own a i) along r) i with Some v => Some v | None => Some (z r i) end)
+  | Gather x y along q => write m here y (fun r i => if sat q r i then
+      match get x (moved (fun a => own a i) along r) i with Some v => Some v | None => Some (z r i) end else get y r
+        i)
   | Initial y q => write m here y (fun r i => if sat q r i then Some (inl (first_moments i)) else get y r i)
   | Copy x y q => write m here y (fun r i => if sat q r i then get x r i else get y r i)
   | Publish x y q => write m here y (fun r i => if sat q r i && is_some (get x r i) then get x r i else get y r i)

@@ -30,7 +30,7 @@ Record ratio := Ratio { over : list symbol; under : list symbol }.
 (** What happens to one instance of one group, on all ranks at once; [x] is read, [y] is written. *)
 Inductive event :=
 | Broadcast (x : slot) (along : list nat)              (* broadcast, root 0 *)
-| Gather (x y : slot) (along : list nat)               (* gather, all_gather; publish with axes *)
+| Gather (x y : slot) (along : list nat) (q : place)     (* gather, all_gather; publish with axes *)
 | Initial (y : slot) (q : place)                       (* assign of moments *)
 | Copy (x y : slot) (q : place)                        (* assign, offload, fetch, store, load *)
 | Publish (x y : slot) (q : place)                     (* publish without axes: where it is held *)

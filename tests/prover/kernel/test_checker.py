@@ -27,6 +27,7 @@ from placealg.prover.kernel.coq import (
     worlds,
 )
 from placealg.prover.kernel.program import program_of
+from placealg.step.event import Clause
 from placealg.strategy.file import parse_strategy_file
 
 FAMILY = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
@@ -124,6 +125,19 @@ def test_what_lacks_an_event_of_these_is_not_accepted(case: str) -> None:
     step = pa.derive(chosen, on)
     assert step.event(path)
     assert kernel(replace(step, events=tuple(e for e in step.events if e.path != path)), chosen, on).accepted is False
+
+
+def test_what_is_gathered_where_its_shard_rests() -> None:
+    text = ('[mesh]\nleft = "symbolic"\nright = "symbolic"\n[dims]\nleft = ["batch"]\nright = ["batch"]\n[states]\n'
+            'parameters = { left = "R", right = "S*" }\noptimizer = { left = "S", right = "R" }\n'
+            'gradients = { left = "R", right = "S" }')
+    chosen, on = parse_strategy_file(text).strategy, pa.abstract()
+    step = pa.derive(chosen, on)
+    path = "publish.layer.weight.publish[left]"
+    assert kernel(step, chosen, on).accepted is True
+    split = tuple(replace(e, where=(Clause("left"),)) if e.path == path else e for e in step.events)
+    found = kernel(replace(step, events=split), chosen, on)
+    assert found.reason == f"{path}: where = owner(left), along which it gathers"
 
 
 def test_a_flag_that_the_reference_lacks_is_refused() -> None:

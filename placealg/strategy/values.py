@@ -201,15 +201,16 @@ def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
 
 
 def _layers_chosen(label: str, _key: Key, value: Any, *_: Any) -> FrozenMap[str, int]:
-    table = _table(label, value)
-    for how, number in table.items():
+    if not isinstance(value, Mapping):
+        raise InputError(f"{label} is {shown(value)}: expected a table, such as {{ first = 12 }} or {{ every = 2 }}")
+    for how, number in value.items():
         if how not in ("first", "every"):
             raise InputError(f"{label} names '{how}'", name=how, valid=("first", "every"))
         if type(number) is not int or number < 1:
             raise InputError(f"{label} {how} is {shown(number)}: expected a whole number of at least 1")
-    if len(table) > 1:
+    if len(value) > 1:
         raise InputError(f"{label} says first and every: layers are chosen in one way")
-    return FrozenMap(table)
+    return FrozenMap(value)
 
 
 def _by_axis(label: str, key: Key, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:

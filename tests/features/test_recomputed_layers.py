@@ -79,6 +79,8 @@ def test_what_is_dropped_and_not_run_again_is_missed(change: dict[str, Any]) -> 
 def test_bad_input(model: str, layers: dict[str, int], said: str) -> None:
     with pytest.raises(InputError, match=said):
         step_of("dp", model, **layers)
+    with pytest.raises(InputError, match=r"is .all.: expected a table, such as \{ first = 12 \} or \{"):
+        overlay(parse_strategy("dp"), {"schedule": {"recompute_layers": "all"}})
     with pytest.raises(InputError, match="recompute_layers: no region is recomputed"):
         step_of("dp", "gpt", {}, first=2)
 

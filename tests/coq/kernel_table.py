@@ -15,6 +15,7 @@ import placealg as pa
 from placealg.check.kernel import kernel
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
+from placealg.strategy.file import parse_strategy_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "proofs.md"
@@ -26,6 +27,18 @@ STRATEGIES = (
     "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
     "zero3*zero1[more]", "dp*recompute_full", "dp*recompute_selective", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ring",
     "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved")
+BASES = ("dp", "zero1", "zero3", "hsdp")
+TABLES = {
+    "a token mean": '[loss]\npreset = "token_mean"', "a sum": '[loss]\npreset = "sum"',
+    "a mean over microbatches": '[loss]\nreference = "microbatch_mean"', "no clip": '[optimizer]\nclip = "none"',
+    "skip on overflow": '[optimizer]\nskip = "overflow"', "muon": '[optimizer]\nname = "muon"',
+    "adafactor": '[optimizer]\nname = "adafactor"', "lamb": '[optimizer]\nname = "lamb"',
+    "padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\npad = "elements"',
+    "a checkpoint by one rank": '[checkpoint]\nby = "one"', "by one replica": '[checkpoint]\nby = "replica"',
+    "of parameters alone": '[checkpoint]\nholds = "parameters"',
+    "frozen norms": '[groups.norms]\nmatch = "*norm*"\nfrozen = true', "adapters": '[adapters]\nmatch = "*"'}
+"""What a strategy may say besides its placement: a name, and the tables of a file."""
+
 MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
 TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Semantics.v", "placealg/prover/kernel/program.py",
            "placealg/prover/kernel/whole_units.py", "placealg/prover/kernel/checker.py")
@@ -33,9 +46,9 @@ TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Semantics.v", "place
 NO_PROGRAM = "—"
 
 
-def answer(strategy: str, model: str) -> str:
-    """What the kernel says of a strategy on a model, in a word or in why not."""
-    chosen, on = pa.parse_strategy(strategy), resolve_model(model)
+def answer(strategy: str, model: str, tables: str = "") -> str:
+    """What the kernel says of a strategy, with tables of its own, on a model: in a word or in why not."""
+    chosen, on = parse_strategy_file(f'base = "{strategy}"\n{tables}').strategy, resolve_model(model)
     try:
         found = kernel(pa.derive(chosen, on), chosen, on)
     except InputError:
@@ -63,6 +76,15 @@ def table() -> Iterator[str]:
     yield f"{NO_PROGRAM} the strategy has no program on this model  "
     for k, note in enumerate(notes):
         yield f"({k + 1}) {note}  "
+    yield ""
+    yield "The same on abstract and gpt, where the strategy says more than its placement:"
+    yield ""
+    yield "| with | " + " | ".join(f"`{base}`" for base in BASES) + " |"
+    yield "|---" * (len(BASES) + 1) + "|"
+    for name, tables in TABLES.items():
+        cells = ["; ".join(sorted({answer(base, model, tables) for model in ("abstract", "gpt")} - {NO_PROGRAM}))
+                 for base in BASES]
+        yield f"| {name} | " + " | ".join(cells) + " |"
     yield ""
     yield "| to be trusted | lines |"
     yield "|---|---|"

@@ -15,6 +15,7 @@ the transfers of other tiers. It is what the parameters make of it, and no bound
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 from placealg.arith import Monomial
@@ -96,11 +97,12 @@ def times(program: Step | Walk, chunks: int = 1) -> FrozenMap[str, Figure]:
     walk = walked(program)
     if walk.unknown:
         return FrozenMap()
-    sent = [row for row in rows(walk) if not row.left_out]
-    bound = {f"{PART}{name}": Figure((total,)) for name, total in _bound(walk, sent, chunks).items() if total.terms}
-    terms = {name: total for name, total in _estimate(walk, sent).items() if total.terms}
+    sent, work = [Sent.of(walk, row) for row in rows(walk) if not row.left_out], _work(walk)
+    bound = {f"{PART}{name}": Figure((total,)) for name, total in _bound(walk, sent, work, chunks).items()
+             if total.terms}
+    terms = {name: total for name, total in _estimate(walk, sent, work).items() if total.terms}
     base = sum(terms.values(), Polynomial())
-    hidden = _unhidden(walk, sent, terms["work"])
+    hidden = _unhidden(sent, terms["work"])
     return FrozenMap({
         "time.bound": Figure(tuple(piece for figure in bound.values() for piece in figure.pieces)), **bound,
         "time.estimate": Figure(tuple(base + piece for piece in hidden)),
@@ -162,42 +164,68 @@ _FACTORED = 40
 """The number of terms from which a sum is left as it is."""
 
 
-def _bound(walk: Walk, sent: list[Carried], chunks: int) -> dict[str, Polynomial]:
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A row of what is sent: all of it, and what of it crosses the boundary of a node."""
+
+    row: Carried
+    whole: Polynomial
+    across: Polynomial
+
+    @staticmethod
+    def of(walk: Walk, row: Carried) -> Sent:
+        """The volumes of a row."""
+        axes = () if row.ranks is not None else row.event.axes
+        crosses = crossing(row.collective, axes)
+        return Sent(row, row_sum(walk, row), row_sum(walk, row, crosses) if crosses.terms else Polynomial())
+
+    @property
+    def linked(self) -> bool:
+        """Whether it goes over the link of a tier of memory."""
+        return self.row.event.verb in LINKS
+
+    @property
+    def handed(self) -> bool:
+        """Whether a stage hands it on."""
+        return self.row.event.verb == SENT_ON
+
+
+def _bound(walk: Walk, sent: list[Sent], work: Polynomial, chunks: int) -> dict[str, Polynomial]:
     stage = stage_of(walk.step)
-    shared = sent if stage is None else [row for row in sent if row.event.verb == SENT_ON or _repeated(walk, row)]
-    across = [row for row in shared if row.event.verb not in LINKS]
-    inside = [row for row in sent if row.event.verb not in LINKS]
+    shared = sent if stage is None else [one for one in sent if one.handed or _repeated(walk, one.row)]
     found = {
-        "compute": _over(_work(walk) + (_fill(walk, stage, chunks) if stage else Polynomial()), "peak_flops"),
-        "card": _over(_total(_crossing(walk, row) for row in across), "card_bw"),
+        "compute": _over(work + (_fill(walk, stage, chunks) if stage else Polynomial()), "peak_flops"),
+        "card": _over(_total(one.across for one in shared if not one.linked), "card_bw"),
         "links": Polynomial(),
         "memory": _over(_TWICE * bytes_of(walk.amounts, walk.resting["optimizer"]), "hbm_bw"),
-        **_tiers(walk, sent),
+        **_tiers(sent),
     }
-    everything = _total(row_sum(walk, row) for row in inside)
+    everything = _total(one.whole for one in sent if not one.linked)
     if everything.terms:
         return {**found, "links": everything.times(Monomial.of("out_bw") ** -1)}
     return found
 
 
-def _estimate(walk: Walk, sent: list[Carried]) -> dict[str, Polynomial]:
+def _estimate(walk: Walk, sent: list[Sent], work: Polynomial) -> dict[str, Polynomial]:
     """Term -> its seconds."""
-    tensors = [row for row in sent if row.event.on_tensor and row.event.verb not in (*LINKS, SENT_ON)]
-    states = [row for row in sent if not row.event.on_tensor and row.event.verb not in LINKS]
-    handed = [row for row in sent if row.event.verb == SENT_ON]
-    runs = walk.amounts.known_sum(_total(times_sum(row.event) * instances_sum(walk.step, row.event)
-                                         for row in tensors))
+    tensors = [one for one in sent if one.row.event.on_tensor and not one.linked and not one.handed]
+    runs = walk.amounts.known_sum(_total(times_sum(one.row.event) * instances_sum(walk.step, one.row.event)
+                                         for one in tensors))
     inside = {
-        "work": _over(_work(walk), "peak_flops", "efficiency"),
-        "tensors": _carried(walk, tensors).times(Monomial.of("exposed_tensors")),
+        "work": _over(work, "peak_flops", "efficiency"),
+        "tensors": _carried(tensors).times(Monomial.of("exposed_tensors")),
         "latency": runs.times(Monomial.of("latency")),
     }
     stage = stage_of(walk.step)
     bubble = Polynomial() if stage is None else _waits(stage) * _total(inside.values())
-    return {**inside, "bubble": bubble, "stages": _carried(walk, handed),
-            "states": _carried(walk, states).times(Monomial.of("exposed_states")),
+    return {**inside, "bubble": bubble, "stages": _carried(one for one in sent if one.handed),
+            "states": _carried(_of_states(sent)).times(Monomial.of("exposed_states")),
             "update": _over(_TWICE * bytes_of(walk.amounts, walk.resting["optimizer"]), "hbm_bw"),
-            **_tiers(walk, sent)}
+            **_tiers(sent)}
+
+
+def _of_states(sent: list[Sent]) -> list[Sent]:
+    return [one for one in sent if not one.row.event.on_tensor and not one.linked]
 
 
 def _waits(stage: Stage) -> Polynomial:
@@ -208,31 +236,27 @@ def _waits(stage: Stage) -> Polynomial:
     return Polynomial.read(repr(stage.sum(stage.waiting)), dict.fromkeys(TIMES, third))
 
 
-def _unhidden(walk: Walk, sent: list[Carried], work: Polynomial) -> tuple[Polynomial, ...]:
+def _unhidden(sent: list[Sent], work: Polynomial) -> tuple[Polynomial, ...]:
     """What of the traffic of parameters and gradients, but for the exposed share, does not fit behind half the work."""
-    states = _carried(walk, [row for row in sent if not row.event.on_tensor and row.event.verb not in LINKS])
+    states = _carried(_of_states(sent))
     if not states.terms:
         return (Polynomial(),)
     rest = states - states.times(Monomial.of("exposed_states"))
     return Polynomial(), rest - work * _HALF
 
 
-def _tiers(walk: Walk, sent: list[Carried]) -> dict[str, Polynomial]:
+def _tiers(sent: list[Sent]) -> dict[str, Polynomial]:
     """Tier -> the seconds of its link."""
-    return {tier: _over(_total(row_sum(walk, row) for row in sent if row.collective == f"{tier} link"), f"{tier}_bw")
+    return {tier: _over(_total(one.whole for one in sent if one.row.collective == f"{tier} link"), f"{tier}_bw")
             for tier in ("host", "nvme")}
 
 
-def _carried(walk: Walk, chosen: list[Carried]) -> Polynomial:
+def _carried(chosen: Iterable[Sent]) -> Polynomial:
     """The seconds of collectives: what crosses the boundary by the card, the rest in the node."""
-    across = _total(_crossing(walk, row) for row in chosen)
-    rest = _total(row_sum(walk, row) for row in chosen) - across
+    listed = list(chosen)
+    across = _total(one.across for one in listed)
+    rest = _total(one.whole for one in listed) - across
     return _over(across, "link_efficiency", "card_bw") + _over(rest, "link_efficiency", "node_bw")
-
-
-def _crossing(walk: Walk, row: Carried) -> Polynomial:
-    axes = () if row.ranks is not None else row.event.axes
-    return row_sum(walk, row, crossing(row.collective, axes))
 
 
 def _repeated(walk: Walk, row: Carried) -> bool:

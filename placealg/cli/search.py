@@ -46,7 +46,8 @@ from placealg.model.config import resolve_model
 from placealg.model.model import Model
 from placealg.progress import each, say
 from placealg.prover.verdict import PROVED, Report
-from placealg.render.search import Answer, as_csv, document, misfit, page, why
+from placealg.render.search import Answer, Preferred, as_csv, document, misfit, page, why
+from placealg.render.search_front import front_as_csv, front_document, front_page
 from placealg.render.text_layout import Line
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
@@ -67,9 +68,10 @@ def search_command(chosen: Namespace) -> int:
     question = read_question(chosen)
     for path in filter(None, (chosen.plot, chosen.certificate)):
         check_file(path)
-    for option in ("front", "plot", "certificate", "robust", "regions"):
+    for option in ("front", "front_alone", "plot", "certificate", "robust", "regions", "prefer"):
         if chosen.best_alone and getattr(chosen, option):
-            raise InputError(f"--{option} takes a search of all strategies: leave out --best-alone", where="search")
+            raise InputError(f"--{option.replace('_', '-')} takes a search of all strategies: leave out --best-alone",
+                             where="search")
     if chosen.best_alone and chosen.format == "csv":
         raise InputError("csv lists every configuration that fits: leave out --best-alone", where="search")
     calibration = _calibrated(chosen.measured, question) if chosen.measured else None
@@ -77,13 +79,15 @@ def search_command(chosen: Namespace) -> int:
         question = replace(question, parameters=question.parameters.plus({"efficiency": calibration.efficiency}))
     whole(chosen.top, 10_000, "--top")
     jobs = whole(chosen.jobs, 1024, "-j")
+    most = whole(chosen.at_most, 10**9, "--at-most") if chosen.at_most else None
+    within = _number(chosen.within, f"--within {chosen.within}")
     if chosen.why:
         _meant(chosen.why, question)
     ranges = read_ranges(chosen, question)
     space, outside = decided(question.space, question.model, _folder(chosen))
     question = replace(question, space=space)
     with _pool(jobs) as executor, stopping() as stopped:
-        found = search(question, _folder(chosen), executor, stopped, chosen.best_alone)
+        found = search(question, _folder(chosen), executor, stopped, chosen.best_alone, most)
         halted = stopped()
     if not found.counts.fit:
         if chosen.certificate and not halted:
@@ -93,23 +97,28 @@ def search_command(chosen: Namespace) -> int:
                         "smallest_excess_bytes": _excess(found)})
         else:
             print_lines(misfit(found, width()))
-        return INTERRUPTED if halted else FAILED
+        return INTERRUPTED if halted else FAILED if found.complete else OPEN
+    if chosen.front_alone:
+        return _front_alone(chosen, found, halted)
     if chosen.format == "csv":
         print_text(as_csv(found))
-        return INTERRUPTED if halted else DONE
-    return _tell(chosen, found, calibration, outside, halted, ranges)
+        return INTERRUPTED if halted else DONE if found.complete else OPEN
+    return _tell(chosen, found, calibration, outside, halted, ranges, within)
 
 
 def _tell(chosen: Namespace, found: Found, calibration: Calibration | None, outside: tuple[Decided, ...],
-          halted: bool, ranges: Ranges) -> int:
+          halted: bool, ranges: Ranges, within: Fraction) -> int:
     question, best = found.question, found.best
+    patterns = [pattern for text in chosen.prefer for pattern in re.split(_OUTSIDE, text)]
+    preferred = found.preferred(patterns) if patterns else None
     front = found.front() if chosen.front or chosen.plot else None
-    wanted = dict.fromkeys([best.expression, *(one.expression for one in front or ())])
+    wanted = dict.fromkeys([best.expression, *(one.expression for one in (*(front or ()), *filter(None, [preferred])))])
     reports = {e: _proof(e, question.model) for e in each(list(wanted), str)}
     say("why others lost")
     answer = Answer(found, best, told(best, question, PART), told(best, question), need_formula(best, question),
                     reports, neighbours(found, best), found.top(whole(chosen.top, 10_000, "--top")), front, calibration,
-                    _thought(chosen.why, found) if chosen.why else (), outside)
+                    _thought(chosen.why, found) if chosen.why else (), outside,
+                    Preferred(tuple(patterns), preferred, within) if patterns else None)
     varied = Varied(found, chosen.robust, ranges)
     if chosen.plot:
         from placealg.render.search_drawing import draw_front
@@ -123,7 +132,23 @@ def _tell(chosen: Namespace, found: Found, calibration: Calibration | None, outs
         return INTERRUPTED
     if chosen.certificate:
         _certify(chosen, found, reports[best.expression], outside)
-    return DONE if all(r.verdict == PROVED for r in reports.values()) else OPEN
+    return DONE if found.complete and all(r.verdict == PROVED for r in reports.values()) else OPEN
+
+
+def _front_alone(chosen: Namespace, found: Found, halted: bool) -> int:
+    """The front and nothing else, each of it proved."""
+    front = found.front()
+    reports = {e: _proof(e, found.question.model) for e in each(list(dict.fromkeys(o.expression for o in front)), str)}
+    if chosen.format == "json":
+        print_json({"version": 1, "question": found.question.to_json(), "complete": found.complete,
+                    "front": front_document(front, reports)})
+    elif chosen.format == "csv":
+        print_text(front_as_csv(front, reports))
+    else:
+        print_lines(front_page(front, reports, width()))
+    if halted:
+        return INTERRUPTED
+    return DONE if found.complete and all(r.verdict == PROVED for r in reports.values()) else OPEN
 
 
 def _certify(chosen: Namespace, found: Found, report: Report | None, outside: tuple[Decided, ...]) -> None:

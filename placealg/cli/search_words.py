@@ -50,7 +50,15 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
     parser.add_argument("--top", metavar="N", default="10", help="how many are listed; 10")
     parser.add_argument("--best-alone", action="store_true", help="derive no strategy of which a bound excludes "
                         "that it has the best, and say what that saved")
+    parser.add_argument("--at-most", metavar="N", help="evaluate so many strategies and no more; with --best-alone "
+                        "those first that work least. Where some are left the exit code is 3")
+    parser.add_argument("--prefer", action="append", default=[], metavar="PATTERN", help="the best of the strategies "
+                        "that match, beside the best of all: 'zero3*'")
+    parser.add_argument("--within", metavar="PERCENT", default="1", help="whether what is preferred loses no more than "
+                        "that; 1")
     parser.add_argument("--front", action="store_true", help="the front of memory, time and card traffic, each proved")
+    parser.add_argument("--front-alone", action="store_true", help="the front and nothing else, each proved; with "
+                        "--format csv or json its rows alone")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw that front")
     parser.add_argument("--certificate", metavar="FILE", help="write why nothing in the space is better, for `recheck`")
     parser.add_argument("--why", metavar="TEXT", help="why not this one: 'zero3*tp_sp dp=64 tp=8 b=1'")

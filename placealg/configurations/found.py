@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,13 @@ class Found:
     def top(self, count: int) -> list[Configuration]:
         """The first of the table, with exact figures."""
         return [self.configuration(row) for row in self.table[:count]]
+
+    def preferred(self, patterns: Iterable[str]) -> Configuration | None:
+        """Of the layouts whose strategies match one of the patterns, the first of the table; None if none fits."""
+        wanted = tuple(patterns)
+        places = [k for k, one in enumerate(self.every) if any(fnmatchcase(one.programs.expression, p) for p in wanted)]
+        rows = np.flatnonzero(np.isin(self.table["place"], places))
+        return self.configuration(self.table[int(rows[0])]) if len(rows) else None
 
     def front(self, names: Iterable[str] = ("memory", "estimate", "card")) -> list[Configuration]:
         """The layouts of which no other is as good in every objective and better in one, in order of the first one.

@@ -10,7 +10,7 @@ from typing import Any
 from placealg.configurations.evaluate import Evaluated, asked, evaluate
 from placealg.configurations.found import Found
 from placealg.configurations.programs import Cache, Programs, compiled, outlined
-from placealg.configurations.pruning import Pruned, Work, relaxed
+from placealg.configurations.pruning import STATES, Pruned, Work, relaxed
 from placealg.configurations.question import Question
 from placealg.configurations.stages import Kind, kinds
 from placealg.errors import InputError
@@ -19,11 +19,13 @@ from placealg.strategy.expression import parse_strategy
 
 
 def search(question: Question, folder: Path | None = None, executor: Any = None,
-           interrupted: Callable[[], bool] = lambda: False, best_alone: bool = False) -> Found:
+           interrupted: Callable[[], bool] = lambda: False, best_alone: bool = False,
+           most: int | None = None) -> Found:
     """Search the space: `folder` is the cache's, `executor` derives what it lacks, `interrupted` says to stop.
 
     An `executor` has the `map` of concurrent.futures. For the `best_alone` strategies are left out whose layouts all
-    are worse by a bound (`pruning`); where nothing fits all are searched.
+    are worse by a bound (`pruning`); where nothing fits all are searched. At `most` so many are evaluated, of which
+    the first are those that work least for the `best_alone`; the rest is told as not searched.
 
     >>> import placealg.configurations.space as space
     >>> from fractions import Fraction
@@ -39,13 +41,13 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     """
     wanted = strategies(question)
     if best_alone:
-        found = _pruned(question, wanted, Cache(folder, question.model), interrupted)
-        if found.counts.fit or interrupted():
+        found = _pruned(question, wanted, Cache(folder, question.model), interrupted, most)
+        if found.counts.fit or not found.complete:
             return found
     every: list[Evaluated] = []
     refused: dict[str, str] = {}
     best = float("inf")
-    for k, programs in enumerate(_programs(wanted, question, Cache(folder, question.model), executor), 1):
+    for k, programs in enumerate(_programs(wanted[:most], question, Cache(folder, question.model), executor), 1):
         if interrupted():
             break
         if programs.refused:
@@ -58,7 +60,8 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     return Found(question, every, refused, len(wanted))
 
 
-def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Callable[[], bool]) -> Found:
+def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Callable[[], bool], most: int | None
+            ) -> Found:
     """The best of strategies, the least work first; each is derived as far as its bounds leave it a chance."""
     work = Work.of(question)
     bounds = {e: work.least(e) for e in wanted}
@@ -67,7 +70,7 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Ca
     for k, expression in enumerate(sorted(wanted, key=least.__getitem__), 1):
         say(f"{k} of {len(wanted)} strategies, {len(pruned)} left out by a bound"
             + (f", the best so far {best:.4g}" if best < float("inf") else ""))
-        if interrupted():
+        if interrupted() or most == len(every) + len(refused) + sum(one.by == STATES for one in pruned.values()):
             break
         outline, bound = bounds[expression]
         if bound is not None and bound.least > best:

@@ -21,6 +21,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS
 from placealg.prover.verdict import Report
 from placealg.render.proof import coloured
+from placealg.render.search_front import front_document, front_page, laid
 from placealg.render.search_modes import enumerated, is_unnamed, toml_of
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import number
@@ -32,6 +33,15 @@ _FORMULA = 96
 
 _LISTED = 12
 """The neighbours that a page lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """The best `one` of the strategies that match patterns; whether it loses no more than `within` per cent is told."""
+
+    patterns: tuple[str, ...]
+    one: Configuration | None
+    within: Fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ class Answer:
     calibration: Calibration | None = None
     thought: Sequence[Line] = ()
     left_out: Sequence[Decided] = ()
+    preferred: Preferred | None = None
 
 
 def seconds(value: Fraction | float) -> str:
@@ -64,13 +75,6 @@ def seconds(value: Fraction | float) -> str:
 def gigabytes(value: Fraction | float) -> str:
     """Bytes as GB to three decimals."""
     return f"{float(value) / GB:,.3f} GB"
-
-
-def laid(one: Configuration) -> str:
-    """The sizes of a configuration and its place in the nodes."""
-    sizes = "  ".join(f"{n} {v}" for n, v in {**one.axes, **one.counts}.items())
-    places = ", ".join(f"{a} {n}" for a, n in one.places.items())
-    return f"{sizes}" + (f"; in a node {places}" if places else "")
 
 
 def page(answer: Answer, width: int) -> list[Line]:
@@ -94,14 +98,17 @@ def page(answer: Answer, width: int) -> list[Line]:
     assumed = f", assuming {', '.join(h.name for h in report.hypotheses)}" if report.hypotheses else ""
     lines += [(), line(bold("proof"), "  ", coloured(report.verdict), f" {report.cls or ''}".rstrip(),
                        dim(f": equals the single device{assumed}"))]
+    if answer.preferred is not None:
+        lines += _preferred(answer, width)
     lines += _near(answer, width)
     low, _ = found.least
-    lines += [(), *prose(f"bound  nothing in this space takes less than {seconds(low)}"
+    where = "in this space" if found.complete else "of these"
+    lines += [(), *prose(f"bound  nothing {where} takes less than {seconds(low)}"
                          f"{' a sequence' if question.devices.more else ''} at these rates, under "
                          f"{', '.join(HYPOTHESES)}: placealg explain NAME", width, hang=7)]
     lines += _top(answer, width)
     if answer.front is not None:
-        lines += _front(answer, width)
+        lines += [(), *front_page(answer.front, answer.reports, width)]
     if question.space.enumerated:
         lines += toml_of(best, answer.front, width)
     if answer.thought:
@@ -144,7 +151,8 @@ def _space(found: Found, width: int) -> list[Line]:
             width, "dim", hang=9)
     lines += _pruned(found, width)
     if not found.complete:
-        lines += prose(f"interrupted after {counts.strategies} of {found.total} strategies: what follows holds for "
+        seen = counts.strategies + counts.refused + len(found.pruned)
+        lines += prose(f"stopped after {number(seen)} of {number(found.total)} strategies: what follows holds for "
                        "those alone", width, "red", hang=2)
     return lines
 
@@ -205,17 +213,22 @@ def _row(one: Configuration) -> list[Cell]:
             f"{one.expression}  {laid(one)}"]
 
 
-def _front(answer: Answer, width: int) -> list[Line]:
-    front = answer.front or ()
-    rows: list[list[Cell]] = [[bold("needs, GB"), bold("about, s"), bold("card, GB"), bold("verdict"),
-                               bold("strategy and sizes")]]
-    for one in front:
-        report = answer.reports.get(one.expression)
-        rows.append([f"{float(one.need) / GB:,.3f}", f"{float(one.estimate):.4g}", f"{float(one.card) / GB:,.3f}",
-                     "" if report is None else coloured(report.verdict), f"{one.expression}  {laid(one)}"])
-    return [(), line(bold("front"), dim(f"  {len(front)} of which none other needs less, takes less time and sends "
-                                        "less through the card")),
-            *indent(table(rows, "rrrll", width - 2, wrap={4: 30}))]
+def _preferred(answer: Answer, width: int) -> list[Line]:
+    """The best of what is preferred, and by how much it loses."""
+    asked, objective = answer.preferred, answer.found.question.objective
+    assert asked is not None
+    told = ", ".join(asked.patterns)
+    if asked.one is None:
+        return [(), *prose(f"prefer  nothing that matches {told} fits", width, "red", hang=8)]
+    one = asked.one
+    mine, least = one.value(objective), answer.best.value(objective)
+    ratio = mine / least - 1 if least else Fraction(0)
+    head = [line(bold("prefer"), f"  {one.expression}", dim(f"  {_percent(ratio)}, " + (
+        "within" if ratio * 100 <= asked.within else "beyond") + f" {float(asked.within):g} %"))]
+    rest = (f"needs at least {gigabytes(one.need)}, takes at least {seconds(one.bound)}, about "
+            f"{seconds(one.estimate)}; ")
+    return [(), *head, *indent(prose(laid(one), width - 2, hang=2)),
+            line("  ", rest, coloured(answer.reports[one.expression].verdict))]
 
 
 def why(found: Found, one: Neighbour, text: str, width: int) -> list[Line]:
@@ -299,9 +312,9 @@ def document(answer: Answer) -> dict[str, Any]:
                         "by": float(n.by), "over_bytes": float(n.over),
                         "configuration": n.other.to_json() if n.other else None} for n in answer.near],
         "top": [one.to_json() for one in answer.top],
-        "front": None if answer.front is None else [
-            {**one.to_json(), "verdict": str(answer.reports[one.expression].verdict)
-             if one.expression in answer.reports else None} for one in answer.front],
+        "front": None if answer.front is None else front_document(answer.front, answer.reports),
+        **({"preferred": None if answer.preferred.one is None else
+            front_document([answer.preferred.one], answer.reports)[0]} if answer.preferred else {}),
     }
 
 

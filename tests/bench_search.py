@@ -32,7 +32,7 @@ from placealg.model.config import resolve_model
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 
-MANY = 2**18
+MANY = 2**16
 EXPRESSION = "zero1*tp_sp*pp"
 ON_ONE_CORE = pytest.mark.benchmark(timer=time.process_time)
 TYPES = {"w": 2, "g": 4, "o": 12, "act": 2, "wire": 4, "s": 8192}

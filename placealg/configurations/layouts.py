@@ -23,7 +23,6 @@ from placealg.errors import InputError
 from placealg.model.model import Model
 from placealg.step.compatibility import quotients
 from placealg.step.pipeline import FILLED, TURNS
-from placealg.strategy.options import IN_A_V
 from placealg.strategy.spec import Strategy
 
 PASSES = ("batch", "b", "m")
@@ -83,7 +82,9 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
     pipeline = strategy.pipeline_axis
     if pipeline:
         layers = sum(count for _, count in unit_counts(model, sizes))
-        found = _where(found, [found[pipeline] <= layers if uneven else layers % found[pipeline] == 0])
+        chunks = strategy.option("schedule", "chunks")
+        parts = found[pipeline] * (chunks if isinstance(chunks, int) else 1)
+        found = _where(found, [parts <= layers if uneven else layers % parts == 0])
     found = _where(found, [_whole(q, found, known) for q in (quotients(strategy, model) if whole is None else whole)
                            if set(q.names()) <= {*known, *names}])
     ranks = _product([found[a] for a in strategy.batch_axes], len(found[names[0]]))
@@ -99,8 +100,6 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
         found = _crossed(found, "v", found[pipeline], partial(chunkings, layers))
     if pipeline and order_of(strategy) in TURNS:
         found = _where(found, [found["m"] % found[pipeline] == 0])
-    if pipeline and order_of(strategy) in IN_A_V:
-        found = _where(found, [2 * found[pipeline] <= layers])
     if pipeline and order_of(strategy) in FILLED:
         least = parse(FILLED[order_of(strategy)]).fold(int, lambda _: found[pipeline])
         found = _where(found, [found["m"] >= least])

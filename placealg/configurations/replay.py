@@ -228,7 +228,8 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
         axes = dict(zip(names, way, strict=True))
         if any(axes[a] != n for a, n in bound.items()):
             continue
-        if pipeline and (axes[pipeline] > layers if asked.uneven else layers % axes[pipeline]):
+        each = 1 if chunked or not pipeline else int(strategy.option("schedule", "chunks"))
+        if pipeline and (axes[pipeline] * each > layers if asked.uneven else layers % (axes[pipeline] * each)):
             continue
         if any(rule.evaluate({**known, **axes}).denominator != 1 for rule in rules):
             continue
@@ -241,8 +242,6 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
                     continue
                 p = axes[pipeline] if pipeline else 0
                 if m < {"zb_h1": p, "zb_h2": 2 * p - 1, "zb_v": 2 * p - 1, "dualpipe_v": 2 * p}.get(str(order), 1):
-                    continue
-                if order in ("zb_v", "dualpipe_v") and 2 * p > layers:
                     continue
                 for v in _chunks(layers, axes[pipeline]) if chunked else (None,):
                     sizes = {**axes, "b": b, "m": m, **({} if v is None else {"v": v}),
@@ -318,7 +317,7 @@ def _stages(order: str, units: tuple[str, ...], ranks: int, chunks: int, microba
 def _in_flight(order: str, stage: int, ranks: int, chunks: int, microbatches: int, held: list[int]) -> int:
     now = most = 0
     for item in work(Pipeline("pp", order, chunks), stage, ranks, min(microbatches, 8 * ranks)):
-        now += held[item.chunk] if item.phase == "forward" else -held[item.chunk]
+        now += {"forward": held[item.chunk], "backward": -held[item.chunk]}.get(item.phase, 0)
         most = max(most, now)
     return most
 

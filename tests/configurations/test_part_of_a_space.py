@@ -21,6 +21,7 @@ from placealg.cost.machines import machine
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.model.config import resolve_model
+from placealg.render.search_front import front_as_csv
 
 SPACE = Space("some", FrozenMap({"data": ("zero1", "zero3"), "tp": ("", "tp_sp")}))
 
@@ -66,6 +67,7 @@ WORDS = ("search", "gpt2", "--batch", "64", "--set", "s=1024", "--devices", "8",
          "zero1,zero1[*]tp_sp", "--device-memory", "8GB")
 
 
+@pytest.mark.slow
 def test_the_page_tells_what_is_preferred_and_what_was_not_searched(placealg: Callable[..., Outcome], folder: Path
                                                                     ) -> None:
     cache = ("--cache", str(folder))
@@ -75,13 +77,17 @@ def test_the_page_tells_what_is_preferred_and_what_was_not_searched(placealg: Ca
     assert told.code == 0 and "nothing that matches hsdp fits" in told.out
     told = placealg(*WORDS, *cache, "--at-most", "1")
     assert told.code == 3 and "stopped after 1 of 2 strategies" in told.out and "nothing of these takes" in told.out
+
+
+def test_words_that_make_no_sense_are_refused_in_one_line(placealg: Callable[..., Outcome]) -> None:
     for words, says in ((("--within", "x"), "--within x"), (("--at-most", "0"), "--at-most"),
                         (("--best-alone", "--prefer", "a"), "leave out --best-alone"),
                         (("--best-alone", "--front-alone"), "leave out --best-alone")):
-        told = placealg(*WORDS, *cache, *words)
+        told = placealg(*WORDS, *words)
         assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and says in told.err, told.err
 
 
+@pytest.mark.slow
 def test_the_front_alone(placealg: Callable[..., Outcome], folder: Path) -> None:
     words = (*WORDS, "--cache", str(folder), "--front-alone")
     page, rows, said = (placealg(*words, "--format", form) for form in ("text", "csv", "json"))
@@ -94,3 +100,12 @@ def test_the_front_alone(placealg: Callable[..., Outcome], folder: Path) -> None
         assert int(row["dp"]) == one["axes"]["dp"] and int(row["tp"]) == one["axes"].get("tp", 1)
         assert float(row["needs_bytes"]) == one["needs_bytes"]["value"]
         assert int(row["dp_in_node"]) == one["in_node"].get("dp", 1)
+
+
+def test_a_row_for_each_of_the_front(folder: Path) -> None:
+    front = search(asked(), folder).front()
+    rows = list(csv.DictReader(io.StringIO(front_as_csv(front, {}))))
+    assert [row["strategy"] for row in rows] == [one.expression for one in front] and len(rows) > 1
+    for row, one in zip(rows, front, strict=True):
+        assert {n: int(row[n]) for n in one.axes} == one.axes and row["verdict"] == ""
+        assert float(row["about_seconds"]) == float(one.estimate)

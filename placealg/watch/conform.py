@@ -15,6 +15,7 @@ from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
 from placealg.watch.seen import RankSeen, Seen
+from placealg.watch.stages import stage_axes, stage_of, with_seeds
 from placealg.watch.weights import Measured, measured
 
 
@@ -38,14 +39,15 @@ class Comparison:
 
 def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None = None) -> Comparison:
     """Hold every rank of a recording against a program; `said` names parameters that no table knows."""
-    if step.reference.pipeline is not None:
-        raise InputError("a pipeline's stages are not held against its program", name=step.reference.strategy)
     axes = step.reference.mesh.names
     if set(axes) - set(seen.mesh) or {a for a, n in seen.mesh.items() if n > 1} - set(axes):
         raise InputError(f"the run's mesh has the axes {', '.join(seen.mesh) or 'none'}, the strategy's "
                          f"{', '.join(axes)}: they must be called the same")
     names = names_of(dict.fromkeys(c.parameter for r in seen.ranks for c in r.chains), model, said)
     layers = _layers(names, seen, model)
+    pipeline = step.reference.pipeline
+    if pipeline is not None:
+        seen = stage_axes(with_seeds(step, seen), pipeline.axis, names)
     routes = routes_of(step)
     group_of = {p: g for g in step.reference.groups for p in g.parameters}
     tally = Tally()
@@ -53,6 +55,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     unseen: list[tuple[int, Unseen]] = []
     weighed = measured(step, seen, names, group_of)
     for rank in seen.ranks:
+        stage = stage_of(step, seen, rank, names)
         paths = Paths(step, seen, rank, names, tally, weighed)
         bare = [c.parameter for c in rank.chains if not c.elements]
         if bare:  # sharded over more ranks than it has rows: what moves nothing leaves no trace of what it is
@@ -65,9 +68,19 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
             unseen += [(rank.rank, u) for u in lost]
             tally.of_paths += 1
             tally.paths += not found and not lost
-        raw += [(rank.rank, d) for d in _absent(rank, names, model, routes, group_of, layers)]
-        raw += [(rank.rank, d) for d in other_messages(step, seen, rank, names, layers, routes, group_of, tally)]
+        if pipeline is None:
+            raw += [(rank.rank, d) for d in _absent((rank,), names, model, routes, group_of, layers)]
+        raw += [(rank.rank, d) for d in other_messages(step, seen, rank, names, layers, routes, group_of, tally, stage)]
         unseen += [(rank.rank, Unseen("", what)) for what in rank.unseen if "::" in what]
+    if pipeline is not None:
+        places: dict[tuple[int, ...], list[RankSeen]] = {}
+        for rank in seen.ranks:
+            places.setdefault(tuple(k for a, k in rank.coordinates.items() if a != pipeline.axis), []).append(rank)
+        for stages in places.values():
+            if len(stages) < seen.mesh[pipeline.axis]:
+                unseen.append((stages[0].rank, Unseen("", "the stages that were not recorded")))
+            else:
+                raw += [(-1, d) for d in _absent(stages, names, model, routes, group_of, layers)]
     raw = _one_number(raw, step, seen, weighed, tally, unseen)
     wrong = {d.group for _, d in raw}  # replicas of these may differ because of what an earlier step did
     raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
@@ -112,10 +125,10 @@ def _layers(names: Mapping[str, Named], seen: Seen, model: Model) -> dict[str, i
     return {unit: len(instances) for unit, instances in found.items()}
 
 
-def _absent(rank: RankSeen, names: Mapping[str, Named], model: Model, routes: Mapping[str, Route],
+def _absent(ranks: Sequence[RankSeen], names: Mapping[str, Named], model: Model, routes: Mapping[str, Route],
             group_of: Mapping[str, Any], layers: Mapping[str, int]) -> Iterator[Difference]:
-    """Parameters of the model that do not train in the run."""
-    have = {(p, named.instance) for c in rank.chains for named in (names[c.parameter],)
+    """Parameters of the model that do not train on some ranks, which are one rank or all stages of a pipeline."""
+    have = {(p, named.instance) for rank in ranks for c in rank.chains for named in (names[c.parameter],)
             for p in (named.parameter, *named.also)}
     for parameter in model.parameters:
         group = group_of.get(parameter.name)
@@ -137,12 +150,14 @@ def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[
         return
     resting = {g.name: {*g.split, *(a for e in step.events if e.group == g.name and e.phase == "init"
                                     and e.verb == "slice" for a in e.axes)} for g in step.reference.groups}
+    alike: dict[tuple[str, int], dict[str, None]] = {}
     for name, named in names.items():
-        group = group_of[named.parameter]
+        alike.setdefault((named.parameter, named.instance), {})[name] = None
+    for (parameter, _), every in alike.items():
+        group, name = group_of[parameter], next(iter(every))
         copies: dict[tuple[int, ...], set[tuple[str, int]]] = {}
         for rank in seen.ranks:
-            chain = next((c for c in rank.chains if c.parameter == name), None)
-            if chain is not None:
+            for chain in (c for c in rank.chains if c.parameter in every):
                 shards = set(chain.shard) | resting[group.name]
                 place = tuple(rank.coordinates.get(a, 0) for a in seen.mesh if a in shards)
                 copies.setdefault(place, set()).add((chain.start, chain.elements))

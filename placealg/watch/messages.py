@@ -13,10 +13,12 @@ from placealg.watch.differences import Difference, Tally
 from placealg.watch.expected import Expected, Route, activations, positions
 from placealg.watch.names import Named, unit_of, units_of
 from placealg.watch.seen import BUFFER, Message, RankSeen, Seen
+from placealg.watch.stages import Stage, between_stages, handed_on
 
 
 def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], layers: Mapping[str, int],
-                   routes: Mapping[str, Route], group_of: Mapping[str, Any], tally: Tally) -> Iterator[Difference]:
+                   routes: Mapping[str, Route], group_of: Mapping[str, Any], tally: Tally, stage: Stage | None = None
+                   ) -> Iterator[Difference]:
     """How a rank's messages differ from the program's, but for those that its gradients pass through."""
     passed = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb != "scale"}
     passed |= {k for c in rank.chains for t in c.terms for h in t.hops for k in h.through}
@@ -31,14 +33,18 @@ def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, N
         tally.legal.setdefault(f"buffers {axes}", f"buffers of the model are broadcast over [{axes}]: what no step "
                                "changes is equal everywhere")
     passed |= buffers
-    rest = [m for m in rank.messages if m.index not in passed | weights and m.live]
+    handed = {m.index for m in rank.messages if between_stages(m, stage)}
+    rest = [m for m in rank.messages if m.index not in passed | weights | handed and m.live]
     tally.of_messages += len(rank.messages)
-    tally.apart += sum(1 for m in rank.messages if not m.live and m.index not in passed | weights)
+    tally.apart += sum(1 for m in rank.messages if not m.live and m.index not in passed | weights | handed)
     tally.messages += len(passed)
     gathers = list(_gathers(step, seen, rank, names, routes, group_of))
     yield from gathers
     tally.messages += len(weights) if not gathers else 0
-    yield from _activations(step, seen, rank, rest, names, layers, tally)
+    if stage is not None:
+        assert step.reference.pipeline is not None
+        yield from handed_on(stage, step.reference.pipeline.order, seen, rank, tally)
+    yield from _activations(step, seen, rank, rest, names, layers, tally, stage)
 
 
 def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], routes: Mapping[str, Route],
@@ -53,7 +59,8 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
             for name in message.carries:
                 if name in names:
                     mine = got.setdefault(name, Counter())
-                    mine.update((message.phase, message.microbatch, a) for a in message.axes)
+                    at = message.microbatch if step.reference.pipeline is None else 0
+                    mine.update((message.phase, at, a) for a in message.axes)
                     lines.setdefault(name, message.line)
     for chain in rank.chains:
         name = chain.parameter
@@ -62,7 +69,8 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
         for event in route.gathers:
             for k in range(count):
                 if takes_part(event.at, where[k]):
-                    want.update((event.phase, k, a) for a in event.axes if seen.mesh.get(a, 1) > 1)
+                    at = k if step.reference.pipeline is None else 0  # of stages, only how often is compared
+                    want.update((event.phase, at, a) for a in event.axes if seen.mesh.get(a, 1) > 1)
         have = got.get(name, Counter())
         if have == want:
             continue
@@ -79,8 +87,11 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
 
 
 def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], names: Mapping[str, Named],
-                 layers: Mapping[str, int], tally: Tally) -> Iterator[Difference]:
-    """Redistributions of activations, unit by unit, against those of the program."""
+                 layers: Mapping[str, int], tally: Tally, stage: Stage | None) -> Iterator[Difference]:
+    """Redistributions of activations, unit by unit, against those of the program.
+
+    Forwards of a stage's microbatches run ahead of their backwards, each unit's in order: they are compared as one row.
+    """
     units = units_of(names)
     count = max(len(rank.seeds), 1)
     last = [u.name for u in step.reference.units][-1]
@@ -90,12 +101,16 @@ def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], na
         unit, instance = unit_of(message.module, units)
         if not unit and message.phase == "between":
             unit = last
-        got.setdefault((phase, message.microbatch, unit, instance), []).append(message)
+        got.setdefault((phase, message.microbatch if stage is None else 0, unit, instance), []).append(message)
     want: dict[tuple[str, int, str, int], list[Expected]] = {}
     for k, position in enumerate(positions(count)):
         for phase in ("forward", "backward"):
             for expected in activations(step, phase, position, layers, seen.mesh):
-                want.setdefault((phase, k, expected.unit, expected.instance), []).append(expected)
+                if stage is not None and ((expected.unit, expected.instance) not in stage.runs
+                                          or expected.axes == (stage.axis,)):
+                    continue
+                at = k if stage is None else 0
+                want.setdefault((phase, at, expected.unit, expected.instance), []).append(expected)
     told = 0
     for key in [*want, *(k for k in got if k not in want)]:
         here, there = got.get(key, []), want.get(key, [])

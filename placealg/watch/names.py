@@ -32,6 +32,9 @@ COMMON: tuple[tuple[str, str], ...] = (
 )
 """Parameter, or what a weight and a bias are of -> the common names of its module; {} is a layer with its number."""
 
+TIED = "(tied)"
+"""Stands for the weight of logits in a model that ties it to the embedding: another stage of a pipeline has a copy."""
+
 _LAYER = r"(?:layers|h|blocks|layer|decoder\.layers)\.(\d+)\."
 
 
@@ -68,7 +71,9 @@ def names_of(names: Iterable[str], model: Model, said: Mapping[str, str] | None 
         meant = _said(name, said or {}) or (
             (*family[name].parameters, family[name].instance) if name in family and family[name].parameters
             else _common(name, units))
-        if meant is None:
+        if meant == (TIED, 0):
+            found[name] = Named("embedding.weight", "head")
+        elif meant is None:
             unknown.append(name)
         else:
             first, *also, instance = meant
@@ -105,6 +110,8 @@ def _common(name: str, units: Mapping[str, str]) -> tuple[str | int, ...] | None
         whole = [p if p.endswith(".weight") else f"{p}.{last or 'weight'}" for p in parameter.split()]
         if all(p in units for p in whole):
             return (*whole, number)
+        if parameter == "head" and whole == ["head.weight"] and "embedding.weight" in units:
+            return TIED, 0
     return None
 
 

@@ -18,6 +18,7 @@ from placealg.measure import systems
 from placealg.measure.cells import SEQUENCES, SIZES, TOKENS
 from placealg.measure.count import TrafficCounter
 from placealg.measure.network import mix
+from placealg.measure.pipeline import PipelineFsdp, PipelineSystem
 from placealg.measure.run import OPTIMIZERS, batches, mesh_of
 from placealg.measure.systems import CLIP, Context, Ddp, Fsdp, FsdpTpSp, Hsdp, System, Tp, TpSp, Trial, Zero1
 
@@ -378,6 +379,47 @@ class ReplicasApart(Hsdp):
         return nullcontext()
 
 
+class TiedApart(PipelineSystem):
+    def reduce(self) -> None:
+        pass
+
+
+class TiedAveraged(PipelineSystem):
+    def reduce(self) -> None:
+        super().reduce()
+        if self.copy is not None:
+            self.copy.grad.div_(self.size("pp"))
+
+
+class TiedOtherStart(PipelineSystem):
+    def apply(self) -> None:
+        super().apply()
+        if self.copy is not None:
+            with torch.no_grad():
+                self.copy.mul_(1 + self.at("pp"))
+
+
+class StagesSummed(PipelineSystem):
+    """The schedule does not average over microbatches."""
+
+    def apply(self) -> None:
+        super().apply()
+        self.schedule.scale_grads = False
+
+
+class StageStale(PipelineSystem):
+    def make_optimizer(self, optimizers: Any) -> Any:
+        made = super().make_optimizer(optimizers)
+        if self.at("pp"):
+            made.zero_grad = lambda *a, **k: None
+        return made
+
+
+class StageUntrained(PipelineSystem):
+    def make_optimizer(self, optimizers: Any) -> Any:
+        return optimizers(p for n, p in self.model.named_parameters() if "layers.1.mlp.up" not in n)
+
+
 @dataclass(frozen=True)
 class SetUp:
     """How to run it, as what, and what is to be said: the verdict, the first difference's kind, the proof's ratio.
@@ -398,6 +440,11 @@ class SetUp:
     sizes: Mapping[str, int] = field(default_factory=lambda: dict(SIZES))
 
     @property
+    def model(self) -> str:
+        """The file of its model."""
+        return "tests/watch/gpt_tied.json" if "tied" in self.options else f"{FILES}/gpt.json"
+
+    @property
     def world(self) -> int:
         """How many ranks."""
         return int(torch.tensor(list(self.mesh.values())).prod())
@@ -412,7 +459,7 @@ def wrong(kind: type[System], mesh: Mapping[str, int], strategy: str, differs: s
     return SetUp(kind, mesh, strategy, verdict=verdict, differs=differs, proof=proof, ratio=ratio, **more)
 
 
-DP, TP, BOTH = {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}
+DP, TP, BOTH, PP = {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}, {"pp": 2}
 
 RIGHT: Mapping[str, SetUp] = {
     "ddp no_sync": right(Ddp, DP, f"{FILES}/ddp.toml"),
@@ -432,6 +479,11 @@ RIGHT: Mapping[str, SetUp] = {
     "context parallel": right(Context, {"cp": 2}, "cp", m=1),
     "hsdp": right(Hsdp, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml"),
     "fsdp2 x tp + sp": right(FsdpTpSp, BOTH, f"{FILES}/fsdp2_tp_sp.toml", m=1),
+    "1f1b": right(PipelineSystem, PP, "pp_1f1b", m=4),
+    "gpipe, tied": right(PipelineSystem, PP, "pp_gpipe", "gpipe", "tied", m=4),
+    "1f1b, tied": right(PipelineSystem, PP, "pp_1f1b", "tied", m=4),
+    "1f1b on four stages, tied": right(PipelineSystem, {"pp": 4}, "pp_1f1b", "tied", m=6, sizes={**SIZES, "L": 4}),
+    "gpipe x fsdp2": right(PipelineFsdp, {"pp": 2, "dp": 2}, f"{FILES}/pp_fsdp2.toml", "gpipe", m=4),
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
 }
 
@@ -472,6 +524,16 @@ WRONG: Mapping[str, SetUp] = {
     "megatron: norms not reduced": wrong(hand.NormsApart, BOTH, "dp*tp_sp", "axes", ratio="1/tp", m=1),
     **{f"megatron: {what}": wrong(kind, BOTH, "dp*tp_sp", differs, "", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.WRONG.items()},
+    "1f1b, tied: not reduced": wrong(TiedApart, PP, "pp_1f1b", "axes", options=frozenset(("tied",))),
+    "1f1b, tied: averaged": wrong(TiedAveraged, PP, "pp_1f1b", "scale", "", options=frozenset(("tied",))),
+    "1f1b, tied: other start": wrong(TiedOtherStart, PP, "pp_1f1b", "replicas differ", "",
+                                     options=frozenset(("tied",))),
+    "gpipe: summed over microbatches": wrong(StagesSummed, PP, "pp_gpipe", "scale", ratio="m",
+                                             options=frozenset(("gpipe",))),
+    "gpipe: gradients of one stage not cleared": wrong(StageStale, PP, "pp_gpipe", "stale", "",
+                                                       options=frozenset(("gpipe",))),
+    "1f1b: another order": wrong(PipelineSystem, PP, "pp_1f1b", "order", "", m=4, options=frozenset(("gpipe",))),
+    "1f1b: not in the optimizer": wrong(StageUntrained, PP, "pp_1f1b", "update", ""),
     "hsdp: replicas not reduced": wrong(ReplicasApart, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
                                         "no gradient", ""),
 }
@@ -500,13 +562,18 @@ def made(chosen: SetUp, dtype: torch.dtype = torch.float32) -> tuple[System, Any
     return system, mesh, batches(cell, 0, rows)
 
 
+def watched(system: System) -> Any:
+    """The modules whose parameters have the single device's names."""
+    return [part.gpt for part in system.model] if isinstance(system, PipelineSystem) else system.model
+
+
 def recorded(chosen: SetUp, _rank: int = 0) -> str:
     """The recording of a step after a first one, as text."""
     from placealg.watch.recorder.observe import observe
 
     system, mesh, data = made(chosen)
     system.step(TrafficCounter(), data)
-    with observe(system.model, mesh) as observation:
+    with observe(watched(system), mesh) as observation:
         system.step(TrafficCounter(), data)
     return observation.seen.text()
 
@@ -533,10 +600,13 @@ def weighed(chosen: SetUp, _rank: int = 0) -> str:
     from placealg.watch.recorder.record import record
 
     system, mesh, data = made(chosen, torch.float64)
-    single = System(Trial({}, chosen.sizes, len(data[0][0]), TOKENS, 1), None, OPTIMIZERS["sgd"])
+    tied = chosen.options & {"tied"}
+    if isinstance(system, PipelineSystem):  # in its first step a stage asks for shapes
+        system.step(TrafficCounter(), data)
+    single = System(Trial({}, chosen.sizes, len(data[0][0]), TOKENS, 1, options=tied), None, OPTIMIZERS["sgd"])
     batch = tuple(torch.cat([d[k] for d in data]) for k in (0, 1))
     try:
-        return record(lambda: system.step(TrafficCounter(), data), system.model, mesh,
+        return record(lambda: system.step(TrafficCounter(), data), watched(system), mesh,
                       reference=(single.model, losses), batch=batch, clip=CLIP if chosen.clip else 0.0).text()
     finally:
         torch.set_default_dtype(torch.float32)

@@ -212,7 +212,7 @@ def test_what_is_no_recording(text: str, says: str, placealg: Run, tmp_path: Pat
     (("conform", "missing.json", "zero3"), "cannot read it"),
     (("conform", str(FOLDER / "fsdp2.json"), "zero33"), "zero3"),
     (("conform", str(FOLDER / "fsdp2.json"), "tp_sp", "--model", GPT), "the run's mesh has the axes dp"),
-    (("conform", str(FOLDER / "fsdp2.json"), "pp*zero3", "--model", GPT), "pipeline"),
+    (("conform", str(FOLDER / "fsdp2.json"), "pp*zero3", "--model", GPT), "the strategy's pp, dp"),
     (("conform", str(FOLDER / "fsdp2.json"), "zero3", "--model", "llama-3-8b"), "no table knows"),
     (("conform", str(FOLDER / "fsdp2.json"), "zero3", "--name", "a"), "--name"),
     (("conform", str(FOLDER / "fsdp2.json"), str(FOLDER / "fsdp2.json"), "zero3", "--model", GPT), "same rank"),

@@ -9,7 +9,7 @@ from set_ups import INSIDE, RIGHT, WRONG, named
 from placealg.measure import ranks
 
 CHOSEN = {"by_hand": "by hand", "fsdp2": "fsdp2 clipped", "tp_sp": "tp + sp", "norm_apart": "tp + sp: norm not reduced",
-          "zero1": "zero1", "weighed_apart": "*tp + sp: norm not reduced",
+          "zero1": "zero1", "tied": "1f1b, tied", "weighed_apart": "*tp + sp: norm not reduced",
           "weighed_clipped": "*fsdp2 clipped", "weighed_kernel": "*by hand: kernel divides by 2 as well"}
 """File -> set-up."""
 

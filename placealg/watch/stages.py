@@ -1,4 +1,4 @@
-"""Stages of a pipeline: which instances a rank runs, what it hands on and gets, and the loss that its gradients serve."""
+"""Stages of a pipeline: what a rank runs, hands on and gets, and the loss that its gradients serve."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def handed_on(stage: Stage, order: str, seen: Seen, rank: RankSeen, tally: Tally
         tally.messages += min(len(got), want)
         if len(got) != want:
             whom = f"{'from' if verb == 'recv' else 'to'} the stage {'before' if step < 0 else 'behind'}"
-            yield Difference("message", "", f"stage {stage.number} has {len(got)} messages {whom} in {phase}; the program"
-                             f" has {want}, one for each microbatch", got[0].line if got else "")
+            yield Difference("message", "", f"stage {stage.number} has {len(got)} messages {whom} in {phase}; the "
+                             f"program has {want}, one for each microbatch", got[0].line if got else "")
     ahead = _ahead(stage, rank, at, count)
     if ahead is not None and ahead != (wanted := count if order == "gpipe" else min(count, stage.of - stage.number)):
         yield Difference("order", "", f"stage {stage.number} runs {ahead} forward{'s' if ahead > 1 else ''} before its "

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from placealg.errors import InputError
 from placealg.watch.recorder.observe import observe
-from placealg.watch.recorder.weigh import Reference, weigh
+from placealg.watch.recorder.weigh import Reference, places_in, weigh
 from placealg.watch.seen import Probe, Seen
 
 
@@ -26,11 +26,12 @@ def record(step: Callable[[], object], model: nn.Module | Sequence[nn.Module],
     clips.
     """
     single = None if reference is None else _reference(reference, batch, clip)
+    places = None if single is None else places_in(model, single)  # before a step makes numbers differ
     with observe(model, mesh, shims=shims) as observation:
         step()
     if single is None:
         return observation.seen
-    own = weigh(step, model, single)
+    own = weigh(step, model, single, places)
     rank, every = 0, {0: own}
     if dist.is_initialized():
         rank = dist.get_rank()

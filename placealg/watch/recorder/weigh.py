@@ -53,11 +53,22 @@ class Reference:
     clip: float = 0.0
 
 
-def weigh(step: Callable[[], object], model: nn.Module | Sequence[nn.Module], reference: Reference
-          ) -> tuple[Probe, ...]:
+Places = Mapping[str, Tensor | str]
+"""Parameter -> the places of a rank's elements in the single device's; why they are not known, in words."""
+
+
+def places_in(model: nn.Module | Sequence[nn.Module], reference: Reference) -> Places:
+    """Where this rank's elements stand in the single device's; of plain tensors as long as their numbers are equal."""
+    wholes = {plain_name(n): p for n, p in reference.model.named_parameters(remove_duplicate=False)}
+    return {name: place_of(name, p.detach(), wholes) for name, p in Watched(model).parameters.items()}
+
+
+def weigh(step: Callable[[], object], model: nn.Module | Sequence[nn.Module], reference: Reference,
+          places: Places | None = None) -> tuple[Probe, ...]:
     """Run three steps beside the single device, and measure the weights of each; every rank of the run calls it.
 
-    The step trains on the reference's batch each time. Names of parameters are those of the reference.
+    The step trains on the reference's batch each time. Names of parameters are those of the reference. `places` are
+    those of `places_in` at a time when both had the same numbers; now, where there are none.
     """
     if dist.is_initialized() and str(dist.get_backend()) == "fake":
         raise InputError("on the fake process group no number is sent: there is no weight to measure")
@@ -67,7 +78,7 @@ def weigh(step: Callable[[], object], model: nn.Module | Sequence[nn.Module], re
             raise InputError(f"weights are measured in float64, and {name} is "
                              f"{str(parameter.dtype).removeprefix('torch.')}: make both models with .double()")
     wholes = {plain_name(n): p for n, p in reference.model.named_parameters(remove_duplicate=False)}
-    places = {name: place_of(name, p.detach(), wholes) for name, p in watched.parameters.items()}
+    places = places_in(model, reference) if places is None else places
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     found = []
     for name, factor in FACTORS.items():

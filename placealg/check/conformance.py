@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from statistics import median
 from typing import Any
 
 from placealg.check.edit_folding import folded
@@ -139,8 +140,8 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
     tables: dict[str, Any] = {"optimizer": {}}
     words: list[str] = []
     clipped = any(h.verb == "scale" for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops)
-    clipped = clipped or any(p.name == CLIPPED and w.cells and abs(w.mean) < 0.5 for r in seen.ranks for p in r.probes
-                             for w in p.weights)
+    weights = [abs(w.mean) for r in seen.ranks for p in r.probes if p.name == CLIPPED for w in p.weights if w.cells]
+    clipped = clipped or (bool(weights) and median(weights) < 0.5)
     if "clip" not in said and not clipped:
         tables["optimizer"]["clip"] = "none"
         words.append("no clipping")

@@ -106,7 +106,7 @@ def _kinds(axis: str, size: int, seen: Seen, names: Mapping[str, Named], model: 
         yield _sharded(axis, rank, gathered, verbs)
     elif any(axis in h.axes for c in rank.chains for h in c.new):
         yield _published(axis, rank, verbs)
-    elif any(m.verb == "all_to_all" for m in sent) and _dims(split, model) == ("expert",):
+    elif split and any(m.verb == "all_to_all" for m in sent) and _by_expert(split, model):
         yield _Kind(("expert.expert", "batch"), f"{axis}: {_listed(split)} split by expert, tokens are exchanged", "ep")
     elif split:
         yield from _tensor(axis, split, model, sent)
@@ -207,6 +207,11 @@ def _dims(split: Mapping[str, Named], model: Model) -> tuple[str, ...]:
     """The dims by which parameters are split, as the model has them."""
     of = {p.name: p.dims for p in model.parameters}
     return tuple(d for d in SPLIT if any(d in of[named.parameter] for named in split.values()))
+
+
+def _by_expert(split: Mapping[str, Named], model: Model) -> bool:
+    of = {p.name: p.dims for p in model.parameters}
+    return all("expert" in of[named.parameter] for named in split.values())
 
 
 def _listed(split: Mapping[str, Named]) -> str:

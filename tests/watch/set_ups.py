@@ -15,12 +15,17 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from placealg.measure import systems
-from placealg.measure.cells import SEQUENCES, SIZES, TOKENS
+from placealg.measure.cells import ROWS, SEQUENCES, SIZES, TOKENS
 from placealg.measure.count import TrafficCounter
+from placealg.measure.experts import Experts
+from placealg.measure.experts import Single as SingleExperts
 from placealg.measure.network import mix
 from placealg.measure.pipeline import PipelineFsdp, PipelineSystem
+from placealg.measure.predict import model_of
 from placealg.measure.run import OPTIMIZERS, batches, mesh_of
 from placealg.measure.systems import CLIP, Context, Ddp, Fsdp, FsdpTpSp, Hsdp, System, Tp, TpSp, Trial, Zero1
+from placealg.model.config import resolve_model
+from placealg.model.model import Model
 
 FILES = "proofs/torch"
 
@@ -420,6 +425,62 @@ class StageUntrained(PipelineSystem):
         return optimizers(p for n, p in self.model.named_parameters() if "layers.1.mlp.up" not in n)
 
 
+class ExpertsSummed(Experts):
+    """Gradients of experts are not divided, though each has seen the tokens of all ranks."""
+
+    def reduce(self) -> None:
+        super().reduce()
+        for name, p in self.model.named_parameters():
+            if name.endswith(("mlp.gate", "mlp.up", "mlp.down")):
+                p.grad.mul_(self.size("ep"))
+
+
+class ExpertsReduced(Experts):
+    """Gradients of experts are averaged like those of all others: experts of other ranks are other experts."""
+
+    def reduce(self) -> None:
+        for p in self.model.parameters():
+            dist.all_reduce(p.grad, group=self.mesh.get_group("ep"))
+            p.grad.div_(self.size("ep"))
+
+
+class RouterApart(Experts):
+    def reduce(self) -> None:
+        kept = {n: p.grad / self.size("ep") for n, p in self.model.named_parameters() if n.endswith("router.weight")}
+        super().reduce()
+        for name, p in self.model.named_parameters():
+            if name in kept:
+                p.grad.copy_(kept[name])
+
+
+class RouterLeftOut(Experts):
+    """Experts are combined by weights that carry no gradient."""
+
+    def apply(self) -> None:
+        super().apply()
+        for layer in self.model.layers.values():
+            layer.mlp.router.register_forward_hook(self.handed)
+
+    @staticmethod
+    def handed(module: Any, given: Any, made: Any) -> Any:
+        return made.detach()
+
+    def reduce(self) -> None:
+        for name, p in self.model.named_parameters():
+            if p.grad is not None:
+                if not name.endswith(("mlp.gate", "mlp.up", "mlp.down")):
+                    dist.all_reduce(p.grad, group=self.mesh.get_group("ep"))
+                p.grad.div_(self.size("ep"))
+
+
+class RouterTimesZero(RouterLeftOut):
+    """The same where the gradient is there, and is zero: no collective and no factor tells."""
+
+    @staticmethod
+    def handed(module: Any, given: Any, made: Any) -> Any:
+        return made.detach() + 0 * made
+
+
 @dataclass(frozen=True)
 class SetUp:
     """How to run it, as what, and what is to be said: the verdict, the first difference's kind, the proof's ratio.
@@ -440,9 +501,16 @@ class SetUp:
     sizes: Mapping[str, int] = field(default_factory=lambda: dict(SIZES))
 
     @property
-    def model(self) -> str:
-        """The file of its model."""
-        return "tests/watch/gpt_tied.json" if "tied" in self.options else f"{FILES}/gpt.json"
+    def model(self) -> Model:
+        """Its model; of experts no config.json says it."""
+        if issubclass(self.kind, Experts):
+            return model_of(next(c for c in ROWS if c.strategy == "ep"))
+        return resolve_model("tests/watch/gpt_tied.json" if "tied" in self.options else f"{FILES}/gpt.json")
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What parameters are called that no table knows."""
+        return EXPERT_NAMES if issubclass(self.kind, Experts) else {}
 
     @property
     def world(self) -> int:
@@ -460,6 +528,11 @@ def wrong(kind: type[System], mesh: Mapping[str, int], strategy: str, differs: s
 
 
 DP, TP, BOTH, PP = {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}, {"pp": 2}
+
+EXPERTS = {**SIZES, "experts": 8, "topk": 2, "f": 32}
+EXPERT_NAMES = {"layers.{}.mlp.router.weight": "layer.router.weight",
+                **{f"layers.{{}}.mlp.{n}": f"layer.expert.{n}.weight" for n in ("gate", "up", "down")}}
+"""What the parameters of experts are called in the model."""
 
 RIGHT: Mapping[str, SetUp] = {
     "ddp no_sync": right(Ddp, DP, f"{FILES}/ddp.toml"),
@@ -483,6 +556,7 @@ RIGHT: Mapping[str, SetUp] = {
     "gpipe, tied": right(PipelineSystem, PP, "pp_gpipe", "gpipe", "tied", m=4),
     "1f1b, tied": right(PipelineSystem, PP, "pp_1f1b", "tied", m=4),
     "1f1b on four stages, tied": right(PipelineSystem, {"pp": 4}, "pp_1f1b", "tied", m=6, sizes={**SIZES, "L": 4}),
+    "experts": right(Experts, {"ep": 2}, "ep", sizes=EXPERTS),
     "gpipe x fsdp2": right(PipelineFsdp, {"pp": 2, "dp": 2}, f"{FILES}/pp_fsdp2.toml", "gpipe", m=4),
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
 }
@@ -534,6 +608,10 @@ WRONG: Mapping[str, SetUp] = {
                                                        options=frozenset(("gpipe",))),
     "1f1b: another order": wrong(PipelineSystem, PP, "pp_1f1b", "order", "", m=4, options=frozenset(("gpipe",))),
     "1f1b: not in the optimizer": wrong(StageUntrained, PP, "pp_1f1b", "update", ""),
+    "experts: not divided": wrong(ExpertsSummed, {"ep": 2}, "ep", "scale", ratio="ep", sizes=EXPERTS),
+    "experts: reduced": wrong(ExpertsReduced, {"ep": 2}, "ep", "axes", "", sizes=EXPERTS),
+    "experts: router not reduced": wrong(RouterApart, {"ep": 2}, "ep", "axes", ratio="1/ep", sizes=EXPERTS),
+    "experts: router missing": wrong(RouterLeftOut, {"ep": 2}, "ep", "no gradient", "", sizes=EXPERTS),
     "hsdp: replicas not reduced": wrong(ReplicasApart, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
                                         "no gradient", ""),
 }
@@ -544,6 +622,7 @@ INSIDE: Mapping[str, SetUp] = {
     "by hand: clipped by a number": right(ClippedByNumber, DP, "dp", m=1, clip=True),
     "by hand: kernel divides by 2 as well": wrong(InKernelTwice, DP, "dp", "weights", "", m=1),
     "by hand: kernel divides by local counts": wrong(LocalCounts, DP, "dp", "weights", "", m=1),
+    "experts: router's gradient is zero": wrong(RouterTimesZero, {"ep": 2}, "ep", "weights", "", sizes=EXPERTS),
     "by hand: other scores": wrong(OtherScores, DP, "dp", "weights", "", m=1),
 }
 """Set-ups of which no collective, factor or sum tells what is right or wrong: only measured weights do."""
@@ -603,7 +682,8 @@ def weighed(chosen: SetUp, _rank: int = 0) -> str:
     tied = chosen.options & {"tied"}
     if isinstance(system, PipelineSystem):  # in its first step a stage asks for shapes
         system.step(TrafficCounter(), data)
-    single = System(Trial({}, chosen.sizes, len(data[0][0]), TOKENS, 1, options=tied), None, OPTIMIZERS["sgd"])
+    kind = SingleExperts if issubclass(chosen.kind, Experts) else System
+    single = kind(Trial({}, chosen.sizes, len(data[0][0]), TOKENS, 1, options=tied), None, OPTIMIZERS["sgd"])
     batch = tuple(torch.cat([d[k] for d in data]) for k in (0, 1))
     try:
         return record(lambda: system.step(TrafficCounter(), data), watched(system), mesh,

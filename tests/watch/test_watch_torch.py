@@ -10,6 +10,7 @@ import pytest
 from placealg.check.conformance import judge, judge_proposed, nearest
 from placealg.cli.inputs import read_case
 from placealg.model.config import resolve_model
+from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 from placealg.watch.seen import Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
@@ -18,9 +19,18 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 GPT = "proofs/torch/gpt.json"
 
 
-def judged(text: str, strategy: str, model: str = GPT) -> Conformance:
-    case = read_case(strategy, model, ())
-    return judge(case.strategy, case.model, Seen.read(text), case.edited.edits if case.edited else ())
+def judged(text: str, chosen: Any) -> Conformance:
+    """The verdict on a recording as of a set-up."""
+    strategy, edits = asked(chosen)
+    return judge(strategy, chosen.model, Seen.read(text), edits, chosen.names)
+
+
+def asked(chosen: Any) -> tuple[Any, Any]:
+    """The strategy of a set-up, and the edits of its file."""
+    if not chosen.strategy.endswith(".toml"):
+        return parse_strategy(chosen.strategy), ()
+    case = read_case(chosen.strategy, chosen.model, ())
+    return case.strategy, case.edited.edits if case.edited else ()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +65,7 @@ def names(table: str) -> Iterator[str]:
 def test_right_set_ups_conform(name: str, recordings: dict[str, str]) -> None:
     from set_ups import RIGHT
 
-    told = judged(recordings[name], RIGHT[name].strategy, RIGHT[name].model)
+    told = judged(recordings[name], RIGHT[name])
     assert told.verdict == CONFORMS, [d.says for d in told.comparison.differences] + list(told.comparison.unseen)
     assert told.good and told.comparison.loss_seen
     tally = told.comparison.tally
@@ -71,7 +81,7 @@ PROPOSED = ("fsdp2 x tp + sp", "hsdp", "tp")
 def test_the_strategy_of_a_right_set_up_is_read_off_it(name: str, recordings: dict[str, str]) -> None:
     from set_ups import RIGHT
 
-    told = judge_proposed(resolve_model(RIGHT[name].model), Seen.read(recordings[name]))
+    told = judge_proposed(RIGHT[name].model, Seen.read(recordings[name]), RIGHT[name].names)
     assert told.verdict == CONFORMS and told.good, (told.rests, [d.says for d in told.comparison.differences])
 
 
@@ -101,14 +111,13 @@ def test_wrong_set_ups_do_not(name: str, recordings: dict[str, str]) -> None:
     from set_ups import WRONG
 
     chosen = WRONG[name]
-    case = read_case(chosen.strategy, chosen.model, ())
-    found = nearest(case.strategy, case.model, Seen.read(recordings[name]), case.edited.edits if case.edited else (),
-                    None)[0]
+    strategy, edits = asked(chosen)
+    found = nearest(strategy, chosen.model, Seen.read(recordings[name]), edits, chosen.names)[0]
     assert found.matched is False and (DIFFERS if found.differences else UNSEEN) == chosen.verdict
     assert not chosen.differs or chosen.differs in {d.kind for d in found.differences}, found.differences
     if not chosen.proof and chosen.ratio is None:
         return
-    told = judged(recordings[name], chosen.strategy, chosen.model)
+    told = judged(recordings[name], chosen)
     assert told.verdict == chosen.verdict, [d.says for d in told.comparison.differences]
     assert told.edited is not None or not chosen.proof, told.gap
     if chosen.proof:
@@ -151,7 +160,7 @@ def test_weights_tell_right_from_wrong(name: str, weighed: dict[str, str]) -> No
     from set_ups import INSIDE, RIGHT, WRONG
 
     chosen = {**RIGHT, **WRONG, **INSIDE}[name]
-    told = judged(weighed[name], chosen.strategy, chosen.model)
+    told = judged(weighed[name], chosen)
     found = told.comparison.measured
     assert found.probes == 3 and found.known >= 34
     if chosen.verdict == CONFORMS:
@@ -182,7 +191,7 @@ def test_a_step_is_the_same_at_every_size(ranks: int) -> None:
     seen = Seen.read(one)
     assert seen.world == ranks and seen.backend == "fake" and seen.ranks[0].rank == FAKED[ranks][2]
     assert way(seen) == way(Seen.read(two))
-    told = judged(one, RIGHT["fsdp2 x tp + sp"].strategy)
+    told = judged(one, RIGHT["fsdp2 x tp + sp"])
     assert told.good, [d.says for d in told.comparison.differences]
 
 
@@ -218,7 +227,7 @@ def test_a_blind_recorder_claims_nothing() -> None:
     for (name, _, op), answers in zip(jobs, ranks.run(2, blinded, jobs, 90.0), strict=True):
         found = Seen.read(answers[0])
         whole = seen.setdefault(name, found)
-        told = judged(answers[0], RIGHT[name].strategy)
+        told = judged(answers[0], RIGHT[name])
         alike = [(c.terms, c.new, c.updated) for r in found.ranks for c in r.chains] == [
             (c.terms, c.new, c.updated) for r in whole.ranks for c in r.chains]
         assert told.verdict != CONFORMS or same_ways(found, whole), f"{name} conforms without {op}"

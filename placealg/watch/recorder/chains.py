@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -31,15 +32,23 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
             where = here[chosen] & _MASK
             todo += _onward(recorder.nodes[number], number, where, times[chosen], places[chosen], steps, counts,
                             origin.numel())
+    alike: dict[tuple[Any, ...], torch.Tensor] = {}
+    first: dict[tuple[Any, ...], tuple[int, tuple[Step, ...]]] = {}
+    for (number, times_, steps), each in counts.items():  # parts of a tensor that ops of one kind made are one summand
+        node = recorder.nodes[number]
+        key = (*_begin(node), node.task, node.module, times_, steps)
+        first.setdefault(key, (number, steps))
+        alike[key] = alike[key] + each if key in alike else each
     terms, wrong = [], ""
-    for (number, times_, steps), each in counts.items():
+    for key, each in alike.items():
+        number, steps = first[key]
         node = recorder.nodes[number]
         held = int((each > 0).sum())
         often = int(each.max())
         if held != origin.numel() or int(each.min()) != often:
             wrong = wrong or f"{held} of {origin.numel()} elements come from {node.name}"
         hops = tuple(_hop(recorder, step, region) for step in reversed(steps))
-        terms += [Term(*_begin(node), node.task, times_, hops, held, node.module)] * often
+        terms += [Term(*_begin(node), node.task, key[-2], hops, held, node.module)] * often
     order = sorted(terms, key=lambda t: (t.begin, t.microbatch, t.what, t.factor))
     return tuple(order), wrong
 

@@ -12,6 +12,7 @@ from placealg.step.program import Step
 from placealg.watch.differences import Difference, Tally
 from placealg.watch.expected import Expected, Route, activations, positions
 from placealg.watch.names import Named, unit_of, units_of
+from placealg.watch.rings import is_hop, turns
 from placealg.watch.seen import BUFFER, Message, RankSeen, Seen
 from placealg.watch.stages import Stage, between_stages, handed_on
 
@@ -111,6 +112,14 @@ def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], na
                     continue
                 at = k if stage is None else 0
                 want.setdefault((phase, at, expected.unit, expected.instance), []).append(expected)
+    for key, expected_here in want.items():
+        round_it = [e for e in expected_here if e.event.verb == "shift"]
+        if round_it:
+            hops = [m for m in got.get(key, []) if is_hop(m)]
+            got[key] = [m for m in got.get(key, []) if not is_hop(m)]
+            want[key] = [e for e in expected_here if e.event.verb != "shift"]
+            where = f"{key[2]} {key[3]} in {key[0]} of microbatch {key[1]}"
+            yield from turns(seen, rank, hops, round_it, where, tally)
     told = 0
     for key in [*want, *(k for k in got if k not in want)]:
         here, there = got.get(key, []), want.get(key, [])

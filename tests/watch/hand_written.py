@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placealg.measure.systems import CLIP, System
+from placealg.measure.systems import CLIP, Context, System
 
 
 def gathered(part: Tensor, group: Any) -> Tensor:
@@ -279,6 +279,101 @@ class _Unreduced(Columns):
         whole = gathered(x, ctx.group).flatten(0, 1)
         back = (grads[0] @ weight).chunk(ctx.group.size(), 1)[ctx.group.rank()]
         return back, None, grads[0].flatten(0, 1).t() @ whole
+
+
+class RingCore(torch.autograd.Function):
+    """The attention core, where keys and values go round a ring of ranks, and again for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: Any) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        ctx.ring = ring
+        keys, values = ring.passed(k), ring.passed(v)
+        return RingCore.shares(q, keys, ring) @ values
+
+    @staticmethod
+    def shares(q: Tensor, keys: Tensor, ring: Any) -> Tensor:
+        """The softmax of scores of this rank's queries, each of which sees itself and what comes before it."""
+        first = ring.at("cp") * q.shape[2]
+        future = torch.full((q.shape[2], keys.shape[2]), float("-inf"), dtype=q.dtype).triu(first + 1)
+        return (q @ keys.transpose(2, 3) * q.shape[3] ** -0.5 + future).softmax(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        q, k, v = ctx.saved_tensors
+        keys, values = ctx.ring.passed(k), ctx.ring.passed(v)
+        shares = RingCore.shares(q, keys, ctx.ring)
+        back = grads[0] @ values.transpose(2, 3)
+        scores = shares * (back - (back * shares).sum(-1, keepdim=True)) * q.shape[3] ** -0.5
+        return (scores @ keys, ctx.ring.home(scores.transpose(2, 3) @ q),
+                ctx.ring.home(shares.transpose(2, 3) @ grads[0]), None)
+
+
+class Ring(Context):
+    """Context parallel, where keys and values are passed on block by block, and their gradients summed on the way."""
+
+    def apply(self) -> None:
+        super().apply()
+        for layer in self.model.layers.values():
+            layer.attn.mix = lambda q, k, v: RingCore.apply(q, k, v, self)
+
+    def hop(self, block: Tensor) -> Tensor:
+        """Pass a block to the next rank, and take that of the rank before."""
+        group, n = self.mesh.get_group("cp"), self.size("cp")
+        ranks = dist.get_process_group_ranks(group)
+        sent = block.contiguous()
+        made = torch.empty_like(sent)
+        works = dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, sent, ranks[(self.at("cp") + 1) % n], group),
+            dist.P2POp(dist.irecv, made, ranks[(self.at("cp") - 1) % n], group)])
+        for work in works:
+            work.wait()
+        return made
+
+    def passed(self, block: Tensor) -> Tensor:
+        """Of (batch, heads, a share of seq, head_dim) the whole seq."""
+        n, blocks = self.size("cp"), {self.at("cp"): block}
+        for turn in range(1, n):
+            block = self.hop(block)
+            blocks[(self.at("cp") - turn) % n] = block
+        return torch.cat([blocks[k] for k in range(n)], 2)
+
+    def home(self, whole: Tensor) -> Tensor:
+        """Of each rank's part of all shares the sum of this rank's share."""
+        n, parts = self.size("cp"), whole.chunk(self.size("cp"), 2)
+        found = parts[(self.at("cp") - 1) % n]
+        for turn in range(1, n):
+            found = self.hop(found) + parts[(self.at("cp") - 1 - turn) % n]
+        return found
+
+
+class OwnFirst(Ring):
+    """Each rank adds its own part first, so that one more hop brings the sum home."""
+
+    def home(self, whole: Tensor) -> Tensor:
+        n, parts = self.size("cp"), whole.chunk(self.size("cp"), 2)
+        found = parts[self.at("cp")]
+        for turn in range(1, n):
+            found = self.hop(found) + parts[(self.at("cp") - turn) % n]
+        return self.hop(found)
+
+
+class NotBroughtHome(Ring):
+    """Each rank keeps its own part of its own share's gradient."""
+
+    def home(self, whole: Tensor) -> Tensor:
+        return whole.chunk(self.size("cp"), 2)[self.at("cp")].contiguous()
+
+
+class OneTurnLess(Ring):
+    """Values of forward are passed on once less, and the own ones stand for what is missing."""
+
+    def passed(self, block: Tensor) -> Tensor:
+        n, blocks = self.size("cp"), dict.fromkeys(range(self.size("cp")), block)
+        for turn in range(1, n - 1):
+            block = self.hop(block)
+            blocks[(self.at("cp") - turn) % n] = block
+        return torch.cat([blocks[k] for k in range(n)], 2)
 
 
 WRONG: Mapping[str, tuple[type[Megatron], str]] = {

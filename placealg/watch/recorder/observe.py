@@ -160,7 +160,8 @@ class Watched:
                     messages[index] = replace(messages[index], carries=(*messages[index].carries, chain.parameter))
         regions = [recorder.shadows.region(local(p.detach())) for p in self.parameters.values()]
         live = live_messages(recorder, regions)
-        messages = [replace(m, live=m.index in live) for m in messages]
+        messages = [replace(m, live=m.index in live or (m.verb in ("send", "recv") and bool(m.module)))
+                    for m in messages]  # what a module passes on may reach nothing here, and a gradient elsewhere
         seeds = []
         for task in range(len(recorder.tasks)):
             factor, tokens, scalars, op, guessed = recorder.seeds.get(task, (None, 0, (), "", False))

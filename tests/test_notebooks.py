@@ -39,7 +39,7 @@ def committed(path: Path) -> list[dict[str, Any]]:
 
 def test_they_are_numbered() -> None:
     assert [p.name.partition("_")[0] for p in NOTEBOOKS] == [str(k + 1) for k in range(len(NOTEBOOKS))]
-    assert len(NOTEBOOKS) == 10
+    assert len(NOTEBOOKS) == 11
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

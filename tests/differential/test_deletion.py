@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 from agreement import compare
@@ -15,7 +16,7 @@ from placealg.errors import InputError
 from placealg.model.abstract import abstract
 from placealg.model.backward import backward
 from placealg.model.model import Model
-from placealg.model.transformer import Style, gpt, mla, mlp, moe
+from placealg.model.transformer import GPT, Style, gpt, mla, mlp, moe
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.program import Event, Step
@@ -47,8 +48,8 @@ OP_LEVEL: Mapping[str, Callable[[], Model]] = {
     "zero1*pp": mlp, "zero3*pp": mlp, "hsdp*pp_interleaved": mlp,
     "zero1*tp": mla, "zero1*ep": moe, "dp*cp_ring": lambda: gpt(Style(flash=True)),
     "zero3*tp_sp": lambda: gpt(Style(flash=True)), "cp_ring*pp": lambda: gpt(Style(flash=True)),
-    "zero2*tp_sp*pp_zb_h1": lambda: gpt(Style(flash=True)), "zero3*tp*pp_zb_h2*recompute_full": mlp,
-    "zero3*tp*pp_zb_v": mlp, "zero2*pp_dualpipe_v*recompute_full": mlp,
+    "zero2*tp_sp*pp_zb_h1": lambda: gpt(Style(flash=True)), "zero3*tp*pp_zb_h2*recompute_full": gpt,
+    "zero3*tp*pp_zb_v": lambda: gpt(replace(GPT, tied=False)), "zero2*pp_dualpipe_v*recompute_full": mlp,
     "zero3*tp_sp*pp": mla, "zero3*tp_sp*pp*cp_ring*ep": moe,
 }
 """Strategies whose programs run op by op: those of the catalogue, and ten compositions -> the model they run on."""

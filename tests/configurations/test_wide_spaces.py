@@ -57,14 +57,14 @@ def test_two_chunks_take_two_layers_of_a_stage() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", sorted(FILLED))
+@pytest.mark.parametrize("order", ["zb_h1", "dualpipe_v"])
 def test_figures_of_uneven_stages_are_those_of_the_formulas_and_are_replayed(order: str, tmp_path: Path) -> None:
     space = Space("one", FrozenMap({"data": ("zero1",), "pp": (f"pp_{order}",)}))
     question = Question(resolve_model("llama-3-8b"), Devices(12, 4, 96), machine("h100"), Fraction(10**12), space,
                         FrozenMap(SIZES))
     found = search(question)
     assert {3, 6} <= set(found.table["pp"].tolist()), "32 layers divide by neither"
-    for row in list(found.table)[::5]:
+    for row in list(found.table)[::7]:
         one = found.configuration(row)
         assert by_formula(one.expression, {n: int(v) for n, v in one.sizes.items()}, question) == {
             "need": one.need, "bound": one.bound, "estimate": one.estimate, "card": one.card}

@@ -20,7 +20,7 @@ from placealg.cost.machines import machine, machines
 from placealg.cost.memory import memory
 from placealg.cost.stage import on_stage
 from placealg.cost.sums import Figure
-from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS, Written, _bound, times, unmasked
+from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS, Sent, Written, _bound, _work, times, unmasked
 from placealg.cost.walk import Walk
 from placealg.errors import InputError
 from placealg.model.config import resolve_model
@@ -157,11 +157,11 @@ def test_a_dropped_and_a_doubled_collective_are_noticed(expression: str) -> None
         volume = Fraction(gone.value(**{n: v for n, v in EVERY.items() if n in gone.inputs}))
         if volume:
             walk = Walk(step)
-            rows = [r for r in rows_of(walk) if not r.left_out]
-            less = [r for r in rows if r.event.path != step.events[k].path]
-            more = [*rows, *(r for r in rows if r.event.path == step.events[k].path)]
-            assert value(Figure((_bound(walk, less, 1)["links"],))) < whole
-            assert value(Figure((_bound(walk, more, 1)["links"],))) > whole
+            sent = [Sent.of(walk, r) for r in rows_of(walk) if not r.left_out]
+            less = [one for one in sent if one.row.event.path != step.events[k].path]
+            more = [*sent, *(one for one in sent if one.row.event.path == step.events[k].path)]
+            assert value(Figure((_bound(walk, less, _work(walk), 1)["links"],))) < whole
+            assert value(Figure((_bound(walk, more, _work(walk), 1)["links"],))) > whole
 
 
 def test_a_group_within_a_node_crosses_nothing() -> None:

@@ -21,7 +21,7 @@ import pytest
 
 LISTED = Path(__file__).with_name("slow_cases.txt")
 MEASURED = Path(__file__).resolve().parent.parent / "build" / "case_seconds.tsv"
-EACH, ALONE = 0.5, 1.2
+EACH, ALONE = 0.4, 1.0
 KEPT = ("tests/differential/test_random_", "tests/differential/test_differential.py")
 """Beginnings of cases that stay whatever they cost: few random programs each, on which the engines must agree."""
 PLANTED = Path(__file__).with_name("mutation") / "planted_faults.txt"

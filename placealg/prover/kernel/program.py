@@ -150,7 +150,7 @@ class _Writer:
         if e.value == "skip" and e.verb == "all_reduce" and e.op == "max" and e.to in ("", "I"):
             return ("LookMax", self.along(e))
         if e.value in _COUNTERS and e.verb in _TICKS and not e.axes:
-            if any(c.rank for c in e.where):
+            if any(c.rank or c.but for c in e.where):
                 raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
             return ("Tick", _COUNTERS[e.value], _TICKS[e.verb], [self.axes[c.axis] for c in e.where])
         if e.value in _COUNTERS and e.verb == "broadcast" and not e.where and not e.root:

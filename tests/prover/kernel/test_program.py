@@ -37,6 +37,8 @@ REFUSED = {
     "a rank": ("update.layer.weight.norm", {"where": (Clause("dp", 1),)}, "where = rank"),
     "where": ("forward.loss.compute", {"where": (Clause("dp"),)}, "where = owner"),
     "a rank of a counter": ("update.step.update", {"where": (Clause("dp", 1),)}, "where = rank"),
+    "all ranks but one": ("update.layer.weight.clip", {"where": (Clause("dp", 0, but=True),)}, "where = not rank"),
+    "all ranks but one of a counter": ("resume.step.load", {"where": (Clause("dp", 0, but=True),)}, "where = not rank"),
     "tier": ("update.layer.weight.clip", {"tier": "device->host"}, "from one place to another"),
 }
 

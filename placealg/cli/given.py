@@ -56,8 +56,7 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
     on = model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
     if isinstance(what, CommandCase) and on is None:
-        return what if sizes is None else of_strategy(what.strategy, what.model, words, devices, what.step,
-                                                               **said)
+        return what if sizes is None else of_strategy(what.strategy, what.model, words, devices, what.step, **said)
     if isinstance(what, Strategy | CommandCase | Reading):
         given = on if on is not None or not isinstance(what, Reading) else _model_of(what)
         if given is None:
@@ -69,8 +68,7 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
         raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, an expression such as "
                          "'zero3*tp_sp' or a strategy file is one")
     case = read_case(str(what), on, ())
-    return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step,
-                                                       **said)
+    return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step, **said)
 
 
 def program_of(what: Given, model: Model | str | None) -> Step:

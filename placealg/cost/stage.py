@@ -285,9 +285,8 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
     if pipeline.stages and ranks is None and pipeline.chunks:
         ranks = len(pipeline.stages) // pipeline.chunks
     microbatches = int(known["m"]) if "m" in known else reference.microbatches
-    if pipeline.grouped and ranks and microbatches and microbatches % ranks:
-        raise InputError(f"the {pipeline.order} order takes microbatches in groups of {pipeline.axis} = {ranks}, which "
-                         f"does not divide m = {microbatches}")
+    if ranks and microbatches:
+        pipeline.check_groups(ranks, microbatches)
     number = _number(stage, pipeline.axis, ranks)
     instances, chunks, any_map = _instances(reference, pipeline, number, ranks, known)
     return Stage(pipeline, number, ranks, instances, chunks, microbatches, any_map)

@@ -18,6 +18,7 @@ from typing import Any
 import z3
 
 from placealg.arith import parse
+from placealg.prover.waiting import least
 from placealg.step.folded import FOLDED, HELD, LEAST, Entry, Run
 from placealg.step.pipeline import FAST_WHERE, WAITING
 
@@ -73,7 +74,7 @@ class Folded:
         forward, back, weights = self.lengths
         names = {"p": self.p, "i": i, "m": self.m, "F": forward, "B": back, "W": weights,
                  "half": (i + 1) / 2 if z3.is_expr(i) else (i + 1) // 2, "odd": (i + 1) % 2}
-        return parse(text).fold(lambda number: int(number), names.__getitem__, {"Min": _least})
+        return parse(text).fold(lambda number: int(number), names.__getitem__, {"Min": least})
 
     def times(self, run: int, i: Any) -> Any:
         """How often rank i repeats a run."""
@@ -249,7 +250,7 @@ def holds(order: str, claim: str = "", apart: bool = False) -> Asked:
     p, i, m, t, _ = _known()
     fills = parse(LEAST[order]).fold(int, {"p": p}.__getitem__)
     found = Folded(order, p, z3.If(m < fills, fills, m))
-    most = parse(claim or HELD[order]).fold(int, {"p": p, "i": i, "m": m}.__getitem__, {"Min": _least})
+    most = parse(claim or HELD[order]).fold(int, {"p": p, "i": i, "m": m}.__getitem__, {"Min": least})
     more, never = [], []
     for k, run in enumerate(found.runs):
         many = found.times(k, i)
@@ -258,7 +259,7 @@ def holds(order: str, claim: str = "", apart: bool = False) -> Asked:
                 continue
             so_far = {entry: found.before(k, i, entry) + t * (entry in run.items) + (entry in run.items[:place + 1])
                       for entry in (*BOTH, W0, W1)}
-            begun, ended = ([_least(so_far[entry], m) for entry in pair]
+            begun, ended = ([least(so_far[entry], m) for entry in pair]
                             for pair in ((F0, F1), (W0, W1) if apart else (B0, B1)))
             held = sum(begun) - sum(ended)
             more.append(z3.And(t < many, held > most))
@@ -278,7 +279,3 @@ def _waited(found: Folded, i: Any) -> Any:
     """The claimed waiting time; a rank's times are those of its two chunks, so that halves are whole."""
     names = {"p": found.p, "i": i, **dict(zip(("T_F", "T_B", "T_W"), (2 * n for n in found.lengths), strict=True))}
     return parse(WAITING[found.order]).fold(int, names.__getitem__)
-
-
-def _least(one: Any, other: Any) -> Any:
-    return z3.If(one <= other, one, other)

@@ -72,8 +72,8 @@ def _of_pipelines(reference: Reference) -> Iterator[str]:
         yield BLOCKING
         yield _depths(reference.pipeline)
         if reference.pipeline.grouped:
-            yield (f"numbers of microbatches that are no multiple of {reference.pipeline.axis}: the interleaved order "
-                   "does not take them")
+            yield (f"numbers of microbatches that are no multiple of {reference.pipeline.axis}: the "
+                   f"{reference.pipeline.order} order does not take them")
 
 
 def _depths(pipeline: Pipeline) -> str:

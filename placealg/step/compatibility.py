@@ -329,7 +329,7 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
     grouped = pipeline.grouped and axis in axes and isinstance(microbatches, int)
     if grouped and microbatches % int(axes[axis]):
         yield ("schedule", "microbatches"), InputError(
-            f"[schedule] microbatches = {microbatches}: the interleaved order takes them in groups of {axis} = "
+            f"[schedule] microbatches = {microbatches}: the {pipeline.order} order takes them in groups of {axis} = "
             f"{axes[axis]}")
 
 

@@ -101,6 +101,12 @@ class Pipeline:
         """Whether it takes microbatches in groups of as many as there are ranks."""
         return self.order in TURNS
 
+    def check_groups(self, ranks: int, microbatches: int) -> None:
+        """Raise an InputError if the order takes microbatches in groups that these are not."""
+        if self.grouped and microbatches % ranks:
+            raise InputError(f"the {self.order} order takes microbatches in groups of {self.axis} = {ranks}, which "
+                             f"does not divide m = {microbatches}")
+
     @property
     def folded(self) -> bool:
         """Whether it is folded into a V, so that the model begins and ends on one rank."""
@@ -221,9 +227,7 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
     chunks = pipeline.chunks or 1
     if pipeline.folded:
         return tuple(Item(*item) for item in folded_work(pipeline.order, stage, ranks, microbatches))
-    if pipeline.grouped and microbatches % ranks:
-        raise InputError(f"the {pipeline.order} order takes microbatches in groups of {pipeline.axis} = {ranks}, which "
-                         f"does not divide m = {microbatches}")
+    pipeline.check_groups(ranks, microbatches)
     total = microbatches * chunks
     ahead, later = (int(parse(of[pipeline.order]).evaluate({"p": ranks, "i": stage, "m": microbatches, "v": chunks}))
                     if pipeline.order in of else None for of in (AHEAD, LATER))

@@ -22,6 +22,8 @@ MEANS = {
 }
 
 NOT_SEEN = "other devices' kernels, other backends' collectives, precision and order, data loading, resume"
+NOT_COMPARED = ("sizes and types of messages; what the messages of a ring or between stages carry; the order of those "
+                "that serve different units")
 _MOST = 12
 
 
@@ -166,6 +168,7 @@ def _conditions(told: Conformance, width: int, says: Mapping[str, str]) -> list[
                               for k, name in enumerate(told.hypotheses)]
     rows += [["", h.name, assumption(h, says)] for h in told.report.hypotheses]
     rows.append([dim("not seen"), "", NOT_SEEN])
+    rows.append([dim("not compared"), "", NOT_COMPARED])
     return table(rows, "lll", width, wrap={2: 30})
 
 

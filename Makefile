@@ -90,10 +90,10 @@ torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
 
 ARGS ?=  # of models: types, --random N, --seed N; `make models ARGS=--help` says more
 models: $(MODELS)/.stamp  ## every decoder of transformers, built without memory, held against the families: minutes
-	PYTHONPATH=$$(find tests -type d ! -name "__pycache__" | paste -sd:) $(MODELS)/bin/python tests/model/real_models.py $(ARGS)
+	PYTHONPATH=$$(find tests -type d ! -name "__pycache__" | paste -sd:) $(MODELS)/bin/python tests/models/real_models.py $(ARGS)
 
 models-write: $(MODELS)/.stamp  ## the same, and keep the table and docs/models.md
-	PYTHONPATH=$$(find tests -type d ! -name "__pycache__" | paste -sd:) $(MODELS)/bin/python tests/model/real_models.py --seed 24 --write
+	PYTHONPATH=$$(find tests -type d ! -name "__pycache__" | paste -sd:) $(MODELS)/bin/python tests/models/real_models.py --seed 24 --write
 
 import-table: $(STAMP)  ## what is read from the configurations in DIR=..., held against its expected.json
 	@$(BIN)/python tests/importers/import_table.py $(DIR) $(if $(PROVE),--prove)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from placealg.cost.memory import Memory
     from placealg.errors import InputError
     from placealg.importers.reading import Reading
-    from placealg.model.abstract import abstract
-    from placealg.model.build import graph
-    from placealg.model.model import Model
-    from placealg.model.transformer import gpt, mla, mlp, moe
+    from placealg.models.abstract import abstract
+    from placealg.models.build import graph
+    from placealg.models.model import Model
+    from placealg.models.transformer import gpt, mla, mlp, moe
     from placealg.prover.verdict import Counterexample, Report
     from placealg.render.compare import Comparison
     from placealg.render.fit import Sized
@@ -86,13 +86,13 @@ _HOME = {
                      "pp_dualpipe_v", "ep", "offload_optimizer",
                      "offload_parameters", "recompute_full", "recompute_selective"),
                     "placealg.strategy.catalogue"),
-    "Model": "placealg.model.model",
+    "Model": "placealg.models.model",
     "Report": "placealg.prover.verdict",
-    "abstract": "placealg.model.abstract",
-    "graph": "placealg.model.build",
+    "abstract": "placealg.models.abstract",
+    "graph": "placealg.models.build",
     "CommandCase": "placealg.cli.inputs",
     "Sized": "placealg.render.fit",
-    **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.model.transformer"),
+    **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.models.transformer"),
     "derive": "placealg.step.derive",
     "groups_by_name": "placealg.step.derive",
     "edit": "placealg.step.edit",
@@ -111,16 +111,14 @@ _HOME = {
 """Public name -> the module that defines it."""
 
 __all__ = [
-    "abstract", "Answer", "catalogue", "Communication", "communication", "compare", "Comparison", "Costs", "costs",
-    "CommandCase", "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit",
-    "ep", "fit", "Formula", "from_torch", "fsdp",
-    "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError", "Memory", "memory", "mics", "mla", "mlp",
-    "Model", "moe", "observe", "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp",
-    "pp_1f1b", "pp_dualpipe_v", "pp_gpipe", "pp_interleaved", "pp_interleaved_zb", "pp_zb_h1", "pp_zb_h2", "pp_zb_v",
-    "prove",
-    "recompute_full", "recompute_selective",
-    "read", "read_model", "record", "Report", "search", "Setting", "simulate", "Sized", "Step", "Strategy",
-    "strategy_on", "times", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
+    "abstract", "Answer", "catalogue", "CommandCase", "Communication", "communication", "compare", "Comparison",
+    "Costs", "costs", "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit",
+    "ep", "fit", "Formula", "from_torch", "fsdp", "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp",
+    "InputError", "Memory", "memory", "mics", "mla", "mlp", "Model", "model", "moe", "observe", "offload_optimizer",
+    "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b", "pp_dualpipe_v", "pp_gpipe",
+    "pp_interleaved", "pp_interleaved_zb", "pp_zb_h1", "pp_zb_h2", "pp_zb_v", "prove", "read", "read_model",
+    "recompute_full", "recompute_selective", "record", "Report", "search", "Setting", "simulate", "Sized", "Step",
+    "Strategy", "strategy_on", "times", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
 ]
 
 
@@ -234,15 +232,18 @@ def read(path: str | Path, **said: Any) -> Reading | CommandCase:
     return read_given(path, **said)
 
 
-def read_model(name: str | Path, **style: Any) -> Model:
-    """A model by its name, as `placealg models` lists them, or the path of a config.json.
+def model(name: str | Path, **style: Any) -> Model:
+    """A model by its name, as `placealg models` lists them, or the path of a config.json; `style` as `pa.gpt` takes it.
 
-    >>> read_model("llama-3-8b").total()
+    >>> model("llama-3-8b").total()
     8030261248
     """
-    from placealg.model.config import read_model as by_name
+    from placealg.models.config import read_model as by_name
 
     return by_name(name, **style)
+
+
+read_model = model
 
 
 def observe(model: Any, mesh: Any = None, *, gather: bool = True, shims: tuple[str, ...] = ()) -> Any:
@@ -385,8 +386,6 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("placealg.version").VERSION
-    if name == "model":
-        return import_module("placealg.model")
     if name not in _HOME:
         raise AttributeError(f"module 'placealg' has no attribute '{name}'")
     value = getattr(import_module(_HOME[name]), name)

@@ -12,8 +12,8 @@ from placealg.check.prove import prove
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.prover.verdict import CUTOFF, PARAMETRIC, PROVED, Report
 from placealg.render.conformance import page as conformance_page
 from placealg.render.proof import proof

@@ -21,8 +21,8 @@ from placealg.cost.memory import memory
 from placealg.cost.stage import on_stage
 from placealg.cost.sums import sums
 from placealg.frozen import FrozenMap
-from placealg.model.config import SHIPPED, resolve_model
-from placealg.model.model import Model
+from placealg.models.config import SHIPPED, resolve_model
+from placealg.models.model import Model
 from placealg.prover.evidence.lemmas import proved_lemmas
 from placealg.prover.evidence.solver import PROCESS, Reply
 from placealg.prover.examine import examine

@@ -28,7 +28,7 @@ from placealg.cost.memory import memory
 from placealg.cost.stage import on_stage
 from placealg.cost.sums import sums
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 

@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
      "version"),
     ("mesh",),
     ("placement",),
-    ("strategy", "model"),
+    ("strategy", "models"),
     ("importers",),
     ("step",),
     ("cost", "prover", "simulator"),
@@ -108,7 +108,7 @@ def test_imports_go_down(path: Path) -> None:
     ("placealg.cli.torch", "def f():\n    import torch.nn"),
     ("placealg.watch.conform", "from torch import Tensor"),
     ("placealg.cost.memory", "from placealg.measure.cells import Cell"),
-    ("placealg.strategy.file", "from placealg.model.model import Model"),
+    ("placealg.strategy.file", "from placealg.models.model import Model"),
     ("placealg.misc", "import json"),
 ])
 def test_a_breach_is_seen(module: str, source: str) -> None:

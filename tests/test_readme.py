@@ -14,7 +14,7 @@ from placealg.cli.glosses import HYPOTHESES
 from placealg.cli.parser import COMMANDS
 from placealg.errors import shown
 from placealg.mesh import SYMBOLS
-from placealg.model.family import families, family
+from placealg.models.family import families, family
 from placealg.placement import MODES
 from placealg.prover.verdict import NOT_COVERED
 from placealg.render.cost import QUANTITIES

@@ -28,7 +28,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_a_model_by_its_name() -> None:
-    assert pa.model("gpt2").name == pa.read_model("gpt2").name == "gpt2"  # type: ignore[operator]
+    assert pa.model("gpt2").name == pa.read_model("gpt2").name == "gpt2"
 
 
 def test_a_name_that_is_not_there() -> None:

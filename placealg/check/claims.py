@@ -13,7 +13,7 @@ from placealg.cost.costs import Costs, figure
 from placealg.cost.formula import Formula, Size, exact_size
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.compatibility import bound_sizes, check_sizes, orders, quotients
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
@@ -75,7 +75,7 @@ def shared_sizes(*sides: Side) -> Over:
 def decide_claim(one: Side, two: Side, claim: str, where: str = "", **sizes: Size) -> Answer:
     """Decide a claim about two programs of one model, for all sizes but those that have numbers.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import dp, zero3
     >>> one, two = (Side(s, derive(s, abstract()), {}, abstract()) for s in (zero3(), dp()))

@@ -12,7 +12,7 @@ from typing import Any
 from placealg.check.edit_folding import folded
 from placealg.check.prove import prove
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
 from placealg.step.edit import Edit, Edited, apply_edits, read_edits

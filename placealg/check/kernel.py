@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.prover.kernel.checker import shipped
 from placealg.prover.kernel.coq import (
     by_coqc,

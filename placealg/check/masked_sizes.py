@@ -14,7 +14,7 @@ def setting(reference: Reference, masked: Masked) -> Setting:
     """One run of a masked set: what it leaves free is larger than 1, and token counts differ where they may.
 
     >>> from placealg.frozen import FrozenMap
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import hsdp
     >>> dict(setting(derive(hsdp(), abstract()).reference, Masked(FrozenMap({"dp_shard": 1}))).sizes)

@@ -26,8 +26,8 @@ from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
 from placealg.cost.memory import chosen
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
-from placealg.model.losses import with_loss
+from placealg.models.config import resolve_model
+from placealg.models.losses import with_loss
 from placealg.placement import SENT
 from placealg.step.derive import derive
 from placealg.step.program import Step

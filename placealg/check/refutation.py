@@ -11,7 +11,7 @@ from math import prod
 from random import Random
 
 from placealg.check.repair import by_token_mean, find_repair
-from placealg.model.graph import Graph
+from placealg.models.graph import Graph
 from placealg.progress import say
 from placealg.prover.calculus.versions import UNHELD
 from placealg.prover.evidence.counterexample import WEIGHED, Facts, facts

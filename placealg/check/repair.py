@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from placealg.check.candidates import Table, candidates
 from placealg.check.edit_folding import folded
 from placealg.errors import InputError
-from placealg.model.backward import terms
+from placealg.models.backward import terms
 from placealg.progress import say
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, Repair

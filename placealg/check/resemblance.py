@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from placealg.model.backward import GRAD
+from placealg.models.backward import GRAD
 from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, difference
 from placealg.step.event import MICROBATCH
 from placealg.step.event_fields import FIELDS

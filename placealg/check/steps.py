@@ -23,7 +23,7 @@ from placealg.cost.times import PARAMETERS, times
 from placealg.cost.walk import Walk
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 

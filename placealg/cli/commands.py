@@ -63,8 +63,8 @@ def show(chosen: Namespace) -> int:
 
 def model(chosen: Namespace) -> int:
     """`placealg model NAME`."""
-    from placealg.model.backward import saved
-    from placealg.model.config import resolve_model
+    from placealg.models.backward import saved
+    from placealg.models.config import resolve_model
     from placealg.render.listing import model_page
 
     found = resolve_model(chosen.name, **style(chosen))

@@ -37,7 +37,7 @@ def _names() -> Mapping[str, tuple[str, ...]]:
     """Metavar -> the names that can stand for it."""
     from placealg.cli.bug_files import names as bugs
     from placealg.cli.parser import COMPLETED_SHELLS
-    from placealg.model.config import SYMBOLIC, shipped
+    from placealg.models.config import SYMBOLIC, shipped
     from placealg.strategy.catalogue import names as strategies
     from placealg.strategy.precision import precisions
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from placealg.cli import bug_files
 from placealg.cli.inputs import default_model
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Event, Step

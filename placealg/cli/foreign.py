@@ -16,7 +16,7 @@ from placealg.importers.read import read_file, read_words
 from placealg.importers.reading import Options, Reading
 from placealg.importers.tables import formats
 from placealg.importers.write import model_text, written
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.render.reading import reading_page
 
 

@@ -13,8 +13,8 @@ from placealg.cost.divides import Divides
 from placealg.errors import InputError, need
 from placealg.importers.model import model_of
 from placealg.importers.reading import Reading
-from placealg.model.config import read_model
-from placealg.model.model import Model
+from placealg.models.config import read_model
+from placealg.models.model import Model
 from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
 from placealg.step.program import Step

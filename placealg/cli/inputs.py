@@ -15,9 +15,9 @@ from placealg.arith import parse
 from placealg.errors import InputError, nearest
 from placealg.frozen import FrozenMap
 from placealg.mesh import STAGED, SYMBOLS, Mesh
-from placealg.model.config import resolve_model
-from placealg.model.losses import with_loss
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.losses import with_loss
+from placealg.models.model import Model
 from placealg.progress import say
 from placealg.step.compatibility import bound_sizes, check_sizes, fit_problems
 from placealg.step.derive import derive

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from placealg.cli.output import print_json, print_lines, width
-from placealg.model.config import SYMBOLIC, resolve_model, shipped
-from placealg.model.family import aliases, families, family
+from placealg.models.config import SYMBOLIC, resolve_model, shipped
+from placealg.models.family import aliases, families, family
 from placealg.render.listing import models_page
 
 

@@ -42,8 +42,8 @@ from placealg.cost.sizing import MOST_DEVICES
 from placealg.cost.times import PARAMETERS, PART
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.progress import each, say
 from placealg.prover.verdict import PROVED, Report
 from placealg.render.search import Answer, Preferred, as_csv, document, misfit, page, why

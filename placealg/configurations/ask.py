@@ -21,8 +21,8 @@ from placealg.cost.machines import Machine
 from placealg.cost.machines import machine as named
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 
 _AMOUNT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?) ?(GB|GiB|MB|MiB|TB)")
 _UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "TB": 10**12}

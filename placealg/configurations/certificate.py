@@ -33,7 +33,7 @@ from placealg.configurations.stages import kinds
 from placealg.cost.sums import Figure
 from placealg.cost.times import HYPOTHESES
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.polynomial import Polynomial
 from placealg.progress import say
 from placealg.prover.verdict import Report

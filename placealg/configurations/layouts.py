@@ -20,7 +20,7 @@ from placealg.arith import Monomial, parse
 from placealg.configurations.stages import order_of, unit_counts
 from placealg.cost.links import in_node
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.compatibility import quotients
 from placealg.step.pipeline import FILLED, TURNS
 from placealg.strategy.spec import Strategy
@@ -68,7 +68,7 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
     `whole` are the quotients of the strategy's rules, if they are known; `uneven` stages run different numbers of
     layers where their number does not divide the layers.
 
-    >>> from placealg.model.config import resolve_model
+    >>> from placealg.models.config import resolve_model
     >>> from placealg.strategy.expression import parse_strategy
     >>> found = layouts(parse_strategy("zero1*tp"), resolve_model("gpt2"), Devices(8, 8, 8), {"s": Fraction(1024)}, {})
     >>> {name: column.tolist() for name, column in found.items()}

@@ -13,7 +13,7 @@ from placealg.configurations.programs import sources
 from placealg.configurations.space import LeftOut, Space
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.progress import say
 from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
@@ -42,7 +42,7 @@ def decided(space: Space, model: Model, folder: Path | None = None) -> tuple[Spa
     A choice stays out if all claims are proved; otherwise it stands beside the better one. What no strategy of the
     space has instead is not asked about. `folder` keeps the verdicts that were found.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> pair = LeftOut("zero2", "zero1")
     >>> space, found = decided(Space("small", FrozenMap({"data": ("zero1",)}), left_out=(pair,)), gpt())
     >>> found[0].verdicts, space.parts["data"]

@@ -20,7 +20,7 @@ from placealg.configurations.programs import sources
 from placealg.configurations.space import Space, Tables
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.placement import STATES
 from placealg.progress import say
 from placealg.step.derive import derive
@@ -35,7 +35,7 @@ from placealg.strategy.validation import check
 def expanded(space: Space, model: Model, folder: Path | None = None) -> Space:
     """The space with every axis of tables as a part of its words; `folder` keeps what was enumerated.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> axis = {"dims": ("batch",), "optimizer": ("R", "S"), "gradients": ("R", "M")}
     >>> space = expanded(Space("mine", FrozenMap(), axes=FrozenMap({"dp": FrozenMap(axis)})), gpt())
     >>> (found,) = space.enumerated

@@ -27,7 +27,7 @@ from placealg.cost.times import times
 from placealg.cost.walk import Walk
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.polynomial import Polynomial
 from placealg.step.compatibility import quotients
 from placealg.step.derive import derive
@@ -105,7 +105,7 @@ def compiled(expression: str, model: Model, wanted: Iterable[Kind] | None = None
 
     Without `peak` the states at rest stand in its place, which it never falls below.
 
-    >>> from placealg.model.config import resolve_model
+    >>> from placealg.models.config import resolve_model
     >>> [str(program.kind) for program in compiled("zero1*pp", resolve_model("gpt2")).stages]
     ['first stage, layer', 'i stage, layer', 'last stage, layer']
     """

@@ -17,7 +17,7 @@ from placealg.cost.sizing import NO_MARGIN, Margin
 from placealg.cost.times import PARAMETERS
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 
 OBJECTIVES: Mapping[str, str] = FrozenMap({
     "estimate": "what a step takes about, by the named parameters",

@@ -34,8 +34,8 @@ from placealg.cost.stage import on_stage
 from placealg.cost.times import HYPOTHESES, Written
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.progress import say
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from placealg.arith import parse
 from placealg.cost.links import in_node
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.compatibility import quotients
 from placealg.step.pipeline import Pipeline, work
 from placealg.strategy.expression import parse_strategy

@@ -31,7 +31,7 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     >>> from fractions import Fraction
     >>> from placealg.cost.machines import machine
     >>> from placealg.frozen import FrozenMap
-    >>> from placealg.model.config import resolve_model
+    >>> from placealg.models.config import resolve_model
     >>> from placealg.configurations.layouts import Devices
     >>> parts = space.Space("small", FrozenMap({"data": ("", "zero1", "zero3"), "tp": ("", "tp_sp")}))
     >>> found = search(Question(resolve_model("gpt2"), Devices(8, 8, 32), machine("h100"), Fraction(8 * 10**9), parts,

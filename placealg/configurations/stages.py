@@ -22,7 +22,7 @@ from placealg.arith import parse
 from placealg.cost.stage import Stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.pipeline import ANY, Pipeline, counted, flying, starting
 from placealg.strategy.spec import Strategy
 
@@ -66,7 +66,7 @@ class Load:
 def unit_counts(model: Model, sizes: Mapping[str, Fraction | int]) -> Units:
     """The repeated units of a model in their order, each with the number of its instances.
 
-    >>> from placealg.model.config import resolve_model
+    >>> from placealg.models.config import resolve_model
     >>> unit_counts(resolve_model("deepseek-v3"), {})
     (('dense', 3), ('layer', 58))
     """

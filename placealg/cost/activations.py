@@ -22,9 +22,9 @@ from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
 from placealg.mesh import SYMBOLS
-from placealg.model.backward import GRAD
-from placealg.model.graph import Graph, Op, unit_of
-from placealg.model.losses import LossRun, run_of
+from placealg.models.backward import GRAD
+from placealg.models.graph import Graph, Op, unit_of
+from placealg.models.losses import LossRun, run_of
 from placealg.polynomial import Polynomial, add
 from placealg.step.event import LOOPED
 from placealg.step.pipeline import part_of
@@ -283,7 +283,7 @@ class Activations:
 def class_of(op: Op, graph: Graph) -> str:
     """The element size of what an op of its class alone keeps; "" where its class has none.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> graph = gpt().graph
     >>> [class_of(graph.producer(f"layer.{name}"), graph) for name in ("mlp.up", "norm1.out", "mlp.gelu", "residual1")]
     ['act_linear', 'act_norm', 'act_function', '']

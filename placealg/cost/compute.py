@@ -61,7 +61,7 @@ class Compute:
 def compute(step: Step | Walk) -> Compute:
     """The arithmetic and the traffic of a program.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import zero3
     >>> compute(derive(zero3(), gpt())).traffic[0].axes

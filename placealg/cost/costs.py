@@ -41,7 +41,7 @@ class Costs:
 
     `convention` and `unit` are those of what is sent; memory is in bytes. `rules` refuse sizes that do not divide.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import zero3
     >>> costs = Costs(derive(zero3(), abstract()))
@@ -149,7 +149,7 @@ class Costs:
     def named(self, *parts: str) -> dict[str, Formula]:
         """Name on a page -> formula, for figures whose paths begin with one of `parts`, without events and regions.
 
-        >>> from placealg.model.abstract import abstract
+        >>> from placealg.models.abstract import abstract
         >>> from placealg.step.derive import derive
         >>> from placealg.strategy.catalogue import zero1
         >>> list(Costs(derive(zero1(), abstract())).named("communication"))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from placealg.arith import Monomial
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.compatibility import check_sizes, quotients
 from placealg.strategy.spec import Strategy
 

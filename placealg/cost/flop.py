@@ -20,9 +20,9 @@ from placealg.cost.formula import Formula
 from placealg.cost.tensors import local
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
-from placealg.model.backward import BackwardOp, backward, sparse_gradients, transposed
-from placealg.model.graph import Graph, Op, Sparse, Tensor
-from placealg.model.ops import Backprop as Line
+from placealg.models.backward import BackwardOp, backward, sparse_gradients, transposed
+from placealg.models.graph import Graph, Op, Sparse, Tensor
+from placealg.models.ops import Backprop as Line
 from placealg.step.program import Event, Step
 from placealg.step.receivers import receivers
 

@@ -25,7 +25,7 @@ from placealg.cost.sizing import (
     stages,
 )
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.polynomial import Plain
 from placealg.step.compatibility import quotients
 from placealg.step.pipeline import TURNS

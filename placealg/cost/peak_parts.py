@@ -24,7 +24,7 @@ def moment(held: Memory, kind: str, sizes: Mapping[str, Fraction]) -> tuple[tupl
     activations are gone by then.
 
     >>> from placealg.cost.memory import memory
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import zero3
     >>> sizes = {"Psi": Fraction(100), "Psi_unit": Fraction(10), "dp": Fraction(4)}

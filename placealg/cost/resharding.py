@@ -84,7 +84,7 @@ class _Side:
 def volumes(reshard: Reshard) -> Volumes:
     """The volumes of a reshard.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.checkpoint import checkpoint
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.expression import parse_strategy

@@ -39,7 +39,7 @@ def largest_share(reference: Reference, group: Group, cut: Share) -> tuple[Piece
 
     It is stated as if the axes that split the group by its dims did not: their sizes, which divide, are applied on top.
 
-    >>> from placealg.model.transformer import mlp
+    >>> from placealg.models.transformer import mlp
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.file import parse_strategy_file
     >>> said = parse_strategy_file('base = "zero3"\n[shards]\npad = "rows"').strategy

@@ -20,7 +20,7 @@ from placealg.cost.peak_parts import moment
 from placealg.cost.stage import candidates, locate, on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.compatibility import quotients
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
@@ -62,7 +62,7 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
     than all before it; a later one that runs no more has no more microbatches in flight. Otherwise they are the first
     and the last.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import pp
     >>> [stage.name for stage in stages(derive(pp(), gpt()), {"pp": Fraction(4)})]
@@ -179,7 +179,7 @@ def fit(step: Step, strategy: Strategy, model: Model, limit: Fraction, sizes: Si
 
     `sizes` are those of all axes, and those that the model leaves open.
 
-    >>> from placealg.model.config import resolve_model
+    >>> from placealg.models.config import resolve_model
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import zero3
     >>> strategy, model = zero3(), resolve_model("gpt2")

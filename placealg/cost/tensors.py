@@ -15,9 +15,9 @@ from placealg.arith import ONE, Monomial
 from placealg.cost.rings import RING, brought, summed
 from placealg.cost.unknown import unknown
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
-from placealg.model.graph import Graph, Op, Tensor
-from placealg.model.losses import LossRun, chunk_parts, run_of
+from placealg.models.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
+from placealg.models.graph import Graph, Op, Tensor
+from placealg.models.losses import LossRun, chunk_parts, run_of
 from placealg.step.event import Event, dim_of
 from placealg.step.program import Reference, Step
 from placealg.step.receivers import receivers

@@ -27,7 +27,7 @@ from placealg.cost.stage import Stage, stage_of
 from placealg.cost.sums import Figure, bytes_of, row_sum
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Op
+from placealg.models.graph import Graph, Op
 from placealg.polynomial import Polynomial
 from placealg.step.pipeline import IDLE, TIMES, starting
 from placealg.step.program import Step
@@ -285,7 +285,7 @@ def unmasked(graph: Graph, op: Op) -> Polynomial:
     A window of n keys leaves query i the smaller of i and n; a chunk of n, which need not divide the sequence, at least
     half of what whole chunks would.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> graph = gpt().graph
     >>> unmasked(graph, graph.producer("layer.attn.core.scores"))
     1/(2*s) + 1/2

@@ -17,8 +17,8 @@ from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.said import Said
 from placealg.importers.tables import table
-from placealg.model.adapters import HIGH, LOW
-from placealg.model.config import resolve_model
+from placealg.models.adapters import HIGH, LOW
+from placealg.models.config import resolve_model
 
 OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
               "adamw_bnb_8bit": "adamw", "adamw_8bit": "adamw", "paged_adamw_8bit": "adamw",

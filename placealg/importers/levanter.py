@@ -9,7 +9,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.megatron_model import shipped_alike
 from placealg.importers.names import shipped_name
 from placealg.importers.reading import Options, Reading
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 
 DIMS = {"mlp": "ffn", "heads": "heads", "kv_head": "heads", "kv_heads": "heads", "vocab": "vocab",
         "experts": "expert.expert"}

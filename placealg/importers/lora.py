@@ -15,10 +15,10 @@ from placealg.errors import InputError
 from placealg.importers.draft import Draft
 from placealg.importers.model import model_of_fields
 from placealg.importers.reading import ADAPTED_STAND_IN
-from placealg.model.adapters import linear_ops
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
-from placealg.model.names import NUMBER
+from placealg.models.adapters import linear_ops
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
+from placealg.models.names import NUMBER
 from placealg.strategy.spec import matches
 
 ALL = "all-linear"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from placealg.importers.draft import Draft
 from placealg.importers.lora import model_beside
-from placealg.model.adapters import linear_ops
+from placealg.models.adapters import linear_ops
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "linear_qkv": ("attn.q", "attn.k", "attn.v"), "linear_proj": ("attn.out",),

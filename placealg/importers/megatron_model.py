@@ -10,7 +10,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.megatron_experts import LATENT, OFF, experts
 from placealg.importers.names import shipped_name
 from placealg.importers.said import Said
-from placealg.model.config import SHIPPED, shipped
+from placealg.models.config import SHIPPED, shipped
 
 FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "group-query-attention",
          "num-query-groups", "kv-channels", "max-position-embeddings", "position-embedding-type",

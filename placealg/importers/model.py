@@ -10,8 +10,8 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.importers.reading import Reading
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 
 
 def model_of(reading: Reading, **options: Any) -> Model | None:

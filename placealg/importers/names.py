@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from placealg.model.config import published_id
+from placealg.models.config import published_id
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.titan import IN_A_V, IN_TURNS, Degrees, float8_compute, float8_gather, place, stages
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 
 SECTIONS = ("parallelism", "training", "experimental")
 OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "muon": "muon", "sgd": "sgd"}

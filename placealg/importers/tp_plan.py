@@ -15,9 +15,9 @@ from placealg.importers.names import kind_without_graph
 from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.python_text import Evaluator, class_attributes, class_defaults, parse_python
 from placealg.importers.reading import Options, Reading, refusal
-from placealg.model.config import SHIPPED, shipped
-from placealg.model.family import families, family
-from placealg.model.graph import Graph
+from placealg.models.config import SHIPPED, shipped
+from placealg.models.family import families, family
+from placealg.models.graph import Graph
 
 PLAN = "base_model_tp_plan"
 Q = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "q_b_proj", "kv_b_proj", "Wqkv")

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from placealg.errors import InputError
-from placealg.model.names import split_of_name
+from placealg.models.names import split_of_name
 from placealg.strategy.spec import Strategy, strategy_on
 
 DIMS: Mapping[str, str] = {

@@ -16,9 +16,9 @@ from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.measure.cells import BYTES, SEQUENCES, TOKENS, Cell
-from placealg.model.losses import with_loss
-from placealg.model.model import Model
-from placealg.model.transformer import GPT, transformer
+from placealg.models.losses import with_loss
+from placealg.models.model import Model
+from placealg.models.transformer import GPT, transformer
 from placealg.placement import SENT
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, read_edits

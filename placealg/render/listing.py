@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from placealg.arith import Monomial
-from placealg.model.backward import saved
-from placealg.model.model import Model, Unit
+from placealg.models.backward import saved
+from placealg.models.model import Model, Unit
 from placealg.placement import STATES
 from placealg.render.show import mode_span
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-from placealg.model.graph import Op, unit_of
+from placealg.models.graph import Op, unit_of
 from placealg.simulator import functions, network
 from placealg.simulator.box import Box, Extent, total
 from placealg.simulator.field import Array

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from placealg.model.graph import Graph, Op
+from placealg.models.graph import Graph, Op
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, aligned, common, elementwise, product
 from placealg.simulator.field import Array, inverse, keyed, objects, reduced

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from placealg.model.graph import Op
+from placealg.models.graph import Op
 from placealg.simulator.box import Box, Indices
 from placealg.simulator.field import PRIME, Array, Number, Residues, element_type, objects, overflows
 from placealg.simulator.reference import Slot, at_risk, slots

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from placealg.errors import InputError
-from placealg.model.graph import Op, unit_of
+from placealg.models.graph import Op, unit_of
 from placealg.simulator import functions, parameters
 from placealg.simulator.box import Box, Extent, total, union
 from placealg.simulator.divisors import divided

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from placealg.model.graph import unit_of
+from placealg.models.graph import unit_of
 from placealg.simulator.box import Box, Extent, nothing
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from placealg.errors import InputError
-from placealg.model.backward import GRAD
+from placealg.models.backward import GRAD
 from placealg.simulator.machine import Deadlock, Machine, Message, RankMessage
 from placealg.simulator.operate import gradient
 from placealg.simulator.stages import Instance, Stages

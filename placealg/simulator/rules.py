@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from placealg.errors import InputError
-from placealg.model.graph import Graph, Op
+from placealg.models.graph import Graph, Op
 from placealg.step.pipeline import Item, Pipeline
 
 _IN_A_V = ("zb_v", "dualpipe_v")
@@ -32,7 +32,7 @@ def split_dim(entries: Sequence[str], op: Op, graph: Graph) -> str:
 
     WHOLE where that entry keeps the op whole, "" where none speaks of it.
 
-    >>> from placealg.model.transformer import mlp
+    >>> from placealg.models.transformer import mlp
     >>> graph = mlp().graph
     >>> [split_dim(("loss.none", "ffn", "batch"), op, graph) for op in (graph.ops[-1], *graph.of_unit("layer")[-2:])]
     ['none', 'ffn', 'batch']

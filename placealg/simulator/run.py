@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from placealg.model.graph import Op
+from placealg.models.graph import Op
 from placealg.simulator import device
 from placealg.simulator.box import Box
 from placealg.simulator.execute import run

@@ -20,7 +20,7 @@ import numpy as np
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Op
+from placealg.models.graph import Graph, Op
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
 from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, residues

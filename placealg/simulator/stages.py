@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from placealg.errors import InputError
-from placealg.model.graph import Graph
+from placealg.models.graph import Graph
 from placealg.simulator.rules import home, stage_order
 from placealg.simulator.setting import Setting, fitting
 from placealg.step.pipeline import Item, Pipeline

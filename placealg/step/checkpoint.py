@@ -19,7 +19,7 @@ from math import prod
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model, Parameter
+from placealg.models.model import Model, Parameter
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
 from placealg.step.trained import trained
@@ -105,7 +105,7 @@ class Checkpoint:
 def checkpoint(step: Step, strategy: Strategy, model: Model) -> Checkpoint:
     """The checkpoint that the `store` events of a step keep.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.expression import parse_strategy
     >>> zero3 = parse_strategy("zero3")

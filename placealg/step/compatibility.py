@@ -12,8 +12,8 @@ from math import gcd, prod
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.model.graph import Op, unit_of
-from placealg.model.model import Model
+from placealg.models.graph import Op, unit_of
+from placealg.models.model import Model
 from placealg.placement import Mode
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
@@ -37,7 +37,7 @@ Along = Mapping[str, str]
 def check_fit(strategy: Strategy, model: Model) -> None:
     """Raise InputError, in one line and with the key at fault, unless `strategy` can be derived on `model`.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> from placealg.strategy.spec import strategy_on
     >>> check_fit(strategy_on("mine", {"tp": 8}, dims={"tp": ["head"]}), gpt())
     Traceback (most recent call last):
@@ -157,7 +157,7 @@ def bound_sizes(strategy: Strategy, model: Model) -> dict[str, tuple[str, Fracti
 def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
     """The quotients that are positive integers if strategy and model fit: of every dim, and of its part on each axis.
 
-    >>> from placealg.model.transformer import moe
+    >>> from placealg.models.transformer import moe
     >>> from placealg.strategy.spec import strategy_on
     >>> quotients(strategy_on("mine", {"tp": None}, dims={"tp": ["heads"]}), moe())
     (a/kv, h/a, kv/tp)
@@ -172,7 +172,7 @@ def quotients(strategy: Strategy, model: Model) -> tuple[Monomial, ...]:
 def orders(model: Model) -> tuple[tuple[Monomial, Monomial], ...]:
     """Pairs of sizes of which the first never exceeds the second: choices and experts, one unit and the model.
 
-    >>> from placealg.model.transformer import moe
+    >>> from placealg.models.transformer import moe
     >>> orders(moe())
     ((topk, experts),)
     """

@@ -13,11 +13,11 @@ from dataclasses import replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.model.apart import AGAIN
-from placealg.model.backward import terms
-from placealg.model.graph import Graph
-from placealg.model.model import Model
-from placealg.model.names import parameters_of
+from placealg.models.apart import AGAIN
+from placealg.models.backward import terms
+from placealg.models.graph import Graph
+from placealg.models.model import Model
+from placealg.models.names import parameters_of
 from placealg.step import rules
 from placealg.step.compatibility import check_fit, kept_ops, pipeline_of
 from placealg.step.event import MICROBATCH
@@ -69,7 +69,7 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
 def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...], str]]:
     """Group -> (the axes over which its parameters rest sharded, the tier), as the strategy says, not the program.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.strategy.expression import parse_strategy
     >>> resting(parse_strategy("zero3"), abstract())
     {'layer.weight': (('dp',), 'device')}
@@ -83,7 +83,7 @@ def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...]
 def groups_by_name(strategy: Strategy, model: Model) -> FrozenMap[str, str]:
     """Name in a checkpoint, or in the module that it is loaded into -> the strategy's group of its parameter.
 
-    >>> from placealg.model.config import from_config
+    >>> from placealg.models.config import from_config
     >>> from placealg.strategy.expression import parse_strategy
     >>> groups_by_name(parse_strategy("zero3"), from_config("llama-3-8b"))["model.layers.7.mlp.up_proj.weight"]
     'layer.weight'

@@ -11,8 +11,8 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
-from placealg.model.backward import GRAD
-from placealg.model.graph import Graph
+from placealg.models.backward import GRAD
+from placealg.models.graph import Graph
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import Pipeline

@@ -9,8 +9,8 @@ from typing import Any
 
 from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError, shown
-from placealg.model.backward import GRAD, needs_gradient
-from placealg.model.graph import Graph, unit_of
+from placealg.models.backward import GRAD, needs_gradient
+from placealg.models.graph import Graph, unit_of
 from placealg.placement import Kind
 from placealg.step.program import (
     GLOBAL_VALUES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from placealg.model.backward import GRAD
+from placealg.models.backward import GRAD
 from placealg.step.effects import Access
 from placealg.step.event import Event, Group, Reference
 from placealg.step.receivers import WEIGHTS

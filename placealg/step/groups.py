@@ -9,7 +9,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model, Parameter, Unit
+from placealg.models.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
 from placealg.strategy.options import LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS

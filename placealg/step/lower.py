@@ -14,8 +14,8 @@ from functools import lru_cache
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD
-from placealg.model.graph import Graph, Loop, Op, Tensor, unit_of
+from placealg.models.backward import GRAD
+from placealg.models.graph import Graph, Loop, Op, Tensor, unit_of
 from placealg.step.event import Event, Group, Reference
 from placealg.step.program import Step
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, backward, differentiated, needs_gradient
-from placealg.model.graph import Loop, Op
+from placealg.models.backward import GRAD, backward, differentiated, needs_gradient
+from placealg.models.graph import Loop, Op
 from placealg.placement import SENT, Kind
 from placealg.step.event import Event, Rule
 from placealg.step.receivers import WEIGHTS

@@ -14,7 +14,7 @@ from typing import Any
 
 from placealg.arith import parse
 from placealg.errors import InputError
-from placealg.model.graph import ENDS, Graph
+from placealg.models.graph import ENDS, Graph
 from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
 
 FIRST, LAST = ENDS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placealg.model.backward import differentiated
+from placealg.models.backward import differentiated
 from placealg.step.event import Event, Reference
 
 WEIGHTS = "weights"

@@ -15,9 +15,9 @@ from functools import lru_cache
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.backward import backward, kept
-from placealg.model.graph import Graph, Op, Tensor
-from placealg.model.ops import KeptValue
+from placealg.models.backward import backward, kept
+from placealg.models.graph import Graph, Op, Tensor
+from placealg.models.ops import KeptValue
 from placealg.placement import Kind
 from placealg.step.split import WHOLE, Layout, Move, Place, Placed, PlacedOp
 

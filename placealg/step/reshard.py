@@ -16,7 +16,7 @@ from math import prod
 from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.checkpoint import (
     Checkpoint,
     Item,
@@ -124,7 +124,7 @@ def width(checkpoint: Checkpoint, item: Item) -> Fraction:
 def totals(reshard: Reshard, old: Sizes, new: Sizes) -> Totals:
     """The sums over all reads.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.checkpoint import checkpoint
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.expression import parse_strategy

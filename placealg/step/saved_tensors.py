@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Tensor
+from placealg.models.graph import Graph, Tensor
 from placealg.placement import Kind, Mode
 from placealg.step.recompute import forward, members, needs, replayed_items
 from placealg.step.split import Layout, Move, Place, Placed

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.backward import needs_gradient
-from placealg.model.graph import Graph, Op
+from placealg.models.backward import needs_gradient
+from placealg.models.graph import Graph, Op
 from placealg.placement import DUAL, Kind, Redistribution, redistribution
 from placealg.step.pipeline import spread
 from placealg.strategy.options import LAYER

@@ -9,8 +9,8 @@ from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError, shown
-from placealg.model.backward import GRAD
-from placealg.model.graph import unit_of
+from placealg.models.backward import GRAD
+from placealg.models.graph import unit_of
 from placealg.step.event import MICROBATCH, phase_order
 from placealg.step.event_fields import (
     FIELDS,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
-from placealg.model.apart import layers_apart, layers_problem
-from placealg.model.backward import terms
-from placealg.model.model import Model
-from placealg.model.router_losses import routers, with_router_losses
+from placealg.models.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
+from placealg.models.apart import layers_apart, layers_problem
+from placealg.models.backward import terms
+from placealg.models.model import Model
+from placealg.models.router_losses import routers, with_router_losses
 from placealg.strategy.options import TERMS
 from placealg.strategy.spec import Strategy, matches
 from placealg.strategy.validation import Problem
@@ -18,7 +18,7 @@ from placealg.strategy.validation import Problem
 def trained(strategy: Strategy, model: Model) -> Model:
     """The model as `strategy` trains it; what does not fit is left to `trained_problems`.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> from placealg.strategy.spec import strategy_on
     >>> mine = strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}, adapters={"match": "attn.q", "rank": 16})
     >>> [p.name for p in trained(mine, gpt()).parameters if not trained(mine, gpt()).graph.tensors[p.name].frozen]

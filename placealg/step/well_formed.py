@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from placealg.arith import ONE
 from placealg.errors import InputError
-from placealg.model.backward import GRAD, needs_gradient, terms
-from placealg.model.graph import Graph, unit_of
+from placealg.models.backward import GRAD, needs_gradient, terms
+from placealg.models.graph import Graph, unit_of
 from placealg.placement import REDISTRIBUTIONS
 from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
 from placealg.step.event_fields import default_event, holders, values_of

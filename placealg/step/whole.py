@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.placement import Mode
 from placealg.step.split import NONE, split_of
 from placealg.strategy.spec import Strategy
@@ -15,7 +15,7 @@ def with_whole(strategy: Strategy, model: Model) -> Strategy:
 
     Such an op is split along the first entry that leaves its parameter whole, or computed whole if there is none.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> from placealg.strategy.spec import strategy_on
     >>> mine = strategy_on("mine", {"tp": 8}, dims={"tp": ["heads", "ffn"]},
     ...                    groups={"q": {"match": "attn.q.weight", "parameters": {"tp": "R"}}})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.step.program import Step
 from placealg.watch.differences import Difference, Tally, Unseen, merged
 from placealg.watch.expected import Route, routes_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from placealg.errors import InputError, nearest
-from placealg.model.model import Model
-from placealg.model.names import NUMBER, parameters_of
+from placealg.models.model import Model
+from placealg.models.names import NUMBER, parameters_of
 
 COMMON: tuple[tuple[str, str], ...] = (
     ("embedding.weight", r"embedding\.tokens|tok_embeddings|embed_tokens|wte|embedding\.word_embeddings"),
@@ -56,7 +56,7 @@ def names_of(names: Iterable[str], model: Model, said: Mapping[str, str] | None 
 
     In a pattern of `said`, {} stands for the number of a layer. A name that nothing knows is an error.
 
-    >>> from placealg.model.config import resolve_model
+    >>> from placealg.models.config import resolve_model
     >>> names_of(["model.layers.1.self_attn.q_proj.weight"], resolve_model("llama-3-8b")).popitem()[1]
     Named(parameter='layer.attn.q.weight', unit='layer', instance=1, also=())
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.watch.names import Named, names_of
 from placealg.watch.seen import Message, RankSeen, Seen
 

@@ -28,9 +28,9 @@ from telling import Account, Bool, Int, Twin, run_equals, step_of, verdict
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
-from placealg.model.transformer import mlp
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
+from placealg.models.transformer import mlp
 from placealg.prover.calculus.contribution import Term, Value
 
 m, k, factor = z3.Ints("m k factor")

@@ -28,7 +28,7 @@ from fractions import Fraction
 import z3
 from telling import Account, Bool, Int, Twin, inductive, run_equals, step_of, verdict
 
-from placealg.model.transformer import mlp
+from placealg.models.transformer import mlp
 
 n, k, c, f, x, dy, bias = z3.Ints("n k c f x dy bias")
 Number = z3.IntSort()

@@ -19,9 +19,9 @@ from fractions import Fraction
 import z3
 from telling import Account, Twin, run_equals, step_of, verdict
 
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
-from placealg.model.transformer import mlp
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
+from placealg.models.transformer import mlp
 from placealg.prover.examine import hypotheses
 from placealg.simulator import Setting, simulate
 from placealg.step.program import Step

@@ -30,7 +30,7 @@ from typing import Any
 import z3
 from telling import Account, Bool, Int, Twin, step_of, verdict
 
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.pipeline import Item, Pipeline, work
 
 Number = z3.IntSort()

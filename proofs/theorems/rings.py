@@ -23,7 +23,7 @@ from collections.abc import Callable
 import z3
 from telling import Account, Bool, Int, Twin, inductive, run_equals, step_of, verdict
 
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 
 n, k, c, r, tau = z3.Ints("n k c r tau")
 Number = z3.IntSort()

@@ -13,7 +13,7 @@ from typing import Any
 import z3
 
 from placealg.check.prove import prove
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT, Reply
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive

@@ -23,7 +23,7 @@ from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula, Size
 from placealg.cost.plain import conditions, difference
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.polynomial import Polynomial
 from placealg.prover.inequality import decide as inequality
 from placealg.prover.inequality.decide import BY_COEFFICIENTS, Question, Settled, decide

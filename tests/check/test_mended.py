@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from placealg.check.prove import prove
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import PROVED, REFUTED, Counterexample, Report
 from placealg.step.derive import derive
 from placealg.step.edit import edit

@@ -11,9 +11,9 @@ from agreement import compare
 
 from placealg.check import refutation
 from placealg.check.prove import prove
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
-from placealg.model.transformer import moe
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
+from placealg.models.transformer import moe
 from placealg.prover.evidence import lemmas
 from placealg.prover.evidence.solver import UNKNOWN, Reply, SolverProcess
 from placealg.prover.examine import examine

@@ -14,7 +14,7 @@ from placealg.check.prove import prove
 from placealg.check.repair import applied, find_repair, written
 from placealg.cli.inputs import CommandCase, read_case
 from placealg.cost.formula import Formula
-from placealg.model.abstract import abstract
+from placealg.models.abstract import abstract
 from placealg.prover.verdict import PROVED, Repair
 from placealg.step.derive import derive
 from placealg.step.edit import apply_edits, edit, read_edits

@@ -14,7 +14,7 @@ from placealg.cli.published import step_document
 from placealg.cost.communication import Carried, rows
 from placealg.cost.walk import Walk
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.render.steps import table_of
 
 

@@ -21,11 +21,11 @@ from placealg.arith import Monomial, parse
 from placealg.cli import main
 from placealg.errors import InputError, brief
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
-from placealg.model.build import graph
-from placealg.model.config import from_config
-from placealg.model.model import Model
-from placealg.model.transformer import gpt, mlp
+from placealg.models.abstract import abstract
+from placealg.models.build import graph
+from placealg.models.config import from_config
+from placealg.models.model import Model
+from placealg.models.transformer import gpt, mlp
 from placealg.placement import Mode, StatePlacement
 from placealg.step.compatibility import check_fit, check_sizes, fit_problems
 from placealg.step.edit import apply_edits, read_edits

@@ -22,8 +22,8 @@ from placealg.cost.peak_parts import MOMENT, attained, moment
 from placealg.cost.sizing import Fit, Margin, degree, dividing, fit, stages
 from placealg.cost.stage import on_stage
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
 from placealg.step.program import Step

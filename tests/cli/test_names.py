@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import Outcome, run_placealg
 
-from placealg.model.config import SYMBOLIC, resolve_model, shipped
-from placealg.model.family import families
+from placealg.models.config import SYMBOLIC, resolve_model, shipped
+from placealg.models.family import families
 
 Run = Callable[..., Outcome]
 

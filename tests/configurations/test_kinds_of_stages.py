@@ -22,7 +22,7 @@ from placealg.cost.stage import on_stage
 from placealg.cost.sums import sums
 from placealg.cost.times import PART, TERM, times
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.step.pipeline import Pipeline, work
 from placealg.strategy.expression import parse_strategy

@@ -16,7 +16,7 @@ from placealg.configurations.space import Space, read_spaces, spaces
 from placealg.cost.sums import sums
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.transformer import gpt
+from placealg.models.transformer import gpt
 from placealg.step.derive import derive
 from placealg.strategy.expression import on_one_axis, parse_strategy, words
 from placealg.strategy.file import read_strategy_file

@@ -27,7 +27,7 @@ from placealg.cost.machines import machine
 from placealg.cost.sizing import Margin
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 
 Made = dict[str, Any]

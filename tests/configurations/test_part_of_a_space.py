@@ -20,7 +20,7 @@ from placealg.configurations.space import Space
 from placealg.cost.machines import machine
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.render.search_front import front_as_csv
 
 SPACE = Space("some", FrozenMap({"data": ("zero1", "zero3"), "tp": ("", "tp_sp")}))

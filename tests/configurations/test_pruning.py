@@ -22,7 +22,7 @@ from placealg.cost.machines import machine
 from placealg.cost.times import TERM
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 
 SPACE = Space("some", FrozenMap({"data": ("zero1", "zero3"), "recompute": ("", "recompute_full")}))
 

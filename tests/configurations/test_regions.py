@@ -26,7 +26,7 @@ from placealg.configurations.space import spaces
 from placealg.cost.machines import machine
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 
 GB = 10**9
 SOME = ("zero1", "zero1[*]tp_sp", "zero1[*]recompute_full")

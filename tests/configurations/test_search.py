@@ -34,8 +34,8 @@ from placealg.cost.stage import on_stage
 from placealg.cost.times import PARAMETERS, Written
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.polynomial import Plain
 from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive

@@ -20,8 +20,8 @@ from placealg.configurations.run import search
 from placealg.configurations.space import Space, spaces
 from placealg.cost.machines import machine
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
-from placealg.model.transformer import gpt
+from placealg.models.config import resolve_model
+from placealg.models.transformer import gpt
 from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
 from placealg.step.pipeline import FILLED, ORDERS, Pipeline

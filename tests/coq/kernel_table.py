@@ -14,7 +14,7 @@ from pathlib import Path
 import placealg as pa
 from placealg.check.kernel import kernel
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.strategy.file import parse_strategy_file
 
 ROOT = Path(__file__).resolve().parents[2]

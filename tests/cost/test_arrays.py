@@ -15,7 +15,7 @@ from placealg.cost.arrays import CHUNK, Arrays
 from placealg.cost.products import Products, opaque
 from placealg.cost.stage import on_stage
 from placealg.cost.sums import Figure, sums
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.polynomial import Polynomial
 from placealg.strategy.expression import parse_strategy
 

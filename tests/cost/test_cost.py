@@ -25,7 +25,7 @@ from placealg.cost.held import accesses, first_contributions, visits
 from placealg.cost.memory import Memory, memory
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.placement import SENT
 from placealg.polynomial import Polynomial
 from placealg.step.derive import derive

@@ -21,11 +21,11 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.cost.regions import cost_by_region, kept_for_backward
 from placealg.frozen import FrozenMap
-from placealg.model.build import graph
-from placealg.model.config import resolve_model
-from placealg.model.losses import with_loss
-from placealg.model.model import Model
-from placealg.model.transformer import GPT, LLAMA, Style, gpt
+from placealg.models.build import graph
+from placealg.models.config import resolve_model
+from placealg.models.losses import with_loss
+from placealg.models.model import Model
+from placealg.models.transformer import GPT, LLAMA, Style, gpt
 from placealg.polynomial import Polynomial
 from placealg.render.cost import by_region, saved
 from placealg.render.text_layout import plain

@@ -26,10 +26,10 @@ from placealg.cost.schedule import schedule
 from placealg.cost.stage import StageStep, on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.build import graph
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
-from placealg.model.transformer import LLAMA, gpt
+from placealg.models.build import graph
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
+from placealg.models.transformer import LLAMA, gpt
 from placealg.step.derive import derive
 from placealg.step.pipeline import FIRST, IDLE, LAST, Pipeline, in_flight, schedule_graph, work
 from placealg.step.program import Step

@@ -13,7 +13,7 @@ from placealg.cost import irreducible
 from placealg.cost.algebra import quotient
 from placealg.cost.communication import communication
 from placealg.cost.irreducible import irreducible_quotient
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 

@@ -16,11 +16,11 @@ from placealg.cost.memory import memory
 from placealg.cost.regions import kept_for_backward
 from placealg.cost.sizing import stages
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
-from placealg.model.losses import RUNS, chunk_parts, with_loss
-from placealg.model.model import Model
-from placealg.model.transformer import GPT, gpt, transformer
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
+from placealg.models.losses import RUNS, chunk_parts, with_loss
+from placealg.models.model import Model
+from placealg.models.transformer import GPT, gpt, transformer
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import overlay

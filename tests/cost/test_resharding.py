@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import placealg as pa
 from placealg.cost.resharding import OLD, RANK, Volumes, volumes
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Sizes, checkpoint
 from placealg.step.reshard import Reshard, totals
 from placealg.strategy.expression import parse_strategy

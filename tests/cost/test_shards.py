@@ -15,9 +15,9 @@ from placealg.cost.communication import Communication, communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.model import Model
-from placealg.model.transformer import moe
+from placealg.models.abstract import abstract
+from placealg.models.model import Model
+from placealg.models.transformer import moe
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file

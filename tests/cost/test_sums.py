@@ -12,7 +12,7 @@ from placealg.cost.costs import Costs
 from placealg.cost.stage import on_stage
 from placealg.cost.sums import Figure, sums
 from placealg.mesh import SYMBOLS
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.polynomial import Polynomial
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy

@@ -23,8 +23,8 @@ from placealg.cost.sums import Figure
 from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS, Sent, Written, _bound, _work, times, unmasked
 from placealg.cost.walk import Walk
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
-from placealg.model.transformer import gpt, moe
+from placealg.models.config import resolve_model
+from placealg.models.transformer import gpt, moe
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy

@@ -26,8 +26,8 @@ from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.cost.document import cost_json
 from placealg.errors import InputError
-from placealg.model.abstract import abstract, statistics, two_losses
-from placealg.model.model import Model
+from placealg.models.abstract import abstract, statistics, two_losses
+from placealg.models.model import Model
 from placealg.simulator import simulate
 from placealg.step.derive import derive
 from placealg.step.program import Step

@@ -13,7 +13,7 @@ from answers import ROOT, derived, proof, runs
 from mutants import deletions
 
 from placealg.cost.sums import sums
-from placealg.model.abstract import abstract, statistics, two_losses
+from placealg.models.abstract import abstract, statistics, two_losses
 from placealg.step.program import Step
 
 GOLDEN = ROOT / "tests/golden/answers.jsonl"

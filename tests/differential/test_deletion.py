@@ -13,10 +13,10 @@ from mutants import KINDS, Kind, Mutant, axis_changes, deletions, doublings, of_
 from random_dims import judged
 
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.backward import backward
-from placealg.model.model import Model
-from placealg.model.transformer import GPT, Style, gpt, mla, mlp, moe
+from placealg.models.abstract import abstract
+from placealg.models.backward import backward
+from placealg.models.model import Model
+from placealg.models.transformer import GPT, Style, gpt, mla, mlp, moe
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.program import Event, Step

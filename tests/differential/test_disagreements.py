@@ -12,9 +12,9 @@ from nets import NETS, OPAQUE
 from random_dims import judged
 from random_programs import two_units
 
-from placealg.model.abstract import abstract
-from placealg.model.model import Model
-from placealg.model.transformer import Style, gpt, mla, mlp, moe
+from placealg.models.abstract import abstract
+from placealg.models.model import Model
+from placealg.models.transformer import Style, gpt, mla, mlp, moe
 from placealg.prover.verdict import UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit

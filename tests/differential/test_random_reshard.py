@@ -15,7 +15,7 @@ from placealg.check.reshard import judge_reshard, small_sizes, with_phase
 from placealg.cost.resharding import OLD, RANK, volumes
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.transformer import mlp
+from placealg.models.transformer import mlp
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator.resharded import meshes, resharded
 from placealg.step.checkpoint import Sizes, checkpoint

@@ -8,8 +8,8 @@ from conftest import ROOT
 
 from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
-from placealg.model.config import resolve_model
-from placealg.model.transformer import moe
+from placealg.models.config import resolve_model
+from placealg.models.transformer import moe
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive

@@ -9,7 +9,7 @@ import pytest
 from placealg.check.prove import judge
 from placealg.check.recheck import cross_check
 from placealg.cli.inputs import default_model
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.evidence.certificate import certificate
 from placealg.prover.evidence.replay import AGREE, DISAGREE
 from placealg.prover.verdict import OBLIGATIONS, PARAMETRIC, PROVED, Report

@@ -10,7 +10,7 @@ from itertools import combinations_with_replacement, islice
 import pytest
 
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive

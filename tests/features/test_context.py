@@ -13,8 +13,8 @@ from placealg.cost.document import SUMMED_IN_RINGS, assumed
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
-from placealg.model.transformer import GPT, Style, gpt
+from placealg.models.config import resolve_model
+from placealg.models.transformer import GPT, Style, gpt
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PARAMETRIC, PROVED
 from placealg.simulator import Setting, simulate

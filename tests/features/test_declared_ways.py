@@ -16,8 +16,8 @@ from placealg.cost.communication import communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive

@@ -14,7 +14,7 @@ import pytest
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.step.derive import derive
 from placealg.strategy import catalogue as cat

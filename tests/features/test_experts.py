@@ -18,12 +18,12 @@ from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.regions import kept_for_backward
 from placealg.errors import InputError
-from placealg.model.backward import backward, needs_gradient, sparse_gradients
-from placealg.model.build import Builder, graph
-from placealg.model.config import from_config, resolve_model
-from placealg.model.graph import Graph
-from placealg.model.model import Model
-from placealg.model.transformer import moe
+from placealg.models.backward import backward, needs_gradient, sparse_gradients
+from placealg.models.build import Builder, graph
+from placealg.models.config import from_config, resolve_model
+from placealg.models.graph import Graph
+from placealg.models.model import Model
+from placealg.models.transformer import moe
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
 from placealg.simulator import Setting, functions, simulate
 from placealg.simulator.box import Box

@@ -12,9 +12,9 @@ from conftest import Outcome
 from placealg.arith import Monomial
 from placealg.check.prove import prove
 from placealg.cost.memory import memory
-from placealg.model.adapters import adapted, is_adapter, linear_ops
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.adapters import adapted, is_adapter, linear_ops
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive

@@ -18,11 +18,11 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.cost.regions import kept_for_backward
 from placealg.errors import InputError
-from placealg.model.backward import sparse_gradients
-from placealg.model.build import graph
-from placealg.model.config import from_config, resolve_model
-from placealg.model.model import Model
-from placealg.model.transformer import MLA, mla, moe
+from placealg.models.backward import sparse_gradients
+from placealg.models.build import graph
+from placealg.models.config import from_config, resolve_model
+from placealg.models.model import Model
+from placealg.models.transformer import MLA, mla, moe
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED
 from placealg.render.listing import model_page
 from placealg.render.text_layout import plain

@@ -8,7 +8,7 @@ from conftest import ROOT
 from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import PROVED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive

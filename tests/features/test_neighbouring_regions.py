@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from placealg.check.prove import prove
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
 from placealg.step.recompute import POLICIES

@@ -8,7 +8,7 @@ import pytest
 from agreement import compare
 
 from placealg.check.prove import prove
-from placealg.model.abstract import abstract
+from placealg.models.abstract import abstract
 from placealg.prover.calculus.contribution import put, size_one
 from placealg.prover.calculus.positions import PEER
 from placealg.prover.verdict import PROVED, REFUTED

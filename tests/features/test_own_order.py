@@ -12,8 +12,8 @@ from placealg.check.prove import judge, prove
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
 from placealg.prover.calculus.contribution import OPAQUE, Term, sum_over
 from placealg.prover.calculus.positions import drawn
 from placealg.prover.evidence.certificate import certificate

@@ -12,12 +12,12 @@ from random_dims import judged
 from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
-from placealg.model import router_losses
-from placealg.model.backward import terms
-from placealg.model.build import graph
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
-from placealg.model.router_losses import with_router_losses
+from placealg.models import router_losses
+from placealg.models.backward import terms
+from placealg.models.build import graph
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
+from placealg.models.router_losses import with_router_losses
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.simulator import Setting, device, field
 from placealg.simulator.space import of as space_of

@@ -11,9 +11,9 @@ from agreement import compare
 
 from placealg.check.prove import judge, prove
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.prover.evidence.certificate import certificate
 from placealg.prover.verdict import CUTOFF, PARAMETRIC, PROVED, REFUTED
 from placealg.simulator import Setting, simulate

@@ -11,7 +11,7 @@ from mutants import Kind, axis_changes, deletions, doublings, swaps
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
-from placealg.model.abstract import statistics
+from placealg.models.abstract import statistics
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.simulator import simulate
 from placealg.step.derive import derive

@@ -11,7 +11,7 @@ from mutants import axis_changes, deletions, doublings, swaps
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
-from placealg.model.abstract import abstract, two_losses
+from placealg.models.abstract import abstract, two_losses
 from placealg.prover.obligations import of_loss
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.simulator import simulate

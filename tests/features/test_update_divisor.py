@@ -11,7 +11,7 @@ from placealg.check.masked_sizes import hidden
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
+from placealg.models.abstract import abstract
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.simulator.divisors import divided

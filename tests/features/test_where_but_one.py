@@ -11,7 +11,7 @@ from conftest import ROOT
 from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.edit import edit

@@ -18,9 +18,9 @@ from placealg.cost.document import ROUNDED, assumed
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.prover.verdict import NOT_COVERED, PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.program import Event, Step

@@ -25,7 +25,7 @@ from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.read import read
 from placealg.importers.reading import Reading
 from placealg.mesh import Mesh
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.placement import STATES
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy, overlay

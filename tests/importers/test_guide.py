@@ -12,7 +12,7 @@ from placealg.importers.guide import guide
 from placealg.importers.read import READERS, read, read_words, reader_of, reading_of
 from placealg.importers.reading import Options, Reading
 from placealg.importers.tables import formats, table
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.render.reading import reading_page
 from placealg.render.text_layout import plain
 from placealg.strategy.precision import precisions

@@ -10,7 +10,7 @@ import placealg as pa
 from placealg.errors import InputError
 from placealg.importers.read import read
 from placealg.importers.reading import Reading
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.trained import trained
 
 LLAMAFACTORY = "model_name_or_path: {model}\nstage: sft\nfinetuning_type: lora\nbf16: true\n"

@@ -11,7 +11,7 @@ from placealg.cli.inputs import default_model
 from placealg.errors import InputError
 from placealg.importers.model import model_of
 from placealg.importers.read import read
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 
 MINIATURES = Path(__file__).parent / "miniatures"
 QUICK = ("deepspeed/auto.json", "nanotron/all_axes.yaml")

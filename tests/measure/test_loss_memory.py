@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from placealg.model.losses import RUNS
+from placealg.models.losses import RUNS
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 BYTES = {"act": 2, "stat": 4}

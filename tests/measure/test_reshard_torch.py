@@ -16,7 +16,7 @@ from conftest import ROOT
 import placealg as pa
 from placealg.frozen import FrozenMap
 from placealg.measure import ranks
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Checkpoint, Sizes, checkpoint
 from placealg.step.reshard import Reshard
 from placealg.strategy.expression import parse_strategy

@@ -16,9 +16,9 @@ from conftest import ROOT
 from random_programs import two_units
 
 from placealg.check.prove import prove
-from placealg.model.abstract import abstract, statistics
-from placealg.model.model import Model
-from placealg.model.transformer import mlp, moe
+from placealg.models.abstract import abstract, statistics
+from placealg.models.model import Model
+from placealg.models.transformer import mlp, moe
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.simulator.setting import fitting_microbatches

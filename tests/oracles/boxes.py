@@ -29,9 +29,9 @@ from counted import (
 from worlds import GARBAGE
 
 from placealg.frozen import FrozenMap
-from placealg.model.backward import differentiated, kept, transposed
-from placealg.model.graph import Graph, Loop, Op, unit_of
-from placealg.model.ops import Backprop as Line
+from placealg.models.backward import differentiated, kept, transposed
+from placealg.models.graph import Graph, Loop, Op, unit_of
+from placealg.models.ops import Backprop as Line
 from placealg.step.event import Event
 from placealg.step.pipeline import FIRST, part_of
 from placealg.step.verbs import MESSAGES

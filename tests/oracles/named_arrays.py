@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from placealg.model.backward import BackwardOp, backward, kept
-from placealg.model.graph import Graph, Op
+from placealg.models.backward import BackwardOp, backward, kept
+from placealg.models.graph import Graph, Op
 
 FACTOR = 0.6
 """What the attention factor and every `scale` stand for here."""

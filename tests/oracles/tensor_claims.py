@@ -20,7 +20,7 @@ from counted import Box, Contribution, Extent, Number, TooMany, points
 from worlds import GARBAGE, World, any_of
 
 from placealg.frozen import FrozenMap
-from placealg.model.graph import unit_of
+from placealg.models.graph import unit_of
 from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Value
 from placealg.prover.calculus.positions import OWNER, dim_of, elsewhere, varies
 from placealg.prover.ops.findings import SEED

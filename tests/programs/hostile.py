@@ -46,7 +46,7 @@ MODELS = ("abstract", "abstract", "gpt", "gpt", "gpt2", "moe", "lora", "llama-3-
 PIECES = ("", "=", "*", "**", "[", "]", "[[", "]]", "--", "-", "--set", "0", "-1", "1e9", "9" * 400, "NaN", "1/0", "∞",
           "'", '"', "\n", "\t", "\x00", "\x1b[31m", "é", "Ψ", "%s", "{}", "..", "/", "/dev/null", "a" * 300, "dp", "tp",
           "S*", "#", "true", "false", "null", "inf", "2**99", "edit", "mesh", "states", "=S", "dp=2", "zero3")
-SEEDS = ("proofs/proved", "proofs/refuted", "proofs/torch", "tests/importers/miniatures", "placealg/model/configs")
+SEEDS = ("proofs/proved", "proofs/refuted", "proofs/torch", "tests/importers/miniatures", "placealg/models/configs")
 RECORDINGS, SPACES = "tests/watch/recordings", "placealg/configurations/spaces.toml"
 
 TAKES: Mapping[str, str] = {

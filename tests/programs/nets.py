@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from placealg.model.build import Builder, graph
-from placealg.model.model import Model
+from placealg.models.build import Builder, graph
+from placealg.models.model import Model
 
 Layers = Callable[[Builder, str], str]
 """From what enters a unit to what leaves it."""

@@ -10,11 +10,11 @@ from typing import Any
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
-from placealg.model.build import graph
-from placealg.model.graph import Graph
-from placealg.model.model import Model
-from placealg.model.router_losses import routers
-from placealg.model.transformer import DEEPSEEK, GPT, LATENT, LLAMA, Style, gpt, mlp, transformer
+from placealg.models.build import graph
+from placealg.models.graph import Graph
+from placealg.models.model import Model
+from placealg.models.router_losses import routers
+from placealg.models.transformer import DEEPSEEK, GPT, LATENT, LLAMA, Style, gpt, mlp, transformer
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator import Setting, simulate
 from placealg.simulator.setting import fitting, fitting_microbatches

@@ -11,7 +11,7 @@ from typing import Any
 import random_dims
 
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
+from placealg.models.abstract import abstract
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.event_fields import KINDS, OPERATORS, values_of

@@ -8,9 +8,9 @@ from random import Random
 
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
-from placealg.model.backward import GRAD
-from placealg.model.build import Builder, graph
-from placealg.model.model import Model
+from placealg.models.backward import GRAD
+from placealg.models.build import Builder, graph
+from placealg.models.model import Model
 from placealg.prover.ops.redistributions import uncovered
 from placealg.step.derive import derive
 from placealg.step.event import LOOPED, Event

@@ -15,10 +15,10 @@ from random_programs import two_units
 
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.backward import GRAD, needs_gradient
-from placealg.model.model import Model
-from placealg.model.transformer import mlp, moe
+from placealg.models.abstract import abstract
+from placealg.models.backward import GRAD, needs_gradient
+from placealg.models.model import Model
+from placealg.models.transformer import mlp, moe
 from placealg.step.derive import derive
 from placealg.step.event import LOOPED, POSITIONS, Clause, Event
 from placealg.step.program import Step

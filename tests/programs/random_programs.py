@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
-from placealg.model.model import Model, Parameter, Unit
-from placealg.model.transformer import mlp
+from placealg.models.abstract import abstract
+from placealg.models.model import Model, Parameter, Unit
+from placealg.models.transformer import mlp
 from placealg.step.derive import derive
 from placealg.step.folded import FOLDED
 from placealg.step.pipeline import ORDERS, TURNS

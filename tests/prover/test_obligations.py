@@ -17,7 +17,7 @@ from worlds import WORLDS, World
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.transformer import gpt
+from placealg.models.transformer import gpt
 from placealg.prover import correct
 from placealg.prover.calculus import explore
 from placealg.prover.calculus.explore import AGAIN, Chain, observed

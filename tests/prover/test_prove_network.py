@@ -8,7 +8,7 @@ import pytest
 from random_dims import MODELS, differs
 
 from placealg.check.prove import prove
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 from placealg.step.derive import derive
 from placealg.step.edit import edit

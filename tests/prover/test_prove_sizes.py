@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover import examine
 from placealg.prover.evidence.lemmas import proved_lemmas
 from placealg.prover.evidence.solver import PROCESS, Reply

@@ -13,10 +13,10 @@ import placealg.prover.examine as prover
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.adapters import frozen
-from placealg.model.build import graph
-from placealg.model.config import resolve_model
-from placealg.model.model import Model, Parameter, Unit
+from placealg.models.adapters import frozen
+from placealg.models.build import graph
+from placealg.models.config import resolve_model
+from placealg.models.model import Model, Parameter, Unit
 from placealg.prover.calculus.machine import Site
 from placealg.prover.examine import examine
 from placealg.prover.ops.flow import Flows

@@ -21,7 +21,7 @@ import placealg as pa
 from placealg.cost.costs import Costs
 from placealg.cost.notation import LATEX_LINE
 from placealg.mesh import SYMBOLS
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.render.export import escaped, function_name, sections
 
 CASES = [("zero3", "abstract"), ("zero3*tp_sp*recompute_selective", "gpt"), ("hsdp*cp_ring", "gpt"), ("dp*ep", "moe"),

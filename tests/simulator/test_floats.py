@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from placealg.cli.inputs import read_case
-from placealg.model.config import from_config
-from placealg.model.transformer import gpt, moe
+from placealg.models.config import from_config
+from placealg.models.transformer import gpt, moe
 from placealg.simulator import Setting, simulate
 from placealg.simulator.run import PRIME_TOLD, floats_beside
 from placealg.step.derive import derive

@@ -6,7 +6,7 @@ import pytest
 
 import placealg as pa
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.simulator.resharded import meshes, resharded
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy

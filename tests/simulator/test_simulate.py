@@ -26,7 +26,7 @@ from simulate_steps import (
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.simulator import Outcome, Setting, network, simulate
 from placealg.simulator.device import trajectory
 from placealg.simulator.execute import EXECUTE

@@ -14,10 +14,10 @@ from simulate_steps import change, double, drop, found
 
 from placealg.check.prove import prove
 from placealg.frozen import FrozenMap
-from placealg.model.build import graph
-from placealg.model.graph import Graph
-from placealg.model.model import Model
-from placealg.model.transformer import LLAMA, Style, gpt, mla, mlp, transformer
+from placealg.models.build import graph
+from placealg.models.graph import Graph
+from placealg.models.model import Model
+from placealg.models.transformer import LLAMA, Style, gpt, mla, mlp, transformer
 from placealg.prover.verdict import PROVED
 from placealg.simulator import Outcome, Setting, box, device, field, functions, redistribute, simulate, space, unary
 from placealg.simulator.box import Box

@@ -13,9 +13,9 @@ from test_simulate_split import anything
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.build import graph
-from placealg.model.model import Model
-from placealg.model.transformer import gpt, mlp, moe
+from placealg.models.build import graph
+from placealg.models.model import Model
+from placealg.models.transformer import gpt, mlp, moe
 from placealg.simulator import Outcome, Setting, simulate, stages
 from placealg.simulator.machine import Machine
 from placealg.simulator.setting import fitting_microbatches

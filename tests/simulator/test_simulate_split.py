@@ -13,9 +13,9 @@ from random_dims import MODELS, edited, programs
 from simulate_steps import change, drop
 
 from placealg.errors import InputError
-from placealg.model.build import graph
-from placealg.model.model import Model
-from placealg.model.transformer import Style, gpt
+from placealg.models.build import graph
+from placealg.models.model import Model
+from placealg.models.transformer import Style, gpt
 from placealg.simulator import Outcome, Setting, box, simulate, space
 from placealg.simulator.setting import cells
 from placealg.simulator.space import Space

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import placealg as pa
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Checkpoint, Sizes, block, checkpoint
 from placealg.step.reshard import Reshard, check_alike, totals, width
 from placealg.strategy.expression import parse_strategy

@@ -14,9 +14,9 @@ import pytest
 from random_dims import MODELS as DECODERS
 from random_programs import two_units
 
-from placealg.model.abstract import abstract, statistics, two_losses
-from placealg.model.model import Model
-from placealg.model.transformer import mlp, moe
+from placealg.models.abstract import abstract, statistics, two_losses
+from placealg.models.model import Model
+from placealg.models.transformer import mlp, moe
 from placealg.step.derive import derive
 from placealg.step.event import Event
 from placealg.step.program import Step

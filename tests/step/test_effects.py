@@ -18,7 +18,7 @@ from conftest import ROOT
 from test_house import imports
 
 from placealg.cli.inputs import read_case
-from placealg.model.backward import GRAD
+from placealg.models.backward import GRAD
 from placealg.simulator import Setting, execute, simulate
 from placealg.simulator.machine import Machine
 from placealg.simulator.store import Store

@@ -11,8 +11,8 @@ from random_programs import two_units
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract, statistics
-from placealg.model.model import Model, Parameter, Unit
+from placealg.models.abstract import abstract, statistics
+from placealg.models.model import Model, Parameter, Unit
 from placealg.step.event import Clause, Group
 from placealg.step.groups import Plan, group_parameters, owners
 from placealg.strategy.spec import Strategy, overlay, strategy_on

@@ -7,7 +7,7 @@ from random_dims import settings
 
 from placealg.check.prove import prove
 from placealg.cost.memory import memory
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import simulate
 from placealg.step.derive import derive

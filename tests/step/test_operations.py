@@ -9,11 +9,11 @@ import pytest
 from random_dims import MODELS
 
 from placealg.check.prove import prove
-from placealg.model.backward import needs_gradient
-from placealg.model.build import graph
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
-from placealg.model.transformer import moe
+from placealg.models.backward import needs_gradient
+from placealg.models.build import graph
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
+from placealg.models.transformer import moe
 from placealg.placement import DUAL, Kind, redistribution
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate

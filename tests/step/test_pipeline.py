@@ -14,8 +14,8 @@ from random_programs import two_units
 
 from placealg.arith import parse
 from placealg.errors import InputError
-from placealg.model.config import from_config
-from placealg.model.transformer import Style, gpt, moe
+from placealg.models.config import from_config
+from placealg.models.transformer import Style, gpt, moe
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.step.derive import derive

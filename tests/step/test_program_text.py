@@ -14,10 +14,10 @@ from placealg.arith import Monomial
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
-from placealg.model.config import from_config
-from placealg.model.model import Model
-from placealg.model.transformer import Style, gpt
+from placealg.models.abstract import abstract
+from placealg.models.config import from_config
+from placealg.models.model import Model
+from placealg.models.transformer import Style, gpt
 from placealg.step.derive import derive
 from placealg.step.edit import Edit, apply_edits, edit, matches, read_edits
 from placealg.step.event_fields import FIELDS

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from placealg.errors import InputError
-from placealg.model.build import graph
-from placealg.model.graph import Graph
+from placealg.models.build import graph
+from placealg.models.graph import Graph
 from placealg.step.recompute import (
     POLICIES,
     Value,

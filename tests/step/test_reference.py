@@ -11,11 +11,11 @@ from random_programs import two_units
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
-from placealg.model.abstract import abstract, statistics, two_losses
-from placealg.model.build import graph
-from placealg.model.graph import Graph
-from placealg.model.model import Model
-from placealg.model.transformer import mlp, moe
+from placealg.models.abstract import abstract, statistics, two_losses
+from placealg.models.build import graph
+from placealg.models.graph import Graph
+from placealg.models.model import Model
+from placealg.models.transformer import mlp, moe
 from placealg.step.derive import averaging_of, derive, operations_of, reference_of, strategy_types
 from placealg.step.groups import group_parameters
 from placealg.step.pipeline import Pipeline

@@ -10,9 +10,9 @@ import sympy
 from placealg.arith import Monomial, parse
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.build import graph
-from placealg.model.graph import Graph
-from placealg.model.transformer import GPT, LLAMA, Style, gpt
+from placealg.models.build import graph
+from placealg.models.graph import Graph
+from placealg.models.transformer import GPT, LLAMA, Style, gpt
 from placealg.placement import SENT, Kind, Mode
 from placealg.step.recompute import POLICIES, ends, forward, members, needs, replayed
 from placealg.step.saved_tensors import SavedTensor, saved_tensors

@@ -9,10 +9,10 @@ import sympy
 
 from placealg.arith import Monomial, parse
 from placealg.errors import InputError
-from placealg.model.build import graph
-from placealg.model.graph import Graph
-from placealg.model.model import Model
-from placealg.model.transformer import GPT, Style, gpt, moe
+from placealg.models.build import graph
+from placealg.models.graph import Graph
+from placealg.models.model import Model
+from placealg.models.transformer import GPT, Style, gpt, moe
 from placealg.placement import DUAL, SENT, Kind
 from placealg.step.derive import derive
 from placealg.step.saved_tensors import saved_tensors

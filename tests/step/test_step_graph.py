@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 from test_derived import step_of
 
-from placealg.model.build import graph
-from placealg.model.model import Model
+from placealg.models.build import graph
+from placealg.models.model import Model
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.graph import Storage, creates, reads, writes

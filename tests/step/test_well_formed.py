@@ -10,8 +10,8 @@ import pytest
 from placealg.check.prove import prove
 from placealg.cli.inputs import default_model
 from placealg.errors import InputError
-from placealg.model.backward import GRAD
-from placealg.model.config import resolve_model
+from placealg.models.backward import GRAD
+from placealg.models.config import resolve_model
 from placealg.prover.verdict import REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive

@@ -11,7 +11,7 @@ from conftest import Outcome, run_placealg
 import placealg as pa
 from placealg.cli.inputs import default_model, read_case
 from placealg.errors import InputError
-from placealg.model.config import from_config, resolve_model, shipped
+from placealg.models.config import from_config, resolve_model, shipped
 from placealg.placement import Kind, Mode
 from placealg.step.compatibility import fit_problems
 from placealg.step.pipeline import spread

@@ -24,8 +24,8 @@ from placealg.measure.pipeline import PipelineFsdp, PipelineSystem
 from placealg.measure.predict import model_of
 from placealg.measure.run import OPTIMIZERS, batches, mesh_of
 from placealg.measure.systems import CLIP, Context, Ddp, Fsdp, FsdpTpSp, Hsdp, System, Tp, TpSp, Trial, Zero1
-from placealg.model.config import resolve_model
-from placealg.model.model import Model
+from placealg.models.config import resolve_model
+from placealg.models.model import Model
 
 FILES = "proofs/torch"
 

@@ -12,7 +12,7 @@ from conftest import Outcome
 
 from placealg.check.conformance import judge, judge_proposed
 from placealg.errors import InputError
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.step.edit import read_edits
 from placealg.strategy.file import parse_strategy_file
 from placealg.watch.propose import proposals

@@ -9,7 +9,7 @@ import pytest
 
 from placealg.check.conformance import judge, judge_proposed, nearest
 from placealg.cli.inputs import read_case
-from placealg.model.config import resolve_model
+from placealg.models.config import resolve_model
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 from placealg.watch.seen import Seen

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import terms
-from placealg.model.graph import Op, unit_of
+from placealg.models.backward import terms
+from placealg.models.graph import Op, unit_of
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import Value, move, stands_at
 from placealg.prover.calculus.machine import Machine

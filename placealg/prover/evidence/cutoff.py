@@ -122,7 +122,7 @@ class Unrolled:
 def degree(step: Step, axis: str) -> int:
     """A bound on the degree, in the size of `axis`, of every identity between weights of the program and the reference.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import dp
     >>> degree(derive(dp(), abstract()), "dp")
@@ -162,7 +162,7 @@ OF_STAGES = (stage(FIRST), stage(LAST))
 def least_size(step: Step, axis: str) -> int:
     """The least size at which all positions of a query along `axis` can differ, and all named ranks exist.
 
-    >>> from placealg.model.abstract import abstract
+    >>> from placealg.models.abstract import abstract
     >>> from placealg.step.derive import derive
     >>> from placealg.strategy.catalogue import zero1
     >>> least_size(derive(zero1(), abstract()), "dp")

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from placealg.arith import ONE
-from placealg.model.backward import terms
+from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.event import MICROBATCH, Clause

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from placealg.model.backward import GRAD, needs_gradient
-from placealg.model.graph import Graph, Op
+from placealg.models.backward import GRAD, needs_gradient
+from placealg.models.graph import Graph, Op
 from placealg.step.event import Event
 from placealg.step.program import Step
 

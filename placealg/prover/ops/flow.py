@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placealg.model.backward import transposed
-from placealg.model.graph import Graph, Loop, Op, unit_of
+from placealg.models.backward import transposed
+from placealg.models.graph import Graph, Loop, Op, unit_of
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import Demand, FailureKind, Flow
 from placealg.prover.ops.operators import Operators

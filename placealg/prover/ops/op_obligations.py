@@ -8,7 +8,7 @@ from typing import Any
 import z3
 
 from placealg.arith import ONE
-from placealg.model.backward import differentiated
+from placealg.models.backward import differentiated
 from placealg.prover.calculus.explore import Program, shapes
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.parameter_uses import begins, starts, starts_a_term

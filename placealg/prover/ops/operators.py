@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD, BackwardOp, kept, named, terms, transposed
-from placealg.model.graph import Graph, Op
+from placealg.models.backward import GRAD, BackwardOp, kept, named, terms, transposed
+from placealg.models.graph import Graph, Op
 from placealg.prover.calculus.contribution import Term, Value
 from placealg.prover.calculus.positions import Pairs, dim_of
 from placealg.prover.ops import paths

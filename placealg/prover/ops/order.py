@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from placealg.model.backward import differentiated, kept, transposed
-from placealg.model.graph import Graph
+from placealg.models.backward import differentiated, kept, transposed
+from placealg.models.graph import Graph
 from placealg.step.event import Event
 from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import MESSAGES

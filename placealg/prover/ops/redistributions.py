@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from placealg.arith import ONE, Monomial
-from placealg.model.backward import terms
-from placealg.model.graph import Graph, unit_of
+from placealg.models.backward import terms
+from placealg.models.graph import Graph, unit_of
 from placealg.prover.calculus.positions import at, dim_of, drawn
 from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from placealg.frozen import FrozenMap
 from placealg.mesh import ENDS, Axis, Mesh
-from placealg.model.graph import Graph, Loop, unit_of
+from placealg.models.graph import Graph, Loop, unit_of
 from placealg.prover.calculus.contribution import equality, merged
 from placealg.prover.calculus.positions import Pairs, Position, neighbour, stage
 from placealg.prover.ops import paths

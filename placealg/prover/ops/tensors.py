@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from placealg.model.backward import differentiated
-from placealg.model.graph import Graph
+from placealg.models.backward import differentiated
+from placealg.models.graph import Graph
 from placealg.prover.calculus.positions import Pairs, at
 from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, unit_of
+from placealg.models.graph import Graph, unit_of
 from placealg.prover.calculus.contribution import Term, Value, stands_at
 from placealg.prover.calculus.positions import LAST, UNIT, Pairs, at, rank
 from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart

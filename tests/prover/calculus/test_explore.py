@@ -12,7 +12,7 @@ from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
+from placealg.models.abstract import abstract
 from placealg.prover.calculus import explore, versions
 from placealg.prover.calculus.contribution import count_name
 from placealg.prover.calculus.explore import (

@@ -7,7 +7,7 @@ from agreement import compare
 from mutants import at_other_microbatches
 
 import placealg as pa
-from placealg.model.transformer import mlp
+from placealg.models.transformer import mlp
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.program import Step

@@ -10,7 +10,7 @@ from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph
+from placealg.models.graph import Graph
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import Term, Value, count_name
 from placealg.prover.calculus.machine import Machine, Read, Site

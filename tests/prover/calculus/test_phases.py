@@ -11,7 +11,7 @@ from mutants import at_other_microbatches
 
 import placealg as pa
 from placealg.errors import InputError
-from placealg.model.transformer import Style, gpt
+from placealg.models.transformer import Style, gpt
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive

@@ -10,7 +10,7 @@ from test_mutation import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.build import graph
+from placealg.models.build import graph
 from placealg.prover.calculus import transfer
 from placealg.prover.calculus.contribution import Term, Value
 from placealg.prover.calculus.places import NoRule

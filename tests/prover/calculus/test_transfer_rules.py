@@ -15,7 +15,7 @@ from worlds import GARBAGE, WORLDS, Rank, World
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
+from placealg.models.abstract import abstract
 from placealg.prover.calculus import transfer
 from placealg.prover.calculus.contribution import ABSENT, OPAQUE, STALE, Slot, Tag, Term, Value, count_name
 from placealg.prover.calculus.machine import Machine, Site

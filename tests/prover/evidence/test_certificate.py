@@ -551,7 +551,7 @@ def test_a_certificate_holds_all_that_it_takes_to_prove_it_again(words: list[str
 
 def test_a_certificate_holds_its_model(placealg: Run, tmp_path: Path) -> None:
     config, folder = tmp_path / "mine.json", tmp_path / "certificate"
-    text = (ROOT / "placealg/model/configs/gpt2.json").read_text()
+    text = (ROOT / "placealg/models/configs/gpt2.json").read_text()
     config.write_text(text)
     assert placealg("prove", "dp", "--model", str(config), "--certificate", str(folder)).code == 0
     config.unlink()
@@ -578,7 +578,7 @@ def test_what_cannot_be_proved_again_is_one_line(change: Any, says: str, placeal
 
 def test_a_model_whose_name_is_taken_stays_outside(placealg: Run, tmp_path: Path) -> None:
     config, folder = tmp_path / "manifest.json", tmp_path / "certificate"
-    config.write_text((ROOT / "placealg/model/configs/gpt2.json").read_text())
+    config.write_text((ROOT / "placealg/models/configs/gpt2.json").read_text())
     assert placealg("prove", "dp", "--model", str(config), "--certificate", str(folder)).code == 0
     assert placealg("recheck", str(folder)).code == 0
     got = placealg("recheck", str(folder), "--regenerate")

@@ -12,9 +12,9 @@ from placealg.arith import ONE, Monomial
 from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract
-from placealg.model.config import resolve_model
-from placealg.model.transformer import gpt
+from placealg.models.abstract import abstract
+from placealg.models.config import resolve_model
+from placealg.models.transformer import gpt
 from placealg.prover.calculus.contribution import Term
 from placealg.prover.evidence.counterexample_words import got, right
 from placealg.prover.verdict import REFUTED as WRONG

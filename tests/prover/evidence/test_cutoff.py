@@ -14,8 +14,8 @@ from placealg.check.prove import judge
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
-from placealg.model.config import resolve_model
-from placealg.model.transformer import mlp
+from placealg.models.config import resolve_model
+from placealg.models.transformer import mlp
 from placealg.prover import examine as prover
 from placealg.prover.calculus.contribution import Term, merged, sum_over
 from placealg.prover.calculus.microbatches import Case

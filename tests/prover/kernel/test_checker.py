@@ -14,7 +14,7 @@ from conftest import run_placealg
 import placealg as pa
 from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.prover.kernel.checker import Checker, shipped
 from placealg.prover.kernel.coq import (
     World,

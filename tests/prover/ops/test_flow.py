@@ -17,7 +17,7 @@ from worlds import World
 
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
-from placealg.model.backward import differentiated
+from placealg.models.backward import differentiated
 from placealg.placement import Kind
 from placealg.prover.calculus.contribution import Value
 from placealg.prover.calculus.positions import OWNER, at, is_stage

@@ -12,9 +12,9 @@ from test_flow import step_of
 
 from placealg.arith import Monomial
 from placealg.check.prove import prove
-from placealg.model.build import graph
-from placealg.model.model import Model
-from placealg.model.transformer import mla, mlp
+from placealg.models.build import graph
+from placealg.models.model import Model
+from placealg.models.transformer import mla, mlp
 from placealg.prover.calculus.contribution import Value
 from placealg.prover.calculus.positions import at
 from placealg.prover.ops.findings import Demand, FailureKind, Flow

@@ -14,8 +14,8 @@ from test_parameter_uses import Known
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import abstract, statistics, two_losses
-from placealg.model.model import Model, Parameter, Unit
+from placealg.models.abstract import abstract, statistics, two_losses
+from placealg.models.model import Model, Parameter, Unit
 from placealg.prover.calculus.contribution import Term, Value, equality
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.microbatches import CASES

@@ -10,9 +10,9 @@ from placealg.arith import ONE, Monomial
 from placealg.check.prove import prove
 from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
-from placealg.model.build import Builder, graph
-from placealg.model.graph import Graph
-from placealg.model.model import Model
+from placealg.models.build import Builder, graph
+from placealg.models.graph import Graph
+from placealg.models.model import Model
 from placealg.prover.calculus.positions import at
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import SEED, Flow

@@ -10,7 +10,7 @@ import pytest
 from nets import gated, gelu_last, tanh_last
 from test_flow import step_of
 
-from placealg.model.model import Model
+from placealg.models.model import Model
 from placealg.prover.ops.order import _adds, _named, untimely
 from placealg.step.derive import derive
 from placealg.step.edit import edit

@@ -10,7 +10,7 @@ from test_flow import step_of
 from placealg import prove
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.backward import GRAD
+from placealg.models.backward import GRAD
 from placealg.prover.calculus.contribution import Term, Value, equality
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import DEVICE

@@ -13,7 +13,7 @@ from random_nets import some_step
 from tensor_claims import Found, Mesh, followed
 
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Op
+from placealg.models.graph import Op
 from placealg.prover.calculus.contribution import Value
 from placealg.prover.calculus.positions import at, dim_of
 from placealg.prover.ops import paths, redistributions

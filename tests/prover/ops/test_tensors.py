@@ -12,8 +12,8 @@ from test_flow import step_of
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.build import graph
-from placealg.model.model import Model
+from placealg.models.build import graph
+from placealg.models.model import Model
 from placealg.prover.calculus.contribution import Term, Value
 from placealg.prover.calculus.positions import OWNER, at, dim_of
 from placealg.prover.ops import paths

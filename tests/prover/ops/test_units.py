@@ -12,7 +12,7 @@ from random_programs import two_units
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.abstract import statistics, two_losses
+from placealg.models.abstract import statistics, two_losses
 from placealg.prover.calculus import transfer
 from placealg.prover.calculus.contribution import Term, Value, count_name
 from placealg.prover.calculus.machine import Machine, Site

@@ -17,8 +17,8 @@ from typing import Any
 from real_models import causal, config_class, read, transformers_package
 
 from placealg.cost.flop import flop
-from placealg.model.backward import saved
-from placealg.model.rule import evaluate
+from placealg.models.backward import saved
+from placealg.models.rule import evaluate
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from placealg.model.build import Builder
-from placealg.model.experts import BALANCING
-from placealg.model.graph import Graph, Op, Tensor
-from placealg.model.model import Model
+from placealg.models.build import Builder
+from placealg.models.experts import BALANCING
+from placealg.models.graph import Graph, Op, Tensor
+from placealg.models.model import Model
 
 BALANCE, BOUND = "balance", "z"
 
@@ -28,7 +28,7 @@ OF_A_SEQUENCE = "batch"
 def routers(graph: Graph) -> tuple[Op, ...]:
     """The ops that choose experts.
 
-    >>> from placealg.model.transformer import moe
+    >>> from placealg.models.transformer import moe
     >>> [op.output for op in routers(moe().graph)]
     ['layer.router.route']
     """
@@ -38,7 +38,7 @@ def routers(graph: Graph) -> tuple[Op, ...]:
 def with_router_losses(model: Model, terms: Collection[str] = TERMS) -> Model:
     """The model whose routers each have these `terms` of the loss.
 
-    >>> from placealg.model.transformer import moe
+    >>> from placealg.models.transformer import moe
     >>> [op.output for op in with_router_losses(moe(), ["z"]).graph.ops if op.output.endswith("_loss")]
     ['layer.router.z_loss']
     """
@@ -94,7 +94,7 @@ def balanced() -> Model:
     >>> balanced().name
     'balanced'
     """
-    from placealg.model.transformer import moe
+    from placealg.models.transformer import moe
 
     return replace(with_router_losses(moe()), name="balanced")
 

@@ -13,8 +13,8 @@ from proved_families import MIXED, fault, model
 from random_dims import settings
 
 from placealg.check.prove import prove
-from placealg.model.config import from_config
-from placealg.model.family import families, family
+from placealg.models.config import from_config
+from placealg.models.family import families, family
 from placealg.prover.verdict import PROVED
 from placealg.simulator import simulate
 from placealg.step.derive import derive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placealg.model.build import graph
-from placealg.model.model import Model
+from placealg.models.build import graph
+from placealg.models.model import Model
 
 
 def abstract() -> Model:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from placealg.model.build import Builder
-from placealg.model.experts import PAIRS, routed
-from placealg.model.graph import Tensor
-from placealg.model.style import Style
+from placealg.models.build import Builder
+from placealg.models.experts import PAIRS, routed
+from placealg.models.graph import Tensor
+from placealg.models.style import Style
 
 FACTOR = "head_dim**(-1/2)"
 """By what scores are multiplied, unless a configuration says otherwise."""

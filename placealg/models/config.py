@@ -12,16 +12,16 @@ from placealg.arith import Monomial
 from placealg.errors import InputError, nearest, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
-from placealg.model.abstract import abstract, statistics, two_losses
-from placealg.model.config_file import OUTSIDE, Config, shown
-from placealg.model.family import Family, lacking
-from placealg.model.kinds import LayerKind, evaluated, kinds, left_out, predicted, restyled
-from placealg.model.model import Model, Parameter
-from placealg.model.names import CORRECTION, LAYER, checkpoint_names
-from placealg.model.router_losses import balanced
-from placealg.model.rule import names as named_in
-from placealg.model.style import Style
-from placealg.model.transformer import GPT, LATENT, MLA, gpt, mla, mlp, moe, transformer
+from placealg.models.abstract import abstract, statistics, two_losses
+from placealg.models.config_file import OUTSIDE, Config, shown
+from placealg.models.family import Family, lacking
+from placealg.models.kinds import LayerKind, evaluated, kinds, left_out, predicted, restyled
+from placealg.models.model import Model, Parameter
+from placealg.models.names import CORRECTION, LAYER, checkpoint_names
+from placealg.models.router_losses import balanced
+from placealg.models.rule import names as named_in
+from placealg.models.style import Style
+from placealg.models.transformer import GPT, LATENT, MLA, gpt, mla, mlp, moe, transformer
 
 SHIPPED = Path(__file__).parent / "configs"
 
@@ -122,7 +122,7 @@ def from_config(path_or_name: str | Path, *, flash: bool | None = None, dropout:
                 parallel: bool = False, fused: bool = True, mtp: bool = False, upcast: bool = False) -> Model:
     """The model of a HuggingFace config.json, given its path, its folder, a shipped name or a published id.
 
-    Its `model_type` names a family (`placealg.model.family`), which says which fields are read and what transformers
+    Its `model_type` names a family (`placealg.models.family`), which says which fields are read and what transformers
     fills in for those that are not there. `PATH#text_config` reads a table inside the file. `flash` says whether
     attention is one op, `dropout` whether there is dropout; None is the family's own: GPT-2 has dropout and an unfused
     attention, Llama neither. `parallel` puts attention and MLP side by side, as GPT-J does. Where norms are not

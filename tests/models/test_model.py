@@ -12,10 +12,10 @@ import pytest
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.model.abstract import abstract
-from placealg.model.config import from_config, resolve_model, shipped
-from placealg.model.family import aliases, families, family, refusals
-from placealg.model.names import parameters_of
+from placealg.models.abstract import abstract
+from placealg.models.config import from_config, resolve_model, shipped
+from placealg.models.family import aliases, families, family, refusals
+from placealg.models.names import parameters_of
 
 COUNTS = {
     # The sizes of the checkpoints' tensors on huggingface.co; 405B: the Llama 3.1 model card's checkpoint.
@@ -56,7 +56,7 @@ def test_gpt2_xl(tmp_path: Path) -> None:
 
 
 def test_shipped_configurations_name_their_source() -> None:
-    from placealg.model.config import SHIPPED
+    from placealg.models.config import SHIPPED
 
     for name in shipped():
         assert len(json.loads((SHIPPED / f"{name}.json").read_text())["_source"]) > 20
@@ -301,5 +301,5 @@ def test_abstract() -> None:
 
 
 def test_models_do_not_import_sympy() -> None:
-    code = "import sys; import placealg.model.config; sys.exit('sympy' in sys.modules or 'z3' in sys.modules)"
+    code = "import sys; import placealg.models.config; sys.exit('sympy' in sys.modules or 'z3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

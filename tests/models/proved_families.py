@@ -17,10 +17,10 @@ from random_configs import REQUIRED
 from random_dims import settings
 
 from placealg.check.prove import prove
-from placealg.model.config import from_config
-from placealg.model.family import families, family
-from placealg.model.model import Model
-from placealg.model.rule import names
+from placealg.models.config import from_config
+from placealg.models.family import families, family
+from placealg.models.model import Model
+from placealg.models.rule import names
 from placealg.prover.verdict import PROVED
 from placealg.simulator import simulate
 from placealg.step.derive import derive

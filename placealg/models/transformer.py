@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import Monomial
-from placealg.model.adapters import frozen, is_adapter
-from placealg.model.attention import SLOPES, attention, capped, dropped, normed
-from placealg.model.build import Builder, Size, graph
-from placealg.model.experts import BALANCING, experts
-from placealg.model.graph import DEPTH, Graph, Tensor
-from placealg.model.model import Model
-from placealg.model.style import DEEPSEEK, GPT, LLAMA, MLA, MOE, Style
+from placealg.models.adapters import frozen, is_adapter
+from placealg.models.attention import SLOPES, attention, capped, dropped, normed
+from placealg.models.build import Builder, Size, graph
+from placealg.models.experts import BALANCING, experts
+from placealg.models.graph import DEPTH, Graph, Tensor
+from placealg.models.model import Model
+from placealg.models.style import DEEPSEEK, GPT, LLAMA, MLA, MOE, Style
 
 __all__ = ["DEEPSEEK", "GPT", "LATENT", "LLAMA", "MLA", "MOE", "Layers", "Style", "gpt", "mla", "mlp", "moe",
            "transformer"]

@@ -47,7 +47,7 @@ def test_a_real_step_is_the_one_predicted(name: str, wide: bool) -> None:
 def test_a_fused_norm_keeps_less() -> None:
     from real_models import read
 
-    from placealg.model.backward import saved
+    from placealg.models.backward import saved
 
     kept = {fused: sum(s.tensor.elements.evaluate({"b": 2, "s": 6, **model.sizes}) for s in saved(model.graph))
             for fused in (True, False) for model in [read("llama", CASES["llama"].config, fused=fused)]}
@@ -58,7 +58,7 @@ def test_a_fused_norm_keeps_less() -> None:
 def test_a_norm_in_32_bits_keeps_its_copy() -> None:
     from real_models import read
 
-    from placealg.model.backward import saved
+    from placealg.models.backward import saved
 
     model = read("llama", CASES["llama"].config, flash=False, upcast=True)
     wide = {s.tensor.name for s in saved(model.graph) if s.tensor.element == "stat"}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.model.graph import Graph, Op
-from placealg.model.model import Model
+from placealg.models.graph import Graph, Op
+from placealg.models.model import Model
 
 ATTR = "run_as"
 """The attribute of a cross-entropy op that names how it is run."""
@@ -76,7 +76,7 @@ def run_of(op: Op, vocabulary_split: bool) -> LossRun:
 def with_loss(model: Model, name: str) -> Model:
     """The model whose cross entropies are run as `name` says.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> with_loss(gpt(), "fused").graph.producer("head.loss").attrs["run_as"]
     'fused'
     """

@@ -13,8 +13,8 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Op, Tensor, sparse_of
-from placealg.model.model import Model
+from placealg.models.graph import Graph, Op, Tensor, sparse_of
+from placealg.models.model import Model
 
 ADAPTER = "adapter"
 """The dim of the adapters' rank."""
@@ -26,7 +26,7 @@ LOW, HIGH, ADAPTED = "low", "high", "adapted"
 def linear_ops(graph: Graph) -> tuple[str, ...]:
     """The ops beside which an adapter may stand: products of an activation and a weight of their own.
 
-    >>> from placealg.model.transformer import gpt
+    >>> from placealg.models.transformer import gpt
     >>> linear_ops(gpt().graph)[:2]
     ('layer.attn.q', 'layer.attn.k')
     """

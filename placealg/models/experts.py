@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from placealg.model.build import Builder
-from placealg.model.graph import Tensor
-from placealg.model.style import Style
+from placealg.models.build import Builder
+from placealg.models.graph import Tensor
+from placealg.models.style import Style
 
 PAIRS = "batch seq choice expert"
 """The dims of pairs of a token and an expert that is chosen for it."""

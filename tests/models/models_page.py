@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from placealg.model.config import PUBLISHED as PACKAGED
-from placealg.model.family import aliases, families, family, refusals
+from placealg.models.config import PUBLISHED as PACKAGED
+from placealg.models.family import aliases, families, family, refusals
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests" / "data" / "model_counts.json"
@@ -120,7 +120,7 @@ def _steps(table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## One real step", "",
                 "A small model of each family trains one step in float32 on the CPU, attention and norms written out "
                 "(`--no-flash --no-fused`). Bytes of parameters, gradients and moments and the flop of all products "
-                "are equal; what autograd saves is equal after the residues. Sizes and bytes as tests/model/"
+                "are equal; what autograd saves is equal after the residues. Sizes and bytes as tests/models/"
                 "real_activations.py has them; r are the rotated elements of a head, act is 4.", "",
                 "| residue | op | formula, bytes | what transformers keeps |", "|---|---|---|---|")
     used = {residue for name in table["steps"] for residue in CASES[name].residues}

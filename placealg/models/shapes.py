@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from placealg.errors import InputError
-from placealg.model.ops import OpKind
+from placealg.models.ops import OpKind
 
 Dims = tuple[str, ...]
 Operand = tuple[str, Dims, str]
@@ -16,7 +16,7 @@ Operand = tuple[str, Dims, str]
 def result_dims(kind: OpKind, operands: Sequence[Operand], over: Dims, rename: Mapping[str, str]) -> Dims:
     """The dims an op makes when nothing else is said: einsum and sum need to be told.
 
-    >>> from placealg.model.ops import OPS
+    >>> from placealg.models.ops import OPS
     >>> result_dims(OPS["lookup"], [("t", ("vocab", "embed"), "w"), ("i", ("seq",), "ids")], ("vocab",), {})
     ('seq', 'embed')
     """

@@ -17,15 +17,15 @@ import placealg as pa
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model import backward as autodiff
-from placealg.model.abstract import abstract
-from placealg.model.backward import backward, needs_gradient, saved, transposed
-from placealg.model.build import Builder, graph
-from placealg.model.config import from_config, shipped
-from placealg.model.graph import DEPTH, TAKEN, Graph, Loop, Op, Tensor
-from placealg.model.model import Model
-from placealg.model.ops import OPS
-from placealg.model.transformer import GPT, LATENT, LLAMA, MLA, Style, gpt, mlp, transformer
+from placealg.models import backward as autodiff
+from placealg.models.abstract import abstract
+from placealg.models.backward import backward, needs_gradient, saved, transposed
+from placealg.models.build import Builder, graph
+from placealg.models.config import from_config, shipped
+from placealg.models.graph import DEPTH, TAKEN, Graph, Loop, Op, Tensor
+from placealg.models.model import Model
+from placealg.models.ops import OPS
+from placealg.models.transformer import GPT, LATENT, LLAMA, MLA, Style, gpt, mlp, transformer
 from placealg.step.event import GLOBAL_VALUES, GROUP_VALUES
 from placealg.strategy.options import LAYER
 
@@ -260,7 +260,7 @@ def test_a_wrong_vjp_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
                 continue
             lines = (*steps[:k], replace(step, inputs=step.inputs[:-1]), *steps[k + 1:])
             broken = replace(row, vjp=row.vjp.plus({role: lines}))
-            monkeypatch.setattr("placealg.model.graph.OPS", {**OPS, kind: broken})
+            monkeypatch.setattr("placealg.models.graph.OPS", {**OPS, kind: broken})
             backward.cache_clear()
             assert worst(built) > 1e-4, (role, step)
     monkeypatch.undo()

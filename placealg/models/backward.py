@@ -9,8 +9,8 @@ from functools import lru_cache
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Op, Sparse, Tensor
-from placealg.model.ops import Backprop, KeptValue
+from placealg.models.graph import Graph, Op, Sparse, Tensor
+from placealg.models.ops import Backprop, KeptValue
 
 GRAD = ".grad"
 """The gradient of a tensor is called after it, with this ending."""
@@ -88,7 +88,7 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
 def terms(graph: Graph) -> tuple[Op, ...]:
     """The ops that sum a further term of the loss, one number for each token; each starts a backward of its own.
 
-    >>> from placealg.model.router_losses import balanced
+    >>> from placealg.models.router_losses import balanced
     >>> [op.output for op in terms(balanced().graph)]
     ['layer.router.balance_loss', 'layer.router.z_loss']
     """

@@ -25,10 +25,10 @@ from models_page import PAGE, TABLE, published, written
 from random_configs import REQUIRED
 
 from placealg.errors import InputError
-from placealg.model.config import from_config
-from placealg.model.family import aliases, families, family, refusals
-from placealg.model.model import Model
-from placealg.model.names import parameters_of
+from placealg.models.config import from_config
+from placealg.models.family import aliases, families, family, refusals
+from placealg.models.model import Model
+from placealg.models.names import parameters_of
 
 SAMPLE = 3
 """How many of the random configurations of a type are kept in the table."""

@@ -17,8 +17,8 @@ from random_configs import REQUIRED, draw
 from real_models import built, config_class, counted, difference, read, refusal, transformers_package
 
 from placealg.errors import InputError
-from placealg.model.model import Model
-from placealg.model.names import parameters_of
+from placealg.models.model import Model
+from placealg.models.names import parameters_of
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "models"
 

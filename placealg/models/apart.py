@@ -12,8 +12,8 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.graph import DEPTH, Graph, Loop, Op, Tensor, unit_of
-from placealg.model.model import Model
+from placealg.models.graph import DEPTH, Graph, Loop, Op, Tensor, unit_of
+from placealg.models.model import Model
 
 AGAIN = "again"
 """The unit of the layers that are computed again."""
@@ -52,7 +52,7 @@ def _depth(model: Model) -> int:
 def layers_apart(model: Model, first: int = 0, every: int = 0) -> Model:
     """The model whose first layers, or every so many of them, are the unit `again`, L_again of them beside L_rest.
 
-    >>> from placealg.model.config import from_config
+    >>> from placealg.models.config import from_config
     >>> made = layers_apart(from_config("llama-3-8b"), first=12)
     >>> [(u.name, u.count) for u in made.units], made.sizes["L_rest"], made.total() == from_config("llama-3-8b").total()
     ([('embedding', 1), ('again', L_again), ('layer', L_rest), ('head', 1)], 20, True)

@@ -12,9 +12,9 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, sparse_of, unit_of
-from placealg.model.ops import OPS
-from placealg.model.shapes import result_dims
+from placealg.models.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, sparse_of, unit_of
+from placealg.models.ops import OPS
+from placealg.models.shapes import result_dims
 
 Size = str | int | Monomial
 Dims = str | Iterable[str]

@@ -10,7 +10,7 @@ from pathlib import Path
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.graph import Graph
+from placealg.models.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Model:
                  source: str = "", left_out: tuple[str, ...] = ()) -> Model:
         """The model that an op graph describes: its units, but for the loss, and its parameters with their sites.
 
-        >>> from placealg.model.transformer import mlp
+        >>> from placealg.models.transformer import mlp
         >>> [p.name for p in mlp().of_unit("head")]
         ['head.weight']
         """
@@ -120,7 +120,7 @@ class Model:
         >>> Model.from_config("gpt2").total()
         124439808
         """
-        from placealg.model.config import from_config
+        from placealg.models.config import from_config
 
         return from_config(path_or_name)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.family import Family, aliases, families, flat, refusals
-from placealg.model.family import family as family_of
+from placealg.models.family import Family, aliases, families, flat, refusals
+from placealg.models.family import family as family_of
 
 _LARGEST = 10**12
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.model.family import families, family
-from placealg.model.rule import evaluate
+from placealg.models.family import families, family
+from placealg.models.rule import evaluate
 
 if TYPE_CHECKING:
-    from placealg.model.family import Family
-    from placealg.model.model import Model, Parameter
+    from placealg.models.family import Family
+    from placealg.models.model import Model, Parameter
 
 CORRECTION = "router.correction"
 """The entry of a family whose router's bias, which the load moves, is among the parameters of a checkpoint."""
@@ -66,7 +66,7 @@ def checkpoint_names(model: Model, of: Family, fields: Mapping[str, Any]) -> Fro
 def parameters_of(model: Model) -> FrozenMap[str, FoundName]:
     """Name in a checkpoint -> the parameters of the model that it holds, for every layer.
 
-    >>> from placealg.model.config import from_config
+    >>> from placealg.models.config import from_config
     >>> parameters_of(from_config("llama-3-8b"))["model.layers.31.self_attn.q_proj.weight"]
     FoundName(parameters=('layer.attn.q.weight',), unit='layer', instance=31, parts=1)
     """

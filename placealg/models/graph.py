@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.model.ops import OPS, OpKind
-from placealg.model.shapes import check_dims
+from placealg.models.ops import OPS, OpKind
+from placealg.models.shapes import check_dims
 
 if TYPE_CHECKING:
     import networkx

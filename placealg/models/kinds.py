@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.model.config_file import Config, shown
-from placealg.model.experts import BALANCING
-from placealg.model.family import KINDS, Family
-from placealg.model.graph import DEPTH
-from placealg.model.rule import LAYER, evaluate, names
-from placealg.model.style import Style
-from placealg.model.transformer import Layers
+from placealg.models.config_file import Config, shown
+from placealg.models.experts import BALANCING
+from placealg.models.family import KINDS, Family
+from placealg.models.graph import DEPTH
+from placealg.models.rule import LAYER, evaluate, names
+from placealg.models.style import Style
+from placealg.models.transformer import Layers
 
 MOST_LAYERS = 100_000
 """Of how many layers each is asked for its kind."""

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from placealg.frozen import FrozenMap
-from placealg.model.rule import LAYER, names
-from placealg.model.style import Style
+from placealg.models.rule import LAYER, names
+from placealg.models.style import Style
 
 FAMILIES = Path(__file__).parent / "families"
 

@@ -10,10 +10,10 @@ import pytest
 from models_page import PAGE, PUBLISHED, ROOT, TABLE, published, written
 
 from placealg.errors import InputError
-from placealg.model.config import from_config, resolve_model
-from placealg.model.config import published as published_ids
-from placealg.model.family import aliases, families, family, refusals
-from placealg.model.names import parameters_of, split_of_name
+from placealg.models.config import from_config, resolve_model
+from placealg.models.config import published as published_ids
+from placealg.models.family import aliases, families, family, refusals
+from placealg.models.names import parameters_of, split_of_name
 from placealg.render.listing import model_page
 from placealg.render.text_layout import plain
 from placealg.step.derive import derive, groups_by_name
@@ -112,8 +112,8 @@ def test_a_type_of_another_kind_is_refused_by_its_part(tmp_path: Path, name: str
 
 def test_the_family_that_docs_show_is_the_real_one() -> None:
     page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
-    shown = page.partition("+++ b/placealg/model/families/arcee.toml\n")[2].partition("```")[0].splitlines()[1:]
-    file = (ROOT / "placealg" / "model" / "families" / "arcee.toml").read_text(encoding="utf-8")
+    shown = page.partition("+++ b/placealg/models/families/arcee.toml\n")[2].partition("```")[0].splitlines()[1:]
+    file = (ROOT / "placealg" / "models" / "families" / "arcee.toml").read_text(encoding="utf-8")
     assert [line.removeprefix("+") for line in shown] == file.splitlines()
 
 

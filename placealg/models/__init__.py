@@ -1,0 +1,1 @@
+"""What is trained: models, their units and parameters, with exact counts."""

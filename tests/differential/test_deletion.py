@@ -58,6 +58,9 @@ LEFT_OPEN: Mapping[str, str] = {
     "microbatches overlap in a pipeline, and each changes":
         "without a free every microbatch leaves a copy behind that was not there when it began: the same copy, which"
         " the prover, who follows one microbatch at a time, does not see",
+    "the weights runs behind later backwards for inputs, and each of these changes weight":
+        "a gather over one axis more than its free gives back: backwards for inputs leave a copy of the same values"
+        " behind, which the rule for split backwards, unlike that for whole ones, does not compare with what was there",
     "the counterexample does not replay: reads a":
         "an axis of the pipeline beside the event's own: parameters live on one stage alone, so that the simulator has"
         " nobody else to send to, but the prover lets any rank be asked",

@@ -216,7 +216,7 @@ def default_folder() -> Path:
 def sources() -> str:
     """A hash of the package's sources: what another version found is found again."""
     found = sha256()
-    for name in ("cost", "model", "step", "strategy"):
+    for name in ("cost", "models", "step", "strategy"):
         for file in sorted(files("placealg").joinpath(name).iterdir(), key=lambda f: f.name):
             if file.is_file() and file.name.endswith((".py", ".toml")):
                 found.update(file.read_bytes())

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -216,12 +215,10 @@ def default_folder() -> Path:
 def sources() -> str:
     """A hash of the package's sources: what another version found is found again."""
     found = sha256()
-    for name in ("cost", "models", "step", "strategy"):
-        for file in sorted(files("placealg").joinpath(name).iterdir(), key=lambda f: f.name):
-            if file.is_file() and file.name.endswith((".py", ".toml")):
-                found.update(file.read_bytes())
-    for file in sorted(files("placealg").iterdir(), key=lambda f: f.name):
-        if file.is_file() and file.name.endswith(".py"):
+    package = Path(__file__).parents[1]
+    rooms = (package / name for name in ("cost", "models", "step", "strategy"))
+    for file in sorted((*package.glob("*.py"), *(f for room in rooms for f in room.rglob("*")))):
+        if file.suffix in (".py", ".toml"):
             found.update(file.read_bytes())
     return found.hexdigest()
 

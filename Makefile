@@ -31,8 +31,9 @@ test: $(STAMP)  ## the default suite, doctests included
 	$(BIN)/python -m pytest -q -n 2 -p no:benchmark
 
 DRAW ?= few
-test-slow: $(STAMP)  ## the slow tier, with a few random programs and mutants of each sort (DRAW=all: every mutant, hours); goes on where it ended
-	PLACEALG_RESUME=1 PLACEALG_ASSURE='test-slow$(if $(filter-out few,$(DRAW)), DRAW=$(DRAW))' PLACEALG_MUTANTS=$(DRAW) \
+SHARE ?= $(if $(filter-out few,$(DRAW)),1,6)
+test-slow: $(STAMP)  ## the slow tier: of each test one case in SHARE, which the code's state shifts, and a few mutants and random programs (DRAW=all: everything, many hours); goes on where it ended
+	PLACEALG_RESUME=1 PLACEALG_SHARE=$(SHARE) PLACEALG_ASSURE='test-slow$(if $(filter-out few,$(DRAW)), DRAW=$(DRAW))' PLACEALG_MUTANTS=$(DRAW) \
 	PLACEALG_RANDOM_RUNS=$(if $(filter few,$(DRAW)),4,100) $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m "slow and not torch"
 
 CASES ?= default

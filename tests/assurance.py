@@ -6,6 +6,7 @@ was changed says so.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -56,19 +57,26 @@ class Assured:
         counted = {k: len(terminalreporter.stats.get(k, ())) for k in ("passed", "failed", "error", "skipped")}
         resumed = config.pluginmanager.get_plugin(RESUMED)
         before = resumed.before if resumed else 0
-        write_row(self.command, result(counted, before, (time.monotonic() - self.start) / 60, exitstatus), self.at)
+        share = int(os.environ.get("PLACEALG_SHARE", "1"))
+        minutes = (time.monotonic() - self.start) / 60
+        write_row(self.command, result(counted, before, minutes, exitstatus, share), self.at)
 
 
-def result(counted: Mapping[str, int], before: int, minutes: float, status: int) -> str:
+def result(counted: Mapping[str, int], before: int, minutes: float, status: int, share: int = 1) -> str:
     """The row's words for a run that ended; `before` cases passed in earlier runs on the same state of the code.
+
+    Of the cases of each test one in `share` was to run.
 
     >>> result({"passed": 3, "failed": 1}, 2, 4.2, 1)
     '3 passed, 1 failed in 4 min; 2 passed before, on the same state of the code'
     >>> result({"passed": 3}, 0, 4.2, pytest.ExitCode.INTERRUPTED)
     'interrupted, some cases did not run: 3 passed in 4 min'
+    >>> result({"passed": 3}, 0, 4.2, pytest.ExitCode.OK, 6)
+    'one case in 6 of each test: 3 passed in 4 min'
     """
     said = ", ".join(f"{n} {k}" for k, n in counted.items() if n) or "nothing ran"
     ended = status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     early = "" if ended else "interrupted, some cases did not run: "
     earlier = f"; {before} passed before, on the same state of the code" if before else ""
-    return f"{early}{said} in {minutes:.0f} min{earlier}"
+    part = f"one case in {share} of each test: " if share > 1 else ""
+    return f"{early}{part}{said} in {minutes:.0f} min{earlier}"

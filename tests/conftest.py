@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from assurance import RESUMED, Assured
-from resumed import Resumed
+from resumed import Resumed, chosen
 from tiers import MEASURED, Clock, listed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,10 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the cases of a test that is marked `some(k)` every k-th runs by default; the others are slow.
 
-    So are those that slow_cases.txt names, which measurement moved there, unless they are being measured.
+    So are those that slow_cases.txt names, which measurement moved there, unless they are being measured. Of the slow
+    cases of each test a share runs where PLACEALG_SHARE asks for one.
     """
     seen: Counter[tuple[str, str]] = Counter()
     moved = frozenset() if os.environ.get("PLACEALG_MEASURE") == "all" else listed()
@@ -60,6 +61,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if mark and seen[test] % mark.args[0]:
             item.add_marker(pytest.mark.slow)
         seen[test] += 1
+    resumed = config.pluginmanager.get_plugin(RESUMED)
+    if resumed:
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        turn = chosen([(item.location[0], item.name.partition("[")[0]) for item in slow],
+                      int(os.environ.get("PLACEALG_SHARE", "1")), int(resumed.state[:8], 16))
+        left = {id(item): item for item, runs in zip(slow, turn, strict=True) if not runs}
+        config.hook.pytest_deselected(items=list(left.values()))
+        items[:] = [item for item in items if id(item) not in left]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,20 @@ def state(root: Path) -> str:
     asked = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("PLACEALG_"))
     found.update("\0".join(asked).encode())
     return found.hexdigest()
+
+
+def chosen(tests: Sequence[tuple[str, str]], share: int, turn: int) -> list[bool]:
+    """Which cases run, one in `share` of each test and at least one, given the test of each case; `turn` shifts them.
+
+    >>> chosen([("a", "one")] * 4 + [("a", "two")], 2, 0), chosen([("a", "one")] * 4 + [("a", "two")], 2, 5)
+    ([True, False, True, False, True], [False, True, False, True, True])
+    """
+    counts, seen, found = Counter(tests), Counter[tuple[str, str]](), list[bool]()
+    for test in tests:
+        every = min(share, counts[test])
+        found.append(seen[test] % every == turn % every)
+        seen[test] += 1
+    return found
 
 
 class Resumed:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from resumed import state
+from resumed import chosen, state
 
 CASES = """
 import pytest
@@ -92,3 +92,12 @@ def test_the_state_is_that_of_all_that_is_read(project: Path, monkeypatch: pytes
     (project / "placealg" / "__pycache__").mkdir()
     (project / "placealg" / "__pycache__" / "b.pyc").write_text("")
     assert state(project) in seen
+
+
+def test_every_test_has_a_case_in_each_share_and_every_case_a_turn() -> None:
+    """Of a test with fewer cases than the share one runs; over as many turns as the share all of them have run."""
+    tests = [("here", "many")] * 13 + [("here", "few")] * 2 + [("there", "many")]
+    ran = [chosen(tests, 6, turn) for turn in range(6)]
+    assert all(len({t for t, runs in zip(tests, one, strict=True) if runs}) == 3 for one in ran)
+    assert [any(one[k] for one in ran) for k in range(len(tests))] == [True] * len(tests)
+    assert chosen(tests, 1, 5) == [True] * len(tests)

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     """Masked sets, each with the run at its sizes."""
 
 
-def runs_of(case: CommandCase) -> Runs:
-    """A run for each masked set of the case's file; an InputError where it says none."""
-    from placealg.check.masked_sizes import hidden
-
+def check_masked(case: CommandCase) -> None:
+    """Raise InputError where the case's file says no masked set."""
     if not case.masked:
         raise InputError(f"{case.strategy.name} has no 'masked' to check: a file says it", where="--masked")
+
+
+def runs_of(case: CommandCase) -> Runs:
+    """A run for each masked set of the case's file."""
+    from placealg.check.masked_sizes import hidden
+
     return tuple((masked, hidden(case.step, masked)) for masked in case.masked)
 
 

@@ -37,6 +37,7 @@ def prove(chosen: Namespace) -> int:
     suites: list[tuple[Report, str, list[str]]] = []
     check_words(chosen)
     for case in each(read_cases(chosen), lambda case: case.strategy.name):
+        _before_proving(chosen, case)
         report, candidates = judge(case.step, case.lead, chosen.engine, case.edited, case.token_mean)
         report, checked = evidence(chosen, case, report, candidates)
         verified = kernel_of(chosen, case, report)
@@ -69,6 +70,23 @@ def prove(chosen: Namespace) -> int:
     if chosen.format == "json":
         print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})
     return of_several(codes)
+
+
+def _before_proving(chosen: Namespace, case: CommandCase) -> None:
+    """Raise InputError, before minutes of a proof, for what could not be said after it or would take more of them."""
+    from placealg.cli.masked import check_masked
+    from placealg.prover.evidence.cutoff import proofs_of_groups
+
+    if chosen.masked:
+        check_masked(case)
+    if chosen.engine != "cutoff":
+        return
+    say("counting what is to be proved")
+    proofs = proofs_of_groups(case.step)
+    if proofs > chosen.most_proofs:
+        raise InputError(f"{case.strategy.name} on {case.model.name} takes {proofs:,} proofs of a group, more than the "
+                         f"{chosen.most_proofs:,} of --most-proofs, each up to half a second; the engine closed_form "
+                         "takes each group once, for all sizes", where="--engine cutoff")
 
 
 def recheck(chosen: Namespace) -> int:

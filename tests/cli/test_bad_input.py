@@ -659,6 +659,20 @@ def test_a_command_in_a_process_without_a_real_stdout(monkeypatch: pytest.Monkey
     assert said.getvalue() == "placealg: cannot write the result: No space left on device\n"
 
 
+def test_what_cannot_be_had_is_told_before_it_is_proved(monkeypatch: pytest.MonkeyPatch, placealg: Run) -> None:
+    def proves(*_: object) -> None:
+        raise AssertionError("it was proved")
+    monkeypatch.setattr("placealg.check.prove.judge", proves)
+    got = placealg("prove", "dp", "--masked")
+    assert (got.code, got.err) == (2, "placealg: --masked: dp has no 'masked' to check: a file says it\n")
+    got = placealg("prove", "dp", "--engine", "cutoff", "--most-proofs", "11")
+    assert got.code == 2 and got.err == (
+        "placealg: --engine cutoff: dp on abstract takes 12 proofs of a group, more than the 11 of --most-proofs, each "
+        "up to half a second; the engine closed_form takes each group once, for all sizes\n")
+    with pytest.raises(AssertionError, match="it was proved"):
+        placealg("prove", "dp", "--engine", "cutoff", "--most-proofs", "12")
+
+
 @pytest.mark.parametrize("columns", ["²", "9" * 5000, "-1", "x"])
 def test_any_width_can_be_asked_for(columns: str, monkeypatch: pytest.MonkeyPatch, placealg: Run) -> None:
     monkeypatch.setenv("COLUMNS", columns)

@@ -27,13 +27,16 @@ import z3
 
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind
+from placealg.progress import each
+from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import COUNTER, DEVICE, PEER, UNIT, stage
 from placealg.prover.evidence.certificate import LEMMA as LEMMA_FILE
 from placealg.prover.evidence.certificate import Query, certificate, lemma_query
 from placealg.prover.examine import Candidate, Findings, examine, siblings
 from placealg.prover.obligations import obligations
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.op_obligations import network_obligations
+from placealg.prover.ops.op_obligations import network_obligations, sites_of
+from placealg.prover.symmetry import signature
 from placealg.prover.verdict import (
     BOUNDED,
     CUTOFF,
@@ -187,12 +190,33 @@ def unroll(step: Step, axis: str) -> Unrolled:
     """Every obligation with one axis written out, at d + 1 primes and at every size too small for them."""
     bound, least = degree(step, axis), least_size(step, axis)
     sizes = (*range(2, least), *islice(primes(least), bound + 1), 1)
-    return Unrolled(axis, bound, least, sizes, tuple(examine(written_out(step, axis, size)) for size in sizes))
+    return Unrolled(axis, bound, least, sizes, tuple(
+        examine(written_out(step, axis, size)) for size in each(sizes, lambda size: f"{axis} = {size}")))
 
 
 def written_out(step: Step, axis: str, size: int) -> Step:
     """The step with the sums over one axis written out at a size."""
     return replace(step, reference=replace(step.reference, unrolled=FrozenMap({axis: size})))
+
+
+def proofs_of_groups(step: Step) -> int:
+    """How many proofs of a parameter group the engine makes: one of each that differs, at each size of each axis.
+
+    >>> from placealg.models.abstract import abstract
+    >>> from placealg.step.derive import derive
+    >>> from placealg.strategy.catalogue import zero1
+    >>> proofs_of_groups(derive(zero1(), abstract()))
+    11
+    """
+    step = lowered(step)
+    flows, kinds = Flows(step), set[object]()
+    for group in step.reference.groups:
+        try:
+            kinds.add(signature(step, group, sites_of(step, group, flows), flows))
+        except NoRule:
+            kinds.add(group)
+    sizes = sum(least_size(step, axis) + degree(step, axis) for axis in step.reference.mesh.names)
+    return sizes * len(kinds)
 
 
 def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:

@@ -31,6 +31,7 @@ from placealg.prover.evidence.cutoff import (
     in_closed_form,
     least_size,
     primes,
+    proofs_of_groups,
     roots,
     unroll,
     written_out,
@@ -86,6 +87,20 @@ def test_sizes_are_one_more_than_the_degree_and_distinct_primes() -> None:
     assert len(set(run.roots)) == len(run.roots) == run.degree + 1 == degree(step, "dp") + 1
     assert run.roots == (7, 11, 13, 17, 19, 23, 29, 31, 37) and run.sizes == (2, 3, 4, 5, 6, *run.roots, 1)
     assert run.least == least_size(step, "dp") == 7
+
+
+@pytest.mark.parametrize("strategy, model", [
+    ("dp", "abstract"), pytest.param("hsdp", "abstract", marks=SLOW)])
+def test_the_proofs_of_groups_are_counted_before_they_are_made(
+        strategy: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, made, examined = step_of(strategy, model), list[str](), prover._examine_group
+
+    def examining(step: Step, group: Group, *more: Any) -> Any:
+        made.append(group.name)
+        return examined(step, group, *more)
+    monkeypatch.setattr(prover, "_examine_group", examining)
+    examine_by_cutoff(step)
+    assert len(made) == proofs_of_groups(step)
 
 
 @pytest.mark.some(3)

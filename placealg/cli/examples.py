@@ -25,12 +25,14 @@ COMPOSITES = ("zero3*tp_sp", "zero1*tp_sp*pp*cp_ring*ep", "zero3*cp_ulysses")
 
 @lru_cache(maxsize=1)
 def programs() -> dict[str, Step]:
-    """A program by what a user would say to get it: the catalogue's, composites, one that may skip, an edited one."""
+    """A program by what a user would say to get it: the catalogue's, composites, some with an option, an edited one."""
     found = {}
     for name in (*catalogue(), *COMPOSITES):
         strategy = parse_strategy(name)
         found[name] = derive(strategy, resolve_model(default_model(strategy)))
     model = resolve_model("abstract")
+    found["dp on balanced, a model with losses of its router"] = derive(
+        parse_strategy("dp"), resolve_model("balanced"))
     found["dp on statistics"] = derive(parse_strategy("dp"), resolve_model("statistics"))
     found['zero2 with skip = "overflow"'] = derive(
         overlay(parse_strategy("zero2"), {"optimizer": {"skip": "overflow"}}), model)

@@ -58,10 +58,9 @@ class Work:
     @staticmethod
     def of(question: Question) -> Work:
         """The work of one device, by what is recomputed."""
-        return Work(question, FrozenMap({
-            again: found for again in ("", *(w for e in question.space.choices() for w in words(e)
-                                             if w.startswith("recompute")))
-            if (found := _alone(again, question)) is not None}))
+        every = {"", *(w for e in question.space.choices() for w in words(e) if w.startswith("recompute"))}
+        return Work(question, FrozenMap({again: found for again in sorted(every)
+                                         if (found := _alone(again, question)) is not None}))
 
     def least(self, expression: str) -> tuple[Programs, Pruned | None]:
         """The strategy without programs, and the bound of its work; None where no such bound is known."""

@@ -135,13 +135,15 @@ class Loop:
 class Graph:
     """Tensors and ops in forward order, each tensor made once; a repeated unit stands once, with its Loop.
 
-    `whole`: it has no ops, or units as ops, whose inside is unknown. Construction checks it; a fault is an InputError.
+    `whole`: it has no ops, or units as ops, whose inside is unknown. `dims` is every dim with its size, in order of
+    appearance. Construction checks it; a fault is an InputError.
     """
 
     tensors: FrozenMap[str, Tensor] = FrozenMap()
     ops: tuple[Op, ...] = ()
     loops: tuple[Loop, ...] = ()
     whole: bool = field(init=False, repr=False, compare=False)
+    dims: FrozenMap[str, Monomial] = field(init=False, repr=False, compare=False)
     _made: Mapping[str, Op] = field(init=False, repr=False, compare=False)
     _read: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
 
@@ -153,14 +155,10 @@ class Graph:
             for name in dict.fromkeys(op.inputs):
                 read.setdefault(name, []).append(op)
         object.__setattr__(self, "whole", not self.ops or any(op.kind == "unit" for op in self.ops))
+        object.__setattr__(self, "dims", FrozenMap({d: n for t in self.tensors.values() for d, n in t.dims.items()}))
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_read", {name: tuple(ops) for name, ops in read.items()})
         _check(self)
-
-    @property
-    def dims(self) -> FrozenMap[str, Monomial]:
-        """Every dim with its size, in order of appearance."""
-        return FrozenMap({d: n for t in self.tensors.values() for d, n in t.dims.items()})
 
     @property
     def units(self) -> tuple[str, ...]:

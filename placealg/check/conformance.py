@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from placealg.check.edit_folding import folded
+from placealg.check.kernel import kernel
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.models.model import Model
@@ -102,9 +103,10 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, names: Mapping[str, st
     """The verdict on a recording beside the program of one reading."""
     step = comparison.step
     report = prove(step)
-    digest = hashlib.sha256(write_program(step, meant).encode()).hexdigest()[:16]
+    text, verified = write_program(step, meant), kernel(step, meant, model)
     said: dict[str, Any] = {"strategy": strategy.name, "seen": seen, "comparison": comparison, "settings": settings,
-                            "report": report, "digest": digest}
+                            "report": report, "program": text, "digest": hashlib.sha256(text.encode()).hexdigest(),
+                            "kernel": verified.text(report.verdict), "contradicts": verified.differs(report.verdict)}
     if not comparison.differences:
         if comparison.measured.differences:
             return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "

@@ -30,6 +30,8 @@ def conform_words(parser: ArgumentParser, strategy: str) -> None:
 
 
 def _names(parser: ArgumentParser) -> None:
+    parser.add_argument("--program", metavar="P.toml", help="write the program that the run was held against, whose "
+                        "text has the hash that is printed: a strategy file, which `prove` reads with the same --model")
     parser.add_argument("--name", action="append", default=[], metavar="NAME=PARAMETER", dest="names", help="a name of "
                         "the run that no table knows, {} for the layer: 'blocks.{}.o.weight=layer.attn.out.weight'")
 

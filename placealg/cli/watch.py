@@ -61,6 +61,8 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
         told = judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
     else:
         told = judge_proposed(model_of(chosen.model or "gpt", **options(chosen)), seen, names)
+    if chosen.program:
+        write_file(chosen.program, told.program)
     if chosen.format == "json":
         print_json(document(told, not chosen.no_timing))
     else:
@@ -69,10 +71,13 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
 
 
 def exit_of(told: Conformance) -> int:
-    """0 conforms and proved, 1 differs or refuted, 3 part of the run was not seen or the program is undecided."""
+    """0 conforms and proved, 1 differs or refuted, 3 part of the run was not seen, or the program is undecided.
+
+    It is 3 as well where the verified checker contradicts the prover.
+    """
     if told.good:
         return DONE
-    return OPEN if told.verdict == UNSEEN or told.report.verdict == UNDECIDED else FAILED
+    return OPEN if told.verdict == UNSEEN or told.report.verdict == UNDECIDED or told.contradicts else FAILED
 
 
 def mesh_of(text: str) -> dict[str, int]:

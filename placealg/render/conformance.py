@@ -43,12 +43,22 @@ def page(told: Conformance, width: int, says: Mapping[str, str], command: str = 
 
 
 def _proof(told: Conformance, width: int) -> list[Line]:
+    """What was recorded, as a definition; the program P of which it is an instance or not; and what is proved of P."""
     report = told.report
     meaning = ("the distributed step equals the single-device step, for all sizes" if report.verdict == PROVED else
                "see `placealg prove`")
     kind = f", {report.cls}" if report.cls else ""
-    return [*prose(f"the program: {report.verdict}{kind}: {meaning}", width),
-            *prose(f"its text has the hash {told.digest}; read off the run: {', '.join(told.settings)}", width, "dim")]
+    mesh = ", ".join(f"{a} = {n}" for a, n in told.seen.mesh.items()) or "one device"
+    joined = {CONFORMS: f"this recording is the instance of P at {mesh}",
+              DIFFERS: f"this recording is no instance of P at {mesh}",
+              UNSEEN: f"whether this recording is the instance of P at {mesh} is not known"}[told.verdict]
+    rows: list[list[Cell]] = [
+        [dim("recorded"), joined],
+        [dim("P"), f"{len(told.comparison.step.events)} events, sha256 {told.digest[:16]}; read off the run: "
+                   f"{', '.join(told.settings)}"],
+        [dim("proof"), f"{report.verdict}{kind}: {meaning}"],
+        [dim("kernel"), told.kernel]]
+    return table(rows, "ll", width, wrap={1: 30})
 
 
 def _proposed(told: Conformance, width: int) -> list[Line]:
@@ -207,9 +217,10 @@ def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
     """The verdict as JSON."""
     tally, seen = told.comparison.tally, told.seen
     return {
-        "version": 1, "strategy": told.strategy, "model": told.report.model, "verdict": told.verdict,
+        "version": 2, "strategy": told.strategy, "model": told.report.model, "verdict": told.verdict,
         "mesh": dict(seen.mesh), "ranks": [r.rank for r in seen.ranks], "backend": seen.backend, "torch": seen.torch,
-        "shims": list(seen.shims), "read_off": list(told.settings), "program": told.digest,
+        "shims": list(seen.shims), "read_off": list(told.settings),
+        "program": {"sha256": told.digest, "text": told.program}, "kernel": told.kernel,
         "gradient_paths": {"matched": tally.paths, "of": tally.of_paths},
         "collectives": {"matched": tally.messages, "of": tally.of_messages - tally.apart, "apart": tally.apart},
         "weights": weights(told),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,9 @@ from conftest import Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placealg.check import conformance
 from placealg.check.conformance import judge
+from placealg.check.kernel import Kernel
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.watch.conform import Comparison, compare
@@ -186,7 +189,9 @@ def test_a_refuted_program_is_not_good_though_the_run_conforms(placealg: Run) ->
 def test_the_command_says_what_was_seen_and_what_is_proved(placealg: Run) -> None:
     got = placealg("conform", str(FOLDER / "fsdp2.json"), "zero3", "--model", GPT)
     assert got.code == 0 and "RUNS AS zero3 on gpt  CONFORMS" in got.out
-    assert "the program: PROVED, PARAMETRIC" in got.out and "code is proved" not in got.out
+    assert "proof     PROVED, PARAMETRIC" in got.out and "code is proved" not in got.out
+    assert "this recording is the instance of P at dp = 2" in got.out
+    assert "kernel    accepted: this program (sha256" in got.out
     for name in ("same_code", "same_path", "local_ops", "dispatched", "equal_counts"):
         assert name in got.out
     found = json.loads(placealg("conform", str(FOLDER / "norm_apart.json"), "tp_sp_keep", "--model", GPT, "--format",
@@ -195,6 +200,24 @@ def test_the_command_says_what_was_seen_and_what_is_proved(placealg: Run) -> Non
     unseen = on_terms(lambda t: replace(t, begin="unseen", what="aten::sort"))(seen_in("fsdp2"))
     case = read_case("zero3", GPT, ())
     assert judge(case.strategy, case.model, unseen).verdict == UNSEEN
+
+
+def test_the_program_is_written_and_has_the_hash_that_is_printed(placealg: Run, tmp_path: Path) -> None:
+    """What a run is held against can be read, and proved again."""
+    file = tmp_path / "P.toml"
+    words = ("conform", str(FOLDER / "fsdp2.json"), "zero3", "--model", GPT, "--program", str(file))
+    printed = placealg(*words).out
+    said = json.loads(placealg(*words, "--format", "json", "--no-timing").out)["program"]
+    assert said["text"] == file.read_text() and said["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert f"sha256 {said['sha256'][:16]}" in printed
+    again = placealg("prove", str(file), "--model", GPT)
+    assert again.code == 0 and "PROVED" in again.out
+
+
+def test_a_kernel_that_contradicts_the_prover_is_no_pass(monkeypatch: pytest.MonkeyPatch, placealg: Run) -> None:
+    monkeypatch.setattr(conformance, "kernel", lambda *_: Kernel(False, sha256="0" * 64))
+    got = placealg("conform", str(FOLDER / "fsdp2.json"), "zero3", "--model", GPT)
+    assert got.code == 3 and "the two differ" in got.out
 
 
 @pytest.mark.parametrize(("text", "says"), [

@@ -71,6 +71,9 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
                          ("L_nope", "positionless"), ("L_rotary", "rotary"),
                          ("L_again", "recomputed"), ("L_rest", "other"), ("L_dense_window", "dense sliding window"),
                          ("L_dense_chunk", "dense chunked attention"), ("L_dense_nope", "dense positionless"))),
+    *(Symbol(f"L_{end}", f"the one unit that hands on what {what}, where a stage has that alone",
+             latex=rf"L_{{\mathrm{{{end}}}}}") for end, what in (
+                 ("entry", "stands before the layers"), ("exit", "the layers made, to what stands behind them"))),
     Symbol("f_shared", "feed-forward size of the shared experts", latex=r"f_{\mathrm{shared}}"),
     Symbol("h_low", "size of the embedding before it is projected", latex=r"h_{\mathrm{low}}"),
     Symbol("q_rank", "rank of the latent from which queries come", latex=r"r_{q}"),

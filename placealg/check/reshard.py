@@ -47,11 +47,16 @@ def judge_reshard(reshard: Reshard, bases: tuple[Step, Step]) -> Resharding:
 
 
 def small_sizes(step: Step, turn: int) -> dict[str, int]:
-    """Sizes of a small mesh: 2 and 3 in turn on two axes, so that both meshes differ; 2 on the others."""
+    """Sizes of a small mesh: 2 and 3 in turn on two axes, so that both meshes differ; 2 on the others.
+
+    Of stages there are enough for ends that stand alone.
+    """
     free = step.reference.mesh.names
     sizes = {a: 2 for a in free}
     if free and len(free) < 3:
         sizes[free[0]] = 2 + turn
+    if (pipeline := step.reference.pipeline) is not None:
+        sizes[pipeline.axis] = max(sizes[pipeline.axis], pipeline.least)
     return sizes
 
 

@@ -128,8 +128,8 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
 def simulate(chosen: Namespace) -> int:
     """`placealg simulate STRATEGY`: a small instance of the model, trained rank by rank.
 
-    An axis without a size has 2 ranks, a step without a count 2 microbatches (or as many more as the order of a
-    pipeline needs); the ranks hold unequally many tokens unless the strategy's loss assumes equal counts.
+    An axis without a size has 2 ranks, a step without a count 2 microbatches, or as many more as a pipeline needs; the
+    ranks hold unequally many tokens unless the strategy's loss assumes equal counts.
     """
     from placealg.simulator import Setting
     from placealg.simulator import simulate as run
@@ -138,6 +138,10 @@ def simulate(chosen: Namespace) -> int:
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     reference = case.step.reference
     sizes = {a: int(case.sizes.get(a, reference.mesh[a].size or 2)) for a in reference.mesh.names}
+    if (stages := reference.pipeline) is not None:
+        if stages.axis in case.sizes:
+            stages.check_ends(sizes[stages.axis])
+        sizes[stages.axis] = max(sizes[stages.axis], stages.least)
     microbatches = reference.microbatches or int(case.sizes.get("m") or fitting_microbatches(reference, sizes, 2))
     cells = prod(sizes.values()) * microbatches
     if cells > LARGEST_RUN:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import sympy
 
+from placealg.arith import Monomial
 from placealg.cost.formula import Formula
 from placealg.cost.stage import StageStep
 from placealg.cost.walk import Walk, walked
+from placealg.models.alone import COUNTS
 from placealg.step.pipeline import ANY, FAST_WHERE, flying
 from placealg.step.program import Step
 
@@ -62,13 +64,18 @@ def assumed(step: StageStep) -> tuple[str, ...]:
     axis = pipeline.axis
     most = ", the most loaded" if step.most_loaded else ""
     found = [f"the figures are those of a device of {stage}{most}"]
+    layers: dict[str, Monomial] = {}
     if any(axis in count.names() for count in stage.instances.values()):
         found.append(f"layers divide: every stage runs {' and '.join(map(str, stage.instances.values()))} of them")
-    elif stage.instances:
-        found.append("it runs " + " and ".join(f"{n} instances of {unit}" for unit, n in stage.instances.items()))
+    elif layers := {unit: n for unit, n in stage.instances.items() if unit not in COUNTS}:
+        found.append("it runs " + " and ".join(f"{n} instances of {unit}" for unit, n in layers.items()))
     else:
         found.append("it runs no instance of a repeated unit")
-    if stage.any_map:
+    if pipeline.alone:
+        ends = " and ".join(f"the {end} stage" for end in pipeline.alone)
+        found.append(f"{ends} run{'s' * (len(pipeline.alone) == 1)} no layer" if pipeline.chunks == 1 else
+                     f"{' and '.join(f'the {end} chunk' for end in pipeline.alone)} has no layer")
+    if stage.any_map and layers:
         found.append("these are what a contiguous map of layers to stages gives it, at least 1 of each that it runs")
     if stage.number == ANY:
         found.append(f"i is its number, from 1 to {axis} - 2")
@@ -76,7 +83,7 @@ def assumed(step: StageStep) -> tuple[str, ...]:
         found.append("its chunks may be of any size: " + " and ".join(flying(unit) for unit in stage.instances)
                      + " follows from the order")
     if stage.ranks is None:
-        found.append(f"{axis} is at least 2")
+        found.append(f"{axis} is at least {2 if pipeline.chunks != 1 else max(2, pipeline.least)}")
     if pipeline.grouped:
         found.append(f"m is a multiple of {axis}")
     if pipeline.splits:

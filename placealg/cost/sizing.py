@@ -60,7 +60,7 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
 
     If the number of stages is known at `sizes` or bound, these are the ends and each stage that runs more of something
     than all before it; a later one that runs no more has no more microbatches in flight. Otherwise they are the first
-    and the last.
+    one, the first with layers, and the last.
 
     >>> from placealg.models.transformer import gpt
     >>> from placealg.step.derive import derive
@@ -74,7 +74,7 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
     numbers = candidates(step.reference, sizes)
     ranks = locate(step.reference, "first", sizes).ranks
     found = []
-    for number in numbers if ranks is not None else ("first", "last"):
+    for number in numbers if ranks is not None else dict.fromkeys((0, *numbers, "last")):
         here = on_stage(step, number, sizes)
         even = all(pipeline.axis in count.names() for count in here.stage.instances.values())
         found.append(AlikeDevices(str(here.stage), here, memory(here), even and (here.stage.first or here.stage.last)))

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import sympy
 
 from placealg.arith import ONE, Monomial
 from placealg.cost.formula import expression, symbol
+from placealg.cost.layer_map import run_by
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import SYMBOLS
+from placealg.models.alone import COUNTS, HANDS_ON
 from placealg.polynomial import Polynomial
 from placealg.step.event import Event, Group, Reference
 from placealg.step.pipeline import (
@@ -103,7 +104,8 @@ class Stage:
         p = symbol(self.pipeline.axis)
         i = p - 1 if self.at_end else symbol(ANY) if self.number == ANY else sympy.Integer(self.number or 0)
         v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
-        own = {name: symbol(name) for unit in self.instances for name in (counted(unit), flying(unit))}
+        own = {name: symbol(name) for unit in self.instances if unit not in COUNTS
+               for name in (counted(unit), flying(unit))}
         names = {**own, **{n: symbol(n) for n in TIMES}, "p": p, "i": i, "m": symbol("m"), "v": v}
         return sympy.expand(expression(text, names, names.__getitem__))
 
@@ -159,8 +161,8 @@ class Stage:
 
     def flights(self, part: str) -> str:
         """The most microbatches of which a part's kept tensors are held at once; FIRST, LAST or a repeated unit."""
-        if part in (FIRST, LAST):
-            return in_flight(self.pipeline, part)
+        if part in (FIRST, LAST, *COUNTS):
+            return in_flight(self.pipeline, next((end for end, unit in HANDS_ON.items() if unit == part), part))
         if self.any_map and self.pipeline.chunks != 1:
             return f"{flying(part)}/({self.instances[part]})"
         if not isinstance(self.number, int) or self.ranks is None or self.even:
@@ -186,7 +188,7 @@ class Stage:
         if not self.own or not isinstance(self.number, int):
             raise InputError(f"{self} is not known in numbers: say the number of stages, chunks and layers")
         found = {}
-        for unit in self.units:
+        for unit in (u for u in self.units if u not in COUNTS):
             found[counted(unit)] = sum(chunk.count(unit) for chunk in self.own)
             found[flying(unit)] = self.most_in_flight(unit)
             found[starting(unit)] = 1 + sum(chunk.count(unit) for chunk in self.chunks[:self.number])
@@ -219,7 +221,8 @@ class Stage:
             mine = [self.chunks[chunk] for chunk, there in ends if self.pipeline.rank(
                 chunk, self.ranks) == self.number != self.pipeline.rank(there, self.ranks)]
             return str(sum(chunk[-1 if phase == "forward" else 0] == unit for chunk in mine))
-        here = tuple(self.instances)
+        outer = HANDS_ON[LAST if phase == "forward" else FIRST]
+        here = tuple(u for u in self.instances if u != outer)
         if not here or unit != here[-1 if phase == "forward" else 0]:
             return "0"
         ends_here = self.at_end if phase == "forward" else self.first
@@ -246,8 +249,14 @@ def stage_of(step: Step) -> Stage | None:
 
 
 def local(step: Step) -> Step:
-    """The program that a device runs: the step, or with a pipeline its first stage's."""
-    return on_stage(step) if step.reference.pipeline and not isinstance(step, StageStep) else step
+    """The program that a device runs: the step, or with a pipeline that of its first stage with layers."""
+    pipeline = step.reference.pipeline
+    return on_stage(step, usual(pipeline)) if pipeline and not isinstance(step, StageStep) else step
+
+
+def usual(pipeline: Pipeline) -> int:
+    """The number of the first stage that has layers: the second one where the first has none."""
+    return int(FIRST in pipeline.alone and pipeline.chunks == 1)
 
 
 def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> StageStep:
@@ -288,18 +297,19 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
     if ranks and microbatches:
         pipeline.check_groups(ranks, microbatches)
     number = _number(stage, pipeline.axis, ranks)
-    instances, chunks, any_map = _instances(reference, pipeline, number, ranks, known)
+    instances, chunks, any_map = run_by(reference, pipeline, number, ranks, known)
     return Stage(pipeline, number, ranks, instances, chunks, microbatches, any_map)
 
 
 def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str, ...]:
     """The stages of which one is the most loaded: the ends, and those that run more of something than all before.
 
-    Earlier stages have no fewer microbatches in flight. Only the first if the number of stages is not known.
+    Earlier stages have no fewer microbatches in flight. If the number of stages is not known, only the first with
+    layers.
     """
     ranks = locate(reference, "first", sizes).ranks
     if ranks is None:
-        return ("first",)
+        return (usual(reference.pipeline),) if reference.pipeline else ("first",)
     seen: list[tuple[int, ...]] = []
     found: list[int | str] = []
     for number in range(ranks):
@@ -327,40 +337,6 @@ def _number(stage: int | str, axis: str, ranks: int | None) -> int | str | None:
     if ranks is not None and int(text) >= ranks:
         raise InputError(f"{axis} = {ranks} has no stage {text}: its stages are 0 to {ranks - 1}")
     return int(text)
-
-
-def _instances(reference: Reference, pipeline: Pipeline, number: int | str | None, ranks: int | None, known: Sizes
-               ) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...], bool]:
-    """Unit -> its instances on the stage; the units of all chunks, if numbers are known; whether it is of any map."""
-    counts = {loop.unit: loop.count for loop in reference.graph.loops}
-    numbers = all(set(count.names()) <= set(known) for count in counts.values())
-    listed = bool(pipeline.stages) and len(counts) == 1
-    said = number == ANY or any(counted(unit) in known for unit in counts)
-    if ranks and (numbers or listed) and pipeline.chunks and isinstance(number, int) and not said:
-        units = [unit for unit, count in counts.items()
-                 for _ in range(int(count.evaluate(known)) if numbers else sum(pipeline.stages))]
-        sizes = pipeline.layers(len(units), ranks)
-        chunks = tuple(tuple(units[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
-        if len(counts) > 1 or len(set(sizes)) > 1:
-            own = sum((chunks[k] for k in pipeline.own(number, ranks)), ())
-            return FrozenMap({u: Monomial.number(own.count(u)) for u in dict.fromkeys(own)}), chunks, False
-        return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), chunks, False
-    if said or len(counts) > 1 or pipeline.stages:
-        return _of_any_map(counts, pipeline, known), (), True
-    return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), (), False
-
-
-def _of_any_map(counts: Mapping[str, Monomial], pipeline: Pipeline, known: Sizes) -> FrozenMap[str, Monomial]:
-    """Unit -> the symbol of its instances; a unit of which `known` says that there are none is left out."""
-    for unit, count in counts.items():
-        if counted(unit) not in SYMBOLS:
-            needed = [n for n in (pipeline.axis, "v" if pipeline.chunks is None else "",
-                                  *(n for c in counts.values() for n in c.names())) if n and n not in known]
-            raise InputError(f"which stage runs which of {', '.join(counts)} takes numbers: set {', '.join(needed)}")
-        most = count.evaluate(known) if set(count.names()) <= set(known) else None
-        if most is not None and known.get(counted(unit), 0) > most:
-            raise InputError(f"{counted(unit)} = {known[counted(unit)]} is more than the {most} instances of {unit}")
-    return FrozenMap({u: Monomial.of(counted(u)) for u in counts if known.get(counted(u)) != 0})
 
 
 def _reference(whole: Reference, stage: Stage) -> Reference:

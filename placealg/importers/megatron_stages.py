@@ -71,7 +71,7 @@ def _stages(said: Said, pp: int, chunks: int, layers: int | None) -> list[int]:
         stages[-1] -= less[1]
     else:
         stages, rest = _ends(pp, chunks, layers, first, last)
-    if rest or min(stages) < 1:
+    if rest or min(stages) < 0 or 0 in stages[1:-1]:
         raise said.refuse(key, f"{layers} layers do not make {count} stages so")
     for name in UNEVEN[:4]:
         if said.has(name):
@@ -107,12 +107,15 @@ def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | 
         raise said.refuse(key, f"layout {text}: letters other than E, t, m, L and |")
     if "m" in expanded:
         raise said.refuse(key, f"layout {text}: layers that predict later tokens stand on a stage of their own")
-    stages = [part.count("t") for part in expanded.split("|")]
-    if min(stages) < 1:
-        raise said.refuse(key, f"layout {text}: a stage without layers, which no pipeline here has")
+    parts = expanded.split("|")
+    stages = [part.count("t") for part in parts]
+    if 0 in stages[1:-1]:
+        raise said.refuse(key, f"layout {text}: a stage without layers between the first and the last")
     if layers is not None and sum(stages) != layers:
         raise said.refuse(key, f"layout {text}: {sum(stages)} layers of {layers}")
     if len(stages) % pp:
         raise said.refuse(key, f"layout {text}: {len(stages)} stages for {pp} ranks")
+    if parts[0][:1] != "E" or parts[-1][-1:] != "L" or expanded.count("E") + expanded.count("L") > 2:
+        raise said.refuse(key, f"layout {text}: the first stage begins with E, and the last one ends in L")
     said.read(key, f"[schedule] stages = {stages}")
     return stages, len(stages) // pp

@@ -237,7 +237,7 @@ def _uneven(draft: Draft, degrees: Degrees, layers: int | None, chunks: int, key
     sizes = [each + (k < more) for k in range(count)]
     sizes[0] -= first
     sizes[-1] -= last
-    if min(sizes) < 1:
+    if min(sizes) < 0 or 0 in sizes[1:-1]:
         raise said.refuse(keys["pipeline"], f"{layers} layers on {count} stages leave one without a layer")
     if len(set(sizes)) > 1:
         draft.parts.say("schedule", "stages", sizes)

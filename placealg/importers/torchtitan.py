@@ -148,7 +148,7 @@ def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -
         raise said.refuse(key, f"split points {words}, of a model that is not read", "--model names it")
     cuts = [0, *map(int, found), layers]
     sizes = [b - a for a, b in pairwise(cuts)]
-    if min(sizes) < 1 or len(sizes) % degrees.pipeline:
+    if min(sizes) < 0 or 0 in sizes[1:-1] or len(sizes) % degrees.pipeline:
         raise said.refuse(key, f"split points {words} do not make stages of {layers} layers for {degrees.pipeline} "
                                "ranks")
     draft.parts.say("schedule", "stages", sizes)

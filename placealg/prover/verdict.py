@@ -81,7 +81,8 @@ def _depths(pipeline: Pipeline) -> str:
     parts = "stages" if pipeline.chunks == 1 else "chunks"
     if pipeline.stages:
         return f"other than {sum(pipeline.stages)} layers on {len(pipeline.stages)} {parts}: so they are spread"
-    return f"fewer layers than {parts}: each has one at least"
+    but = f", but for the {' and the '.join(pipeline.alone)}" if pipeline.alone else ""
+    return f"fewer layers than {parts}: each has one at least{but}"
 
 
 def not_covered(reference: Reference, events: Iterable[Event] = ()) -> tuple[str, ...]:

@@ -114,9 +114,14 @@ def _check(reference: Reference, sizes: Mapping[str, int], *numbers: int) -> Non
             raise InputError(f"{number!r} is not a whole number")
 
 
-def fitting(pipeline: Pipeline) -> Pipeline:
-    """The pipeline of a small run: layers spread evenly, over 2 chunks per rank where their number is a symbol."""
-    return replace(pipeline, chunks=pipeline.chunks or _CHUNKS, stages=())
+def fitting(pipeline: Pipeline, ranks: int) -> Pipeline:
+    """The pipeline of a small run: layers spread evenly, over 2 chunks per rank where their number is a symbol.
+
+    Where there are too few stages for ends that stand alone, these run with layers.
+    """
+    chunks = pipeline.chunks or _CHUNKS
+    alone = pipeline.alone if ranks * chunks > len(pipeline.alone) else ()
+    return replace(pipeline, chunks=chunks, stages=(), alone=alone)
 
 
 def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
@@ -127,8 +132,9 @@ def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
     pipeline = reference.pipeline
     if pipeline is None or pipeline.axis not in sizes:
         return 2
-    chunks = sizes[pipeline.axis] * (fitting(pipeline).chunks or 1)
-    return max(2, -(-(chunks + 1) // max(1, len(reference.graph.loops))))
+    found = fitting(pipeline, sizes[pipeline.axis])
+    chunks, alone = sizes[pipeline.axis] * (found.chunks or 1), len(found.alone)
+    return max(2, -(-(chunks - alone + 1) // max(1, len(reference.graph.loops) - alone)))
 
 
 def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:

@@ -38,7 +38,7 @@ class Stages:
     _chunks: dict[tuple[str, str, int], frozenset[int]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        self.pipeline.layers(len(self._repeated) * self.each, self.ranks)
+        self.pipeline.layers(len(self._repeated) * self.each, self.ranks, self.each)
         self.items(0)
 
     @property
@@ -64,7 +64,7 @@ class Stages:
         else:
             before = unit in units and units.index(unit) < min(map(units.index, self._repeated))
             place = 0 if before else len(order) - 1
-        return self.pipeline.chunk(place, len(order), self.ranks)
+        return self.pipeline.chunk(place, len(order), self.ranks, self.each)
 
     def chunks(self, event: Event, instance: int) -> frozenset[int]:
         """The chunks in which an event acts: those that hold its group's instance, else the one of its unit.
@@ -134,5 +134,5 @@ def of(reference: Reference, setting: Setting) -> Stages | None:
     pipeline = reference.pipeline
     if pipeline is None or reference.whole:
         return None
-    return Stages(fitting(pipeline), reference, reference.graph, setting.sizes[pipeline.axis], setting.layers,
-                  setting.microbatches)
+    ranks = setting.sizes[pipeline.axis]
+    return Stages(fitting(pipeline, ranks), reference, reference.graph, ranks, setting.layers, setting.microbatches)

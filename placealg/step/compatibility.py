@@ -339,7 +339,7 @@ def pipeline_of(strategy: Strategy) -> Pipeline | None:
         return None
     chunks = strategy.option("schedule", "chunks")
     return Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
-                    strategy.option("schedule", "stages"))
+                    strategy.option("schedule", "stages"), strategy.stages_alone)
 
 
 def _along(strategy: Strategy, model: Model, op: Op) -> dict[str, str]:

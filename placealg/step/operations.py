@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.models.alone import ENTRY, EXIT
 from placealg.models.backward import GRAD, backward, differentiated, needs_gradient
 from placealg.models.graph import Loop, Op
 from placealg.placement import SENT, Kind
@@ -167,8 +168,12 @@ class Operations:
         return any((graph.tensors[op.inputs[k]].kind == "parameter") == parameters for k in differentiated(graph, op))
 
     def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
-        """In a pipeline, the message between instances of repeated units that run on different stages."""
-        if self.placed.pipeline:
+        """In a pipeline, the message between instances of repeated units that run on different stages.
+
+        What hands on at an end of the model has no neighbour on the other side.
+        """
+        outer = (ENTRY if verb == "recv" else EXIT, ENTRY if verb == "send" else EXIT)[phase == "backward"]
+        if self.placed.pipeline and unit != outer:
             yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act",
                         rule=Rule("pipeline", _STAGES[phase, verb]))
 

@@ -83,13 +83,15 @@ class Pipeline:
 
     `chunks` is None if their number is a symbol. `stages` counts the layers of every chunk in the order of the model,
     so that chunk k runs on rank k mod ranks, or in a folded pipeline one of the second half on rank 2*ranks - 1 - k; it
-    is empty if layers are spread evenly (each chunk then holds the floor or the ceiling of the quotient).
+    is empty if layers are spread evenly (each chunk then holds the floor or the ceiling of the quotient). `alone` are
+    the ends, "first" and "last", whose chunk has no layer, but one instance of a unit that hands on (`models.alone`).
     """
 
     axis: str
     order: str = "1f1b"
     chunks: int | None = 1
     stages: tuple[int, ...] = ()
+    alone: tuple[str, ...] = ()
 
     @property
     def splits(self) -> bool:
@@ -112,6 +114,18 @@ class Pipeline:
         """Whether it is folded into a V, so that the model begins and ends on one rank."""
         return self.order in FOLDED
 
+    def check_ends(self, ranks: int) -> None:
+        """Raise an InputError if ends that stand alone leave no chunk to layers."""
+        parts = ranks * (self.chunks or 2)
+        if parts <= len(self.alone):
+            raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}, and the "
+                             f"{' and the '.join(self.alone)} run no layer; at least {1 + len(self.alone)} are needed")
+
+    @property
+    def least(self) -> int:
+        """The fewest ranks with which ends that stand alone leave a chunk to layers; 2 chunks if v is a symbol."""
+        return -(-(1 + len(self.alone)) // (self.chunks or 2))
+
     def rank(self, chunk: int, ranks: int) -> int:
         """The rank that runs a chunk of the model.
 
@@ -130,31 +144,42 @@ class Pipeline:
         """
         return (rank, 2 * ranks - 1 - rank) if self.folded else tuple(range(rank, ranks * (self.chunks or 1), ranks))
 
-    def layers(self, layers: int, ranks: int) -> tuple[int, ...]:
-        """The layers of each chunk, in the order of the model.
+    def layers(self, layers: int, ranks: int, each: int = 1) -> tuple[int, ...]:
+        """The instances of each chunk, in the order of the model, where there are `layers` of all repeated units.
+
+        An end that stands alone has those of the unit that hands on there, of which there are `each`.
 
         >>> Pipeline("pp").layers(126, 16)[:4], Pipeline("pp", "interleaved", 2).layers(8, 2)
         ((7, 8, 8, 8), (2, 2, 2, 2))
+        >>> Pipeline("pp", alone=("first", "last")).layers(8, 4)
+        (1, 3, 3, 1)
+        >>> Pipeline("pp", stages=(2, 4, 0), alone=("last",)).layers(7, 3)
+        (2, 4, 1)
         """
-        chunks = self.chunks or 1
-        parts = ranks * chunks
+        chunks, ends = self.chunks or 1, [end in self.alone for end in ENDS]
+        parts, within = ranks * chunks - sum(ends), layers - each * sum(ends)
         told = f"{self.axis} = {ranks}" + (f" with {chunks} chunks" if chunks > 1 else "")
+        rest = f", and the {' and the '.join(self.alone)} run none" if self.alone else ""
+        self.check_ends(ranks)
         if self.stages:
-            if len(self.stages) != parts or sum(self.stages) != layers:
+            if len(self.stages) != ranks * chunks or sum(self.stages) != within:
                 raise InputError(f"[schedule] stages has {len(self.stages)} entries for {sum(self.stages)} layers; "
-                                 f"{told} needs {parts} entries for {layers} layers")
-            return self.stages
-        if parts > layers:
-            raise InputError(f"{told} makes {parts} stages of {layers} layers; at most {layers} fit")
-        return tuple(layers * (k + 1) // parts - layers * k // parts for k in range(parts))
+                                 f"{told} needs {ranks * chunks} entries for {within} layers")
+            inside = self.stages[ends[0]:len(self.stages) - ends[1]]
+        else:
+            if parts > within:
+                raise InputError(f"{told} makes {ranks * chunks} stages of {within} layers{rest}; at most "
+                                 f"{within + sum(ends)} fit")
+            inside = tuple(within * (k + 1) // parts - within * k // parts for k in range(parts))
+        return (each,) * ends[0] + inside + (each,) * ends[1]
 
-    def chunk(self, place: int, layers: int, ranks: int) -> int:
-        """The chunk, in the order of the model, that holds the layer at `place`.
+    def chunk(self, place: int, layers: int, ranks: int, each: int = 1) -> int:
+        """The chunk, in the order of the model, that holds the instance at `place`.
 
         >>> [Pipeline("pp", "interleaved", 2).chunk(k, 8, 2) for k in range(8)]
         [0, 0, 1, 1, 2, 2, 3, 3]
         """
-        ends = accumulate(self.layers(layers, ranks))
+        ends = accumulate(self.layers(layers, ranks, each))
         return next(k for k, end in enumerate(ends) if place < end)
 
     def stage(self, place: int, layers: int, ranks: int) -> int:

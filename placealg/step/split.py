@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.backward import needs_gradient
-from placealg.models.graph import Graph, Op
+from placealg.models.graph import Graph, Loop, Op
 from placealg.placement import DUAL, Kind, Redistribution, redistribution
 from placealg.step.pipeline import spread
 from placealg.strategy.options import LAYER
@@ -177,6 +177,8 @@ def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = Tru
         for op in graph.ops:
             rule.run(op)
         left = {loop.slot: rule.versions[loop.last][0] for loop in graph.loops}
+        left |= {loop.slot: _handed_on(loop, graph, left, rule.versions[loop.first][0]) for loop in graph.loops
+                 if graph.storage(loop.last) == loop.slot}
         if left == slots:
             return Placed(graph, tuple(lists), tuple(rule.ops),
                           FrozenMap({n: v[0] for n, v in rule.versions.items()}), tuple(rule.moves),
@@ -186,6 +188,11 @@ def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = Tru
 
 
 _TRIES = 4
+
+
+def _handed_on(loop: Loop, graph: Graph, slots: Mapping[str, Layout], before: Layout) -> Layout:
+    """The layout of what a unit hands on as it is: that of what enters the next one, or of what left the one before."""
+    return next((slots[after.slot] for after in graph.loops if after.first == loop.last), before)
 
 
 def _whole(lists: Mapping[str, tuple[str, ...]]) -> Layout:

@@ -6,6 +6,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
+from placealg.models.alone import alone_problem, standing_alone
 from placealg.models.apart import layers_apart, layers_problem
 from placealg.models.backward import terms
 from placealg.models.model import Model
@@ -36,7 +37,8 @@ def trained(strategy: Strategy, model: Model) -> Model:
     rules = [rule for rule in strategy.groups if rule.frozen]
     model = frozen(model, lambda name: any(rule.matches(name) for rule in rules))
     layers = strategy.option("schedule", "recompute_layers")
-    return layers_apart(model, **layers) if layers else model
+    model = layers_apart(model, **layers) if layers else model
+    return standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
 
 
 def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
@@ -101,6 +103,9 @@ def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     layers = strategy.option("schedule", "recompute_layers")
     if layers and (problem := layers_problem(model, **layers)):
         found.append((("schedule", "recompute_layers"), InputError(f"[schedule] recompute_layers: {problem}")))
+    if strategy.stages_alone and (problem := alone_problem(model, strategy.stages_alone)):
+        said = "alone" if strategy.option("schedule", "alone") else "stages"
+        found.append((("schedule", said), InputError(f"[schedule] {said}: {problem}")))
     for key in ("rank", "train"):
         if not patterns and key in strategy.tables.get("adapters", {}):
             found.append((("adapters", key), InputError(f"[adapters] {key}: match names no linear op", valid=ops)))

@@ -121,7 +121,7 @@ _KINDS: Mapping[str, Callable[[], Schema]] = {
     "chunks": lambda: _or_symbol("v"),
     "layers_chosen": lambda: {"anyOf": [{"type": "object", "additionalProperties": False, "required": [how],
                                          "properties": {how: _whole(1)}} for how in ("first", "every")]},
-    "layers": lambda: {"type": "array", "items": _whole(1)},
+    "layers": lambda: {"type": "array", "items": _whole(0)},
     "lifetimes": lambda: _by_name({"enum": list(LIFETIMES)}),
     "gathers": lambda: _by_name({"enum": list(GATHERS)}),
     "reductions": lambda: _by_name({"enum": list(REDUCTIONS)}),

@@ -23,6 +23,9 @@ LAYER = "layer"
 IN_A_V = ("zb_v", "dualpipe_v")
 """The orders of a pipeline in which a rank has one chunk of the first half of the model, and one of the second."""
 
+STAGE_ENDS = ("first", "last")
+"""The stages that may have what stands before the layers, or behind them, alone."""
+
 DATA_DIMS = ("batch", "seq", "seq_kv")
 """The dims of tokens; no parameter has one of them."""
 
@@ -69,7 +72,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "keep": (), "recompute": (),
                  "recompute_layers": {},
                  "sharing": "shared", "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss",
-                 "pipeline": "1f1b", "chunks": 1, "stages": ()},
+                 "pipeline": "1f1b", "chunks": 1, "stages": (), "alone": ()},
     "parameters": {"tier": "device"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": ()},
@@ -125,7 +128,8 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "microbatch_mean": Key("choice", ("loss", "gradients")),
                  "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb",
                                             *IN_A_V)),
-                 "chunks": Key("chunks"), "stages": Key("layers")},
+                 "chunks": Key("chunks"), "stages": Key("layers"),
+                 "alone": Key("choices", STAGE_ENDS)},
     "parameters": {"tier": Key("choice", MEMORY_TIERS)},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
                   "clip": Key("choice", ("global_norm", "none")),
@@ -154,7 +158,7 @@ TABLES: Mapping[str, str] = {
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
                 "again, which of its ops are kept or do, in which layers, whether uses share a redistribution, what is "
                 "gathered in a ring, how gradients are reduced and in how many bytes along an axis, where the mean "
-                "over microbatches is taken, a pipeline's order and stages",
+                "over microbatches is taken, a pipeline's order and stages, which of its ends have no layer",
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
                  "skipped, the tier of its state",
@@ -187,7 +191,8 @@ KINDS: Mapping[str, str] = {
     "names": "a list of dims; [] where the parameters are no matrices",
     "rank": f'"{RANK}" (symbolic), or a whole number of at least 1',
     "chunks": '"v" (symbolic), or a whole number of at least 1',
-    "layers": "a list of the layers of each stage, whole numbers of at least 1",
+    "layers": "a list of the layers of each stage, whole numbers of at least 1; the first and the last may have "
+              "0",
     "layers_chosen": "{ first = N } or { every = N }, N a whole number of at least 1",
     "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
     "gathers": "{ AXIS = HOW, ... }; HOW is " + ", ".join(f'"{how}"' for how in GATHERS),

@@ -27,6 +27,7 @@ from placealg.strategy.options import (
     OPTIMIZERS,
     REGION,
     SCHEMA,
+    STAGE_ENDS,
     Path,
     Where,
     known_axis,
@@ -196,6 +197,18 @@ class Strategy(Shown):
         'pp'
         """
         return next((a for a in self.mesh.names if LAYER in self.dims.get(a, ())), "")
+
+    @property
+    def stages_alone(self) -> tuple[str, ...]:
+        """The ends of a pipeline, "first" and "last", whose stage has no layer, as `alone` or a 0 of `stages` says.
+
+        >>> strategy_on("mine", {"pp": None}, dims={"pp": ["layer"]}, schedule={"alone": ["last"]}).stages_alone
+        ('last',)
+        """
+        said, listed = self.option("schedule", "alone"), self.option("schedule", "stages")
+        none = {end for end, layers in zip(STAGE_ENDS, (listed[0], listed[-1]), strict=True) if not layers} if (
+            listed) else set()
+        return tuple(end for end in STAGE_ENDS if self.pipeline_axis and (end in said or end in none))
 
     @property
     def rings(self) -> tuple[str, ...]:

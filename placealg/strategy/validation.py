@@ -13,6 +13,7 @@ from placealg.strategy.options import (
     OPTIMIZERS,
     REGION,
     SCHEMA,
+    STAGE_ENDS,
     WITH_VECTORS,
     Path,
     option_key,
@@ -109,7 +110,12 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
     elif chunks != 1 and order not in ("interleaved", "interleaved_zb", *IN_A_V):
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "
                                                  f"it is \"{order}\"")
-    for key in ("pipeline", "chunks", "stages"):
+    listed, alone = strategy.option("schedule", "stages"), strategy.option("schedule", "alone")
+    for end, layers in zip(STAGE_ENDS, (listed[0], listed[-1]), strict=True) if listed else ():
+        if layers and end in alone:
+            yield ("schedule", "alone"), InputError(f"[schedule] alone says that the {end} stage has no layer, and "
+                                                    f"stages = {list(listed)} gives it {layers}")
+    for key in ("pipeline", "chunks", "stages", "alone"):
         if not axes and key in strategy.tables.get("schedule", FrozenMap()):
             yield ("schedule", key), InputError(f"[schedule] {key}: no axis is a pipeline; one names [\"{LAYER}\"] in "
                                                 "[dims]")

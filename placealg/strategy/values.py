@@ -195,9 +195,12 @@ def _flag(label: str, _key: Key, value: Any, *_: Any) -> bool:
 
 
 def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
-    if isinstance(value, (list, tuple)) and all(type(n) is int and n >= 1 for n in value):
-        return tuple(value)
-    raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
+    if not isinstance(value, (list, tuple)) or not all(type(n) is int and n >= 0 for n in value):
+        raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
+    if 0 in value[1:-1]:
+        raise InputError(f"{label} is {shown(value)}: a stage between the first and the last has at least 1 layer; "
+                         "those two may have none")
+    return tuple(value)
 
 
 def _layers_chosen(label: str, _key: Key, value: Any, *_: Any) -> FrozenMap[str, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
+from placealg.models.alone import alone_problem
 from placealg.models.build import graph
 from placealg.models.graph import Graph
 from placealg.models.model import Model
@@ -76,12 +77,14 @@ def settings(step: Step) -> Iterator[Setting]:
     """Two runs: two of every axis and two microbatches; one axis of three, and unequal token counts where allowed.
 
     Of more than three axes the others have two ranks in one run and one in the next. Microbatches are as many as the
-    order of a pipeline takes.
+    order of a pipeline takes, and stages enough for ends that stand alone.
     """
     reference = step.reference
     names = reference.mesh.names
     small = {a: 2 if k < 3 else 1 for k, a in enumerate(names)}
     larger = {a: (3, 2, 1)[k] if k < 3 else 2 for k, a in enumerate(names)}
+    if reference.pipeline is not None and reference.pipeline.alone:
+        small[reference.pipeline.axis] = larger[reference.pipeline.axis] = max(2, reference.pipeline.least)
     yield Setting.equal(reference, small, fitting_microbatches(reference, small, 2), 1, seed=1)
     most = fitting_microbatches(reference, larger, 1)
     if "equal_counts" in reference.hypotheses:
@@ -94,7 +97,7 @@ def of_other_depths(step: Step) -> Iterator[Setting]:
     """A run with one layer, on one stage, and one with three: what is proved holds of these, too."""
     reference, pipeline = step.reference, step.reference.pipeline
     sizes = {a: 1 if pipeline and a == pipeline.axis else 2 if k < 3 else 1 for k, a in enumerate(reference.mesh.names)}
-    chunks = (fitting(pipeline).chunks or 1) if pipeline else 1
+    chunks = (fitting(pipeline, 1).chunks or 1) if pipeline else 1
     for layers in (1, 3) if any(u.repeated for u in reference.units) else ():
         microbatches = fitting_microbatches(reference, sizes, 1)
         yield Setting.equal(reference, sizes, microbatches, 1, layers=max(layers, chunks), seed=3)
@@ -196,6 +199,8 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
         schedule |= draw.choice(({"pipeline": "gpipe"}, {"pipeline": "1f1b"}, {"pipeline": "zb_h1"},
                                  {"pipeline": "zb_h2"}, *({"pipeline": v, "chunks": 2} for v in IN_A_V if apart),
                                  {"pipeline": draw.choice(TURNS), "chunks": draw.choice((2, "v"))}))
+        alone = Random(repr((dims, schedule))).choice(([], [], ["first"], ["last"], ["first", "last"]))
+        schedule["alone"] = [end for end in alone if not alone_problem(model, [end])]
     groups: dict[str, Any] = {}
     if draw.random() < 0.2:
         whole = draw.choice(model.graph.parameters).name

@@ -88,7 +88,8 @@ def placements_of_ops(draw: st.DrawFn) -> Strategy:
         states["activations"] = {"a2": draw(st.sampled_from(["R", "S*"]))}
         schedule["gather"] = {"a2": draw(st.sampled_from(["at_once", "ring"]))}
     if "a3" in axes:
-        schedule |= {"pipeline": order, **({"chunks": 2} if order in (*TURNS, *FOLDED) else {})}
+        schedule |= {"pipeline": order, **({"chunks": 2} if order in (*TURNS, *FOLDED) else {}),
+                     "alone": draw(st.sampled_from([[], ["last"]]))}
     return strategy_on("random", dict.fromkeys(axes), dims={a: every[a] for a in axes}, states=states,
                        schedule=schedule, optimizer={"clip": draw(st.sampled_from(["global_norm", "none"]))},
                        checkpoint={"by": draw(st.sampled_from(["owners", "replica", "one"]))})

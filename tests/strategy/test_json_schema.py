@@ -90,7 +90,7 @@ def test_it_accepts_every_strategy_of_the_catalogue(name: str) -> None:
     'base = "zero3"\nstates = { parameters = { "region:core" = "M" } }', 'base = "zero3"\ndims = { dp = "batch" }',
     'base = "zero3"\ndims = { dp = ["none"] }', 'base = "zero3"\ndims = { dp = ["batch", "batch"] }',
     'base = "zero3"\nschedule = { prefetch = -1 }', 'base = "zero3"\nschedule = { sharing = "none" }',
-    'base = "zero3"\nschedule = { lifetime = { dp = "forever" } }', 'base = "zero3"\nschedule = { stages = [0] }',
+    'base = "zero3"\nschedule = { lifetime = { dp = "forever" } }', 'base = "zero3"\nschedule = { stages = [-1] }',
     'base = "zero3"\ntypes = { w = 0 }', 'base = "zero3"\ntypes = { q = 2 }', 'base = "zero3"\nexpect = "right"',
     'base = "zero3"\nexpect = { ratio = "dp" }', 'base = "zero3"\nmasked = {}', 'base = "zero3"\nmasked = { tp = 0 }',
     'base = "zero3"\nloss = { assume = ["luck"] }', 'base = "zero3"\nrandom = { dropout = ["dp"] }',

@@ -52,6 +52,8 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
     """The facts in the model of a candidate."""
     model, axes = candidate.model, reference.mesh.names
     sizes = {a: model.get(a, 2) for a in axes}
+    if (stages := reference.pipeline) is not None and stages.axis not in reference.unrolled:
+        sizes[stages.axis] = max(sizes[stages.axis], stages.least)
     candidate, at_ends = _at_ends(candidate, reference, sizes)
     failure, place = candidate.failure, ModelPlaces(model, {**sizes, **at_ends})
     microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))

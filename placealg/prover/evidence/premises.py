@@ -36,10 +36,15 @@ def ask(step: Step, assertions: Iterable[Any]) -> Reply:
 
 
 def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
-    """A parameter's elements lie on one stage; the ends of a pipeline are its first and its last stage."""
+    """A parameter's elements lie on one stage; the ends of a pipeline are its first and its last stage.
+
+    There are stages enough for ends that stand alone.
+    """
     if reference.pipeline is None:
         return
     axis, end = reference.pipeline.axis, ends(reference)
+    if reference.pipeline.alone and axis not in reference.unrolled:
+        yield symbols.size(axis) >= reference.pipeline.least
     for name in names:
         place = symbols.place_of(name)
         if place and place[0] == axis and (first := of_the_first(place[1])):

@@ -19,8 +19,11 @@ from placealg.step.program import Step
 
 
 def vacuity_sizes(step: Step) -> tuple[int, int]:
-    """The sizes, of every axis and of m, at which the premises must have a model: 2 and 3, or all named ranks exist."""
-    least = max(2, step.enough())
+    """The sizes, of every axis and of m, at which the premises must have a model: 2 and 3, or all named ranks exist.
+
+    There are stages enough for ends that stand alone.
+    """
+    least = max(2, step.enough(), pipeline.least if (pipeline := step.reference.pipeline) else 1)
     return least, least + 1
 
 

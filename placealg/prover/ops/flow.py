@@ -157,7 +157,7 @@ class _Follower:
                 entered, left = self.entered, self.tensors.made.get((loop.last, ""), ())
             alike = {*self.stages.anywhere(left)} == {*self.stages.anywhere(entered)}
             first = reverse and number == 1 and any(name == loop.last and label for name, label in arrived)
-            if alike and number >= self.stages.least and not first:
+            if alike and number >= self.stages.least(unit) and not first:
                 if self.odd.get(unit) and (number > 1 if reverse else self.left_otherwise(loop)):
                     self.give_up(events[0], f"is not followed where {unit} has few instances, the first unlike others")
                 self.back_through(self.odd.get(unit, []) if reverse else [], events, loop)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from placealg.frozen import FrozenMap
 from placealg.mesh import ENDS, Axis, Mesh
+from placealg.models.alone import COUNTS
 from placealg.models.graph import Graph, Loop, unit_of
 from placealg.prover.calculus.contribution import equality, merged
 from placealg.prover.calculus.positions import Pairs, Position, neighbour, stage
@@ -56,10 +57,12 @@ class Stages:
         self.sent: dict[bool, list[StageMessage]] = {False: [], True: []}
         self.unlike = False
 
-    @property
-    def least(self) -> int:
-        """The least number of instances of a repeated unit to follow: two if they send messages to each other."""
-        return 2 if self.axis else 1
+    def least(self, unit: str) -> int:
+        """The least number of instances of a repeated unit to follow: two if they send messages to each other.
+
+        What hands on at an end of the model is one instance.
+        """
+        return 2 if self.axis and unit not in COUNTS else 1
 
     def at(self, unit: str) -> Position:
         """The position of a unit's stage."""

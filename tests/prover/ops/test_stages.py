@@ -160,7 +160,8 @@ def test_an_op_finds_what_is_held_on_its_stage() -> None:
 
 def test_neighbours_and_anywhere() -> None:
     there = stages()
-    assert there.at("layer") == "stage:layer" and there.at("head") == "stage:last" and there.least == 2
+    assert there.at("layer") == "stage:layer" and there.at("head") == "stage:last" and there.least("layer") == 2
+    assert there.least("entry") == 1
     assert there.neighbour(held_at("stage:layer"), "layer") == held_at("stage:layer'")
     assert there.neighbour(held_at("stage:first"), "layer") == held_at("stage:first")
     sided = tuple(replace(v, sides=equality("pp", "stage:layer", "stage:last") | equality("dp", DEVICE, "0"))
@@ -172,7 +173,7 @@ def test_without_a_pipeline_nothing_happens() -> None:
     flat = Stages(FLAT.reference, Tensors(FLAT))
     held = (Value((Term(ONE),), frozenset({("", "stage:layer"), ("dp", "at:batch")})),)
     assert flat.here("layer", held) == flat.neighbour(held, "layer") == flat.anywhere(held) == held
-    assert (flat.least, flat.axis) == (1, "")
+    assert (flat.least("layer"), flat.axis) == (1, "")
 
 
 # messages

@@ -1,0 +1,62 @@
+"""Which instances of repeated units a stage of a pipeline runs: numbers, a share, or symbols for any map of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from itertools import accumulate
+
+from placealg.arith import ONE, Monomial
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.mesh import SYMBOLS
+from placealg.models.alone import COUNTS, HANDS_ON
+from placealg.step.event import Reference
+from placealg.step.pipeline import ANY, FIRST, LAST, Pipeline, counted
+
+
+def run_by(reference: Reference, pipeline: Pipeline, number: int | str | None, ranks: int | None,
+           known: Mapping[str, int | Fraction]
+           ) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...], bool]:
+    """Unit -> its instances on the stage; the units of all chunks, if numbers are known; whether it is of any map."""
+    every = {loop.unit: loop.count for loop in reference.graph.loops}
+    counts = {unit: count for unit, count in every.items() if unit not in COUNTS}
+    numbers = all(set(count.names()) <= set(known) for count in counts.values())
+    listed = bool(pipeline.stages) and len(counts) == 1
+    said = number == ANY or any(counted(unit) in known for unit in counts)
+    if ranks and (numbers or listed) and pipeline.chunks and isinstance(number, int) and not said:
+        units = [unit for unit, count in every.items() for _ in range(
+            1 if unit in COUNTS else int(count.evaluate(known)) if numbers else sum(pipeline.stages))]
+        sizes = pipeline.layers(len(units), ranks)
+        chunks = tuple(tuple(units[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
+        if len(every) > 1 or len(set(sizes)) > 1:
+            own = sum((chunks[k] for k in pipeline.own(number, ranks)), ())
+            return FrozenMap({u: Monomial.number(own.count(u)) for u in dict.fromkeys(own)}), chunks, False
+        return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), chunks, False
+    if said or len(every) > 1 or pipeline.stages:
+        return _of_any_map(counts, pipeline, number, ranks, known), (), True
+    return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), (), False
+
+
+def _of_any_map(counts: Mapping[str, Monomial], pipeline: Pipeline, number: int | str | None, ranks: int | None,
+                known: Mapping[str, int | Fraction]) -> FrozenMap[str, Monomial]:
+    """Unit -> the symbol of its instances; a unit of which `known` says that there are none is left out.
+
+    A stage that is an end which stands alone runs the one instance of the unit that hands on there, and, unless it has
+    other chunks, no layer.
+    """
+    for unit, count in counts.items():
+        if counted(unit) not in SYMBOLS:
+            needed = [n for n in (pipeline.axis, "v" if pipeline.chunks is None else "",
+                                  *(n for c in counts.values() for n in c.names())) if n and n not in known]
+            raise InputError(f"which stage runs which of {', '.join(counts)} takes numbers: set {', '.join(needed)}")
+        most = count.evaluate(known) if set(count.names()) <= set(known) else None
+        if most is not None and known.get(counted(unit), 0) > most:
+            raise InputError(f"{counted(unit)} = {known[counted(unit)]} is more than the {most} instances of {unit}")
+    end = number is None or (ranks is not None and number == ranks - 1)
+    mine = {FIRST: number == 0, LAST: number == 0 if pipeline.folded else end}
+    here = [HANDS_ON[e] for e in pipeline.alone if mine[e]]
+    layers = {} if here and pipeline.chunks == 1 else {
+        u: Monomial.of(counted(u)) for u in counts if known.get(counted(u)) != 0}
+    found = {**layers, **dict.fromkeys(here, ONE)}
+    return FrozenMap({u: found[u] for u in (HANDS_ON[FIRST], *counts, HANDS_ON[LAST]) if u in found})

@@ -118,8 +118,12 @@ class Pipeline:
         """Raise an InputError if ends that stand alone leave no chunk to layers."""
         parts = ranks * (self.chunks or 2)
         if parts <= len(self.alone):
-            raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}, and the "
-                             f"{' and the '.join(self.alone)} run no layer; at least {1 + len(self.alone)} are needed")
+            raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}{self._without('no layer')}; at "
+                             f"least {1 + len(self.alone)} are needed")
+
+    def _without(self, what: str) -> str:
+        """The ends that run no layer, in words; "" if there are none."""
+        return f", and the {' and the '.join(self.alone)} run{'s' * (len(self.alone) == 1)} {what}" if self.alone else ""
 
     @property
     def least(self) -> int:
@@ -159,7 +163,6 @@ class Pipeline:
         chunks, ends = self.chunks or 1, [end in self.alone for end in ENDS]
         parts, within = ranks * chunks - sum(ends), layers - each * sum(ends)
         told = f"{self.axis} = {ranks}" + (f" with {chunks} chunks" if chunks > 1 else "")
-        rest = f", and the {' and the '.join(self.alone)} run none" if self.alone else ""
         self.check_ends(ranks)
         if self.stages:
             if len(self.stages) != ranks * chunks or sum(self.stages) != within:
@@ -168,7 +171,7 @@ class Pipeline:
             inside = self.stages[ends[0]:len(self.stages) - ends[1]]
         else:
             if parts > within:
-                raise InputError(f"{told} makes {ranks * chunks} stages of {within} layers{rest}; at most "
+                raise InputError(f"{told} makes {ranks * chunks} stages of {within} layers{self._without('none')}; at most "
                                  f"{within + sum(ends)} fit")
             inside = tuple(within * (k + 1) // parts - within * k // parts for k in range(parts))
         return (each,) * ends[0] + inside + (each,) * ends[1]

@@ -30,7 +30,7 @@ from placealg.step.edit import edit
 from placealg.step.pipeline import Pipeline
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.spec import overlay
+from placealg.strategy.spec import overlay, strategy_on
 
 BOTH = ("first", "last")
 SIZES = {"b": 3, "s": 64, "h": 48, "a": 12, "kv": 4, "f": 96, "L": 12, "V": 96, "m": 8, "dp": 2, "tp": 2}
@@ -88,6 +88,15 @@ def test_it_is_proved_for_any_number_of_stages(text: str, model: str, alone: tup
     assert report.verdict == PROVED
     but = " and the ".join(alone)
     assert f"fewer layers than stages: each has one at least, but for the {but}" in report.not_covered
+
+
+def test_a_head_that_splits_what_it_is_handed_is_followed() -> None:
+    """Its gradient comes back under the label of the copy that the head made: of the one instance that hands on."""
+    strategy = strategy_on("split", {"tp": None, "pp": None}, dims={"tp": ["layer.none", "embed"], "pp": ["layer"]},
+                           schedule={"alone": ["last"]})
+    step = derive(strategy, mlp())
+    assert [e.path for e in step.events if e.value == "exit.out.grad"][:1] == ["backward.exit.out.grad.all_gather[tp]"]
+    assert {v.verdict for v in examine(step).verdicts} == {PROVED} and ran(step, 3, 1)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from placealg.models.alone import COUNTS
 from placealg.models.backward import transposed
 from placealg.models.graph import Graph, Loop, Op, unit_of
 from placealg.prover.ops import paths
@@ -156,7 +157,8 @@ class _Follower:
             else:
                 entered, left = self.entered, self.tensors.made.get((loop.last, ""), ())
             alike = {*self.stages.anywhere(left)} == {*self.stages.anywhere(entered)}
-            first = reverse and number == 1 and any(name == loop.last and label for name, label in arrived)
+            first = reverse and number == 1 and unit not in COUNTS and any(
+                name == loop.last and label for name, label in arrived)
             if alike and number >= self.stages.least(unit) and not first:
                 if self.odd.get(unit) and (number > 1 if reverse else self.left_otherwise(loop)):
                     self.give_up(events[0], f"is not followed where {unit} has few instances, the first unlike others")

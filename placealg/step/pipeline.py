@@ -118,12 +118,13 @@ class Pipeline:
         """Raise an InputError if ends that stand alone leave no chunk to layers."""
         parts = ranks * (self.chunks or 2)
         if parts <= len(self.alone):
-            raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}{self._without('no layer')}; at "
-                             f"least {1 + len(self.alone)} are needed")
+            raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}{self._without('no layer')}; "
+                             f"at least {1 + len(self.alone)} are needed")
 
     def _without(self, what: str) -> str:
         """The ends that run no layer, in words; "" if there are none."""
-        return f", and the {' and the '.join(self.alone)} run{'s' * (len(self.alone) == 1)} {what}" if self.alone else ""
+        ends = " and the ".join(self.alone)
+        return f", and the {ends} run{'s' * (len(self.alone) == 1)} {what}" if ends else ""
 
     @property
     def least(self) -> int:
@@ -171,8 +172,8 @@ class Pipeline:
             inside = self.stages[ends[0]:len(self.stages) - ends[1]]
         else:
             if parts > within:
-                raise InputError(f"{told} makes {ranks * chunks} stages of {within} layers{self._without('none')}; at most "
-                                 f"{within + sum(ends)} fit")
+                raise InputError(f"{told} makes {ranks * chunks} stages of {within} layers{self._without('none')}; "
+                                 f"at most {within + sum(ends)} fit")
             inside = tuple(within * (k + 1) // parts - within * k // parts for k in range(parts))
         return (each,) * ends[0] + inside + (each,) * ends[1]
 

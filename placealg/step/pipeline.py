@@ -118,8 +118,8 @@ class Pipeline:
         """Raise an InputError if ends that stand alone leave no chunk to layers."""
         parts = ranks * (self.chunks or 2)
         if parts <= len(self.alone):
-            raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}{self._without('no layer')}; "
-                             f"at least {1 + len(self.alone)} are needed")
+            raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}{self._without('no layer')};"
+                             f" at least {1 + len(self.alone)} are needed")
 
     def _without(self, what: str) -> str:
         """The ends that run no layer, in words; "" if there are none."""

@@ -8,7 +8,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.megatron_bytes import read_bytes
 from placealg.importers.megatron_model import read_model
-from placealg.importers.megatron_stages import read_pipeline
+from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
 from placealg.importers.parts import STAGES
 from placealg.importers.said import Said
 
@@ -101,7 +101,8 @@ class Megatron:
             raise said.refuse("fp4-param-gather", "weights rest in 4 bits beside others")
         for key in [str(k) for k in said.document.data] if isinstance(said.document.data, dict) else []:
             word = key.lstrip("-").replace("_", "-")
-            if any(word.startswith(name) for name in OTHER_SCHEDULES) and said.document.data[key] not in (False, "0"):
+            other = any(word.startswith(name) for name in OTHER_SCHEDULES) and word not in ZERO_BUBBLE
+            if other and said.document.data[key] not in (False, "0"):
                 raise said.refuse(word, f"{word}: another schedule than the pipelines here")
         self.capacity()
 

@@ -30,7 +30,7 @@ BRIDGE_NAMES = {"num-moe-experts": "num-experts", "num-layers-in-first-pipeline-
 """Field of Megatron-Bridge's providers -> the argument that it is."""
 
 NOT_READ = ("patch-zero-bubble", "patch-primus-pipeline", "enable-hetero", "decoder-pipeline-manual-split-list",
-            "enable-zero-bubble", "dualpipe", "moe-fb-overlap", "standalone-embedding-stage")
+            "enable-zero-bubble", "dualpipe", "moe-fb-overlap")
 """Arguments of forks under which another schedule runs, or stages are made otherwise, where they are on."""
 
 MODULE = ("framework", "config", "model")

@@ -9,6 +9,10 @@ from placealg.importers.said import Said
 
 UNEVEN = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
           "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout")
+ALONE = "standalone-embedding-stage"
+ZERO_BUBBLE = ("enable-zbh1-pipeline", "enable-zbh1-exact-semantics")
+"""The flags of Megatron-DeepSpeed for ZB-H1, and for backwards that are all split, as in the paper."""
+
 VIRTUAL = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
 
 
@@ -16,12 +20,12 @@ def read_pipeline(draft: Draft, said: Said, pp: int) -> int | None:
     """Put the pipeline in; the answer is the number of layers, None where the flags do not say it."""
     layers = said.number("num-layers")
     if pp == 1:
-        for key in ("pipeline-model-parallel-size", *VIRTUAL, *UNEVEN):
+        for key in ("pipeline-model-parallel-size", *VIRTUAL, *UNEVEN, *ZERO_BUBBLE, ALONE):
             said.leave(key, "no pipeline")
         return layers
     layout = _layout(said, pp, layers)
     chunks = layout[1] if layout else _chunks(said, pp, layers)
-    name = "pp" if chunks == 1 else "pp_interleaved"
+    name = _zero_bubble(said, chunks) or ("pp" if chunks == 1 else "pp_interleaved")
     draft.parts.axis(name, pp)
     if chunks > 1:
         draft.parts.say("schedule", "chunks", chunks)
@@ -29,9 +33,31 @@ def read_pipeline(draft: Draft, said: Said, pp: int) -> int | None:
     stages = layout[0] if layout else _stages(said, pp, chunks, layers)
     if stages and len(set(stages)) > 1:
         draft.parts.say("schedule", "stages", stages)
-    for key in (*VIRTUAL, *UNEVEN):
+    if said.flag(ALONE):
+        if stages:
+            raise said.refuse(ALONE, f"{ALONE} beside another flag that says the layers of stages")
+        draft.parts.say("schedule", "alone", ["first"])
+        said.read(ALONE, "[schedule] alone = ['first']")
+    for key in (*VIRTUAL, *UNEVEN, *ZERO_BUBBLE, ALONE):
         said.leave(key, "off")
     return layers
+
+
+def _zero_bubble(said: Said, chunks: int) -> str:
+    """The pipeline of Megatron-DeepSpeed's ZB-H1; "" where it is off."""
+    on, exact = map(said.flag, ZERO_BUBBLE)
+    if exact and not on:
+        raise said.refuse(ZERO_BUBBLE[1], f"{ZERO_BUBBLE[1]} without {ZERO_BUBBLE[0]}, which it needs")
+    if on and chunks > 1:
+        raise said.refuse(ZERO_BUBBLE[0], f"{ZERO_BUBBLE[0]} with several chunks on a rank")
+    if exact:
+        said.read(ZERO_BUBBLE[1], "every backward is split")
+    if on and not exact:
+        said.approximated(ZERO_BUBBLE[0], "pp_zb_h1: a backward is split only where a stage would wait, and every one "
+                                          "is here; the order in which gradients are added is another")
+    elif on:
+        said.read(ZERO_BUBBLE[0], "pp_zb_h1")
+    return "pp_zb_h1" if on else ""
 
 
 def _chunks(said: Said, pp: int, layers: int | None) -> int:

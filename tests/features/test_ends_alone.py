@@ -232,6 +232,13 @@ def test_megatron_says_such_stages_by_letters() -> None:
         layout(4, "tE|tt|tt|tL")
 
 
+def test_megatron_says_that_the_embedding_stands_alone() -> None:
+    words = ["torchrun", "--nproc_per_node", "4", *MEGATRON.format(pp=4, layout="").split()[:-1],
+             "--standalone-embedding-stage"]
+    found = read_words(words, Options()).strategy
+    assert found.stages_alone == ("first",) and found.mesh.sizes()["pp"] == 4
+
+
 def test_a_stage_that_stands_alone_hands_on_what_it_made() -> None:
     """The unit that hands on has no parameter, no flop, and nothing to keep."""
     first = on_stage(replace(step_of("pp", "llama")), "first", {"pp": 4, "L": 12})

@@ -123,6 +123,8 @@ def test_no_flag_is_passed_over(at: int, what: str) -> None:
     ("--use-dpp", "'use-dpp' is no known key"),
     ("--moe-expert-capacity-factor 1.0 --num-experts 8", "dropped"),
     ("--enable-zero-bubble", "another schedule"),
+    ("--enable-zbh1-exact-semantics", "enable-zbh1-exact-semantics without enable-zbh1-pipeline"),
+    ("--enable-zbh1-pipeline --num-layers-per-virtual-pipeline-stage 2", "with several chunks"),
     ("--cpu-offloading --cpu-offloading-num-layers 4", "activations rest on the host"),
     ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "a part of the optimizer state"),
     ("--recompute-granularity selective --recompute-modules moe_act", "of no region"),
@@ -134,6 +136,14 @@ def test_no_flag_is_passed_over(at: int, what: str) -> None:
 def test_what_no_strategy_says_is_refused(flags: str, said: str) -> None:
     with pytest.raises(InputError, match=said.replace("(", "\\(")):
         read_words([*ARGV, *flags.split()], Options())
+
+
+@pytest.mark.parametrize(("flags", "kept"), [("--enable-zbh1-pipeline", "approximated"), (
+    "--enable-zbh1-pipeline --enable-zbh1-exact-semantics", "read")])
+def test_the_zero_bubble_of_megatron_deepspeed(flags: str, kept: str) -> None:
+    found = read_words([*ARGV, *flags.split()], Options())
+    assert found.strategy.option("schedule", "pipeline") == "zb_h1"
+    assert "enable-zbh1-pipeline" in [item.key.rpartition("--")[2] for item in getattr(found, kept)]
 
 
 @pytest.mark.parametrize(("script", "said"), [

@@ -55,7 +55,8 @@ class Formula:
     If `expr` is None there is no closed form, and `reason` says why. `note` says what a reader must know, such as which
     unit is the largest. `axes` are the mesh axes, which may be bound though absent from `expr`. `defined` has the
     definitions of symbols such as Psi in other sizes, for symbols that have no value themselves. `rules` refuse sizes
-    that do not divide what a strategy splits: those of which the formula was made.
+    that do not divide what a strategy splits: those of which the formula was made. Where the first of a pair of `where`
+    is larger than the second, no value is claimed.
 
     >>> volume = Formula.parse("3*Psi*(dp - 1)/dp", "elements")
     >>> volume.ratio(Formula.parse("2*Psi*(dp - 1)/dp", "elements"))
@@ -76,6 +77,7 @@ class Formula:
     axes: tuple[str, ...] = field(default=(), compare=False)
     defined: FrozenMap[str, Any] = field(default=FrozenMap(), compare=False)
     rules: tuple[Divides, ...] = field(default=(), compare=False)
+    where: tuple[tuple[Any, Any], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -109,9 +111,9 @@ class Formula:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The symbols on which the value depends: those that occur, and those in their definitions."""
+        """The symbols on which the value depends: those that occur, and those in their definitions and in `where`."""
         more = (n for name in self.names if name in self.defined for n in _names(self.defined[name]))
-        return tuple(dict.fromkeys((*self.names, *more)))
+        return tuple(dict.fromkeys((*self.names, *more, *(n for a, b in self.where for n in _names(a - b)))))
 
     def subs(self, **sizes: Size) -> Formula:
         """The formula with `sizes` bound; an unknown symbol or an invalid size is an InputError."""
@@ -143,7 +145,7 @@ class Formula:
             return at(self, sizes)
         bound = {**self.values, **self._bind(sizes)}
         self._check(bound)
-        if self.expr is None:
+        if self.expr is None or not self._claimed(bound):
             return None
         expr = self.expr.xreplace({symbol(n): to for n, to in self.defined.items() if n not in bound})
         names = _names(expr)
@@ -179,6 +181,11 @@ class Formula:
     def _check(self, bound: Mapping[str, Fraction]) -> None:
         for rule in self.rules:
             rule.check({**self.values, **bound})
+
+    def _claimed(self, bound: Mapping[str, Fraction]) -> bool:
+        """Whether no pair of `where`, of which the first is at most the second, is known to be the other way round."""
+        known = {symbol(n): _rational(v) for n, v in bound.items()}
+        return not any((less - more).xreplace(known).is_positive for less, more in self.where)
 
     def __add__(self, other: Formula) -> Formula:
         return self._join(other, "add", lambda a, b: tidy(a + b))
@@ -225,7 +232,7 @@ class Formula:
         rules = tuple(dict.fromkeys((*self.rules, *other.rules)))
         note = "; ".join(dict.fromkeys(n for n in (self.note, other.note) if n))
         return Formula(operation(self.expr, other.expr), self.unit, convention, values, note=note, axes=axes,
-                       defined=self.defined.plus(other.defined), rules=rules)
+                       defined=self.defined.plus(other.defined), rules=rules, where=(*self.where, *other.where))
 
     def ratio(self, other: Formula) -> Formula:
         """The quotient of the formula and `other`, of the same unit, as a number of unit 1."""

@@ -5,13 +5,14 @@ Both follow from the order's formulas in step/pipeline.py, which are compared wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import sympy
 
 from placealg.arith import Monomial
 from placealg.cost.formula import Formula
-from placealg.cost.stage import StageStep
+from placealg.cost.stage import Stage, StageStep
 from placealg.cost.walk import Walk, walked
 from placealg.models.alone import COUNTS
 from placealg.step.pipeline import ANY, FAST_WHERE, flying
@@ -55,7 +56,19 @@ def schedule(step: Step | Walk) -> Schedule | None:
     waits, works = (sympy.factor(stage.write(text)) for text in stage.bubble)
     made = (sympy.factor(waits / works), waits / (works + waits), stage.write(stage.held))
     bubble, of_total, held = (amounts.made(expr, "1") for expr in made)
-    return Schedule(bubble, of_total, held, amounts.made(sympy.factor(stage.write(stage.waiting)), "time"))
+    waiting = amounts.made(sympy.factor(stage.write(stage.waiting)), "time")
+    bubble, of_total, waiting = (replace(f, where=_where(stage)) for f in (bubble, of_total, waiting))
+    return Schedule(bubble, of_total, held, waiting)
+
+
+def _where(stage: Stage) -> tuple[tuple[Any, Any], ...]:
+    """The pairs of which the first is at most the second wherever the stage is known to wait no longer than is said."""
+    found = []
+    for told in FAST_WHERE.get(stage.pipeline.order, "").split(" and "):
+        left, relation, right = told.partition(" <= " if " <= " in told else " >= ")
+        if relation:
+            found.append((left, right) if relation == " <= " else (right, left))
+    return tuple((stage.write(less), stage.write(more)) for less, more in found)
 
 
 def assumed(step: StageStep) -> tuple[str, ...]:
@@ -87,7 +100,8 @@ def assumed(step: StageStep) -> tuple[str, ...]:
     if pipeline.grouped:
         found.append(f"m is a multiple of {axis}")
     if pipeline.splits:
-        found.append(f"it waits no longer than that, which holds where {FAST_WHERE[pipeline.order].replace('p', axis)}")
+        where = FAST_WHERE[pipeline.order].replace("p", axis)
+        found.append(f"it waits no longer than that, which holds where {where}; elsewhere no value is given")
         found.append("while a layer runs backward, all others of its stage wait for the same part of theirs")
     if pipeline.folded:
         found.append("a layer keeps no more for the backward for its weights alone than for both: later stages keep it "

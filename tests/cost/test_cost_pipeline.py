@@ -31,7 +31,7 @@ from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.models.transformer import LLAMA, gpt
 from placealg.step.derive import derive
-from placealg.step.pipeline import FIRST, IDLE, LAST, Pipeline, in_flight, schedule_graph, work
+from placealg.step.pipeline import FIRST, IDLE, LAST, TIMES, Pipeline, in_flight, schedule_graph, work
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import IN_A_V
@@ -354,6 +354,37 @@ def test_published_zero_bubbles() -> None:
         assert found is not None
         assert found.waiting == formula(waiting, "time") and found.in_flight == formula(held, "1")
         assert found.bubble == formula(f"{waiting}/(m*(T_F + T_B + T_W))", "1")
+
+
+def waited(pipeline: Pipeline, p: int, m: int, times: tuple[int, int, int]) -> Fraction:
+    """How long stage 0 waits when every item starts as soon as it can; `times` are those of a stage's two parts."""
+    took = dict(zip(("forward", "backward", "weights"), times, strict=True))
+    drawn, ends = schedule_graph(pipeline, p, m), dict[object, int]()
+    for node in nx.topological_sort(drawn):
+        ends[node] = max((ends[n] for n in drawn.predecessors(node)), default=0) + took[node[1].phase]
+    chunks = pipeline.chunks or 1
+    return Fraction(max(end for (stage, _), end in ends.items() if stage == 0) - m * chunks * sum(times), chunks)
+
+
+@pytest.mark.parametrize(("order", "chunks"), [("zb_h1", 1), ("zb_h2", 1), ("zb_v", 2), ("dualpipe_v", 2)])
+@pytest.mark.parametrize("lengths", [(1, 3), pytest.param((1, 2, 3, 5), marks=pytest.mark.slow)])
+def test_no_waiting_time_is_claimed_outside_of_its_condition(order: str, chunks: int, lengths: tuple[int, ...]) -> None:
+    """Inside it is that of the earliest run; outside the figure has no value, and at some times it would be wrong."""
+    found = schedule(step_of("pp", gpt(LLAMA), pipeline=order, chunks=chunks))
+    assert found is not None
+    inside = wrong = 0
+    for times in product(lengths, repeat=3):
+        for p, m in ((2, 1), (2, 5), (3, 7))[:len(lengths)]:
+            at = {**{n: chunks * t for n, t in zip(TIMES, times, strict=True)}, "pp": p, "m": m}
+            said, real = found.waiting.value(**at), chunks * waited(Pipeline("pp", order, chunks), p, m, times)
+            if said is None:
+                assert found.bubble.value(**at) is None and found.in_flight.value(**{
+                    n: at[n] for n in found.in_flight.inputs}) is not None
+                wrong += replace(found.waiting, where=()).value(**at) != real
+            else:
+                assert said == real, (times, p, m)
+                inside += 1
+    assert inside and wrong
 
 
 # --- the bubble

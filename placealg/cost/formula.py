@@ -33,10 +33,10 @@ Size = int | Fraction | float | str
 
 @lru_cache(maxsize=1024)
 def symbol(name: str) -> Any:
-    """The SymPy symbol of a size: a positive integer, or a positive rational for bytes per element."""
+    """The SymPy symbol of a size: a positive integer, or a positive rational for bytes per element; a rank may be 0."""
     if name in SYMBOLS and SYMBOLS[name].assumption == "positive rational":
         return sympy.Symbol(name, positive=True, rational=True)
-    return sympy.Symbol(name, positive=True, integer=True)
+    return sympy.Symbol(name, integer=True, **{"nonnegative" if name == "rank" else "positive": True})
 
 
 def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[str], Any] = symbol) -> Any:

@@ -19,8 +19,9 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.formula import Formula, symbol
 from placealg.cost.notation import text_of
 from placealg.frozen import FrozenMap
+from placealg.models.alone import COUNTS
 from placealg.step.checkpoint import ELEMENTS, Checkpoint, Item, lines_of
-from placealg.step.pipeline import part_of
+from placealg.step.pipeline import FIRST, LAST, part_of
 from placealg.step.reshard import Reshard
 
 OLD = "_old"
@@ -193,7 +194,7 @@ class _Made:
             return "not every rank has a part of the checkpoint"
         sides = ((self.old, one), (self.new, two))
         at = {side: {a: side.coordinate(a) for a in side.found.axes} for side in (self.old, self.new)}
-        found = self._layers(one, at)
+        found = self._layers(one, two, at)
         if isinstance(found, str):
             return found
         for line, dims in lines_of(one, two).items():
@@ -204,20 +205,15 @@ class _Made:
             found *= _common(*parts)
         return found
 
-    def _layers(self, item: Item, at: Mapping[_Side, Mapping[str, Any]]) -> Any:
+    def _layers(self, item: Item, other: Item, at: Mapping[_Side, Mapping[str, Any]]) -> Any:
         """The number of instances of an item's unit that the rank's device had and still has."""
         parts = []
-        for side in (self.old, self.new):
-            pipeline, graph = side.found.pipeline, side.found.step.reference.graph
-            if pipeline is None:
-                continue
-            if pipeline.chunks != 1 or pipeline.stages or len(graph.loops) > 1:
-                return "its stages have no closed form: it is counted at sizes"
-            place, ranks, count = at[side][pipeline.axis], side.size(pipeline.axis), monomial(item.count)
-            if _ends(side, item):
-                return "what lives on an end of a pipeline is counted at sizes"
-            parts.append((sympy.floor(count * place / ranks), sympy.floor(count * (place + 1) / ranks)))
-        return _common(*parts) if len(parts) > 1 else parts[0][1] - parts[0][0] if parts else monomial(item.count)
+        for side, mine in ((self.old, item), (self.new, other)):
+            found = _own_instances(side, mine, at[side])
+            if isinstance(found, str):
+                return found
+            parts.append(found)
+        return sum((_common(one, two) for one in parts[0] for two in parts[1]), sympy.S.Zero)
 
     def _bounds(self, side: _Side, item: Item, line: str, dims: tuple[str, ...], at: Mapping[str, Any]) -> Any:
         """The part of a line that the rank at the given coordinates has."""
@@ -266,6 +262,44 @@ class _Made:
             ends.append(found)
         exact = None if self.old.whole_shares or self.new.whole_shares else (n, k)
         return monomial(one.count) * _over_ranks(cuts, ends, both, exact)
+
+
+def _own_instances(side: _Side, item: Item, at: Mapping[str, Any]) -> Any:
+    """The bounds, on the line of its unit's instances, of what a rank has: a pair for each of its chunks.
+
+    Of n layers in c chunks, chunk k has those from ⌊n k/c⌋ to ⌊n (k + 1)/c⌋. What lives on an end of the model is
+    there, or not. A text says why there is no closed form.
+    """
+    pipeline, reference, count = side.found.pipeline, side.found.step.reference, monomial(item.count)
+    if pipeline is None:
+        return [(sympy.S.Zero, count)]
+    place, ranks = at[pipeline.axis], side.size(pipeline.axis)
+    ends = {part_of(unit, reference.graph) for unit in item.units} & {FIRST, LAST}
+    if ends:
+        last = place if pipeline.folded else ranks - 1 - place
+        here = [_is_zero(place if end == FIRST else last) for end in sorted(ends)]
+        return [(sympy.S.Zero, count * sympy.Max(*here))]
+    if pipeline.chunks is None or pipeline.stages:
+        return "the layers of its stages are said in numbers, or their chunks in a symbol: it is counted at sizes"
+    counts = {loop.unit: monomial(loop.count) for loop in reference.graph.loops if loop.unit not in COUNTS}
+    units, alone = list(counts), [int(end in pipeline.alone) for end in (FIRST, LAST)]
+    before = sum((counts[u] for u in units[:units.index(item.units[0])]), sympy.S.Zero)
+    every, parts = sum(counts.values(), sympy.S.Zero), ranks * pipeline.chunks - sum(alone)
+
+    def end(chunk: Any) -> Any:
+        """Where the layers of a chunk begin, among those of the unit."""
+        inside = sympy.Min(sympy.Max(chunk - alone[0], 0), parts) if any(alone) else chunk
+        found = sympy.floor(every * inside / parts) - before
+        return sympy.Min(sympy.Max(found, 0), count) if len(units) > 1 else found
+
+    turns = [place, 2 * ranks - 1 - place] if pipeline.folded else [
+        place + ranks * turn for turn in range(pipeline.chunks)]
+    return [(end(chunk), end(chunk + 1)) for chunk in turns]
+
+
+def _is_zero(number: Any) -> Any:
+    """1 where a whole number is 0, 0 where it is larger."""
+    return sympy.Max(0, 1 - number)
 
 
 def _cuts(item: Item, line: str, dims: tuple[str, ...]) -> bool:

@@ -62,7 +62,7 @@ def schedule(step: Step | Walk) -> Schedule | None:
 
 
 def _where(stage: Stage) -> tuple[tuple[Any, Any], ...]:
-    """The pairs of which the first is at most the second wherever the stage is known to wait no longer than is said."""
+    """The pairs of which the first is at most the second wherever it is proved how long the stage waits."""
     found = []
     for told in FAST_WHERE.get(stage.pipeline.order, "").split(" and "):
         left, relation, right = told.partition(" <= " if " <= " in told else " >= ")

@@ -98,6 +98,26 @@ def test_of_several_axes(one: str, old: dict[str, int], two: str, new: dict[str,
     assert sum(has) == counted.stays
 
 
+CHUNKED = {"pp": "", "pp_interleaved": "chunks = 2", "pp_interleaved_zb": "chunks = 3", "pp_zb_v": "", "dp": "",
+           "pp_zb_h1": 'alone = ["last"]', "pp_dualpipe_v": 'alone = ["last"]', "pp_1f1b": 'alone = ["first", "last"]'}
+"""Pipelines by name -> what [schedule] says of them besides."""
+
+
+@pytest.mark.parametrize(("one", "two", "model"), [
+    ("pp_interleaved", "pp", "mlp"), ("pp_zb_h1", "pp_zb_v", "mlp"), ("pp_1f1b", "pp_interleaved", "gpt"),
+    *(pytest.param(a, b, "mlp", marks=pytest.mark.slow) for a in CHUNKED for b in CHUNKED if "1f1b" not in a + b)])
+def test_of_stages_that_have_chunks(one: str, two: str, model: str) -> None:
+    """What the device of a rank had is a closed form in its number, for layers that do not divide, too."""
+    texts = [f'base = "{name}"\n' + f"[schedule]\n{CHUNKED[name]}" * bool(CHUNKED[name]) for name in (one, two)]
+    found, formulas = reshard(*texts, model=model)
+    for old, new, layers in ((3, 4, 13), (4, 3, 17), (3, 3, 12)):
+        known = {**SMALL, "f": 7, "L": layers}
+        axes = [made.axes[0] for made in (found.old, found.new)]
+        counted = totals(found, sizes({axes[0]: old}, known), sizes({axes[1]: new}, known))
+        at = {axes[0] + OLD: old, axes[1]: new, **known}
+        assert sum(had(formulas, {**at, RANK: rank}) for rank in range(min(old, new))) == counted.stays, (old, new)
+
+
 def had(formulas: Volumes, at: dict[str, int]) -> Fraction:
     """What the device of one rank had; the number of a rank may be 0, as no size of a formula may."""
     known = {**formulas.rank_has.values, **at}

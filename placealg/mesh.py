@@ -43,6 +43,7 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     _element("acc", "bytes per parameter of a gradient before its reduction, while it accumulates, where a strategy "
              "says so; else g"),
     _element("o", "bytes per parameter of the optimizer state, fp32 master copy included", 12),
+    _element("avg", "bytes per parameter of an average of the weights, where a strategy says so; else 4"),
     _element("act", "bytes per element of the activations", 2),
     _element("act_linear", "bytes per element of what linear ops alone keep, where a strategy says so; else act"),
     _element("act_norm", "bytes per element of what norms alone keep, where a strategy says so; else act"),

@@ -13,7 +13,7 @@ from placealg.cost.amounts import Buffer, Tally
 from placealg.cost.held import Held, Key, Share, State, accesses, initial, origin_of, visits
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
-from placealg.strategy.options import ACC, USE
+from placealg.strategy.options import ACC, AVG, USE
 
 T = TypeVar("T")
 
@@ -134,6 +134,8 @@ class Account:
             rests, copied = BYTES[value], BYTES[value]
             if value == "weight" and USE in types:
                 copied = USE
+            if value == "average" and AVG in types:
+                rests = copied = AVG
             if ACC in types and (value == "grad" or (value == "grad_sum" and group in self.reduced_once)):
                 rests = copied = ACC
             if mine.stored:

@@ -17,7 +17,7 @@ from placealg.cost.stage import StageStep, local
 from placealg.cost.unknown import unknown
 from placealg.step.program import Step
 
-STATES = {"parameters": ("weight",), "optimizer": ("master", "moments"), "gradients": ("grad", "grad_sum")}
+STATES = {"parameters": ("weight",), "optimizer": ("master", "moments", "average"), "gradients": ("grad", "grad_sum")}
 """State -> its values."""
 
 

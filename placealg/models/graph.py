@@ -28,7 +28,7 @@ ELEMENTS = ("act", "w", "ids", "mask", "stat")
 Sparse = FrozenMap[str, str]
 """Dim -> the one-hot tensor that chooses along it."""
 
-TAKEN = ("weight", "master", "moments", "grad", "grad_sum", "norm", "skip", "step", "rng", "count", "loss",
+TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip", "step", "rng", "count", "loss",
          "activation")
 """What a step program works on beside tensors and gradients."""
 

@@ -50,10 +50,13 @@ OBLIGATIONS: Mapping[str, str] = {
 }
 """Obligation identifier -> its statement; reports list obligations in this order."""
 
+OUTSIDE = "state outside the step: the place in the data, a loss scale, averages of the weights"
+"""The entry of NOT_COVERED about state; of a step that carries some of it, it names what is left."""
+
 NOT_COVERED = (
     "floating-point order and precision",
     "races inside one collective, or of events that overlap (a prefetch and an update)",
-    "state outside the step: the place in the data, a loss scale, averages of the weights",
+    OUTSIDE,
     "a checkpoint that is resumed on another mesh",
     "whether running code does what the strategy says",
 )
@@ -99,7 +102,10 @@ def not_covered(reference: Reference, events: Iterable[Event] = ()) -> tuple[str
             if event.bytes != kept:
                 found[f"rounding of gradients while they are reduced over {', '.join(event.axes)} (bytes per element: "
                       f"{event.bytes} on the wire, {kept} at rest)"] = None
-    return (*NOT_COVERED, *_of_pipelines(reference), *reference.left_out, *found)
+    carried = ", averages of the weights" if any(g.averaged for g in reference.groups) else ""
+    outside = OUTSIDE.removesuffix(carried)
+    always = (outside if text == OUTSIDE else text for text in NOT_COVERED)
+    return (*always, *_of_pipelines(reference), *reference.left_out, *found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
     space = space_of(reference, setting)
     every = slots(space.reference, space.setting.layers)
     start = {slot: _initial(space, slot) for slot in every}
-    states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, ZERO, FIRST_STREAM)]
+    states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, start, ZERO, FIRST_STREAM)]
     matrices = {g.name: list(by_matrix(space, g).values()) for g in space.reference.groups}
     for number in range(steps):
         found, losses = gradient(space, number, states[-1])

@@ -22,7 +22,7 @@ from placealg.step.program import GROUP_VALUES, Event, Node
 from placealg.step.verbs import MESSAGES
 
 _INITIAL = {"moments": ZERO, "step": ZERO, "rng": FIRST_STREAM}
-_COPIED = {"master": "weight", "weight": "master", "grad_sum": "grad"}
+_COPIED = {"master": "weight", "weight": "master", "average": "weight", "grad_sum": "grad"}
 """Value -> what `assign` copies where the event names no source."""
 
 _IN_PARTS = ("norm", "skip")
@@ -203,6 +203,13 @@ def _factor(m: Machine, rank: int) -> Fraction:
 
 
 def _update(m: Machine, e: Event) -> None:
+    if e.value == "average":
+        taken, averages = m.table(e.tiers[0], e.source or "weight", *m.slot(e)), m.target(e)
+        for rank, element in m.pairs(e):
+            if element in averages[rank]:
+                new = taken[rank].get(element)
+                averages[rank][element] = m.garbage() if new is None else network.average(averages[rank][element], new)
+        return
     if e.group:
         _optimize(m, e)
         return

@@ -159,6 +159,11 @@ def optimize(master: Number, moments: Number, gradient: Number, step: Number, wh
     return master - heavy * (whole / (4 + step)), heavy
 
 
+def average(before: Number, weight: Number) -> Number:
+    """The moving average of one element after a step, of which `weight` is the new weight: a half of each."""
+    return before * HALF + weight * HALF
+
+
 def _dot(a: Fraction, x: Fraction, b: Fraction, y: Fraction) -> Fraction:
     left, right = a.denominator * x.denominator, b.denominator * y.denominator
     if left == right:

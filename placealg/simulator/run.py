@@ -151,7 +151,7 @@ class Comparison:
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """One number of the checkpoint: of the state after the step, between steps of the one that is there."""
         state = self.states[machine.number + (event.phase not in BETWEEN)]
-        wanted = {"weight": state.weight, "moments": state.moments}.get(event.value)
+        wanted = {"weight": state.weight, "moments": state.moments, "average": state.average}.get(event.value)
         if wanted is not None:
             slot = machine.slot(event)
             self._compare(machine, event, rank, slot, element, number, wanted[slot][element])
@@ -160,18 +160,27 @@ class Comparison:
                           state.step if event.value == "step" else state.rng)
 
     def result(self, machine: Machine) -> None:
-        """Some rank holds the new number, as a weight or as a master weight: else that is told if nothing else differs.
+        """Some rank holds the new number, as a weight or as a master weight, and its average.
+
+        Else that is told if nothing else differs.
 
         A wrong result that is read later shows there, too, and better.
         """
-        for slot, element in ((s, e) for s in machine.slots for e in machine.entries(s[0]) if self.left is None):
-            self.observed += 1
-            want = self.states[machine.number + 1].weight[slot][element]
-            held = [(rank, table.get(element)) for rank, table in machine.copies(slot, ("master", "weight"))]
-            if not any(got is not None and got == want for _, got in held):
-                rank, got = next(((r, n) for r, n in held if n is not None), (0, None))
-                update = Event("update", "update", "master", slot[0])
-                self.left = difference(machine, update, rank, slot, element, *_texts(machine, got, want))
+        after = self.states[machine.number + 1]
+        left = [(s, after.weight[s], ("master", "weight")) for s in machine.slots]
+        left += [(s, after.average[s], ("average",)) for s in machine.slots if machine.reference.group(s[0]).averaged]
+        for slot, wanted, values in left:
+            for element in machine.entries(slot[0]) if self.left is None else ():
+                self._left(machine, slot, element, wanted[element], values)
+
+    def _left(self, machine: Machine, slot: Slot, element: int, want: Number, values: tuple[str, ...]) -> None:
+        """Some rank holds the number `want` in a copy under one of these names."""
+        self.observed += 1
+        held = [(rank, table.get(element)) for rank, table in machine.copies(slot, values)]
+        if self.left is None and not any(got is not None and got == want for _, got in held):
+            rank, got = next(((r, n) for r, n in held if n is not None), (0, None))
+            update = Event("update", "update", values[0], slot[0])
+            self.left = difference(machine, update, rank, slot, element, *_texts(machine, got, want))
 
     def end(self) -> None:
         """A run has ended, and nothing else differed."""

@@ -136,6 +136,7 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
     ("norm", _GROUP): Effect(writes=(_S.PART,)),
     ("clip", _GROUP): Effect((_S.ORIGIN, _S.NORMS)),
     ("update", _GROUP): Effect((_S.FLAGS, _S.OPTIMIZED, _S.STEP), (_S.STATES,), divides=True, sourced=False),
+    ("update", "average"): Effect((_S.ORIGIN, _S.OWN)),
     ("update", "step"): Effect((_S.FLAGS, _S.OWN), sourced=False),
     ("update", "rng"): Effect((_S.OWN,), sourced=False),
     ("publish", _GROUP): Effect(fresh=False, rows=("all_gather",)),

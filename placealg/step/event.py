@@ -16,7 +16,7 @@ from placealg.models.graph import Graph
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import Pipeline
-from placealg.step.verbs import SOURCES, VERBS
+from placealg.step.verbs import CARRIED, SOURCES, VERBS
 from placealg.step.versions import Version
 from placealg.step.where import Clause as Clause
 from placealg.strategy.streams import Stream
@@ -31,7 +31,7 @@ LOOPED = ("forward", "backward", "weights")
 MICROBATCH = "microbatch"
 """The name of the loop over microbatches."""
 
-GROUP_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "norm", "skip")
+GROUP_VALUES = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip")
 GLOBAL_VALUES = ("step", "rng", "norm", "skip", "count", "loss", "activation")
 
 PARTIALS: Mapping[str, str] = {"norm": "norm", "skip": "compute"}
@@ -135,7 +135,8 @@ class Event:
         if not self.group:
             own = "" if self.verb in ("compute", "scale") and self.value in ("loss", "activation") else self.value
             return ".".join(p for p in (self.unit, own) if p)
-        if self.verb in ("norm", "clip", "update") or (self.value == "weight" and "weight" in VERBS[self.verb].values):
+        if self.verb in ("norm", "clip") or (self.verb == "update" and self.value not in CARRIED) or (
+                self.value == "weight" and "weight" in VERBS[self.verb].values):
             return self.group
         return f"{self.group}.{self.value}"
 
@@ -161,6 +162,8 @@ class Event:
         """
         if self.source in GROUP_VALUES:
             return self.source
+        if self.verb == "update" and self.value in CARRIED:
+            return CARRIED[self.value]
         if self.verb == "assign":
             return SOURCES.get(self.value, "")
         return VERBS[self.verb].origin or self.value
@@ -264,7 +267,7 @@ class Group:
     each parameter in memory. No gradient reaches a `statistic`: its `grad` is the mean over tokens that forward takes,
     and is neither clipped nor counted. A `frozen` group has weights only: no gradient, no optimizer state, and the same
     values after a step as before. The axes `stacked` split a stack of matrices, such as those of experts, and no
-    matrix.
+    matrix. Of an `averaged` group an average of the weights is carried from step to step.
     """
 
     name: str
@@ -282,6 +285,7 @@ class Group:
     statistic: bool = False
     frozen: bool = False
     stacked: tuple[str, ...] = ()
+    averaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from placealg.step.program import (
     Reference,
     Rule,
 )
-from placealg.step.verbs import GRADIENT, HANDED, HANDED_ON, REGION, SLOT, TENSOR, VERBS
+from placealg.step.verbs import CARRIED, GRADIENT, HANDED, HANDED_ON, REGION, SLOT, TENSOR, VERBS
 from placealg.step.where import parse_where
 from placealg.strategy.options import DEFAULTS, TYPES, placed
 from placealg.strategy.toml_lines import Positions
@@ -247,7 +247,7 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
         of_gradients = value in PARTIALS or verb == "clip"
         yield from ((group.name, "") for group in (reference.trained if of_gradients else reference.groups)
                     if (group.statistic or (verb, value) != ("compute", "grad"))
-                    and (value == "weight" or not group.frozen))
+                    and (value == "weight" or not group.frozen) and (value not in CARRIED or group.averaged))
     else:
         yield "", ""
 

@@ -12,7 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
-from placealg.strategy.options import LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS
+from placealg.strategy.options import AVG, LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS
 from placealg.strategy.spec import GroupRule, Strategy
 
 
@@ -26,7 +26,9 @@ class Plan:
     along the others whole matrices of its stage or of its part of a stack. `tiers` are those on which parameters and
     the optimizer state rest, `gather_bytes` is the element size of gathered weights ("" for their own), `lifetimes` are
     those of gathered copies, along each of `gathered`. Along `all_reduced` gradients are summed whole before an owner
-    keeps its part; `wires` are the bytes of an element while it is reduced, along axes where they differ.
+    keeps its part; `wires` are the bytes of an element while it is reduced, along axes where they differ. `averaged` is
+    the state as which an average of the weights rests: none, optimizer, parameters; `average_bytes` is its element size
+    where it crosses a link ("" for its own).
     """
 
     group: Group
@@ -42,6 +44,8 @@ class Plan:
     all_reduced: tuple[str, ...] = ()
     wires: FrozenMap[str, str] = FrozenMap()
     lifetimes: FrozenMap[str, str] = FrozenMap()
+    averaged: str = "none"
+    average_bytes: str = ""
 
     @property
     def reduced_each_microbatch(self) -> tuple[str, ...]:
@@ -73,6 +77,11 @@ class Plan:
     def accumulates_on_host(self) -> bool:
         """Whether the gradient's final reduction is in the loop, so that its sum accumulates on the host."""
         return self.updates_on_host and bool(self.summed) and not self.reduced_once
+
+    @property
+    def average_rests(self) -> tuple[tuple[str, ...], str]:
+        """The axes over which the average of the weights is sharded, and the tier on which it rests."""
+        return (self.owned, self.state_tier) if self.averaged == "optimizer" else (self.gathered, self.weight_tier)
 
     @property
     def weight_tier(self) -> str:
@@ -165,7 +174,9 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
                         rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ())),
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
                         statistic, _frozen(model, parameters[0]),
-                        _stacked(optimizer, rule, parameters[0], split.get(parameters[0].name, {}))), rule
+                        _stacked(optimizer, rule, parameters[0], split.get(parameters[0].name, {})),
+                        strategy.option("optimizer", "average") != "none" and not statistic
+                        and not _frozen(model, parameters[0])), rule
 
 
 def leaf_of(parameter: str) -> str:
@@ -239,5 +250,7 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
         cut=tuple(a for a, dim in dims.items() if dim != LAYER and a not in group.stacked),
         all_reduced=tuple(a for a, how in strategy.option("schedule", "reduction").items() if how == "all_reduce"),
         wires=FrozenMap({**strategy.option("schedule", "wire"), **(rule.wire if rule else {})}),
+        averaged=str(strategy.option("optimizer", "average")) if group.averaged else "none",
+        average_bytes=AVG if AVG in said else "",
         lifetimes=FrozenMap({a: (rule.lifetime if rule else {}).get(a, strategy.lifetime(a)) for a in axes}),
     )

@@ -67,6 +67,11 @@ def initialise(plan: Plan) -> Iterator[Event]:
             "initialise", f"{first} holds the initial value; all copies start equal to it"))
     if not plan.group.frozen:
         yield from _initial_state(plan)
+    if plan.averaged != "none":
+        axes, tier = plan.average_rests
+        yield from carry(Event("init", "assign", "average", group, source="weight", where=owners(axes), rule=Rule(
+            "average_weights", f"the average starts from the initial weights; it rests as {plan.averaged} do")),
+            "device", tier)
     if plan.gathered:
         yield Event("init", "slice", "weight", group, axes=plan.gathered, rule=Rule(
             "initialise", f"parameters rest sharded over {_names(plan.gathered)}"))
@@ -293,6 +298,8 @@ def update(plan: Plan) -> Iterator[Event]:
         if axes:
             yield Event("update", "free", value, group.name, axes=axes, tier=tier, rule=Rule(
                 "update_owned", f"the gathered {value} ends with the update"))
+    if plan.averaged == "optimizer":
+        yield from average(plan, "update", "master")
     if plan.state_tier != tier:
         for state in states:
             yield from carry(state, tier, plan.state_tier)
@@ -300,6 +307,24 @@ def update(plan: Plan) -> Iterator[Event]:
     if plan.materialized:
         yield Event("update", "free", "grad_sum", group.name, rule=Rule(
             "update_owned", "M: a gradient rests nowhere"))
+
+
+def average(plan: Plan, phase: str, source: str) -> Iterator[Event]:
+    """The average takes in the new parameters, of which `source` is a copy where it rests; nothing is reduced."""
+    group, tier = plan.group.name, plan.average_rests[1]
+    here = "device" if tier == "device" else "host"
+    away = Rule("offload", f"the average of the weights rests on the {tier}: {here} memory holds one unit's")
+    passing = [Event(phase, "fetch", value, group, bytes=plan.average_bytes if value == "average" else "", rule=away)
+               for value in ("average", "weight")]
+    if tier != here:
+        for state in passing if source == "weight" else passing[:1]:
+            yield from carry(state, tier, here)
+    yield Event(phase, "update", "average", group, source=source, tier=here, rule=Rule(
+        "average_weights", f"the average takes in the new {source}, after the update, where both rest"))
+    if tier != here:
+        yield from carry(passing[0], here, tier)
+        for value in ("average", "weight") if source == "weight" else ("average",):
+            yield Event(phase, "free", value, group, tier=here, rule=away)
 
 
 def publish(plan: Plan) -> Iterator[Event]:
@@ -330,3 +355,5 @@ def publish(plan: Plan) -> Iterator[Event]:
     if plan.state_tier != plan.update_tier:
         yield Event(phase, "free", "master", group, tier=plan.update_tier, rule=Rule(
             "offload", f"the master copy rests on the {plan.state_tier} only"))
+    if plan.averaged == "parameters":
+        yield from average(plan, phase, "weight")

@@ -1,9 +1,9 @@
 """The rules of checkpoints: who stores what behind a step, and how a resumed run comes by it.
 
-Weights and moments are stored where they rest; the master copy follows from the weights. `owners`: every rank stores
-what rests with it. `replica`: of several ranks with which the same rests the first one. `one`: one rank, or one for
-each part of what is split by its dims, stores what all of them have, gathered. Where not every rank has stored its own,
-a resumed run broadcasts what was.
+Weights, moments and averages of weights are stored where they rest; the master copy follows from the weights.
+`owners`: every rank stores what rests with it. `replica`: of several ranks with which the same rests the first one.
+`one`: one rank, or one for each part of what is split by its dims, stores what all of them have, gathered. Where not
+every rank has stored its own, a resumed run broadcasts what was.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Saving:
         yield from self._store(plan, "weight", plan.gathered, plan.weight_tier)
         if not plan.group.frozen and self.holds != PARAMETERS:
             yield from self._store(plan, "moments", plan.owned, plan.state_tier)
+            if plan.averaged != "none":
+                yield from self._store(plan, "average", *plan.average_rests)
 
     def _store(self, plan: Plan, value: str, cut: tuple[str, ...], tier: str) -> Iterator[Event]:
         group, held = plan.group.name, "weights alone" if self.holds == PARAMETERS else \
@@ -63,6 +65,8 @@ class Saving:
         if plan.group.frozen:
             return
         yield from self._load(plan, "moments", plan.owned, plan.state_tier)
+        if plan.averaged != "none":
+            yield from self._load(plan, "average", *plan.average_rests)
         wide = tuple(a for a in plan.gathered if a not in plan.owned)
         refresh = Rule("resume_state", "the master copy is not in the checkpoint: it is refreshed from the weights")
         fetched = bool(wide) and plan.weight_tier != MEMORY_TIERS[0]

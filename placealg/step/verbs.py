@@ -63,7 +63,7 @@ TENSOR, GRADIENT, REGION, SLOT = "a tensor", "a tensor's gradient", "a region", 
 HANDED_ON, HANDED = "what an instance of a repeated unit passes to the next", "what it receives from the one before"
 """What a verb applies to in addition to the named values."""
 
-_STATES = ("weight", "master", "moments")
+_STATES = ("weight", "master", "moments", "average")
 _GRADIENTS = ("grad", "grad_sum")
 _TENSORS = (TENSOR, GRADIENT)
 
@@ -84,15 +84,15 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("gather", True, ("weight",), True,
          "element i becomes, on every rank, what the owner of i along the axes holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.R)),
-    Verb("all_gather", True, ("master", "moments", *_GRADIENTS, *_TENSORS), True,
+    Verb("all_gather", True, ("master", "moments", "average", *_GRADIENTS, *_TENSORS), True,
          "element i becomes, on every rank, what the owner of i along the axes (of a tensor: by the dim of `from`) "
          "holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.I)),
     Verb("assign", False, (*_STATES, "grad_sum", "step", "rng", SLOT), False,
-         "the value becomes a copy of its source: master of weight, weight of master, grad_sum of grad; moments, step "
-         "and rng of their initial value; not held where the source is not. What enters a repeated unit is the version "
-         "read in its first instance and the unit's last tensor of the instance before in later ones; its gradient is "
-         "added there"),
+         "the value becomes a copy of its source: master of weight, weight of master, average of weight, grad_sum of "
+         "grad; moments, step and rng of their initial value; not held where the source is not. What enters a repeated "
+         "unit is the version read in its first instance and the unit's last tensor of the instance before in later "
+         "ones; its gradient is added there"),
     Verb("zero", False, ("grad_sum",), False, "every element becomes 0, and is held"),
     Verb("compute", False, ("activation", "loss", "count", "skip", "grad", *_TENSORS), False,
          "a unit runs on the rank's tokens of the microbatch. Forward reads its weights, the stream rng and its "
@@ -149,12 +149,13 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("clip", False, ("grad_sum",), False,
          "what is held is multiplied by the clip factor, a function of the sum of all groups' partial norms on the "
          "rank: garbage where one is missing"),
-    Verb("update", False, ("master", "step", "rng"), False,
+    Verb("update", False, ("master", "average", "step", "rng"), False,
          "master and moments, where master is held and the rank does not skip the step, become the optimizer's "
          "function of master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer "
          "also reads its whole_reads over the whole matrix. The step that master takes is divided by the divisor. step "
          "counts the updates of the parameters: its own moves it one up, unless the rank skips the step; that of rng "
-         "moves to the next stream"),
+         "moves to the next stream. An average, where it is held, becomes a function of itself and of the weight, or "
+         "of the master that `from` names, also in a step that is skipped; garbage where that is not held"),
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),
@@ -162,17 +163,22 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "the host copy becomes a copy of the device's source, or that on the nvme one of the host's"),
     Verb("fetch", False, (*_STATES, *_GRADIENTS), False,
          "the device copy becomes a copy of the host's source, or the host's one of that on the nvme"),
-    Verb("store", False, ("weight", "moments", "step", "rng"), False, "what is held goes to the checkpoint"),
-    Verb("load", False, ("weight", "moments", "step", "rng"), False,
+    Verb("store", False, ("weight", "moments", "average", "step", "rng"), False, "what is held goes to the checkpoint"),
+    Verb("load", False, ("weight", "moments", "average", "step", "rng"), False,
          "the value becomes what the checkpoint holds for the rank, and nothing else is held"),
 )}
 """Verb -> its meaning. A collective needs every rank of its group: `where` may not split one."""
 
-SOURCES: Mapping[str, str] = {"master": "weight", "weight": "master", "grad_sum": "grad"}
+CARRIED: Mapping[str, str] = {"average": "weight"}
+"""State of a group that no gradient reaches -> the value that its update takes in, after the step's own update."""
+
+SOURCES: Mapping[str, str] = {"master": "weight", "weight": "master", "average": "weight", "grad_sum": "grad"}
 """Value -> what `assign` copies when the event names no source; other values start from their initial one."""
 
-BYTES: Mapping[str, str] = {"weight": "w", "master": "4", "moments": "o - 4", "grad": "g", "grad_sum": "g"}
-"""Value -> bytes per element where it is held: 4 of the o bytes of the optimizer state are the fp32 master copy.
+BYTES: Mapping[str, str] = {"weight": "w", "master": "4", "moments": "o - 4", "average": "4", "grad": "g",
+                            "grad_sum": "g"}
+"""Value -> bytes per element where it is held: 4 of the o bytes of the optimizer state are the fp32 master copy, and an
+average of the weights is fp32, too.
 
 A gradient that crosses the mesh takes `wire` bytes per element.
 """

@@ -37,6 +37,8 @@ LIFETIMES = ("leaf", "use", "microbatch", "step")
 GATHERS = ("at_once", "ring")
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 PADS = ("none", "rows", "elements")
+AVERAGES = ("none", "optimizer", "parameters")
+"""As which state an average of the weights rests; none: there is no average."""
 
 OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "adamw": ("elementwise", ()),
@@ -74,7 +76,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
                  "sharing": "shared", "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss",
                  "pipeline": "1f1b", "chunks": 1, "stages": (), "alone": ()},
     "parameters": {"tier": "device"},
-    "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device"},
+    "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device",
+                  "average": "none"},
     "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": ()},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
@@ -97,7 +100,10 @@ KEPT_FOR = (ACT_LINEAR, ACT_NORM, ACT_FUNCTION)
 """The element sizes of what ops of one class alone keep: products with parameters, norms, elementwise functions and
 products; act where a strategy is silent."""
 
-TYPES = (*DEFAULTS["types"], WIRE_W, USE, ACC, *KEPT_FOR)
+AVG = "avg"
+"""The element size of an average of the weights: 4 where a strategy is silent."""
+
+TYPES = (*DEFAULTS["types"], WIRE_W, USE, ACC, AVG, *KEPT_FOR)
 """The element sizes that a strategy may say."""
 
 
@@ -134,7 +140,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
                   "clip": Key("choice", ("global_norm", "none")),
                   "norm": Key("choice", ("all_axes", "split_axes")), "skip": Key("choice", ("overflow", "none")),
-                  "tier": Key("choice", MEMORY_TIERS)},
+                  "tier": Key("choice", MEMORY_TIERS), "average": Key("choice", AVERAGES)},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count", "one")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean", "sum")),
@@ -161,12 +167,13 @@ TABLES: Mapping[str, str] = {
                 "over microbatches is taken, a pipeline's order and stages, which of its ends have no layer",
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
-                 "skipped, the tier of its state",
+                 "skipped, the tier of its state, as which state an average of the weights rests",
     "loss": "how the local sum of the loss is divided, and what that assumes; further terms of the loss that routers "
             "have, and how theirs is",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
              "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
-             "reduced yet, and of what linear ops, norms, or elementwise functions alone keep for backward",
+             "reduced yet, of an average of the weights, and of what linear ops, norms, or elementwise functions alone "
+             "keep for backward",
     "random": "the random streams that differ between ranks",
     "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
               "buffer",

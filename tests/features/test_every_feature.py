@@ -70,6 +70,8 @@ FEATURES: Mapping[str, Callable[[Strategy], Tables]] = {
     "muon on heads": _always({"optimizer": {"name": "muon"},
                               "groups": {"heads": {"match": "attn.[qkv].weight", "matrix": ["embed", "head_dim"]}}}),
     "skip": _always({"optimizer": {"skip": "overflow"}}),
+    "average": _always({"optimizer": {"average": "optimizer"}}),
+    "average as weights": _always({"optimizer": {"average": "parameters"}, "checkpoint": {"by": "replica"}}),
     "split norm": _always({"optimizer": {"norm": "split_axes"}}),
     "mean of gradients": _always({"schedule": {"microbatch_mean": "gradients"}}),
     "whole sums": _by_axis("schedule", "reduction", "S", "all_reduce"),

@@ -22,6 +22,7 @@ from placealg.prover.ops.flow import Flows
 from placealg.step.event import READERS, takes_part
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Reference, Step
 from placealg.step.receivers import WEIGHTS
+from placealg.step.verbs import CARRIED
 
 OUTSIDE = Iteration("", False)
 AGAIN = "middle, again"
@@ -158,25 +159,32 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
                 machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
         if overlaps:
             overlap.in_every_order(before_all, machine, _parts(body), case.iterations, _run)
-    machine.reads.append(result(machine))
+    machine.reads += results(machine)
     unsaved = machine.copy()
     execute(machine, program.save)
     return Run(case, start, machine, unsaved, whole, index)
 
 
-def result(machine: Machine) -> Read:
-    """The read that judges a step: some rank holds the new parameters, as weights or as master weights.
+def results(machine: Machine) -> Iterator[Read]:
+    """The reads that judge a step: some rank holds the new parameters, and their new average if there is one."""
+    yield result(machine)
+    for value in CARRIED if machine.group.averaged else ():
+        yield result(machine, (value,), f"update.{machine.group.name}.{value}.update")
 
-    If no rank holds them, the read is about a rank that should.
+
+def result(machine: Machine, values: tuple[str, ...] = ("weight", "master"), event: str = "") -> Read:
+    """The read of the new version of a state, of the parameters say, that has copies under these names.
+
+    If no rank holds it, the read is about a rank that should.
     """
-    want = machine.after("weight")
-    held = [machine.versions[key] for key in sorted(machine.versions, reverse=True) if key[0] in ("weight", "master")]
+    want = machine.after(values[0])
+    held = [machine.versions[key] for key in sorted(machine.versions, reverse=True) if key[0] in values]
     found = (versions.somewhere(version, want) for version in held)
     best = next(found, UNHELD)
     for version in found:
         best = versions.either(best, version, want)
     there = {axis: positions[0] for version in reversed(held) for axis, positions in versions.places(version).items()}
-    return Read(_left(machine), "result", "", versions.where(there.items(), best, want), want)
+    return Read(event or _left(machine), "result", "", versions.where(there.items(), best, want), want)
 
 
 def _left(machine: Machine) -> str:

@@ -17,7 +17,7 @@ from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.step.program import Group, Reference
 
-STATES = ("weight", "master", "moments")
+STATES = ("weight", "master", "moments", "average")
 GLOBALS = ("step", "rng")
 Key = tuple[str, str]
 

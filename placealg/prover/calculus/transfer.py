@@ -30,11 +30,11 @@ from placealg.prover.calculus.places import (
     tokens,
 )
 from placealg.prover.calculus.positions import UNIT, Pairs, Position, of_any, owner, rank
-from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Leaf, Version
+from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Guards, Leaf, Version
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.stages import ends, tied
 from placealg.step.program import LOOPED, STEP_PHASES, Event
-from placealg.step.verbs import SOURCES, VERBS
+from placealg.step.verbs import CARRIED, SOURCES, VERBS
 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
@@ -54,7 +54,8 @@ def uncovered(event: Event) -> str:
     kinds = ("", *(k.value for k in Kind))
     if event.source not in kinds:
         alike = any(event.value in family and event.source in family for family in (STATES, ("grad", "grad_sum")))
-        if event.source != replace(event, source="").origin and not (event.effect.copies and alike):
+        alike = alike and (event.effect.copies or event.value in CARRIED)
+        if event.source != replace(event, source="").origin and not alike:
             return f"{event.verb} of {event.value} from {event.source}"
     if "->" in event.tier and not event.effect.copies:
         return f"{event.verb} across tiers"
@@ -155,9 +156,13 @@ def _assign(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _copy(machine: Machine, event: Event, source: str) -> Version:
-    """A state's version as another state: weights and master weights are the same numbers, moments are not."""
+    """A state's version as another state: weights and master weights are the same numbers, moments are not.
+
+    An average of weights is the same numbers in init only, where it starts from them.
+    """
     version = machine.version(source, event.tiers[0])
-    if (source == "moments") == (event.value == "moments"):
+    alike = ("weight", "master", "average") if event.phase == "init" else ("weight", "master")
+    if source == event.value or {source, event.value} <= {*alike}:
         return version
     return versions.each(version, lambda leaf: leaf if leaf == UNHELD else GARBAGE)
 
@@ -288,13 +293,16 @@ def _clip(machine: Machine, event: Event, _: Iteration) -> None:
 
 
 def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
-    if event.group != machine.group.name and event.value != "rng":
+    if event.group != machine.group.name and event.value not in ("rng", *CARRIED):
         machine.relied.append(Relied(event.path, "skip", machine.skip, pairs(event)))
     if event.group not in ("", machine.group.name):
         return
     if event.value in GLOBALS:
         old = machine.version(event.value)
         _set(machine, (event.value, "device"), versions.each(old, lambda v: NEXT if v == CURRENT else GARBAGE), event)
+        return
+    if event.value in CARRIED:
+        _carry(machine, event)
         return
     tier, where = event.tiers[0], pairs(event)
     master, moments = machine.version("master", tier), machine.version("moments", tier)
@@ -309,17 +317,33 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
         machine.versions[value, tier] = versions.where(where, kept, old)
 
 
+def _carry(machine: Machine, event: Event) -> None:
+    """Move on a state that no gradient reaches: to NEXT, where it is CURRENT and what it takes in is NEXT."""
+    key = (event.value, event.tiers[1])
+    numbers = event.origin in ("weight", "master")
+    taken, old = machine.version(event.origin, event.tiers[0]) if numbers else GARBAGE, machine.version(*key)
+    new = versions.both(old, taken, lambda own, other: _advanced((own, CURRENT), (other, NEXT)))
+    _set(machine, key, new, event)
+
+
 def _updated(flag: str, master: Leaf, moments: Leaf) -> Leaf:
     """The result of an update: UNHELD without a master, GARBAGE if an input is not CURRENT, else a guarded NEXT."""
-    if master == UNHELD:
+    return _advanced((master, CURRENT), (moments, CURRENT), frozenset({(flag, FrozenMap())}))
+
+
+def _advanced(own: tuple[Leaf, int], other: tuple[Leaf, int], guards: Guards = frozenset()) -> Leaf:
+    """A state made of itself and another, each with the version it must have: NEXT under the guards of both.
+
+    UNHELD where it is not held itself, GARBAGE where one of them has another version.
+    """
+    if own[0] == UNHELD:
         return UNHELD
-    guards: frozenset[tuple[str, FrozenMap[str, Position]]] = frozenset({(flag, FrozenMap())})
-    for leaf in (master, moments):
-        if isinstance(leaf, Guarded) and leaf.version == CURRENT:
+    for leaf, wanted in (own, other):
+        if isinstance(leaf, Guarded) and leaf.version == wanted:
             guards |= leaf.updates
-        elif leaf != CURRENT:
+        elif leaf != wanted:
             return GARBAGE
-    return Guarded(guards, NEXT)
+    return Guarded(guards, NEXT) if guards else NEXT
 
 
 def _publish(machine: Machine, event: Event, _: Iteration) -> None:

@@ -18,11 +18,15 @@ from placealg.prover.calculus.positions import DEVICE, Position, elsewhere, is_r
 CURRENT, NEXT, GARBAGE, UNHELD = 0, 1, -1, -2
 
 
+Guards = frozenset[tuple[str, FrozenMap[str, Position]]]
+"""Updates, each with the rank on which it must have been right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guarded:
     """`version` if every update in `updates` was right on the rank given with it, else GARBAGE."""
 
-    updates: frozenset[tuple[str, FrozenMap[str, Position]]]
+    updates: Guards
     version: int
 
 
